@@ -1,0 +1,7 @@
+"""`python -m attention_plasticity` is the `attention-plasticity` command."""
+
+import sys
+
+from attention_plasticity.cli import main
+
+sys.exit(main())

@@ -1,0 +1,156 @@
+"""`attention-plasticity <verb>`: each verb a few lines, heavy imports inside."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attention_plasticity import __version__
+from qk_dump.errors import ToolkitError
+
+if TYPE_CHECKING:
+    from attention_plasticity.config import RunnerConfig
+
+INTERRUPTED = 130
+
+_ANALYZE_EXAMPLES = """\
+commands to paste:
+  attention-plasticity analyze --dataset_local_root path/to/dump
+  attention-plasticity analyze --dataset_local_root path/to/dump --dry_run
+  python analyze.py --config configs/smollm2-135m.yaml --dataset_local_root path/to/dump
+  python analyze.py --config configs/qwen3-8b.yaml --layers 0-3 --query_model full --output_dir out
+
+A run that was interrupted continues with the same command.
+Exit codes: 0 all well, 1 some heads failed, 2 usage or config, 130 interrupted.
+"""
+_DEMO_EXAMPLES = """\
+commands to paste:
+  attention-plasticity demo
+  attention-plasticity demo --output_dir my-demo
+"""
+_OVERVIEW = """\
+usage: attention-plasticity <verb> [options]
+
+How flexibly attention heads choose between keys as context grows.
+
+  analyze   a dump of queries and keys → tables of plasticity, head by head
+  demo      make a small dump with known structure and analyse it
+
+'attention-plasticity <verb> --help' explains a verb.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verbs = {"analyze": analyze, "demo": demo}
+    if not words or words[0] in ("-h", "--help"):
+        print(_OVERVIEW, end="")
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    if words[0] not in verbs:
+        from qk_dump.settings import nearest
+
+        print(f"error: {words[0]!r}: unknown verb{nearest(words[0], verbs)}", file=sys.stderr)
+        return 2
+    return verbs[words[0]](words[1:])
+
+
+def analyze(arguments: Sequence[str] | None = None, program: str | None = None) -> int:
+    """`analyze`: from a dump to tables."""
+    words = sys.argv[1:] if arguments is None else arguments
+    return _guarded(lambda: _analyze(words, program or "attention-plasticity analyze"))
+
+
+def demo(arguments: Sequence[str] | None = None) -> int:
+    """`demo`: a generated dump, analysed."""
+    words = sys.argv[1:] if arguments is None else arguments
+    return _guarded(lambda: _demo(words))
+
+
+def _analyze(words: Sequence[str], program: str) -> int:
+    from attention_plasticity.config import RunnerConfig
+    from qk_dump.settings import add_flags, parse_flags, settings_from
+
+    parser = _parser(
+        program, "Analyse a dump of queries and keys, head by head.", _ANALYZE_EXAMPLES
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML file with any of the fields below")
+    add_flags(parser.add_argument_group("fields (flag > YAML > default)"), RunnerConfig)
+    flags = parse_flags(parser, words)
+    path = flags.pop("config", None)
+    config = settings_from(
+        RunnerConfig,
+        yaml_path=Path(path) if path is not None else None,
+        section="analysis",
+        flags=flags,
+    )
+    if config.dry_run:
+        return _dry_run(config)
+    from attention_plasticity.progress import TerminalWatcher
+    from attention_plasticity.runner import run_analysis
+    from attention_plasticity.summary import print_summary
+
+    outcome = run_analysis(config, TerminalWatcher())
+    print_summary(outcome)
+    return outcome.exit_code
+
+
+def _dry_run(config: RunnerConfig) -> int:
+    from attention_plasticity.plan import estimate
+    from attention_plasticity.runner import prepare
+    from attention_plasticity.summary import print_plan
+
+    dump, plan, paths = prepare(config)
+    print_plan(dump, plan, paths, estimate(dump, plan, config), config)
+    return 0
+
+
+def _demo(words: Sequence[str]) -> int:
+    from qk_dump.settings import parse_flags
+
+    parser = _parser(
+        "attention-plasticity demo", "Make a small dump and analyse it.", _DEMO_EXAMPLES
+    )
+    parser.add_argument(
+        "--output_dir", default="demo", metavar="TEXT", help="where to put it [demo]"
+    )
+    folder = Path(parse_flags(parser, words)["output_dir"])
+    from attention_plasticity.demo import run_demo
+
+    return run_demo(folder)
+
+
+def _parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=program,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _guarded(verb: Callable[[], int]) -> int:
+    """Run a verb; a person's mistake is one line, an interruption is 130, neither a traceback."""
+    try:
+        return verb()
+    except ToolkitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(
+            "interrupted; finished heads are kept, the same command continues the run",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our output went away (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

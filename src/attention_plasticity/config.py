@@ -1,0 +1,142 @@
+"""RunnerConfig: every setting of the analysis, declared once with its check and its help."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from qk_dump.settings import Indices, settings_from, validated
+
+QueryModel = Literal["positional", "full", "diagonal"]
+PairSampling = Literal["bucket", "local"]
+
+
+class RunnerConfig(BaseModel):
+    """Settings of one analysis. `model_dump()` gives them back as plain values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    dataset_local_root: str | None = Field(
+        default=None, description="folder of a dump on this machine"
+    )
+    model_dir: str | None = Field(
+        default=None, description="folder of the model below the root, when the root holds several"
+    )
+    dataset_name: str = Field(
+        default="viktoroo/sniffed-qk", description="dataset on the Hugging Face Hub"
+    )
+    dataset_revision: str | None = Field(
+        default=None, description="branch, tag or commit of that dataset; one branch per model"
+    )
+    dataset_cache_dir: str | None = Field(
+        default=None, description="where downloads are kept (default: the Hub client's cache)"
+    )
+    download_max_workers: int | None = Field(default=None, ge=1, description="parallel downloads")
+    num_layers: int | None = Field(
+        default=None, ge=1, description="layers to scan (default: as the dump tells)"
+    )
+    num_q_heads: int | None = Field(
+        default=None, ge=1, description="query heads per layer (default: as the dump tells)"
+    )
+    num_k_heads: int | None = Field(
+        default=None, ge=1, description="key heads per layer (default: as the dump tells)"
+    )
+    layers: Indices | None = Field(
+        default=None, description="layers to analyse, such as 0-3,8 (default: all)"
+    )
+    heads: Indices | None = Field(
+        default=None, description="query heads to analyse in every layer (default: all)"
+    )
+    single_example: bool = Field(
+        default=False, description="treat a key file without example_id as one sequence"
+    )
+    max_tokens_per_head: int = Field(
+        default=50_000, ge=1, description="rows taken from each file, at random when there are more"
+    )
+    query_model: QueryModel = Field(
+        default="positional", description="how the queries of a bucket are modelled"
+    )
+    pair_sampling: PairSampling = Field(
+        default="bucket", description="which pairs of keys are compared"
+    )
+    num_pairs_per_bucket: int = Field(
+        default=256, ge=1, description="key pairs drawn per key bucket"
+    )
+    max_rel_dist: float = Field(
+        default=0.05, ge=0, le=1, description="reach of a local pair, as a share of the sequence"
+    )
+    normality_max_dims: int = Field(
+        default=64, ge=1, description="dimensions given a Kolmogorov-Smirnov test"
+    )
+    p_alpha: float = Field(default=0.01, gt=0, lt=1, description="significance level of that test")
+    seed: int = Field(default=0, ge=0, description="seed of every random choice")
+    output_dir: str | None = Field(
+        default=None, description="folder of the run (default: results/<name of the dump>)"
+    )
+    output_csv: str = Field(
+        default="head_metrics.csv", description="table of heads; a bare name lies in output_dir"
+    )
+    bucket_csv: str = Field(
+        default="head_bucket_plasticity.csv", description="table of bucket cells, likewise"
+    )
+    component_csv: str = Field(
+        default="head_component_weights.csv", description="table of component weights, likewise"
+    )
+    max_workers: int | None = Field(
+        default=None, ge=1, description="worker processes (default: one per CPU core)"
+    )
+    overwrite: bool = Field(
+        default=False, description="start anew where an earlier run used other settings or data"
+    )
+    dry_run: bool = Field(default=False, description="print what would be done, then stop")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> RunnerConfig:
+        if self.num_q_heads and self.num_k_heads and self.num_q_heads % self.num_k_heads:
+            raise ValueError(
+                f"num_q_heads: {self.num_q_heads} is not a multiple of num_k_heads "
+                f"{self.num_k_heads}, so query heads cannot be shared out among key heads"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tables_differ(self) -> RunnerConfig:
+        if len({self.output_csv, self.bucket_csv, self.component_csv}) < 3:
+            raise ValueError("output_csv, bucket_csv and component_csv must be three files")
+        return self
+
+    @property
+    def workers(self) -> int:
+        """Worker processes to start: as asked, or one per core this process may use."""
+        if self.max_workers:
+            return self.max_workers
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+
+
+ANALYSIS_FIELDS = (
+    "single_example",
+    "max_tokens_per_head",
+    "query_model",
+    "pair_sampling",
+    "num_pairs_per_bucket",
+    "max_rel_dist",
+    "normality_max_dims",
+    "p_alpha",
+    "seed",
+)
+"""Fields that decide a head's numbers; a recorded head is reused only when all of them agree."""
+
+
+def make_config(values: dict[str, Any] | None = None, /, **fields: Any) -> RunnerConfig:
+    """A checked config from keyword arguments, with the same messages as a YAML file's."""
+    return validated(RunnerConfig, {**(values or {}), **fields})
+
+
+def load_config(path: str | os.PathLike[str], flags: dict[str, str] | None = None) -> RunnerConfig:
+    """A checked config from a YAML file, flat or under `analysis:`, overridden by flags."""
+    return settings_from(RunnerConfig, yaml_path=Path(path), section="analysis", flags=flags)

@@ -1,0 +1,131 @@
+"""A small dump made here, with a known answer, and its analysis.
+
+Queries are content plus a drift along one direction that grows with position; keys are content
+alone. For a drift of strength s at a position, the margin of a random key pair is N(0, s²) in units
+of its own spread, and the expected plasticity is `1 − (2/π)·arcsin(s²/(1+s²))`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from attention_plasticity.config import make_config
+from attention_plasticity.progress import TerminalWatcher
+from attention_plasticity.runner import Outcome, run_analysis
+from attention_plasticity.summary import mean_of, print_summary
+from qk_dump.layout import HeadId
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.writer import write_head
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class DemoShape:
+    """Size and structure of the generated dump."""
+
+    drifts: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0)  # strength at the end of the context, by layer
+    windowed_layer: int = 1
+    window: int = 1024
+    q_heads: int = 4
+    k_heads: int = 2
+    width: int = 32
+    context: int = 4096
+    bucket_size: int = 256
+    examples: int = 24
+    keep_one_of: int = 16
+
+
+def expected_plasticity(drift: float, position: Array, context: int) -> Array:
+    """The closed form of the module's docstring."""
+    strength = (drift * position / context) ** 2
+    value: Array = 1.0 - 2.0 / np.pi * np.arcsin(strength / (1.0 + strength))
+    return value
+
+
+def make_demo_dump(folder: Path, shape: DemoShape | None = None, seed: int = 0) -> Path:
+    """Write the dump; the same seed gives the same bytes."""
+    shape = shape or DemoShape()
+    for layer, drift in enumerate(shape.drifts):
+        window = shape.window if layer == shape.windowed_layer else None
+        heads = [HeadId(layer, head, "q") for head in range(shape.q_heads)]
+        heads += [HeadId(layer, head, "k") for head in range(shape.k_heads)]
+        for head in heads:
+            rng = np.random.default_rng([seed, layer, head.head, head.kind == "q"])
+            example, position = _kept_positions(shape, rng)
+            vectors = rng.standard_normal((len(position), shape.width))  # (n, d)
+            vectors += rng.standard_normal(shape.width) if head.kind == "k" else 0.0
+            if head.kind == "q":
+                direction = rng.standard_normal(shape.width)
+                direction *= drift * np.sqrt(shape.width) / np.linalg.norm(direction)
+                vectors += np.outer(position / shape.context, direction)
+            write_head(
+                folder,
+                head,
+                bucket=position // shape.bucket_size,
+                example_id=example,
+                position=position,
+                vectors=vectors,
+                sliding_window=window,
+            )
+    write_manifest(folder, _manifest(shape, seed))
+    return folder
+
+
+def run_demo(folder: Path) -> int:
+    """Make the dump, analyse it, and hold the result against the known answer."""
+    dump = make_demo_dump(folder / "dump")
+    config = make_config(dataset_local_root=str(dump), output_dir=str(folder / "results"))
+    outcome = run_analysis(config, TerminalWatcher())
+    print_summary(outcome)
+    _print_known_answer(outcome, DemoShape())
+    return outcome.exit_code
+
+
+def _kept_positions(shape: DemoShape, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    kept = rng.random((shape.examples, shape.context)) < 1.0 / shape.keep_one_of
+    example, position = np.nonzero(kept)
+    return example, position
+
+
+def _manifest(shape: DemoShape, seed: int) -> DumpManifest:
+    types = ["full_attention"] * len(shape.drifts)
+    types[shape.windowed_layer] = "sliding_attention"
+    return DumpManifest(
+        model="generated demo (no language model)",
+        num_layers=len(shape.drifts),
+        num_q_heads=shape.q_heads,
+        num_k_heads=shape.k_heads,
+        head_dim=shape.width,
+        layer_types=types,
+        bucket_type="uniform",
+        min_bucket_size=shape.bucket_size,
+        dtype="float32",
+        seed=seed,
+    )
+
+
+def _print_known_answer(outcome: Outcome, shape: DemoShape) -> None:
+    table = Table(
+        box=box.SIMPLE,
+        title="Against the known answer (plasticity in the last fifth)",
+        title_justify="left",
+    )
+    for name in ("layer", "drift built in", "expected", "measured"):
+        table.add_column(name, justify="right")
+    for layer, drift in enumerate(shape.drifts):
+        members = [result for result in outcome.results if result.layer == layer]
+        last_fifth = np.linspace(0.8 * shape.context, shape.context, 100)
+        expected = float(expected_plasticity(drift, last_fifth, shape.context).mean())
+        measured = mean_of(members, "ap_last20")
+        window = f" (window {shape.window})" if layer == shape.windowed_layer else ""
+        table.add_row(f"{layer}{window}", f"{drift:g}", f"{expected:.3f}", f"{measured:.3f}")
+    Console(highlight=False).print(table)

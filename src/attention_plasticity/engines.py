@@ -1,0 +1,143 @@
+"""Where groups of heads are computed: here, worker processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head_analysis import Failure, HeadResult
+from attention_plasticity.plan import Group
+from attention_plasticity.worker import THREAD_VARIABLES
+
+
+def run_local(
+    dump: Path, groups: Iterable[Group], config: RunnerConfig, workers: int
+) -> Iterator[HeadResult | Failure]:
+    """Analyse groups in worker processes and yield each head as it finishes.
+
+    A worker that dies (out of memory, say) fails the heads it was working on and is replaced.
+    Leaving the iterator early, also by an exception, ends the workers at once.
+    """
+    waiting = deque(groups)
+    with selectors.DefaultSelector() as selector:
+        running: list[_Worker] = []
+        try:
+            while waiting and len(running) < workers:
+                running.append(_start(dump, config, waiting.popleft(), selector))
+            while running:
+                for key, _ in selector.select():
+                    worker: _Worker = key.data
+                    yield from worker.receive()
+                    if worker.busy:
+                        continue
+                    if worker.alive and waiting:
+                        worker.assign(waiting.popleft())
+                        continue
+                    selector.unregister(worker.output)
+                    worker.stop()
+                    running.remove(worker)
+                    if waiting:
+                        running.append(_start(dump, config, waiting.popleft(), selector))
+        finally:
+            for worker in running:
+                worker.stop()
+
+
+def _start(
+    dump: Path, config: RunnerConfig, group: Group, selector: selectors.BaseSelector
+) -> _Worker:
+    worker = _Worker(dump, config)
+    selector.register(worker.output, selectors.EVENT_READ, worker)
+    worker.assign(group)
+    return worker
+
+
+class _Worker:
+    """One process and the group it is working on."""
+
+    def __init__(self, dump: Path, config: RunnerConfig) -> None:
+        self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "attention_plasticity.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
+            process_group=0,  # Ctrl-C reaches the run alone, which then ends its workers
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input: IO[bytes] = self._process.stdin
+        self.output: IO[bytes] = self._process.stdout
+        self.alive = True
+        self._group: Group | None = None
+        self._pending: list[int] = []
+        self._partial = b""
+        self._send({"dump": str(dump), "config": config.model_dump()})
+
+    @property
+    def busy(self) -> bool:
+        return self._group is not None
+
+    def assign(self, group: Group) -> None:
+        self._group, self._pending = group, list(group.q_heads)
+        self._send(asdict(group))
+
+    def receive(self) -> Iterator[HeadResult | Failure]:
+        """Outcomes that have arrived; after the process has died, failures of what it left."""
+        chunk = os.read(self.output.fileno(), 1 << 20)
+        if not chunk:
+            yield from self._died()
+            return
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if message["kind"] == "end":
+                self._group = None
+                continue
+            content = message["content"]
+            self._pending.remove(content["q_head"])
+            yield Failure(**content) if message["kind"] == "failure" else HeadResult(**content)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._input.close()
+        self.output.close()
+        self._complaints.close()
+
+    def _died(self) -> Iterator[Failure]:
+        self.alive = False
+        code = self._process.wait()
+        group, self._group = self._group, None
+        assert group is not None
+        self._complaints.seek(0)
+        last_words = self._complaints.read()[-2000:].decode(errors="replace").strip()
+        reason = f"the worker process died ({_meaning(code)})" + (
+            f": {last_words}" if last_words else ""
+        )
+        for q_head in self._pending:
+            yield Failure(group.layer, q_head, group.k_head, reason)
+
+    def _send(self, content: object) -> None:
+        try:
+            self._input.write(json.dumps(content).encode() + b"\n")
+            self._input.flush()
+        except BrokenPipeError:
+            pass  # its death is seen at the other pipe, and told there
+
+
+def _meaning(code: int) -> str:
+    if code == -9:
+        return "killed, most often for lack of memory: lower max_workers or max_tokens_per_head"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,227 @@
+"""What a run will do: which heads, paired how, and what it will cost. Nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+from attention_plasticity.config import RunnerConfig
+from qk_dump.errors import ConfigError, ToolkitError
+from qk_dump.layout import Dump, HeadId, Kind
+from qk_dump.reader import count_rows, vector_width
+
+_BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """How many heads a layer has, and where that is known from."""
+
+    num_layers: int
+    num_q_heads: int
+    num_k_heads: int
+    source: str
+
+    def key_head_of(self, q_head: int) -> int:
+        """The key head a query head reads (grouped-query attention)."""
+        return q_head // (self.num_q_heads // self.num_k_heads)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One key head and the captured query heads that read it: the unit of work."""
+
+    layer: int
+    k_head: int
+    q_heads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The heads of a run."""
+
+    layout: HeadLayout
+    groups: tuple[Group, ...]
+    not_captured: tuple[tuple[int, int], ...]  # (layer, q_head), selected but not in the dump
+
+    @cached_property
+    def heads(self) -> list[tuple[int, int]]:
+        """(layer, q_head) of every head to analyse, sorted."""
+        return [(group.layer, q_head) for group in self.groups for q_head in group.q_heads]
+
+    def without(self, done: Iterable[tuple[int, int]]) -> list[Group]:
+        """The groups with finished heads left out, empty ones dropped."""
+        finished = set(done)
+        rest = (
+            Group(g.layer, g.k_head, tuple(q for q in g.q_heads if (g.layer, q) not in finished))
+            for g in self.groups
+        )
+        return [group for group in rest if group.q_heads]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Size of the input and of a worker, read from the Parquet footers."""
+
+    rows: int
+    rows_used: int
+    unreadable: tuple[str, ...]
+    worker_memory: int  # bytes
+
+
+def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
+    """Pair query heads with key heads, or refuse a config that contradicts the dump."""
+    layout = head_layout(dump, config)
+    layers = _selected(config.layers, layout.num_layers, "layers")
+    heads = _selected(config.heads, layout.num_q_heads, "heads")
+    captured = set(dump.query_heads)
+    wanted = [(layer, head) for layer in layers for head in heads]
+    found = [
+        (layer, layout.key_head_of(head), head)
+        for layer, head in wanted
+        if (layer, head) in captured
+    ]
+    groups = tuple(
+        Group(layer, k_head, tuple(q_head for _, _, q_head in members))
+        for (layer, k_head), members in groupby(found, key=lambda item: item[:2])
+    )
+    if not groups:
+        raise ConfigError(
+            f"{dump.path}: none of the selected query heads is in the dump. "
+            f"It holds {format_heads(dump.query_heads)}."
+        )
+    return Plan(layout, groups, tuple(head for head in wanted if head not in captured))
+
+
+def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
+    """Numbers of layers and heads from config, `dump.json` or, failing both, the folders."""
+    told = dump.manifest
+    pairs = {
+        name: (getattr(config, name), getattr(told, name, None))
+        for name in ("num_layers", "num_q_heads", "num_k_heads")
+    }
+    for name, (configured, recorded) in pairs.items():
+        if name != "num_layers" and configured and recorded and configured != recorded:
+            raise ConfigError(
+                f"{name}: the config says {configured}, {dump.path / 'dump.json'} says {recorded}. "
+                "Leave it out of the config to take the dump's."
+            )
+    num_q_heads, num_k_heads = (
+        configured or recorded
+        for configured, recorded in (pairs["num_q_heads"], pairs["num_k_heads"])
+    )
+    source = "from the config" if config.num_q_heads and config.num_k_heads else "from dump.json"
+    if num_q_heads is None or num_k_heads is None:
+        counted = _count_heads(dump)
+        num_q_heads, num_k_heads = num_q_heads or counted[0], num_k_heads or counted[1]
+        source = "counted from the folders; set num_q_heads and num_k_heads if that is wrong"
+    if num_q_heads % num_k_heads:
+        raise ConfigError(
+            f"num_q_heads: {num_q_heads} ({source}) is not a multiple of num_k_heads {num_k_heads}"
+        )
+    _refuse_beyond(dump.query_heads, num_q_heads, dump, "q", "num_q_heads")
+    _refuse_beyond(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
+    highest = max(head.layer for head in dump.folders) + 1
+    num_layers = pairs["num_layers"][0] or max(pairs["num_layers"][1] or 0, highest)
+    return HeadLayout(num_layers, num_q_heads, num_k_heads, source)
+
+
+def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
+    """Rows to read and memory of a worker, without reading any row."""
+    rows = used = largest = 0
+    unreadable: list[str] = []
+    width = _vector_width(dump, plan)
+    for group in plan.groups:
+        heads = [HeadId(group.layer, group.k_head, "k")]
+        heads += [HeadId(group.layer, q_head, "q") for q_head in group.q_heads]
+        for head in heads:
+            try:
+                count = count_rows(dump.files(head)) if head in dump.folders else 0
+            except ToolkitError as error:
+                unreadable.append(str(error))
+                continue
+            rows += count
+            used += min(count, config.max_tokens_per_head)
+            largest = max(largest, min(count, config.max_tokens_per_head))
+    # keys and queries as read (float32), rotated queries and residuals (float64)
+    memory = _BASE_MEMORY + largest * width * (4 + 4 + 8 + 8)
+    return Estimate(rows, used, tuple(unreadable), memory)
+
+
+def format_heads(heads: Iterable[tuple[int, int]]) -> str:
+    """Heads in few words: `layer 0: 0-3,8; layer 2: 5`."""
+    by_layer = groupby(sorted(heads), key=lambda item: item[0])
+    return "; ".join(
+        f"layer {layer}: {format_indices(head for _, head in members)}"
+        for layer, members in by_layer
+    )
+
+
+def format_indices(indices: Iterable[int]) -> str:
+    """`0-3,8` for 0, 1, 2, 3, 8: the same notation the settings take."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:
+    if chosen is None:
+        return list(range(size))
+    beyond = [index for index in chosen if index >= size]
+    if beyond or not chosen:
+        raise ConfigError(
+            f"{name}: {format_indices(beyond) or 'nothing'} given, there are 0-{size - 1}"
+        )
+    return chosen
+
+
+def _count_heads(dump: Dump) -> tuple[int, int]:
+    """Heads per layer of a dump that holds every head of its layers; else the config must tell."""
+    counts = []
+    for heads, kind in ((dump.query_heads, "query"), (dump.key_heads, "key")):
+        by_layer = [
+            [head for _, head in members] for _, members in groupby(heads, key=lambda item: item[0])
+        ]
+        if not by_layer:
+            raise ConfigError(f"{dump.path}: holds no {kind} heads")
+        if any(layer != list(range(len(by_layer[0]))) for layer in by_layer):
+            raise ConfigError(
+                f"{dump.path}: holds only some {kind} heads and no dump.json, so queries cannot be "
+                "paired with keys safely. Set num_q_heads and num_k_heads of the model."
+            )
+        counts.append(len(by_layer[0]))
+    if counts[0] % counts[1]:
+        raise ConfigError(
+            f"{dump.path}: holds {counts[0]} query and {counts[1]} key heads per layer, which do "
+            "not divide. Set num_q_heads and num_k_heads of the model."
+        )
+    return counts[0], counts[1]
+
+
+def _refuse_beyond(
+    heads: list[tuple[int, int]], size: int, dump: Dump, kind: Kind, field: str
+) -> None:
+    for layer, head in heads:
+        if head >= size:
+            raise ConfigError(
+                f"{field}: {size}, but the dump holds {HeadId(layer, head, kind).folder} "
+                f"({dump.path}); queries would be paired with the wrong keys. "
+                "Set the model's own number of heads."
+            )
+
+
+def _vector_width(dump: Dump, plan: Plan) -> int:
+    """Dimensions of a vector, by the manifest or the first file whose footer can be read."""
+    if dump.manifest and dump.manifest.head_dim:
+        return dump.manifest.head_dim
+    for layer, q_head in plan.heads:
+        with suppress(ToolkitError):
+            return vector_width(dump.files(HeadId(layer, q_head, "q")))
+    return 0

@@ -1,0 +1,284 @@
+"""How much of a query is position: regression, rotation to the positional basis, residuals.
+
+Arrays in, arrays out; numpy and scipy only. Vectors may be float32, every sum and product is
+float64: blocks of rows small enough for the cache are widened on the fly, so the precision costs
+no second copy of the data. No threshold is absolute: scaling the input scales or keeps the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.kolmogorov import ks_normal_pvalues
+
+Array = npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.floating[Any]]
+
+_BLOCK_ELEMENTS = 1 << 16  # float64 values per block: half a megabyte, within a core's cache
+_COLUMN_ELEMENTS = 1 << 18  # the same for whole columns, of which a block should hold several
+_ORIGIN_ROWS = 1024
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class LinearFit(NamedTuple):
+    """`x_d = alpha_d + beta_d · t` for every dimension d, and how well it holds."""
+
+    alpha: Array  # (d,)
+    beta: Array  # (d,)
+    r2: Array  # (d,)
+    r2_mean: float
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Sums behind a `LinearFit`, from which every R² follows."""
+
+    mean: Array  # (d,)
+    alpha: Array  # (d,)
+    beta: Array  # (d,)
+    ss_total: Array  # (d,) squares about the mean
+    ss_position: Array  # (d,) squares explained by position
+    mean_square: float  # of a vector's length: the scale rounding errors are judged by
+
+    @property
+    def r2(self) -> Array:
+        """R² per dimension; 0 for a constant one."""
+        known = self.ss_total > 0
+        r2 = np.zeros_like(self.ss_total)  # (d,)
+        np.divide(self.ss_position, self.ss_total, out=r2, where=known)
+        return np.minimum(r2, 1.0)
+
+    @property
+    def r2_total(self) -> float:
+        """1 − ΣSS_res/ΣSS_tot over dimensions, the same in any basis."""
+        total = float(self.ss_total.sum())
+        return min(float(self.ss_position.sum()) / total, 1.0) if total > 0 else 0.0
+
+
+def fit_multioutput_linear_regressor(t: npt.ArrayLike, X: Vectors) -> LinearFit:
+    """Regress every dimension of `X` (n, d) on `t` (n,) by least squares."""
+    fit = regress(np.asarray(t, np.float64), X)
+    return LinearFit(fit.alpha, fit.beta, fit.r2, float(fit.r2.mean()))
+
+
+def regress(t: Array, X: Vectors) -> Regression:
+    """One pass over the rows: sums about an origin near the mean, then moved to the mean.
+
+    The origin equals a constant column exactly, so a constant dimension has no spread at all,
+    not a rounding error's worth of it.
+    """
+    n, d = X.shape
+    origin = _near_mean(X)  # (d,)
+    t_mean = t[0] + (t - t[0]).mean()
+    t_dev = t - t_mean  # (n,)
+    total, squares, cross = np.zeros(d), np.zeros(d), np.zeros(d)
+    for rows in row_blocks(n, d):
+        dev = X[rows] - origin  # (b, d)
+        total += np.ones(len(dev)) @ dev
+        squares += np.einsum("nd,nd->d", dev, dev)
+        cross += t_dev[rows] @ dev
+    shift = total / n  # (d,) the mean, seen from the origin
+    ss_total = np.maximum(squares - n * shift**2, 0.0)
+    ss_t = float(t_dev @ t_dev)
+    beta = (cross - t_dev.sum() * shift) / ss_t if ss_t > 0 else np.zeros(d)
+    mean = origin + shift
+    return Regression(
+        mean=mean,
+        alpha=mean - beta * t_mean,
+        beta=beta,
+        ss_total=ss_total,
+        ss_position=np.minimum(beta**2 * ss_t, ss_total),
+        mean_square=float((ss_total / n + mean**2).sum()),
+    )
+
+
+def compute_scalar_position_predictability(
+    p: npt.ArrayLike, X: Vectors, beta: Array
+) -> tuple[float, float, float]:
+    """Predict `log2(p+1)` from the projection on `beta`: R², MAE of the mean, MAE of the fit.
+
+    A zero `beta` predicts nothing: R² is 0 and both errors are the mean's.
+    """
+    norm = float(np.linalg.norm(beta))
+    direction = beta / norm if norm > 0 else np.zeros_like(beta)  # (d,)
+    scores = np.concatenate([X[rows] @ direction for rows in row_blocks(*X.shape)])  # (n,)
+    return predictability_from_scores(np.asarray(p, np.float64), scores)
+
+
+def predictability_from_scores(p: Array, scores: Array) -> tuple[float, float, float]:
+    """The same, from projections already made."""
+    y = np.log2(p + 1)  # (n,)
+    fit = regress(scores, y[:, None])
+    baseline = float(np.abs(y - fit.mean[0]).mean())
+    error = float(np.abs(y - fit.alpha[0] - fit.beta[0] * scores).mean())
+    return float(fit.r2[0]), baseline, error
+
+
+def orientation_from_keys(b_k: npt.ArrayLike, X_k: Vectors) -> Array:
+    """±1 per dimension: the sign of the mean over key buckets of the bucket means (0 → +1)."""
+    codes = np.unique(np.asarray(b_k), return_inverse=True)[1]
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes))
+    means = np.zeros(X_k.shape[1])  # (d,)
+    for start, end in zip(np.r_[0, ends[:-1]], ends, strict=True):
+        means += _column_sums(X_k, order[start:end]) / (end - start)
+    return np.where(means < 0, -1.0, 1.0)
+
+
+def make_pos_rotation(beta: npt.ArrayLike) -> Array:
+    """The orthogonal (d, d) reflection H taking `beta/‖beta‖` to the first axis."""
+    u = reflection_vector(np.asarray(beta, np.float64))
+    return np.eye(len(u)) - 2.0 * np.outer(u, u)
+
+
+def reflection_vector(beta: Array) -> Array:
+    """Unit `u` (d,): `H = I − 2uuᵀ` takes `beta/‖beta‖` to e1. Zeros when H is the identity."""
+    norm = np.linalg.norm(beta / np.abs(beta).max()) * np.abs(beta).max() if beta.any() else 0.0
+    if norm == 0:
+        return np.zeros_like(beta)
+    u = beta / norm  # (d,)
+    rest = float(u[1:] @ u[1:])
+    # β̂₀ − 1, without the cancellation that plain subtraction suffers when β̂ is close to e1
+    u[0] = -rest / (1.0 + u[0]) if u[0] > 0 else u[0] - 1.0
+    length = np.linalg.norm(u)
+    return u / length if length > 0 else u
+
+
+def rotate(X: Vectors, signs: Array, u: Array, order: npt.NDArray[np.intp] | None = None) -> Array:
+    """`X·diag(signs)·H` as a rank-one update, optionally with the rows taken in `order`."""
+    n, d = X.shape
+    rotated = np.empty((n, d))
+    for rows in row_blocks(n, d):
+        block = rotated[rows]  # (b, d), written in place
+        np.multiply(X[rows] if order is None else X[order[rows]], signs, out=block)
+        if u.any():
+            block -= np.outer(block @ u, 2.0 * u)
+    return rotated
+
+
+def rotate_vector(x: Array, signs: Array, u: Array) -> Array:
+    """`rotate` for a single vector or a stack of them, such as alpha and beta."""
+    oriented = x * signs
+    return oriented - 2.0 * np.multiply.outer(oriented @ u, u)
+
+
+def positional_residuals(t: Array, X_rot: Array, alpha_rot: Array, beta_rot: Array) -> Array:
+    """Rotated queries less their fit, as (d, n): a row per dimension, each contiguous."""
+    n, d = X_rot.shape
+    residuals = np.empty((d, n))
+    for rows in row_blocks(n, d):
+        np.subtract(X_rot[rows].T, alpha_rot[:, None], out=residuals[:, rows])
+    residuals[0] -= beta_rot[0] * t  # the rotation left no slope in the other dimensions
+    return residuals
+
+
+def residual_variance(residuals: Array, mean_square: float) -> Array:
+    """Variance per dimension of `residuals` (d, n), with n − 2 degrees of freedom.
+
+    What is left of a dimension that position explains fully is rounding noise; measured against
+    the size of the queries it is told apart and counted as zero.
+    """
+    n = residuals.shape[1]
+    squares = np.einsum("dn,dn->d", residuals, residuals)
+    noise = n * mean_square * (8 * _EPS) ** 2
+    variance: Array = np.where(squares > noise, squares, 0.0) / (n - 2)
+    return variance
+
+
+def compute_first_component_residual_stats(
+    residuals: Array, resid_var: Array
+) -> tuple[float, float, float]:
+    """Skewness, excess kurtosis and KS p-value of the first of `residuals` (n, d)."""
+    first = residuals[:, :1].T  # (1, n)
+    skew, kurt = skew_and_kurtosis(first)
+    if resid_var[0] == 0:
+        return float("nan"), float("nan"), float("nan")
+    p = ks_normal_pvalues(first, np.sqrt(resid_var[:1]))
+    return float(skew[0]), float(kurt[0]), float(p[0])
+
+
+def compute_noise_normality_stats(
+    residuals: Array,
+    resid_var: Array,
+    normality_max_dims: int = 64,
+    p_alpha: float = 0.01,
+    seed: int = 0,
+) -> tuple[float, float, float, float]:
+    """Normality of the semantic dimensions (all but the first) of `residuals` (n, d).
+
+    Medians of |skewness|, |kurtosis| and the KS p-value, and the share of p below `p_alpha`.
+    The KS test is made on at most `normality_max_dims` dimensions, drawn by `default_rng(seed)`.
+    Dimensions without variance have no shape and take no part; NaN when none is left.
+    """
+    alive = 1 + np.flatnonzero(resid_var[1:] > 0)
+    nan = float("nan")
+    if len(alive) == 0:
+        return nan, nan, nan, nan
+    semantic = np.arange(1, residuals.shape[1])
+    if len(semantic) > normality_max_dims:
+        rng = np.random.default_rng(seed)
+        semantic = np.sort(rng.choice(semantic, normality_max_dims, replace=False))
+    tested = semantic[resid_var[semantic] > 0]
+    columns = residuals.T  # (d, n)
+    skew, kurt = skew_and_kurtosis(columns[alive] if len(alive) < len(columns) - 1 else columns[1:])
+    if len(tested) == 0:
+        return _median(np.abs(skew)), _median(np.abs(kurt)), nan, nan
+    p = ks_normal_pvalues(columns, np.sqrt(resid_var[tested]), tested)
+    return (
+        _median(np.abs(skew)),
+        _median(np.abs(kurt)),
+        _median(p),
+        float((p < p_alpha).mean()),
+    )
+
+
+def skew_and_kurtosis(columns: Array) -> tuple[Array, Array]:
+    """Bias-corrected skewness and excess kurtosis of each row of (d, n).
+
+    NaN where there is no spread, and where n is too small for the correction (3 and 4 values).
+    """
+    d, n = columns.shape
+    m2, m3, m4 = np.empty(d), np.empty(d), np.empty(d)
+    for rows in row_blocks(d, n, _COLUMN_ELEMENTS):
+        dev = columns[rows] - columns[rows].mean(axis=1, keepdims=True)  # (b, n)
+        square = dev * dev
+        m2[rows] = square.mean(axis=1)
+        m3[rows] = np.einsum("dn,dn->d", square, dev) / n
+        m4[rows] = np.einsum("dn,dn->d", square, square) / n
+    nan = np.full(d, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        g1 = m3 / m2**1.5
+        g2 = m4 / m2**2 - 3.0
+    skew = g1 * np.sqrt(n * (n - 1)) / (n - 2) if n > 2 else nan
+    kurt = ((n + 1) * g2 + 6) * (n - 1) / ((n - 2) * (n - 3)) if n > 3 else nan
+    return skew, kurt
+
+
+def row_blocks(n: int, d: int, elements: int = _BLOCK_ELEMENTS) -> Iterator[slice]:
+    """Slices covering n rows of d values, each small enough for the cache."""
+    step = max(1, elements // max(1, d))
+    for start in range(0, n, step):
+        yield slice(start, min(n, start + step))
+
+
+def _near_mean(X: Vectors) -> Array:
+    head = X[:_ORIGIN_ROWS].astype(np.float64)  # (m, d)
+    origin: Array = head[0] + (head - head[0]).mean(axis=0)
+    return origin
+
+
+def _column_sums(X: Vectors, chosen: npt.NDArray[np.intp]) -> Array:
+    total = np.zeros(X.shape[1])
+    for rows in row_blocks(len(chosen), X.shape[1]):
+        total += X[chosen[rows]].sum(axis=0, dtype=np.float64)
+    return total
+
+
+def _median(values: Array) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else float("nan")

@@ -1,0 +1,1 @@
+"""The dump of queries and keys: the contract between capture and analysis."""

@@ -1,0 +1,45 @@
+"""Writing a file so that a reader sees the old one or the new one, never a part of either."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qk_dump.errors import OutputError
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """Yield a path beside `target` to write to; rename it onto `target` when the block succeeds.
+
+    Any failure removes the unfinished file and leaves `target` as it was. Errors of the operating
+    system (disk full, no permission) become an `OutputError` that names the target.
+    """
+    draft = target.with_name(f".{target.name}.part-{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        with draft.open("rb") as written:
+            os.fsync(written.fileno())
+        draft.replace(target)
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write `text` to `target` in one step, as UTF-8 with Unix line ends on every platform."""
+    with staged(target) as draft:
+        draft.write_bytes(text.encode("utf-8"))
+
+
+def cannot_write(target: Path, error: OSError) -> OutputError:
+    """Say which file could not be written, why, and that nothing earlier was harmed."""
+    reason = error.strerror or str(error)
+    return OutputError(
+        f"{target}: cannot be written: {reason}. What was written before is intact; "
+        "free some space or choose another place, then run the same command again."
+    )

@@ -1,0 +1,140 @@
+"""Where things lie in a dump: names of heads, their folders and files, and finding them.
+
+A dump is `<root>/[<model_dir>/]l{LL}h{HH}{q|k}/*.parquet`, one folder per (layer, head, kind).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from qk_dump.errors import ConfigError
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
+
+Kind = Literal["q", "k"]
+
+_HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])")
+
+
+class HeadId(NamedTuple):
+    """One captured head: queries (`q`) or keys (`k`) of a layer."""
+
+    layer: int
+    head: int
+    kind: Kind
+
+    @property
+    def folder(self) -> str:
+        """Name of the head's folder, and of its config in the dataset card: `l00h07q`."""
+        return f"l{self.layer:02d}h{self.head:02d}{self.kind}"
+
+
+def parse_head(folder: str) -> HeadId | None:
+    """The head a folder's name stands for, or None for any other folder."""
+    match = _HEAD_FOLDER.fullmatch(folder)
+    if match is None:
+        return None
+    return HeadId(int(match[1]), int(match[2]), "q" if match[3] == "q" else "k")
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A dump found on disk: its folder, its heads and, where there is one, its `dump.json`."""
+
+    path: Path
+    folders: dict[HeadId, Path]
+    manifest: DumpManifest | None = None
+
+    @cached_property
+    def query_heads(self) -> list[tuple[int, int]]:
+        """(layer, head) of every captured query head, sorted."""
+        return sorted((head.layer, head.head) for head in self.folders if head.kind == "q")
+
+    @cached_property
+    def key_heads(self) -> list[tuple[int, int]]:
+        """(layer, head) of every captured key head, sorted."""
+        return sorted((head.layer, head.head) for head in self.folders if head.kind == "k")
+
+    def files(self, head: HeadId) -> tuple[Path, ...]:
+        """The head's Parquet shards in name order; empty when the folder holds none."""
+        return parquet_files(self.folders[head])
+
+
+def parquet_files(folder: Path) -> tuple[Path, ...]:
+    """Parquet files of a folder in name order, hidden (unfinished) ones left out."""
+    return tuple(
+        sorted(
+            path
+            for path in folder.iterdir()
+            if path.suffix == ".parquet" and not path.name.startswith(".")
+        )
+    )
+
+
+def open_dump(root: str | os.PathLike[str], model_dir: str | None = None) -> Dump:
+    """Find the heads below `root` (or below `root/model_dir`).
+
+    Without `model_dir`, heads lying in the root are taken; failing that, the only subfolder that
+    holds heads. Several such subfolders are several models, and one must be named.
+    """
+    base = Path(root).expanduser()
+    if not base.is_dir():
+        problem = "is a file, not a folder" if base.exists() else "does not exist"
+        raise ConfigError(
+            f"{base}: {problem}. Set dataset_local_root to the folder of a dump, "
+            "the one that holds l00h00q, l00h00k, …"
+        )
+    if model_dir:
+        path = base / model_dir
+        folders = _find_heads(path) if path.is_dir() else {}
+        if not folders:
+            raise ConfigError(f"{path}: no heads found. {_where_heads_are(base)}")
+    else:
+        path, folders = base, _find_heads(base)
+        if not folders:
+            models = _models_below(base)
+            if len(models) != 1:
+                raise ConfigError(f"{base}: no heads found. {_where_heads_are(base)}")
+            path = base / models[0]
+            folders = _find_heads(path)
+    return Dump(path, folders, read_manifest(path / MANIFEST_NAME))
+
+
+def _find_heads(path: Path) -> dict[HeadId, Path]:
+    found: dict[HeadId, Path] = {}
+    for entry in sorted(_subfolders(path), key=lambda folder: folder.name):
+        head = parse_head(entry.name)
+        if head is None:
+            continue
+        if head in found:
+            raise ConfigError(
+                f"{path}: {found[head].name} and {entry.name} both name layer {head.layer}, "
+                f"head {head.head}. Keep one of them."
+            )
+        found[head] = entry
+    return dict(sorted(found.items()))
+
+
+def _subfolders(path: Path) -> Iterable[Path]:
+    try:
+        return [entry for entry in path.iterdir() if entry.is_dir()]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be listed: {error.strerror or error}") from error
+
+
+def _models_below(base: Path) -> list[str]:
+    return sorted(folder.name for folder in _subfolders(base) if _find_heads(folder))
+
+
+def _where_heads_are(base: Path) -> str:
+    if _find_heads(base):
+        return f"Heads lie in {base} itself: leave model_dir out."
+    models = _models_below(base)
+    if models:
+        return f"Set model_dir to one of: {', '.join(models)}."
+    return "A dump holds folders named l00h00q (queries) and l00h00k (keys) with Parquet files."

@@ -1,0 +1,300 @@
+"""Parquet → numpy: the rows of one head as contiguous arrays, in bounded memory.
+
+Batches of a few thousand rows are decoded one after another, checked, and the wanted rows copied
+into one preallocated array. No Python object is made per row, and what is held at any time is the
+result plus one batch, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as kinds
+
+from qk_dump.errors import DumpError
+from qk_dump.schema import BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, check_columns, vector_dtype
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.floating[Any]]
+
+_BATCH_ROWS = 8192
+_STREAM_BUFFER = 1 << 20  # bytes read ahead per column; keeps a huge row group out of memory
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """The rows of one head, in file order."""
+
+    bucket: Ints  # (n,)
+    position: npt.NDArray[np.float64]  # (n,)
+    vectors: Floats  # (n, d), C order, float32 or float64
+    example_id: Ints | None  # (n,); None when not asked for
+    sliding_window: int | None  # tokens; None for full attention
+    window_recorded: bool  # False when the files have no sliding_window column
+
+    def __len__(self) -> int:
+        return len(self.bucket)
+
+    @property
+    def width(self) -> int:
+        """Dimensions of a vector."""
+        return int(self.vectors.shape[1])
+
+
+def count_rows(files: Sequence[Path]) -> int:
+    """Rows of a head, from the Parquet footers alone."""
+    total = 0
+    for path in files:
+        with _readable(path):
+            total += pq.read_metadata(path).num_rows
+    return total
+
+
+def vector_width(files: Sequence[Path]) -> int:
+    """Dimensions of a head's vectors, from the footer of its first file."""
+    for path in files:
+        with _readable(path):
+            group = pq.read_metadata(path).row_group(0)
+            for index in range(group.num_columns):
+                column = group.column(index)
+                if column.path_in_schema.startswith(VECTOR):
+                    return int(column.num_values // group.num_rows)
+    raise DumpError("the head's folder holds no vectors")
+
+
+def subsample(num_rows: int, max_rows: int, seed: int) -> Ints | None:
+    """Rows to keep, ascending: what `default_rng(seed).choice` picks; None when all are kept."""
+    if num_rows <= max_rows:
+        return None
+    return np.sort(np.random.default_rng(seed).choice(num_rows, max_rows, replace=False))
+
+
+def read_head(
+    files: Sequence[Path],
+    *,
+    max_rows: int,
+    seed: int,
+    with_examples: bool,
+    single_example: bool = False,
+) -> HeadRows:
+    """Read a head's shards as one, subsampled to `max_rows`, and check every row on the way.
+
+    `with_examples` asks for `example_id`, which keys need and queries do not; with
+    `single_example` the column may be absent and all rows form one sequence.
+    """
+    if not files:
+        raise DumpError("the head's folder holds no Parquet file")
+    num_rows = count_rows(files)
+    if num_rows == 0:
+        raise DumpError(f"{files[0]}: holds no rows")
+    wanted = subsample(num_rows, max_rows, seed)
+    collector = _Collector(num_rows if wanted is None else len(wanted), wanted)
+    read_examples = with_examples and not single_example
+    for path in files:
+        for batch, first_row in _batches(path, read_examples):
+            collector.add(_checked(batch, path, first_row), path)
+    return collector.result(with_examples)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """One decoded and checked batch."""
+
+    columns: dict[str, npt.NDArray[Any]]
+    windows: frozenset[int | None]
+    window_recorded: bool
+
+
+class _Collector:
+    """Copies the wanted rows of each batch into arrays allocated once."""
+
+    def __init__(self, size: int, wanted: Ints | None) -> None:
+        self._size = size
+        self._wanted = wanted
+        self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._seen = 0  # rows of the head passed so far
+        self._kept = 0
+        self._window: int | None = None
+        self._window_recorded = False
+        self._first = True
+
+    def add(self, rows: _Rows, path: Path) -> None:
+        self._check_window(rows, path)
+        self._check_width(rows.columns[VECTOR], path)
+        count = len(rows.columns[BUCKET])
+        chosen: slice | Ints = slice(None)
+        kept = count
+        if self._wanted is not None:
+            bounds = np.searchsorted(self._wanted, [self._seen, self._seen + count])
+            chosen = self._wanted[bounds[0] : bounds[1]] - self._seen
+            kept = len(chosen)
+        for name, values in rows.columns.items():
+            if name not in self._columns:
+                self._columns[name] = np.empty((self._size, *values.shape[1:]), values.dtype)
+            elif values.dtype.itemsize > self._columns[name].dtype.itemsize:
+                self._columns[name] = self._columns[name].astype(values.dtype)
+            self._columns[name][self._kept : self._kept + kept] = values[chosen]
+        self._seen += count
+        self._kept += kept
+
+    def result(self, with_examples: bool) -> HeadRows:
+        examples = self._columns.get(EXAMPLE)
+        if with_examples and examples is None:
+            examples = np.zeros(self._size, np.int64)
+        return HeadRows(
+            bucket=self._columns[BUCKET],
+            position=self._columns[POSITION],
+            vectors=self._columns[VECTOR],
+            example_id=examples,
+            sliding_window=self._window,
+            window_recorded=self._window_recorded,
+        )
+
+    def _check_window(self, rows: _Rows, path: Path) -> None:
+        windows = rows.windows if self._first else rows.windows | {self._window}
+        if len(windows) > 1:
+            shown = ", ".join(sorted("null" if w is None else str(w) for w in windows))
+            raise DumpError(
+                f"{path}: mixes sliding_window values ({shown}); a head has one window. "
+                "Split the layers that were written into one folder."
+            )
+        self._window = next(iter(windows))
+        self._window_recorded |= rows.window_recorded
+        self._first = False
+
+    def _check_width(self, vectors: Floats, path: Path) -> None:
+        known = self._columns.get(VECTOR)
+        if known is not None and known.shape[1] != vectors.shape[1]:
+            raise DumpError(
+                f"{path}: vectors have {vectors.shape[1]} dimensions, "
+                f"earlier rows of this head {known.shape[1]}"
+            )
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn Arrow's and the system's complaints about a file into one naming it."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise DumpError(
+            f"{path}: is not a readable Parquet file ({_one_line(error)}). "
+            "Capture or download it again."
+        ) from error
+    except (OSError, pa.ArrowException) as error:
+        raise DumpError(f"{path}: cannot be read ({_one_line(error)})") from error
+
+
+def _one_line(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()).rstrip(".")
+
+
+def _batches(path: Path, read_examples: bool) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Record batches of a file, each with the number of its first row."""
+    with (
+        _readable(path),
+        pq.ParquetFile(
+            path,
+            buffer_size=_STREAM_BUFFER,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        ) as file,
+    ):
+        schema = file.schema_arrow
+        check_columns(schema, path, need_example_id=read_examples)
+        columns = [BUCKET, POSITION, VECTOR]
+        if read_examples:
+            columns.append(EXAMPLE)
+        if WINDOW in schema.names:
+            columns.append(WINDOW)
+        first_row = 0
+        for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+            yield batch, first_row
+            first_row += batch.num_rows
+
+
+def _checked(batch: pa.RecordBatch, path: Path, first_row: int) -> _Rows:
+    """The batch as numpy arrays, or a `DumpError` naming the first bad row."""
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for name in (BUCKET, EXAMPLE, POSITION):
+        if name not in batch.schema.names:
+            continue
+        column = batch.column(name)
+        _refuse_nulls(column, name, path, first_row)
+        dtype = np.float64 if name == POSITION else np.int64
+        columns[name] = column.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+    _refuse(~np.isfinite(columns[POSITION]), "position is not finite", path, first_row)
+    for name in (BUCKET, POSITION):
+        _refuse(columns[name] < 0, f"negative {name}", path, first_row)
+    columns[VECTOR] = _vectors(batch, path, first_row)
+    windows, recorded = _windows(batch, path, first_row)
+    return _Rows(columns, windows, recorded)
+
+
+def _vectors(batch: pa.RecordBatch, path: Path, first_row: int) -> Floats:
+    column = batch.column(VECTOR)
+    _refuse_nulls(column, VECTOR, path, first_row)
+    width = _width(column, path, first_row)
+    values = column.flatten()
+    if values.null_count:
+        row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
+        raise DumpError(f"{path}: row {first_row + row}: the vector holds a null")
+    flat = values.to_numpy(zero_copy_only=True)
+    vectors: Floats = flat.reshape(-1, width).astype(vector_dtype(batch.schema), copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspicious = not np.isfinite(np.vdot(vectors, vectors))
+    if suspicious:
+        finite = np.isfinite(vectors)  # (n, d)
+        _refuse((~finite).any(axis=1), "NaN or infinity in the vector", path, first_row)
+    return vectors
+
+
+def _width(column: pa.Array, path: Path, first_row: int) -> int:
+    if kinds.is_fixed_size_list(column.type):
+        width = int(column.type.list_size)
+    else:
+        lengths = np.diff(column.offsets.to_numpy())  # (n,)
+        width = int(lengths[0])
+        odd = lengths != width
+        if odd.any():
+            row = int(np.argmax(odd))
+            raise DumpError(
+                f"{path}: row {first_row + row}: the vector has {lengths[row]} dimensions, "
+                f"row {first_row} has {width}"
+            )
+    if width == 0:
+        raise DumpError(f"{path}: row {first_row}: the vector is empty")
+    return width
+
+
+def _windows(
+    batch: pa.RecordBatch, path: Path, first_row: int
+) -> tuple[frozenset[int | None], bool]:
+    if WINDOW not in batch.schema.names:
+        return frozenset({None}), False
+    windows = frozenset(batch.column(WINDOW).unique().to_pylist())
+    if any(window is not None and window <= 0 for window in windows):
+        raise DumpError(
+            f"{path}: rows {first_row} ff.: sliding_window must be a positive number of tokens, "
+            "or null for full attention"
+        )
+    return windows, True
+
+
+def _refuse_nulls(column: pa.Array, name: str, path: Path, first_row: int) -> None:
+    if column.null_count:
+        _refuse(column.is_null().to_numpy(zero_copy_only=False), f"{name} is null", path, first_row)
+
+
+def _refuse(bad: npt.NDArray[np.bool_], problem: str, path: Path, first_row: int) -> None:
+    if bad.any():
+        raise DumpError(f"{path}: row {first_row + int(np.argmax(bad))}: {problem}")

@@ -1,0 +1,85 @@
+"""Columns of a head's Parquet file: what is written, what is accepted, and how a breach is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from qk_dump.errors import DumpError
+
+BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW = (
+    "bucket",
+    "example_id",
+    "position",
+    "vector",
+    "sliding_window",
+)
+
+_FLOATS: dict[pa.DataType, type[np.floating[Any]]] = {
+    pa.float16(): np.float32,
+    pa.float32(): np.float32,
+    pa.float64(): np.float64,
+}
+
+
+def written_schema(width: int, vector_type: pa.DataType) -> pa.Schema:
+    """The schema we write: int32 columns and one fixed-size list of floats per row."""
+    return pa.schema(
+        [
+            (BUCKET, pa.int32()),
+            (EXAMPLE, pa.int32()),
+            (POSITION, pa.int32()),
+            (VECTOR, pa.list_(vector_type, width)),
+            (WINDOW, pa.int32()),
+        ]
+    )
+
+
+def check_columns(schema: pa.Schema, path: Path, *, need_example_id: bool) -> None:
+    """Raise a `DumpError` naming the file unless every needed column is there and usable."""
+    for name in (BUCKET, POSITION, VECTOR):
+        if name not in schema.names:
+            raise DumpError(f"{path}: has no column '{name}' (found: {', '.join(schema.names)})")
+    if need_example_id and EXAMPLE not in schema.names:
+        raise DumpError(
+            f"{path}: has no column '{EXAMPLE}', so keys cannot be paired within one sequence. "
+            "If the file holds a single sequence, set single_example: true."
+        )
+    _check_type(schema, BUCKET, path, "an integer", kinds.is_integer)
+    _check_type(schema, POSITION, path, "an integer or float", _is_number)
+    if need_example_id:
+        _check_type(schema, EXAMPLE, path, "an integer", kinds.is_integer)
+    if WINDOW in schema.names:
+        _check_type(schema, WINDOW, path, "an integer or null", _is_integer_or_null)
+    _check_type(schema, VECTOR, path, "a list of float16, float32 or float64", _is_float_list)
+
+
+def vector_dtype(schema: pa.Schema) -> type[np.floating[Any]]:
+    """The numpy type vectors are held in: float64 stays, anything narrower becomes float32."""
+    return _FLOATS[schema.field(VECTOR).type.value_type]
+
+
+def _check_type(
+    schema: pa.Schema, name: str, path: Path, expected: str, accepts: Callable[[pa.DataType], bool]
+) -> None:
+    found = schema.field(name).type
+    if not accepts(found):
+        raise DumpError(f"{path}: column '{name}' is {found}, expected {expected}")
+
+
+def _is_number(found: pa.DataType) -> bool:
+    return bool(kinds.is_integer(found) or kinds.is_floating(found))
+
+
+def _is_integer_or_null(found: pa.DataType) -> bool:
+    return bool(kinds.is_integer(found) or kinds.is_null(found))
+
+
+def _is_float_list(found: pa.DataType) -> bool:
+    is_list = kinds.is_list(found) or kinds.is_large_list(found) or kinds.is_fixed_size_list(found)
+    return is_list and found.value_type in _FLOATS
