@@ -254,7 +254,7 @@ def _vectors(batch: pa.RecordBatch, path: Path, first_row: int) -> Floats:
         suspicious = not np.isfinite(np.vdot(vectors, vectors))
     if suspicious:
         finite = np.isfinite(vectors)  # (n, d)
-        _refuse((~finite).any(axis=1), "NaN or infinity in the vector", path, first_row)
+        _refuse(np.asarray((~finite).any(axis=1)), "NaN or infinity in the vector", path, first_row)
     return vectors
 
 

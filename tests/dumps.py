@@ -1,0 +1,56 @@
+"""Small dumps for tests, made on the spot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qk_dump.layout import HeadId
+from qk_dump.writer import write_head
+
+
+def head_rows(
+    n: int = 400,
+    d: int = 8,
+    *,
+    examples: int = 4,
+    context: int = 1024,
+    bucket_size: int = 128,
+    drift: float = 1.0,
+    seed: int | list[int] = 0,
+) -> dict[str, Any]:
+    """Arguments of `write_head` for random rows whose mean drifts with position."""
+    rng = np.random.default_rng(seed)
+    example = np.sort(rng.integers(0, examples, n))
+    position = rng.integers(0, context, n)
+    order = np.lexsort((position, example))
+    position = position[order]
+    vectors = rng.standard_normal((n, d)) + rng.standard_normal(d)
+    vectors += np.outer(position / context, drift * rng.standard_normal(d))
+    return {
+        "bucket": position // bucket_size,
+        "example_id": example,
+        "position": position,
+        "vectors": vectors.astype(np.float32),
+    }
+
+
+def make_dump(
+    root: Path,
+    *,
+    layers: int = 2,
+    q_heads: int = 4,
+    k_heads: int = 2,
+    window: int | None = None,
+    **rows: Any,
+) -> Path:
+    """A complete dump; `rows` go to `head_rows`."""
+    for layer in range(layers):
+        for kind, count in (("q", q_heads), ("k", k_heads)):
+            for head in range(count):
+                content = head_rows(seed=[layer, head, kind == "q"], **rows)
+                head_id = HeadId(layer, head, kind)  # type: ignore[arg-type]
+                write_head(root, head_id, sliding_window=window, **content)
+    return root
