@@ -22,7 +22,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.base
-	$(BIN)/python benchmarks/analysis.py $(ARGS)
+	$(BIN)/python -m benchmarks.analysis $(ARGS)
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

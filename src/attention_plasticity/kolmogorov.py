@@ -34,16 +34,17 @@ def ks_normal_statistics(
 ) -> Array:
     """Largest distance between the empirical CDF of each column / scale and the normal CDF."""
     n = columns.shape[1]
-    rows = np.arange(len(columns)) if chosen is None else chosen
+    count = len(columns) if chosen is None else len(chosen)
     bins = min(1 << 14, 1 << int(np.ceil(np.log2(20 * np.sqrt(n)))))
     edges = np.linspace(-_REACH, _REACH, bins + 1)
     # CDF at the bounds of each bin, open ones included
     cdf = np.concatenate([[0.0], ndtr(edges), [1.0]])  # (bins + 3,)
     step = max(1, _CHUNK_ELEMENTS // n)
-    statistics = np.empty(len(rows))
-    for start in range(0, len(rows), step):
+    statistics = np.empty(count)
+    for start in range(0, count, step):
         part = slice(start, start + step)
-        statistics[part] = _statistics_of_chunk(columns[rows[part]], scale[part], cdf)
+        chunk = columns[part if chosen is None else chosen[part]]  # (c, n)
+        statistics[part] = _statistics_of_chunk(chunk, scale[part], cdf)
     return statistics
 
 
@@ -51,12 +52,11 @@ def _statistics_of_chunk(columns: Array, scale: Array, cdf: Array) -> Array:
     c, n = columns.shape
     bins = len(cdf) - 1
     # Monotone in the value even when rounded, so ranks taken from bins are exact.
+    base = np.arange(c)[:, None] * float(bins)  # each column has bins of its own
     slot = columns * ((bins - 2) / (2 * _REACH) / scale[:, None])  # (c, n)
-    slot += bins / 2
-    np.clip(slot, 0.0, bins - 1.0, out=slot)
-    index = slot.astype(np.intp)  # (c, n)
-    index += (np.arange(c) * bins)[:, None]
-    flat = index.reshape(-1)
+    slot += base + bins / 2
+    np.clip(slot, base, base + bins - 1.0, out=slot)
+    flat = slot.astype(np.intp).reshape(-1)
     counts = np.bincount(flat, minlength=c * bins).reshape(c, bins)
     after = np.cumsum(counts, axis=1)  # values up to the end of each bin
     before = after - counts

@@ -27,6 +27,7 @@ Bools = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.floating[Any]]
 
 FIFTHS = 5
+_PANELS = 4
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,25 @@ def key_differences(X_k: Vectors, pairs: KeyPairs) -> Array:
 def standardised_margin(W: Array, gaussian: Gaussian) -> Array:
     """`z = m/√v` of `w·q` for every row w of `W` (pairs, d); ±∞ or 0 where v is zero."""
     margin = W @ gaussian.mean  # (pairs,)
-    factor = gaussian.factor
-    spread = W * factor if factor.ndim == 1 else W @ factor  # (pairs, r)
-    deviation = np.sqrt(np.einsum("pr,pr->p", spread, spread))
+    deviation = np.sqrt(_variance(W, gaussian.factor))
     with np.errstate(divide="ignore", invalid="ignore"):
         z: Array = margin / deviation
     z[(deviation == 0) & (margin == 0)] = 0.0
     return z
+
+
+def _variance(W: Array, factor: Array) -> Array:
+    """`‖Lᵀw‖²` per row of `W`, leaving out the half of L that is zero, panel by panel."""
+    variance = np.zeros(len(W))
+    if factor.ndim == 1:
+        spread = W * factor  # (pairs, d)
+        return np.einsum("pd,pd->p", spread, spread, out=variance)
+    d = len(factor)
+    panel = -(-d // _PANELS)
+    for start in range(0, d, panel):
+        spread = W[:, start:] @ factor[start:, start : start + panel]  # (pairs, panel)
+        variance += np.einsum("pd,pd->p", spread, spread)
+    return variance
 
 
 def preference_probability(W: Array, gaussian: Gaussian) -> Array:

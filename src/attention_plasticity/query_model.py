@@ -1,7 +1,7 @@
-"""Queries of a bucket as one Gaussian: a mean and a factor F of the covariance, Σ = FFᵀ.
+"""Queries of a bucket as one Gaussian: a mean and a triangular factor L of Σ = LLᵀ.
 
-Arrays in, arrays out; numpy only. The three models differ only in how they make μ and Σ; to the
-scorer they are the same thing.
+Arrays in, arrays out; numpy and scipy only. The three models differ only in how they make μ and Σ;
+to the scorer they are the same thing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.statistics import row_blocks
+from attention_plasticity.statistics import LARGE_BLOCK, near_mean, row_blocks
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -34,10 +34,10 @@ class BucketMoments:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """N(mean, FFᵀ). A one-dimensional factor stands for a diagonal matrix."""
+    """N(mean, LLᵀ) with L lower triangular. A one-dimensional factor is L's diagonal."""
 
     mean: Array  # (d,)
-    factor: Array  # (d, r) or (d,)
+    factor: Array  # (d, d) or (d,)
 
 
 def bucket_moments(p: Array, b: Ints, X: Vectors) -> BucketMoments:
@@ -62,23 +62,16 @@ def bucket_moments(p: Array, b: Ints, X: Vectors) -> BucketMoments:
 
 
 def _mean_and_covariance(rows: Vectors) -> tuple[Array, Array]:
-    """Sums about the first row, so that equal rows have a covariance of exactly zero."""
+    """Sums about an origin near the mean, then moved there; equal rows vary by exactly zero."""
     n, d = rows.shape
-    origin = rows[0].astype(np.float64)  # (d,)
-    mean = origin + _block_sum(rows, origin) / n
-    scatter = np.zeros((d, d))
-    for block in row_blocks(n, d):
-        dev = rows[block] - mean  # (b, d)
-        scatter += dev.T @ dev
-    return mean, scatter / (n - 1)
-
-
-def _block_sum(rows: Vectors, origin: Array) -> Array:
-    total = np.zeros_like(origin)
-    for block in row_blocks(*rows.shape):
+    origin = near_mean(rows)  # (d,)
+    total, scatter = np.zeros(d), np.zeros((d, d))
+    for block in row_blocks(n, d, LARGE_BLOCK):
         dev = rows[block] - origin  # (b, d)
         total += np.ones(len(dev)) @ dev
-    return total
+        scatter += dev.T @ dev
+    shift = total / n  # (d,)
+    return origin + shift, (scatter - n * np.outer(shift, shift)) / (n - 1)
 
 
 def bucket_gaussians(
@@ -112,20 +105,19 @@ def _positional(first_mean: float, mean: Array, covariance: Array, first_var: fl
     semantic = covariance[1:, 1:].copy()  # (d - 1, d - 1)
     if d > 1:
         semantic[np.diag_indices(d - 1)] += _RELATIVE_RIDGE * float(np.trace(semantic)) / (d - 1)
-    block = covariance_factor(semantic)  # (d - 1, r)
-    factor = np.zeros((d, 1 + block.shape[1]))
+    factor = np.zeros((d, d))
     factor[0, 0] = np.sqrt(first_var)
-    factor[1:, 1:] = block
+    factor[1:, 1:] = covariance_factor(semantic)
     return Gaussian(np.concatenate([[first_mean], mean[1:]]), factor)
 
 
 def covariance_factor(covariance: Array) -> Array:
-    """F with FFᵀ = covariance: Cholesky where it exists, else from the eigenvectors."""
+    """Lower triangular L with LLᵀ = covariance, also where some direction has no variance."""
+    lower: Array
     try:
-        lower: Array = np.linalg.cholesky(covariance).astype(np.float64, copy=False)
-        return lower
+        lower = np.linalg.cholesky(covariance).astype(np.float64, copy=False)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(covariance)
-        positive = values > 0
-        factor: Array = vectors[:, positive] * np.sqrt(values[positive])
-        return factor
+        root = vectors * np.sqrt(np.maximum(values, 0.0))  # root·rootᵀ is the covariance
+        lower = np.asarray(np.linalg.qr(root.T, mode="r")).T
+    return lower

@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg.blas import dger
 
 from attention_plasticity.kolmogorov import ks_normal_pvalues
 
 Array = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.floating[Any]]
 
-_BLOCK_ELEMENTS = 1 << 16  # float64 values per block: half a megabyte, within a core's cache
-_COLUMN_ELEMENTS = 1 << 18  # the same for whole columns, of which a block should hold several
-_ORIGIN_ROWS = 1024
+# float64 values per block: what a core's caches hold while a block is worked on
+BLOCK = 1 << 16
+SMALL_BLOCK = 1 << 13  # for transposing
+LARGE_BLOCK = 1 << 18  # for matrix products and whole columns
+_ORIGIN_ROWS = 64
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -73,7 +76,7 @@ def regress(t: Array, X: Vectors) -> Regression:
     not a rounding error's worth of it.
     """
     n, d = X.shape
-    origin = _near_mean(X)  # (d,)
+    origin = near_mean(X)  # (d,)
     t_mean = t[0] + (t - t[0]).mean()
     t_dev = t - t_mean  # (n,)
     total, squares, cross = np.zeros(d), np.zeros(d), np.zeros(d)
@@ -156,8 +159,7 @@ def rotate(X: Vectors, signs: Array, u: Array, order: npt.NDArray[np.intp] | Non
     for rows in row_blocks(n, d):
         block = rotated[rows]  # (b, d), written in place
         np.multiply(X[rows] if order is None else X[order[rows]], signs, out=block)
-        if u.any():
-            block -= np.outer(block @ u, 2.0 * u)
+        dger(-2.0, u, block @ u, a=block.T, overwrite_a=True)  # block -= 2(block·u)uᵀ, in place
     return rotated
 
 
@@ -171,8 +173,8 @@ def positional_residuals(t: Array, X_rot: Array, alpha_rot: Array, beta_rot: Arr
     """Rotated queries less their fit, as (d, n): a row per dimension, each contiguous."""
     n, d = X_rot.shape
     residuals = np.empty((d, n))
-    for rows in row_blocks(n, d):
-        np.subtract(X_rot[rows].T, alpha_rot[:, None], out=residuals[:, rows])
+    for rows in row_blocks(n, d, SMALL_BLOCK):
+        residuals[:, rows] = (X_rot[rows] - alpha_rot).T
     residuals[0] -= beta_rot[0] * t  # the rotation left no slope in the other dimensions
     return residuals
 
@@ -228,7 +230,12 @@ def compute_noise_normality_stats(
     skew, kurt = skew_and_kurtosis(columns[alive] if len(alive) < len(columns) - 1 else columns[1:])
     if len(tested) == 0:
         return _median(np.abs(skew)), _median(np.abs(kurt)), nan, nan
-    p = ks_normal_pvalues(columns, np.sqrt(resid_var[tested]), tested)
+    all_of_them = len(tested) == len(columns) - 1
+    p = ks_normal_pvalues(
+        columns[1:] if all_of_them else columns,
+        np.sqrt(resid_var[tested]),
+        None if all_of_them else tested,
+    )
     return (
         _median(np.abs(skew)),
         _median(np.abs(kurt)),
@@ -244,7 +251,7 @@ def skew_and_kurtosis(columns: Array) -> tuple[Array, Array]:
     """
     d, n = columns.shape
     m2, m3, m4 = np.empty(d), np.empty(d), np.empty(d)
-    for rows in row_blocks(d, n, _COLUMN_ELEMENTS):
+    for rows in row_blocks(d, n, LARGE_BLOCK):
         dev = columns[rows] - columns[rows].mean(axis=1, keepdims=True)  # (b, n)
         square = dev * dev
         m2[rows] = square.mean(axis=1)
@@ -259,14 +266,15 @@ def skew_and_kurtosis(columns: Array) -> tuple[Array, Array]:
     return skew, kurt
 
 
-def row_blocks(n: int, d: int, elements: int = _BLOCK_ELEMENTS) -> Iterator[slice]:
+def row_blocks(n: int, d: int, elements: int = BLOCK) -> Iterator[slice]:
     """Slices covering n rows of d values, each small enough for the cache."""
     step = max(1, elements // max(1, d))
     for start in range(0, n, step):
         yield slice(start, min(n, start + step))
 
 
-def _near_mean(X: Vectors) -> Array:
+def near_mean(X: Vectors) -> Array:
+    """A point (d,) close to the rows' mean, and exactly the value of a constant column."""
     head = X[:_ORIGIN_ROWS].astype(np.float64)  # (m, d)
     origin: Array = head[0] + (head - head[0]).mean(axis=0)
     return origin

@@ -130,7 +130,7 @@ class _Collector:
         self._check_window(rows, path)
         self._check_width(rows.columns[VECTOR], path)
         count = len(rows.columns[BUCKET])
-        chosen: slice | Ints = slice(None)
+        chosen: Ints | None = None
         kept = count
         if self._wanted is not None:
             bounds = np.searchsorted(self._wanted, [self._seen, self._seen + count])
@@ -141,7 +141,11 @@ class _Collector:
                 self._columns[name] = np.empty((self._size, *values.shape[1:]), values.dtype)
             elif values.dtype.itemsize > self._columns[name].dtype.itemsize:
                 self._columns[name] = self._columns[name].astype(values.dtype)
-            self._columns[name][self._kept : self._kept + kept] = values[chosen]
+            place = self._columns[name][self._kept : self._kept + kept]
+            if chosen is None:
+                place[...] = values
+            else:
+                np.take(values, chosen, axis=0, out=place, mode="clip")  # rows are in range
         self._seen += count
         self._kept += kept
 
