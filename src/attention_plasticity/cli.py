@@ -128,7 +128,9 @@ def _demo(words: Sequence[str]) -> int:
 
 
 def _parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
+    from qk_dump.settings import FlagParser
+
+    return FlagParser(
         prog=program,
         description=description,
         epilog=examples,

@@ -102,12 +102,6 @@ class RunnerConfig(BaseModel):
             )
         return self
 
-    @model_validator(mode="after")
-    def _tables_differ(self) -> RunnerConfig:
-        if len({self.output_csv, self.bucket_csv, self.component_csv}) < 3:
-            raise ValueError("output_csv, bucket_csv and component_csv must be three files")
-        return self
-
     @property
     def workers(self) -> int:
         """Worker processes to start: as asked, or one per core this process may use."""

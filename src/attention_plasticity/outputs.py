@@ -15,7 +15,7 @@ from typing import Any
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head_analysis import HeadResult
 from qk_dump.errors import ConfigError
-from qk_dump.files import staged
+from qk_dump.files import staged, user_path
 
 IDS = ("layer", "q_head", "k_head")
 METRIC_COLUMNS = (
@@ -76,21 +76,27 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
 
     Without `output_dir` the run's folder is that of `output_csv`, or `results/<dump>`.
     """
-    named = Path(config.output_csv).expanduser()
+    named = user_path(config.output_csv)
     if config.output_dir is not None:
-        folder = Path(config.output_dir).expanduser()
+        folder = user_path(config.output_dir)
     elif named.name != config.output_csv:
         folder = named.parent
     else:
         folder = Path("results") / dump_name
 
     def place(name: str) -> Path:
-        path = Path(name).expanduser()
+        path = user_path(name)
         return folder / name if path.name == name else path
 
-    return OutputPaths(
+    paths = OutputPaths(
         folder, place(config.output_csv), place(config.bucket_csv), place(config.component_csv)
     )
+    if len({path.resolve() for path in paths.all}) < len(paths.all):
+        raise ConfigError(
+            f"output_csv, bucket_csv, component_csv and {RUN_FILE} must be four files, got "
+            + ", ".join(str(path) for path in paths.all)
+        )
+    return paths
 
 
 def check_writable(paths: OutputPaths) -> None:

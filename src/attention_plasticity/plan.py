@@ -24,6 +24,13 @@ class HeadLayout:
     num_q_heads: int
     num_k_heads: int
     source: str
+    guessed: bool = False  # counted from the folders, which a dump with missing heads misleads
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_layers} layers, {self.num_q_heads} query and {self.num_k_heads} key heads "
+            f"per layer ({self.source})"
+        )
 
     def key_head_of(self, q_head: int) -> int:
         """The key head a query head reads (grouped-query attention)."""
@@ -114,10 +121,12 @@ def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
         for configured, recorded in (pairs["num_q_heads"], pairs["num_k_heads"])
     )
     source = "from the config" if config.num_q_heads and config.num_k_heads else "from dump.json"
+    guessed = False
     if num_q_heads is None or num_k_heads is None:
         counted = _count_heads(dump)
         num_q_heads, num_k_heads = num_q_heads or counted[0], num_k_heads or counted[1]
         source = "counted from the folders; set num_q_heads and num_k_heads if that is wrong"
+        guessed = True
     if num_q_heads % num_k_heads:
         raise ConfigError(
             f"num_q_heads: {num_q_heads} ({source}) is not a multiple of num_k_heads {num_k_heads}"
@@ -126,7 +135,7 @@ def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
     _refuse_beyond(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
     highest = max(head.layer for head in dump.folders) + 1
     num_layers = pairs["num_layers"][0] or max(pairs["num_layers"][1] or 0, highest)
-    return HeadLayout(num_layers, num_q_heads, num_k_heads, source)
+    return HeadLayout(num_layers, num_q_heads, num_k_heads, source, guessed)
 
 
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:

@@ -82,6 +82,8 @@ def run_analysis(config: RunnerConfig, watcher: Watcher | None = None) -> Outcom
     began = time.monotonic()
     dump, plan, paths = prepare(config)
     check_writable(paths)
+    if plan.layout.guessed:
+        watcher.note(f"layout: {plan.layout}")
     records = Records(paths.folder)
     records.lock()
     try:

@@ -45,14 +45,8 @@ def print_plan(
 ) -> None:
     """What a run would do."""
     console = _console()
-    layout = plan.layout
     _line(console, "Dump", str(dump.path))
-    _line(
-        console,
-        "Layout",
-        f"{layout.num_layers} layers, {layout.num_q_heads} query and {layout.num_k_heads} "
-        f"key heads per layer ({layout.source})",
-    )
+    _line(console, "Layout", str(plan.layout))
     heads = len(plan.heads)
     _line(
         console, "To analyse", f"{heads} query heads in {len(plan.groups)} groups, one per key head"

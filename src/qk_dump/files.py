@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qk_dump.errors import OutputError
+from qk_dump.errors import ConfigError, OutputError
+
+
+def user_path(text: str | os.PathLike[str]) -> Path:
+    """A path as a person gives it, with `~` resolved."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{text}: {error}") from error
 
 
 @contextmanager
@@ -27,7 +35,8 @@ def staged(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise cannot_write(target, error) from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
 
 
 def write_text(target: Path, text: str) -> None:

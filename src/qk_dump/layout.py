@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from qk_dump.errors import ConfigError
+from qk_dump.errors import ConfigError, DumpError
+from qk_dump.files import user_path
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
 
 Kind = Literal["q", "k"]
@@ -67,12 +69,12 @@ class Dump:
 
 def parquet_files(folder: Path) -> tuple[Path, ...]:
     """Parquet files of a folder in name order, hidden (unfinished) ones left out."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise DumpError(f"{folder}: cannot be read ({error.strerror or error})") from error
     return tuple(
-        sorted(
-            path
-            for path in folder.iterdir()
-            if path.suffix == ".parquet" and not path.name.startswith(".")
-        )
+        path for path in entries if path.suffix == ".parquet" and not path.name.startswith(".")
     )
 
 
@@ -82,13 +84,8 @@ def open_dump(root: str | os.PathLike[str], model_dir: str | None = None) -> Dum
     Without `model_dir`, heads lying in the root are taken; failing that, the only subfolder that
     holds heads. Several such subfolders are several models, and one must be named.
     """
-    base = Path(root).expanduser()
-    if not base.is_dir():
-        problem = "is a file, not a folder" if base.exists() else "does not exist"
-        raise ConfigError(
-            f"{base}: {problem}. Set dataset_local_root to the folder of a dump, "
-            "the one that holds l00h00q, l00h00k, …"
-        )
+    base = user_path(root)
+    _require_folder(base)
     if model_dir:
         path = base / model_dir
         folders = _find_heads(path) if path.is_dir() else {}
@@ -103,6 +100,23 @@ def open_dump(root: str | os.PathLike[str], model_dir: str | None = None) -> Dum
             path = base / models[0]
             folders = _find_heads(path)
     return Dump(path, folders, read_manifest(path / MANIFEST_NAME))
+
+
+def _require_folder(base: Path) -> None:
+    try:
+        mode = base.stat().st_mode
+    except FileNotFoundError:
+        problem = "does not exist"
+    except OSError as error:
+        problem = f"cannot be opened: {error.strerror}"
+    else:
+        if stat.S_ISDIR(mode):
+            return
+        problem = "is a file, not a folder"
+    raise ConfigError(
+        f"{base}: {problem}. Set dataset_local_root to the folder of a dump, "
+        "the one that holds l00h00q, l00h00k, …"
+    )
 
 
 def _find_heads(path: Path) -> dict[HeadId, Path]:
@@ -122,13 +136,16 @@ def _find_heads(path: Path) -> dict[HeadId, Path]:
 
 def _subfolders(path: Path) -> Iterable[Path]:
     try:
-        return [entry for entry in path.iterdir() if entry.is_dir()]
+        # a dangling link to a folder is a head that cannot be read, not one that was not captured
+        return [entry for entry in path.iterdir() if entry.is_dir() or entry.is_symlink()]
     except OSError as error:
         raise ConfigError(f"{path}: cannot be listed: {error.strerror or error}") from error
 
 
 def _models_below(base: Path) -> list[str]:
-    return sorted(folder.name for folder in _subfolders(base) if _find_heads(folder))
+    return sorted(
+        folder.name for folder in _subfolders(base) if folder.is_dir() and _find_heads(folder)
+    )
 
 
 def _where_heads_are(base: Path) -> str:

@@ -59,17 +59,18 @@ def read_manifest(path: Path) -> DumpManifest | None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     try:
-        return DumpManifest.model_validate(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{path}: is not JSON ({error}). Repair or remove it; reading a dump works without it."
-        ) from error
+        return DumpManifest.model_validate(json.loads(text), strict=True)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
+        what = problem["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            f"{path}: {where + ': ' if where else ''}{problem['msg']}. "
+            f"{path}: {where + ': ' if where else ''}{what}. "
             "Repair or remove the file; reading a dump works without it."
+        ) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{path}: is not JSON ({error}). Repair or remove it; reading a dump works without it."
         ) from error
 
 

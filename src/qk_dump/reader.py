@@ -62,12 +62,14 @@ def vector_width(files: Sequence[Path]) -> int:
     """Dimensions of a head's vectors, from the footer of its first file."""
     for path in files:
         with _readable(path):
-            group = pq.read_metadata(path).row_group(0)
-            for index in range(group.num_columns):
-                column = group.column(index)
-                if column.path_in_schema.startswith(VECTOR):
-                    return int(column.num_values // group.num_rows)
-    raise DumpError("the head's folder holds no vectors")
+            metadata = pq.read_metadata(path)
+        if metadata.num_rows == 0:
+            continue
+        group = metadata.row_group(0)
+        for column in (group.column(index) for index in range(group.num_columns)):
+            if column.path_in_schema.split(".")[0] == VECTOR:
+                return int(column.num_values // group.num_rows)
+    raise DumpError("the head's files hold no vectors")
 
 
 def subsample(num_rows: int, max_rows: int, seed: int) -> Ints | None:
@@ -235,7 +237,7 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int) -> _Rows:
         column = batch.column(name)
         _refuse_nulls(column, name, path, first_row)
         dtype = np.float64 if name == POSITION else np.int64
-        columns[name] = column.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+        columns[name] = np.from_dlpack(column).astype(dtype, copy=False)
     _refuse(~np.isfinite(columns[POSITION]), "position is not finite", path, first_row)
     for name in (BUCKET, POSITION):
         _refuse(columns[name] < 0, f"negative {name}", path, first_row)
@@ -252,8 +254,9 @@ def _vectors(batch: pa.RecordBatch, path: Path, first_row: int) -> Floats:
     if values.null_count:
         row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
         raise DumpError(f"{path}: row {first_row + row}: the vector holds a null")
-    flat = values.to_numpy(zero_copy_only=True)
-    vectors: Floats = flat.reshape(-1, width).astype(vector_dtype(batch.schema), copy=False)
+    vectors: Floats = (
+        np.from_dlpack(values).reshape(-1, width).astype(vector_dtype(batch.schema), copy=False)
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         suspicious = not np.isfinite(np.vdot(vectors, vectors))
     if suspicious:
@@ -266,7 +269,7 @@ def _width(column: pa.Array, path: Path, first_row: int) -> int:
     if kinds.is_fixed_size_list(column.type):
         width = int(column.type.list_size)
     else:
-        lengths = np.diff(column.offsets.to_numpy())  # (n,)
+        lengths = np.diff(np.from_dlpack(column.offsets))  # (n,)
         width = int(lengths[0])
         odd = lengths != width
         if odd.any():

@@ -42,6 +42,9 @@ def written_schema(width: int, vector_type: pa.DataType) -> pa.Schema:
 
 def check_columns(schema: pa.Schema, path: Path, *, need_example_id: bool) -> None:
     """Raise a `DumpError` naming the file unless every needed column is there and usable."""
+    for name in (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW):
+        if schema.names.count(name) > 1:
+            raise DumpError(f"{path}: has two columns '{name}'")
     for name in (BUCKET, POSITION, VECTOR):
         if name not in schema.names:
             raise DumpError(f"{path}: has no column '{name}' (found: {', '.join(schema.names)})")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, NonNegativeInt, ValidationError
@@ -19,6 +20,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from qk_dump.errors import ConfigError
+
+_MOST_INDICES = 100_000
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -31,13 +34,13 @@ def parse_indices(value: object) -> object:
         return value
     found: set[int] = set()
     for part in str(value).split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.strip().isdigit()):
+        ends = [end.strip() for end in part.split("-")]
+        if len(ends) > 2 or not all(end.isascii() and end.isdigit() for end in ends):
             raise ValueError(f"cannot read {part!r}")
-        stop = int(last) if dash else int(first)
-        if stop < int(first):
+        first, last = int(ends[0]), int(ends[-1])
+        if not first <= last < _MOST_INDICES:
             raise ValueError(f"cannot read {part!r}")
-        found.update(range(int(first), stop + 1))
+        found.update(range(first, last + 1))
     return sorted(found)
 
 
@@ -173,8 +176,16 @@ def _from_text(field: FieldInfo, text: str) -> object:
     return text
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Safe YAML in which a key given twice is an error instead of a silent choice."""
+class FlagParser(argparse.ArgumentParser):
+    """A parser whose complaints are one line and end like every other usage error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
+        raise ConfigError(message.removeprefix("argument "))
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML in which a key given twice is an error and `1e-3` is the number it looks like."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -188,22 +199,29 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+"),
+    list("-+.0123456789"),
+)
+
+
 def _load_yaml(path: Path, section: str | None) -> dict[str, Any]:
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)  # noqa: S506
+        content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: does not exist") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    except (yaml.YAMLError, TypeError) as error:
+    except (yaml.YAMLError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: is not valid YAML: {_plain(str(error))}") from error
     if content is None:
         return {}
-    if isinstance(content, dict) and section in content and len(content) == 1:
+    if isinstance(content, dict) and section is not None and list(content) == [section]:
         content = {} if content[section] is None else content[section]
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected 'name: value' lines, got {type(content).__name__}")
-    return {str(key): value for key, value in content.items()}
+    return {_plain(str(key)): value for key, value in content.items()}
 
 
 def _refuse_unknown(model: type[BaseModel], key: str, source: str) -> None:

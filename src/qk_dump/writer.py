@@ -35,9 +35,9 @@ def write_head(
     schema = written_schema(width, pa.float16() if half else pa.float32())
     table = pa.table(
         {
-            BUCKET: pa.array(np.asarray(bucket, np.int32)),
-            EXAMPLE: pa.array(np.asarray(example_id, np.int32)),
-            POSITION: pa.array(np.asarray(position, np.int32)),
+            BUCKET: _int32(bucket),
+            EXAMPLE: _int32(example_id),
+            POSITION: _int32(position),
             VECTOR: pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width),
             WINDOW: pa.array([sliding_window] * n, pa.int32()),
         },
@@ -55,3 +55,8 @@ def write_head(
             write_page_checksum=True,
         )
     return path
+
+
+def _int32(values: npt.ArrayLike) -> pa.Array:
+    """As an int32 column; a number that does not fit is an error, never another number."""
+    return pa.array(np.asarray(values)).cast(pa.int32())

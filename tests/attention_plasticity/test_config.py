@@ -1,0 +1,184 @@
+"""The settings of an analysis."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig, load_config, make_config
+from attention_plasticity.outputs import output_paths
+from qk_dump.errors import ConfigError
+
+DEFAULTS = {
+    "dataset_local_root": None,
+    "model_dir": None,
+    "dataset_name": "viktoroo/sniffed-qk",
+    "dataset_revision": None,
+    "dataset_cache_dir": None,
+    "download_max_workers": None,
+    "num_layers": None,
+    "num_q_heads": None,
+    "num_k_heads": None,
+    "single_example": False,
+    "max_tokens_per_head": 50_000,
+    "query_model": "positional",
+    "pair_sampling": "bucket",
+    "num_pairs_per_bucket": 256,
+    "max_rel_dist": 0.05,
+    "normality_max_dims": 64,
+    "p_alpha": 0.01,
+    "seed": 0,
+    "output_csv": "head_metrics.csv",
+    "bucket_csv": "head_bucket_plasticity.csv",
+    "component_csv": "head_component_weights.csv",
+    "max_workers": None,
+}
+
+
+def refusal(**fields: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make_config(**fields)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    assert DEFAULTS.items() <= make_config().model_dump().items()
+
+
+def test_every_field_has_a_help_text() -> None:
+    assert [
+        name for name, field in RunnerConfig.model_fields.items() if not field.description
+    ] == []
+
+
+def test_fields_come_from_a_dict_and_keywords_which_win() -> None:
+    config = make_config({"seed": 1, "p_alpha": 0.05}, seed=2)
+    assert (config.seed, config.p_alpha) == (2, 0.05)
+
+
+def test_a_config_makes_the_same_config_again() -> None:
+    config = make_config(layers="0-3,8", num_q_heads=8, num_k_heads=2, max_rel_dist=1)
+    assert make_config(config.model_dump()) == config
+    assert config.layers == [0, 1, 2, 3, 8]
+
+
+def test_a_config_does_not_change() -> None:
+    with pytest.raises(ValidationError):
+        make_config().seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("indent", ["", "analysis:\n"])
+def test_a_file_is_read_flat_or_under_analysis_and_flags_win(tmp_path: Path, indent: str) -> None:
+    path = tmp_path / "run.yaml"
+    lines = ["num_q_heads: 32", "num_k_heads: 8", "seed: 5"]
+    path.write_text(indent + "\n".join(("  " if indent else "") + line for line in lines))
+
+    config = load_config(path, {"seed": "6"})
+
+    assert config == make_config(num_q_heads=32, num_k_heads=8, seed=6)
+    assert load_config(str(path)).seed == 5
+
+
+def test_a_bad_file_is_told_with_file_key_and_expectation(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("p_alpha: 2\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert str(caught.value) == f"{path}: p_alpha: expected a number above 0 and below 1, got 2"
+
+
+@pytest.mark.parametrize(("q_heads", "k_heads"), [(9, 2), (4, 8), (7, 3)])
+def test_heads_that_cannot_be_shared_out_are_refused(q_heads: int, k_heads: int) -> None:
+    message = refusal(num_q_heads=q_heads, num_k_heads=k_heads)
+    assert f"num_q_heads: {q_heads} is not a multiple of num_k_heads {k_heads}" in message
+
+
+@pytest.mark.parametrize(("q_heads", "k_heads"), [(9, 3), (8, 8), (8, 1), (9, None), (None, 2)])
+def test_heads_that_divide_or_are_half_known_are_taken(
+    q_heads: int | None, k_heads: int | None
+) -> None:
+    config = make_config(num_q_heads=q_heads, num_k_heads=k_heads)
+    assert (config.num_q_heads, config.num_k_heads) == (q_heads, k_heads)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"output_csv": "a.csv", "bucket_csv": "a.csv"},
+        {"output_csv": "a.csv", "component_csv": "a.csv"},
+        {"bucket_csv": "head_metrics.csv"},
+        {"output_csv": "./a.csv", "bucket_csv": "a.csv"},
+        {"output_csv": "out/a.csv", "bucket_csv": "a.csv"},
+        {"output_dir": "out", "output_csv": "x/../a.csv", "bucket_csv": "./a.csv"},
+        {"bucket_csv": "run.json"},
+    ],
+)
+def test_outputs_that_end_up_in_one_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="must be four files"):
+        output_paths(make_config(**same), "dump")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens_per_head", 0),
+        ("num_pairs_per_bucket", 0),
+        ("normality_max_dims", 0),
+        ("max_workers", 0),
+        ("num_layers", 0),
+        ("num_q_heads", 0),
+        ("num_k_heads", -1),
+        ("seed", -1),
+        ("p_alpha", 0.0),
+        ("p_alpha", 1.0),
+        ("max_rel_dist", -0.1),
+        ("max_rel_dist", 1.1),
+        ("max_rel_dist", float("nan")),
+        ("query_model", "gaussian"),
+        ("pair_sampling", "global"),
+        ("layers", [-1]),
+        ("single_example", "yes"),
+    ],
+)
+def test_an_impossible_value_is_refused_by_name(field: str, value: object) -> None:
+    assert refusal(**{field: value}).startswith(f"{field}: expected ")
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 1])
+def test_the_reach_of_a_pair_includes_its_ends(value: float) -> None:
+    assert make_config(max_rel_dist=value).max_rel_dist == value
+
+
+def test_an_unknown_field_names_the_nearest() -> None:
+    assert refusal(num_qheads=4) == "num_qheads: unknown field; did you mean num_q_heads?"
+
+
+def test_workers_are_as_asked() -> None:
+    assert make_config(max_workers=3).workers == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be given here")
+def test_workers_follow_the_cores_this_process_may_use() -> None:
+    allowed = os.sched_getaffinity(0)
+    assert make_config().workers == len(allowed)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert make_config().workers == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_what_decides_a_heads_numbers_is_a_field_and_where_things_lie_is_not_among_it() -> None:
+    names = set(RunnerConfig.model_fields)
+    assert set(ANALYSIS_FIELDS) <= names
+    assert {"output_dir", "max_workers", "layers", "heads", "overwrite"} & set(
+        ANALYSIS_FIELDS
+    ) == set()

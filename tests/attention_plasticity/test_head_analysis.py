@@ -1,0 +1,366 @@
+"""One head from its files to its rows: against the slow reference, on bad and on tiny input."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
+from attention_plasticity.head_analysis import Failure, HeadResult, analyze_group
+from attention_plasticity.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
+from dumps import head_rows, make_dump
+from reference import Tables, analyse, write_rows
+
+KS_P = ("q_resid0_ks_p", "q_noise_med_ks_p")
+NORMALITY = (*(name for name in METRIC_COLUMNS if "resid0" in name or "noise" in name),)
+
+
+def assert_equals_reference(result: HeadResult, expected: Tables) -> None:
+    assert set(result.metrics) == set(METRIC_COLUMNS)
+    assert_column_equal(METRIC_COLUMNS, [result.metrics], [expected.metrics])
+    assert tuple(result.bucket_plasticity.columns) == BUCKET_COLUMNS
+    assert_column_equal(
+        BUCKET_COLUMNS, result.bucket_plasticity.to_dict("records"), expected.buckets
+    )
+    assert tuple(result.component_weights.columns) == COMPONENT_COLUMNS
+    assert_column_equal(
+        COMPONENT_COLUMNS, result.component_weights.to_dict("records"), expected.components
+    )
+
+
+def assert_column_equal(columns: tuple[str, ...], rows: list[Any], expected: list[Any]) -> None:
+    assert len(rows) == len(expected)
+    for name in columns:
+        found, right = [row[name] for row in rows], [row[name] for row in expected]
+        if all(isinstance(value, int) for value in right):
+            assert found == right, name
+        else:
+            rtol, atol = (0.0, 1e-6) if name in KS_P else (1e-9, 1e-11)
+            np.testing.assert_allclose(found, right, rtol=rtol, atol=atol, err_msg=name)
+
+
+def small_head(seed: int, **changes: Any) -> dict[str, Any]:
+    return {**head_rows(n=60, d=4, examples=1, seed=seed), **changes}
+
+
+def write_pair(root: Path, queries: dict[str, Any], keys: dict[str, Any]) -> Path:
+    write_rows(root, "l00h00q", **queries)
+    write_rows(root, "l00h00k", **keys)
+    return root
+
+
+def analyze(root: Path, **settings: Any) -> HeadResult:
+    return analyze_head(0, 0, 0, open_dump(root), make_config(**settings))
+
+
+SHAPES = {
+    "one dimension": {"d": 1},
+    "two dimensions": {"d": 2},
+    "sixteen dimensions": {"d": 16},
+    "wide window": {"window": 400},
+    "window of one token": {"window": 1},
+    "three rows": {"n": 3},
+    "few rows": {"n": 12},
+    "mostly buckets of one query": {"n": 90, "bucket_size": 12},
+    "buckets without a pair": {"n": 80, "examples": 30},
+    "strong drift": {"drift": 30.0},
+    "no drift": {"drift": 0.0},
+}
+SETTINGS = {
+    "defaults": {},
+    "few pairs": {"num_pairs_per_bucket": 5},
+    "full": {"query_model": "full", "num_pairs_per_bucket": 40},
+    "diagonal": {"query_model": "diagonal", "num_pairs_per_bucket": 40},
+    "local": {"pair_sampling": "local", "num_pairs_per_bucket": 30},
+    "local far": {"pair_sampling": "local", "num_pairs_per_bucket": 30, "max_rel_dist": 0.6},
+    "local full": {"pair_sampling": "local", "query_model": "full", "num_pairs_per_bucket": 9},
+    "another seed": {"seed": 11, "num_pairs_per_bucket": 20},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_every_column_equals_the_reference(
+    tmp_path: Path, shape: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    root = make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, **{"n": 150, "d": 5, **shape})
+    config = make_config(**settings)
+    result = analyze_head(0, 0, 0, open_dump(root), config)
+    assert_equals_reference(result, analyse(root, 0, 0, 0, config))
+
+
+def test_grouped_heads_of_several_layers_equal_the_reference(tmp_path: Path) -> None:
+    root = make_dump(tmp_path, layers=2, q_heads=4, k_heads=2, n=200, d=6)
+    config = make_config(num_pairs_per_bucket=30, seed=3)
+    for layer, k_head in ((0, 0), (1, 1)):
+        group = (2 * k_head, 2 * k_head + 1)
+        results = list(analyze_group(open_dump(root), layer, k_head, group, config))
+        for q_head, result in zip(group, results, strict=True):
+            assert isinstance(result, HeadResult)
+            assert_equals_reference(result, analyse(root, layer, q_head, k_head, config))
+
+
+def test_group_gives_what_single_heads_give(tmp_path: Path) -> None:
+    dump = open_dump(make_dump(tmp_path, layers=1, q_heads=2, k_heads=1))
+    group = list(analyze_group(dump, 0, 0, (0, 1), make_config()))
+    assert group == [analyze_head(0, head, 0, dump) for head in (0, 1)]
+
+
+@pytest.mark.parametrize("window", [None, 3, 60], ids=["full", "narrow", "wide"])
+@pytest.mark.parametrize("pair_sampling", ["bucket", "local"])
+def test_log_buckets_equal_the_reference(
+    tmp_path: Path, window: int | None, pair_sampling: str
+) -> None:
+    heads = [head_rows(n=300, d=4, examples=2, seed=seed) for seed in (1, 2)]
+    for rows in heads:
+        rows["bucket"] = np.array([max(3, (int(p) + 1).bit_length() - 1) for p in rows["position"]])
+    queries, keys = ({**rows, "sliding_window": window} for rows in heads)
+    write_pair(tmp_path, queries, keys)
+    config = make_config(pair_sampling=pair_sampling, num_pairs_per_bucket=25)
+    assert_equals_reference(
+        analyze(tmp_path, **config.model_dump()), analyse(tmp_path, 0, 0, 0, config)
+    )
+
+
+@pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])
+def test_float64_files_with_fractional_positions_and_shuffled_rows_equal_the_reference(
+    tmp_path: Path, query_model: str
+) -> None:
+    rng = np.random.default_rng(0)
+    heads = []
+    for seed in (1, 2):
+        rows = head_rows(n=180, d=5, seed=seed)
+        order = rng.permutation(180)
+        rows = {name: np.asarray(values)[order] for name, values in rows.items()}
+        rows["position"] = rows["position"] + 0.25
+        rows["vectors"] = rng.standard_t(3, (180, 5)) + 1e-3 * rows["position"][:, None]
+        heads.append(rows)
+    write_pair(tmp_path, *heads)
+    config = make_config(query_model=query_model, num_pairs_per_bucket=30)
+    assert_equals_reference(
+        analyze(tmp_path, **config.model_dump()), analyse(tmp_path, 0, 0, 0, config)
+    )
+
+
+def test_queries_at_one_position_equal_the_reference(tmp_path: Path) -> None:
+    queries = small_head(1, position=np.full(60, 700), bucket=np.full(60, 5))
+    write_pair(tmp_path, queries, small_head(2))
+    result = analyze(tmp_path)
+    assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, make_config()))
+    assert result.metrics["q_beta_norm"] == 0
+    assert result.metrics["q_R2_pos"] == result.metrics["q_R2_scalar"] == 0
+    assert math.isnan(result.metrics["q_mae_ratio"])
+    assert len(result.buckets["plasticity"]) == 5
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_large_files_are_cut_to_the_token_limit(tmp_path: Path, seed: int) -> None:
+    make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=400, d=4)
+    config = make_config(max_tokens_per_head=150, seed=seed, num_pairs_per_bucket=30)
+    result = analyze(tmp_path, **config.model_dump())
+    assert result.metrics["n_q_tokens"] == result.metrics["n_k_tokens"] == 150
+    assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, config))
+
+
+def test_ks_dimensions_and_level_follow_the_settings(tmp_path: Path) -> None:
+    make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=60, d=12)
+    rows = head_rows(n=60, d=12, seed=1)
+    rows["vectors"] = np.random.default_rng(0).standard_t(1.5, (60, 12)).astype(np.float32)
+    write_rows(tmp_path, "l00h00q", **rows, sliding_window=None)
+    shares = []
+    for seed in range(3):
+        config = make_config(normality_max_dims=4, p_alpha=0.5, seed=seed, num_pairs_per_bucket=3)
+        result = analyze(tmp_path, **config.model_dump())
+        assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, config))
+        shares.append(result.metrics["q_noise_med_ks_p"])
+    assert len(set(shares)) > 1  # the seed decides which dimensions are tested
+
+
+def test_two_queries_are_too_few(tmp_path: Path) -> None:
+    write_pair(tmp_path, head_rows(n=2, d=4), small_head(2))
+    with pytest.raises(HeadError, match=r"l00h00q.*2 queries.*3 or more"):
+        analyze(tmp_path)
+
+
+def test_queries_and_keys_of_different_width_are_refused(tmp_path: Path) -> None:
+    write_pair(tmp_path, head_rows(n=60, d=3), small_head(2))
+    with pytest.raises(DumpError, match=r"l00h00q.*3 dimensions.*have 4"):
+        analyze(tmp_path)
+
+
+def test_missing_key_head_is_named(tmp_path: Path) -> None:
+    write_rows(tmp_path, "l00h00q", **small_head(1))
+    with pytest.raises(DumpError, match=r"l00h00k.*key head is not in the dump"):
+        analyze(tmp_path)
+    failures = list(analyze_group(open_dump(tmp_path), 0, 0, (0, 1), make_config()))
+    assert [(failure.q_head, failure.k_head) for failure in failures] == [(0, 0), (1, 0)]
+    assert all(isinstance(f, Failure) and "l00h00k" in f.reason for f in failures)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(64, 128), (64, None), (None, 64)])
+def test_windows_of_queries_and_keys_must_agree(
+    tmp_path: Path, ours: int | None, theirs: int | None
+) -> None:
+    queries, keys = small_head(1, sliding_window=ours), small_head(2, sliding_window=theirs)
+    write_pair(tmp_path, queries, keys)
+    with pytest.raises(DumpError, match=r"l00h00q.*sliding_window.*64"):
+        analyze(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["queries", "keys"])
+def test_window_recorded_in_one_of_two_files_holds_for_both(tmp_path: Path, where: str) -> None:
+    heads = {"queries": small_head(1), "keys": small_head(2)}
+    heads[where]["sliding_window"] = 200
+    write_pair(tmp_path, heads["queries"], heads["keys"])
+    result = analyze(tmp_path)
+    assert result.metrics["sliding_window"] == 200
+    assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, make_config()))
+    cells = result.bucket_plasticity
+    assert (cells["q_bucket"] - cells["k_bucket"]).max() == 2
+
+
+def test_a_bad_query_head_stops_no_other(tmp_path: Path) -> None:
+    make_dump(tmp_path, layers=1, q_heads=4, k_heads=1, n=60, d=4)
+    write_rows(tmp_path, "l00h01q", **head_rows(n=2, d=4), sliding_window=None)
+    (tmp_path / "l00h02q" / "data.parquet").write_bytes(b"junk")
+    outcomes = list(analyze_group(open_dump(tmp_path), 0, 0, (0, 1, 2, 3, 4), make_config()))
+    assert [type(outcome) for outcome in outcomes] == [
+        HeadResult,
+        Failure,
+        Failure,
+        HeadResult,
+        Failure,
+    ]
+    assert [outcome.q_head for outcome in outcomes] == [0, 1, 2, 3, 4]
+    reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, Failure)]
+    for reason, text in zip(reasons, ("2 queries", "l00h02q", "not in the dump"), strict=True):
+        assert text in reason
+
+
+@pytest.mark.parametrize("pair_sampling", ["bucket", "local"])
+def test_one_key_gives_a_row_without_pairs(tmp_path: Path, pair_sampling: str) -> None:
+    keys = head_rows(n=1, d=4)
+    keys |= {"bucket": np.array([2]), "position": np.array([300])}
+    write_pair(tmp_path, small_head(1), keys)
+    result = analyze(tmp_path, pair_sampling=pair_sampling)
+    cells = result.bucket_plasticity
+    assert (cells["k_bucket"] == 2).all()
+    assert cells["q_bucket"].tolist() == [3, 4, 5, 6, 7]
+    assert (cells["n_pairs"] == 0).all()
+    assert cells["plasticity"].isna().all()
+    assert cells["k_position"].tolist() == [300.0] * 5
+    assert math.isnan(result.metrics["ap_overall"])
+
+
+@pytest.mark.parametrize("bucket", [0, 3])
+def test_one_bucket_has_no_earlier_keys_and_no_rows(tmp_path: Path, bucket: int) -> None:
+    same = {"bucket": np.full(60, bucket)}
+    write_pair(tmp_path, small_head(1, **same), small_head(2, **same))
+    result = analyze(tmp_path)
+    assert tuple(result.bucket_plasticity.columns) == BUCKET_COLUMNS
+    assert len(result.bucket_plasticity) == 0
+    for name in ("ap_overall", "ap_first20", "ap_last20", "ap_drop"):
+        assert math.isnan(result.metrics[name])
+    assert result.metrics["q_R2_pos"] > 0
+
+
+def test_query_bucket_zero_is_skipped(tmp_path: Path) -> None:
+    write_pair(tmp_path, small_head(1), small_head(2))
+    assert 0 in small_head(1)["bucket"]
+    assert analyze(tmp_path).buckets["q_bucket"][0] == 1
+
+
+def test_constant_dimension_explains_nothing(tmp_path: Path) -> None:
+    queries = small_head(1)
+    queries["vectors"][:, 2] = 0.1
+    write_pair(tmp_path, queries, small_head(2))
+    result = analyze(tmp_path)
+    assert result.components["r2"][2] == result.components["weight"][2] == 0.0
+    assert sum(result.components["weight"]) == pytest.approx(1.0)
+    assert result.metrics["q_R2_pos"] == pytest.approx(np.mean(result.components["r2"]))
+
+
+def test_constant_queries_have_a_fixed_preference(tmp_path: Path) -> None:
+    vectors = np.tile(np.float32([0.1, -0.7, 0.3, 2.3]), (60, 1))
+    write_pair(tmp_path, small_head(1, vectors=vectors), small_head(2))
+    result = analyze(tmp_path)
+    assert set(result.components["weight"]) == {0.25}
+    assert result.metrics["q_R2_pos"] == result.metrics["q_R2_total"] == 0
+    assert result.metrics["q_beta_norm"] == 0
+    assert result.metrics["q_mae_ratio"] == pytest.approx(1.0)
+    assert all(math.isnan(result.metrics[name]) for name in NORMALITY)
+    assert set(result.buckets["plasticity"]) == {0.0}
+
+
+@pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])
+def test_without_queries_or_without_contrast_the_odds_are_even(
+    tmp_path: Path, query_model: str
+) -> None:
+    zeros, equal = np.zeros((60, 4)), np.tile([0.1, 0.2, 0.3, 0.7], (60, 1))
+    write_pair(tmp_path / "a", small_head(1, vectors=zeros), small_head(2))
+    write_pair(tmp_path / "b", small_head(1), small_head(2, vectors=equal))
+    for folder in ("a", "b"):
+        result = analyze(tmp_path / folder, query_model=query_model)
+        assert set(result.buckets["plasticity"]) == {1.0}
+        assert result.metrics["ap_overall"] == 1.0
+
+
+@pytest.mark.parametrize("order", ["sorted", "shuffled", "by example"])
+@pytest.mark.parametrize(("n", "context"), [(300, 1e3), (2000, 1e6), (5000, 50), (20_000, 1e3)])
+@pytest.mark.parametrize("intercept", [0.0, 1.0, 1e6])
+def test_perfectly_linear_queries_leave_nothing_to_test(
+    tmp_path: Path, intercept: float, n: int, context: float, order: str
+) -> None:
+    rng = np.random.default_rng(0)
+    position = rng.integers(0, int(context), n)
+    if order != "shuffled":
+        parts = np.array_split(position, 1 if order == "sorted" else 20)
+        position = np.concatenate([np.sort(part) for part in parts])
+    queries = {
+        "bucket": (8 * position / context).astype(int),
+        "example_id": np.zeros(n, int),
+        "position": position,
+        "vectors": intercept * rng.standard_normal(5) + np.outer(position, rng.standard_normal(5)),
+    }
+    write_pair(tmp_path, queries, head_rows(n=200, d=5, seed=2))
+    result = analyze(tmp_path)
+    assert result.metrics["q_R2_pos"] == pytest.approx(1.0, abs=1e-7)
+    assert result.metrics["q_R2_total"] == pytest.approx(1.0, abs=1e-7)
+    assert max(result.buckets["plasticity"]) < 1e-9
+    assert {name: result.metrics[name] for name in NORMALITY} == pytest.approx(
+        dict.fromkeys(NORMALITY, math.nan), nan_ok=True
+    )
+
+
+@pytest.mark.parametrize("d", [2, 5])
+def test_constant_first_dimension_takes_no_part_in_the_medians(tmp_path: Path, d: int) -> None:
+    queries = head_rows(n=200, d=d, seed=1)
+    queries["vectors"][:, 0] = 0.1  # the rotation swaps it with the positional direction
+    write_pair(tmp_path / "with", queries, head_rows(n=60, d=d, seed=2))
+    metrics = analyze(tmp_path / "with").metrics
+    assert metrics["q_resid0_ks_p"] > 0
+    if d == 2:
+        noise = [metrics[name] for name in NORMALITY if "noise" in name]
+        assert all(map(math.isnan, noise))
+    else:
+        assert metrics["q_noise_frac_ks_p_lt_alpha"] == 0
+        assert metrics["q_noise_med_ks_p"] > 0.01
+
+
+def test_linear_first_component_keeps_the_noise_of_the_others(tmp_path: Path) -> None:
+    queries = small_head(1, vectors=np.random.default_rng(3).integers(-9, 9, (60, 4)) * 1.0)
+    t = np.arange(60)
+    queries["position"], queries["bucket"] = t, t // 8
+    basis = np.linalg.qr(np.stack([np.ones(60), t - t.mean()], axis=1))[0]
+    noise = queries["vectors"] - basis @ (basis.T @ queries["vectors"])  # no trend left
+    queries["vectors"] = noise * [0, 1, 1, 1] + np.outer(t, [1.0, 0, 0, 0])
+    write_pair(tmp_path, queries, small_head(2))
+    metrics = analyze(tmp_path).metrics
+    assert math.isnan(metrics["q_resid0_ks_p"])
+    assert math.isnan(metrics["q_resid0_skew"])
+    assert 0 < metrics["q_noise_med_ks_p"] <= 1
+    assert metrics["q_noise_med_abs_kurt"] > 0

@@ -1,0 +1,31 @@
+"""The real command in a process of its own, as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+
+def command(*words: object) -> list[str]:
+    """The command line that `analyze` and `start` run."""
+    return [sys.executable, "-m", "attention_plasticity", *(str(word) for word in words)]
+
+
+def analyze(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `attention-plasticity analyze` to its end."""
+    return run("analyze", *words, **options)
+
+
+def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `attention-plasticity` to its end."""
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, timeout=120, check=False, **options
+    )
+
+
+def start(*words: object, **options: Any) -> subprocess.Popen[bytes]:
+    """Start `attention-plasticity` and leave it running."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command(*words), env=environment, **options)

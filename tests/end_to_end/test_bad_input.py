@@ -1,0 +1,290 @@
+"""Every kind of bad input, through the real command: exit code, message, and that nothing is lost.
+
+Each case names a phrase that both the message and docs/troubleshooting.md must hold.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from commands import analyze
+from dumps import make_dump
+
+DOCS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+QUERY, KEY = "l00h01q/data.parquet", "l00h00k/data.parquet"
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to break a dump of 1 layer, 4 query and 2 key heads, and what must follow."""
+
+    spoil: Callable[[Path], object]
+    phrase: str  # in the message and in the docs
+    code: int = 1
+    names: str = ""  # what the message must name
+    failed: int = 1  # heads that fail; the others must come out
+    flags: list[str] = field(default_factory=list)
+
+
+def rewrite(file: str, change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+    def spoil(dump: Path) -> None:
+        pq.write_table(change(pq.read_table(dump / file)), dump / file)
+
+    return spoil
+
+
+def set_column(name: str, values: Callable[[pa.Table], pa.Array]) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.set_column(table.schema.get_field_index(name), name, values(table))
+
+
+def with_row(name: str, row: int, value: object) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        values = table[name].to_pylist()
+        values[row] = value
+        return set_column(name, lambda _: pa.array(values, _loose(table.schema.field(name).type)))(
+            table
+        )
+
+    return change
+
+
+def _loose(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
+
+
+def narrowed(table: pa.Table) -> pa.Table:
+    vectors = [vector[:-1] for vector in table["vector"].to_pylist()]
+    return set_column("vector", lambda _: pa.array(vectors, pa.list_(pa.float32())))(table)
+
+
+def truncate(dump: Path) -> None:
+    path = dump / QUERY
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def flip_bytes(dump: Path) -> None:
+    content = bytearray((dump / QUERY).read_bytes())
+    middle = len(content) // 3
+    content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
+    (dump / QUERY).write_bytes(content)
+
+
+def unreadable(dump: Path) -> None:
+    (dump / QUERY).unlink()
+    (dump / QUERY).symlink_to("data.parquet")  # a loop: no user, not even root, can open it
+
+
+def written(text: str) -> Callable[[Path], object]:
+    return lambda dump: (dump / QUERY).write_text(text)
+
+
+WIDTH = 8
+CASES = {
+    "missing key head": Case(
+        lambda dump: shutil.rmtree(dump / "l00h01k"),
+        "is not in the dump",
+        names="l00h01k",
+        failed=2,
+        flags=["--num_q_heads", "4", "--num_k_heads", "2"],
+    ),
+    "empty file": Case(written(""), "is not a readable Parquet file", names=QUERY),
+    "not Parquet": Case(written("a,b\n1,2\n" * 9), "is not a readable Parquet file", names=QUERY),
+    "truncated": Case(truncate, "is not a readable Parquet file", names=QUERY),
+    "corrupted page": Case(flip_bytes, "cannot be read", names=QUERY),
+    "unreadable file": Case(unreadable, "cannot be read", names=QUERY),
+    "no rows": Case(rewrite(QUERY, lambda t: t.slice(0, 0)), "holds no rows", names=QUERY),
+    "no file": Case(lambda d: (d / QUERY).unlink(), "holds no Parquet file", names="l00h01q"),
+    "missing column": Case(
+        rewrite(QUERY, lambda t: t.drop_columns("position")), "has no column", names="'position'"
+    ),
+    "wrong column type": Case(
+        rewrite(QUERY, set_column("bucket", lambda t: t["bucket"].cast(pa.string()))),
+        "column 'bucket' is string, expected an integer",
+        names=QUERY,
+    ),
+    "ragged vectors": Case(
+        rewrite(QUERY, with_row("vector", 7, [1.0, 2.0])),
+        "the vector has 2 dimensions",
+        names="row 7",
+    ),
+    "differing widths": Case(
+        rewrite(QUERY, narrowed), "queries have 7 dimensions", names="l00h01q"
+    ),
+    "NaN": Case(
+        rewrite(QUERY, with_row("vector", 5, [np.nan] * WIDTH)),
+        "NaN or infinity in the vector",
+        names="row 5",
+    ),
+    "infinity": Case(
+        rewrite(KEY, with_row("vector", 9, [np.inf] * WIDTH)),
+        "NaN or infinity in the vector",
+        names=f"{KEY}: row 9",
+        failed=2,
+    ),
+    "null row": Case(rewrite(QUERY, with_row("vector", 4, None)), "vector is null", names="row 4"),
+    "null bucket": Case(
+        rewrite(QUERY, with_row("bucket", 4, None)), "bucket is null", names="row 4"
+    ),
+    "negative position": Case(
+        rewrite(QUERY, with_row("position", 3, -1)), "negative position", names="row 3"
+    ),
+    "mixed windows": Case(
+        rewrite(QUERY, with_row("sliding_window", 2, 64)),
+        "mixes sliding_window values",
+        names=QUERY,
+    ),
+    "no example_id": Case(
+        rewrite(KEY, lambda t: t.drop_columns("example_id")),
+        "set single_example: true",
+        names=KEY,
+        failed=2,
+    ),
+    "too few queries": Case(
+        rewrite(QUERY, lambda t: t.slice(0, 2)), "has 2 queries", names="l00h01q"
+    ),
+    "heads do not divide": Case(
+        lambda _: None,
+        "is not a multiple of num_k_heads",
+        code=2,
+        flags=["--num_q_heads", "5", "--num_k_heads", "2"],
+    ),
+    "too few key heads": Case(
+        lambda _: None,
+        "queries would be paired with the wrong keys",
+        code=2,
+        names="l00h01k",
+        flags=["--num_q_heads", "4", "--num_k_heads", "1"],
+    ),
+    "too few query heads": Case(
+        lambda _: None,
+        "queries would be paired with the wrong keys",
+        code=2,
+        names="l00h02q",
+        flags=["--num_q_heads", "2", "--num_k_heads", "2"],
+    ),
+    "missing root": Case(shutil.rmtree, "does not exist", code=2, names="dump"),
+    "no heads": Case(
+        lambda d: [shutil.rmtree(folder) for folder in d.iterdir()], "no heads found", code=2
+    ),
+    "broken dump.json": Case(
+        lambda d: (d / "dump.json").write_text("{"), "is not JSON", code=2, names="dump.json"
+    ),
+    "layers out of range": Case(
+        lambda _: None, "given, there are", code=2, names="layers: 7", flags=["--layers", "7"]
+    ),
+    "nothing named": Case(
+        lambda _: None,
+        "reading from the Hub is not available",
+        code=2,
+        names="hf download",
+        flags=["--dataset_local_root", "none"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input_is_told_and_the_other_heads_come_out(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    dump = make_dump(tmp_path / "dump", layers=1, n=60, d=WIDTH)
+    case.spoil(dump)
+    out = tmp_path / "out"
+    run = analyze(
+        "--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1, *case.flags
+    )
+    told = run.stdout + run.stderr
+    assert run.returncode == case.code, told
+    assert case.phrase in " ".join(told.split()), told
+    assert case.names in told
+    assert "Traceback" not in told
+    assert case.phrase in DOCS.read_text(), f"{case.phrase!r} is not explained in {DOCS.name}"
+    if case.code == 1:
+        info = json.loads((out / "run.json").read_text())
+        assert info["heads"] == {
+            "analysed": 4 - case.failed,
+            "not_captured": 0,
+            "failed": case.failed,
+        }
+        assert (out / "head_metrics.csv").read_text().count("\n") == 1 + 4 - case.failed
+    else:
+        assert not (out / "head_metrics.csv").exists()
+
+
+def test_every_head_failing_leaves_no_table_in_place(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=60, d=WIDTH)
+    out = tmp_path / "out"
+    words = ("--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
+    assert analyze(*words).returncode == 0
+    earlier = (out / "head_metrics.csv").read_bytes()
+    for file in dump.glob("*/data.parquet"):
+        file.write_text("spoilt")
+    refused = analyze(*words)
+    assert refused.returncode == 2
+    assert "--overwrite" in refused.stderr
+    assert "input files of 4 heads" in refused.stderr
+    failed = analyze(*words, "--overwrite")
+    assert failed.returncode == 1
+    assert "4 of 4 heads failed" in failed.stdout
+    assert not (out / "head_metrics.csv").exists()
+    assert (out / "previous-1" / "head_metrics.csv").read_bytes() == earlier
+    assert json.loads((out / "run.json").read_text())["heads"]["failed"] == 4
+
+
+def test_tables_of_unknown_origin_are_moved_aside_not_lost(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=60, d=WIDTH)
+    for file in dump.glob("*/data.parquet"):
+        file.write_text("spoilt")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "head_metrics.csv").write_text("someone's work")
+    run = analyze("--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
+    assert run.returncode == 1
+    assert not (out / "head_metrics.csv").exists()
+    assert (out / "previous-1" / "head_metrics.csv").read_text() == "someone's work"
+
+
+@pytest.mark.parametrize(
+    ("yaml", "told"),
+    [
+        ("max_worker: 2", "max_worker: unknown field; did you mean max_workers?"),
+        ("seed: soon", "seed: expected an integer of at least 0, got 'soon'"),
+        ("seed: '3'", "seed: expected an integer of at least 0, got '3'"),
+        ("p_alpha: 2", "p_alpha: expected a number above 0 and below 1, got 2"),
+        ("query_model: linear", "query_model: expected one of positional, full, diagonal"),
+        ("single_example: maybe", "single_example: expected true or false"),
+        ("layers: a-b", "layers: expected a list of integers such as 0-3,8"),
+        ("seed: 1\nseed: 2", "'seed' is given twice"),
+        ("- seed", "expected 'name: value' lines"),
+        ("seed: [", "is not valid YAML"),
+    ],
+)
+def test_a_bad_config_is_one_line_naming_file_and_key(yaml: str, told: str, tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml)
+    run = analyze("--config", config, "--dataset_local_root", tmp_path)
+    assert run.returncode == 2
+    assert told in run.stderr
+    assert str(config) in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_an_unwritable_output_is_refused_before_any_work(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=60)
+    (tmp_path / "file").write_text("")
+    run = analyze("--dataset_local_root", dump, "--output_dir", tmp_path / "file" / "out")
+    assert run.returncode == 2
+    assert "results cannot be written here" in run.stderr
+    assert "results cannot be written here" in DOCS.read_text()
+    table = tmp_path / "out" / "head_metrics.csv"
+    table.mkdir(parents=True)
+    run = analyze("--dataset_local_root", dump, "--output_dir", table.parent)
+    assert run.returncode == 2
+    assert "is a folder" in run.stderr

@@ -1,0 +1,141 @@
+"""Heads whose plasticity is known in closed form, convergence of sampling, and seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_plasticity import analyze_head, make_config, open_dump
+from attention_plasticity.head_analysis import HeadResult
+from dumps import head_rows
+from reference import write_rows
+
+CONTEXT, BUCKET, WIDTH = 1024, 128, 64
+
+
+def analyze(folder: Path, **config: Any) -> HeadResult:
+    return analyze_head(0, 0, 0, open_dump(folder), make_config(**config))
+
+
+@pytest.fixture
+def drifting(tmp_path: Path):
+    """Content N(0, I); queries also drift by `drift·√d·position/context` along one direction."""
+
+    def write(drift: float, seed: int = 0, n: int = 6000) -> Path:
+        rng = np.random.default_rng([seed, int(10 * drift)])
+        for name, pull in (("l00h00q", drift), ("l00h00k", 0.0)):
+            position = rng.integers(0, CONTEXT, n)
+            direction = rng.standard_normal(WIDTH)
+            direction *= pull * np.sqrt(WIDTH) / np.linalg.norm(direction)
+            vectors = rng.standard_normal((n, WIDTH)) + np.outer(position / CONTEXT, direction)
+            example = rng.integers(0, 10, n)
+            rows = {"bucket": position // BUCKET, "example_id": example, "position": position}
+            write_rows(tmp_path, name, **rows, vectors=vectors)
+        return tmp_path
+
+    return write
+
+
+def closed_form(s: np.ndarray) -> np.ndarray:
+    return 1 - 2 / np.pi * np.arcsin(s**2 / (1 + s**2))
+
+
+@pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_without_drift_the_profile_is_flat_and_high(drifting, query_model: str, seed: int) -> None:
+    metrics = analyze(drifting(0.0, seed), query_model=query_model).metrics
+    assert abs(metrics["ap_drop"]) < 0.01
+    assert metrics["ap_overall"] > 0.98
+    assert metrics["q_R2_total"] < 0.002
+    assert metrics["q_R2_scalar"] < 0.02
+
+
+@pytest.mark.parametrize("query_model", ["positional", "full"])
+@pytest.mark.parametrize("drift", [0.5, 1.0, 2.0, 4.0])
+def test_known_drift_gives_the_closed_form(drifting, query_model: str, drift: float) -> None:
+    result = analyze(drifting(drift), query_model=query_model, num_pairs_per_bucket=2000)
+    cells = result.bucket_plasticity
+    expected = closed_form(drift * cells["q_position"].to_numpy() / CONTEXT)
+    error = cells["plasticity"].to_numpy() - expected
+    assert np.abs(error).max() < 0.06
+    assert abs(error.mean()) < 0.02
+    metrics = result.metrics
+    by_bucket = cells.groupby("q_bucket").first()
+    weights = by_bucket["n_queries"]
+    overall = np.average(closed_form(drift * by_bucket["q_position"] / CONTEXT), weights=weights)
+    assert metrics["ap_overall"] == pytest.approx(overall, abs=0.02)
+    assert metrics["ap_last20"] == pytest.approx(
+        closed_form(drift * by_bucket["q_position"].iloc[-1] / CONTEXT), abs=0.03
+    )
+    assert metrics["q_resid0_ks_p"] > 1e-3  # the content was Gaussian
+    assert metrics["q_noise_frac_ks_p_lt_alpha"] < 0.1
+
+
+def test_stronger_drift_is_less_plastic_and_more_predictable(drifting) -> None:
+    found = [analyze(drifting(drift)).metrics for drift in (0.0, 1.0, 2.0, 4.0)]
+    assert (np.diff([metrics["ap_overall"] for metrics in found]) < -0.05).all()
+    assert (np.diff([metrics["ap_drop"] for metrics in found]) > 0.02).all()
+    assert (np.diff([metrics["q_R2_total"] for metrics in found]) > 0.05).all()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for seed, name in enumerate(("l00h00q", "l00h00k")):
+        write_rows(tmp_path, name, **head_rows(n=300, d=6, examples=2, drift=4.0, seed=seed))
+    return tmp_path
+
+
+def test_sampled_cells_converge_to_the_mean_over_all_pairs(folder: Path) -> None:
+    exact = analyze(folder, num_pairs_per_bucket=10**6).bucket_plasticity
+    spread = []
+    for most in (16, 64):
+        drawn = np.array(
+            [
+                analyze(folder, num_pairs_per_bucket=most, seed=seed).buckets["plasticity"]
+                for seed in range(60)
+            ]
+        )  # (seeds, cells)
+        deviation = drawn.std(axis=0, ddof=1)
+        bias = drawn.mean(axis=0) - exact["plasticity"].to_numpy()
+        assert (np.abs(bias) < 5 * deviation / np.sqrt(60)).all()
+        spread.append(deviation.mean())
+    assert 1.7 < spread[0] / spread[1] < 3.0  # √4, and a little more without replacement
+
+
+def test_all_pairs_need_no_luck(folder: Path) -> None:
+    one, two = (analyze(folder, num_pairs_per_bucket=10**6, seed=seed) for seed in (0, 1))
+    np.testing.assert_allclose(
+        one.buckets["plasticity"], two.buckets["plasticity"], rtol=1e-12, atol=1e-15
+    )
+
+
+@pytest.mark.parametrize("pair_sampling", ["bucket", "local"])
+def test_the_seed_and_nothing_else_decides_the_sample(folder: Path, pair_sampling: str) -> None:
+    how = {"pair_sampling": pair_sampling, "num_pairs_per_bucket": 20}
+    one, again, another = (analyze(folder, **how, seed=seed) for seed in (5, 5, 6))
+    np.testing.assert_equal(one.metrics, again.metrics)
+    np.testing.assert_equal(one.buckets, again.buckets)
+    assert one.components == again.components == another.components
+    assert one.buckets["plasticity"] != another.buckets["plasticity"]
+    assert one.metrics["q_R2_pos"] == another.metrics["q_R2_pos"]
+
+
+@pytest.mark.parametrize("change", ["layer", "q_head"])
+def test_heads_draw_their_own_pairs(folder: Path, change: str) -> None:
+    other = {"layer": "l01h00", "q_head": "l00h01"}[change]
+    for kind in "qk":
+        rows = (folder / f"l00h00{kind}" / "data.parquet").read_bytes()
+        (folder / f"{other}{kind}").mkdir()
+        (folder / f"{other}{kind}" / "data.parquet").write_bytes(rows)
+    config = make_config(num_pairs_per_bucket=20)
+    dump = open_dump(folder)
+    layer, head = (1, 0) if change == "layer" else (0, 1)
+    one, two = analyze_head(0, 0, 0, dump, config), analyze_head(layer, head, head, dump, config)
+    assert one.buckets["plasticity"] != two.buckets["plasticity"]
+    # the documented seed: layer 1 with seed s draws as layer 0 with seed s + 10007
+    shift = 10007 if change == "layer" else 379
+    config = make_config(num_pairs_per_bucket=20, seed=shift)
+    assert analyze_head(0, 0, 0, dump, config).buckets == two.buckets

@@ -1,0 +1,111 @@
+"""What holds of every probability and every plasticity, whatever the numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from attention_plasticity import compute_attention_plasticity, sample_key_pairs
+from attention_plasticity.plasticity import (
+    plasticity_from_margin,
+    preference_probability,
+    standardised_margin,
+)
+from attention_plasticity.query_model import Gaussian
+
+law = settings(deadline=None, max_examples=100, derandomize=True)
+numbers = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 1.0, -1.0, 1e-150, 1e30])
+
+
+def gaussians(d: int) -> st.SearchStrategy[Gaussian]:
+    factor = arrays(float, (d, d), elements=numbers).map(np.tril)
+    diagonal = arrays(float, d, elements=numbers)
+    return st.builds(Gaussian, arrays(float, d, elements=numbers), factor | diagonal)
+
+
+@law
+@given(W=arrays(float, (5, 3), elements=numbers), gaussian=gaussians(3))
+def test_one_of_two_keys_wins(W: np.ndarray, gaussian: Gaussian) -> None:
+    forward, backward = preference_probability(W, gaussian), preference_probability(-W, gaussian)
+    np.testing.assert_allclose(forward + backward, 1.0, atol=1e-15)
+
+
+@law
+@given(W=arrays(float, (5, 3), elements=numbers), gaussian=gaussians(3))
+def test_plasticity_does_not_depend_on_which_key_comes_first(
+    W: np.ndarray, gaussian: Gaussian
+) -> None:
+    forward, backward = (
+        plasticity_from_margin(standardised_margin(side, gaussian)) for side in (W, -W)
+    )
+    assert (forward == backward).all()
+    assert ((forward >= 0) & (forward <= 1)).all()
+
+
+@law
+@given(
+    W=arrays(float, (5, 3), elements=st.floats(-10, 10)),
+    gaussian=gaussians(3),
+    exponent=st.integers(-40, 40),
+)
+def test_probability_depends_on_the_direction_of_the_difference_alone(
+    W: np.ndarray, gaussian: Gaussian, exponent: int
+) -> None:
+    W = np.where(np.abs(W) < 1e-3, 0.0, W)  # so that no square underflows
+    longer = preference_probability(2.0**exponent * W, gaussian)
+    np.testing.assert_allclose(preference_probability(W, gaussian), longer, atol=1e-15)
+
+
+@pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])
+@pytest.mark.parametrize("pair_sampling", ["bucket", "local"])
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(3, 60),
+    d=st.integers(1, 6),
+    decimals=st.sampled_from([0, 1, 9]),
+    spread=st.sampled_from([1e-9, 1.0, 1e9]),
+    offset=st.sampled_from([0.0, 1.0, 1e6]),
+)
+def test_every_plasticity_lies_between_zero_and_one(
+    query_model, pair_sampling, seed, n, d, decimals, spread, offset
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = np.round(rng.standard_normal((2 * n, d)), decimals) * spread + offset
+    p = rng.integers(0, 40, 2 * n)
+    found = compute_attention_plasticity(
+        *(p[:n], p[:n] // 10, X[:n], X[0], X[1], np.abs(X[2])),
+        *(p[n:], p[n:] // 10, rng.integers(0, 2, n), X[n:]),
+        num_pairs_per_bucket=10,
+        query_model=query_model,
+        pair_sampling=pair_sampling,
+    )
+    empty = found.n_pairs == 0
+    assert np.isnan(found.plasticity[empty]).all()
+    assert ((found.plasticity[~empty] >= 0) & (found.plasticity[~empty] <= 1)).all()
+    known = found.profile[~np.isnan(found.profile)]
+    assert ((known >= 0) & (known <= 1)).all()
+    if len(known):
+        assert known.min() - 1e-12 <= found.overall <= known.max() + 1e-12
+
+
+@law
+@given(
+    lengths=st.lists(st.integers(0, 50), min_size=1, max_size=8),
+    num_pairs=st.integers(0, 60),
+    max_rel_dist=st.floats(0, 1),
+    seed=st.integers(0, 10**6),
+)
+def test_sampled_pairs_are_two_near_keys_of_one_example(
+    lengths: list[int], num_pairs: int, max_rel_dist: float, seed: int
+) -> None:
+    if max(lengths) < 2:
+        lengths = [*lengths, 2]
+    rng = np.random.default_rng(seed)
+    for example, one, two in sample_key_pairs(lengths, num_pairs, max_rel_dist, rng).tolist():
+        assert 0 <= one < lengths[example]
+        assert 0 <= two < lengths[example]
+        assert 1 <= abs(one - two) <= max(1, int(max_rel_dist * lengths[example]))

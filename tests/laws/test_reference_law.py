@@ -1,0 +1,76 @@
+"""On any small head, the analysis gives what the slow reference gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention_plasticity import analyze_head, make_config, open_dump
+from reference import analyse, write_rows
+
+
+@settings(deadline=None, max_examples=80, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    n_q=st.integers(4, 60),
+    n_k=st.integers(1, 60),
+    d=st.integers(1, 7),
+    examples=st.integers(1, 5),
+    bucket_size=st.sampled_from([1, 5, 17, 100]),
+    window=st.none() | st.integers(1, 120),
+    query_model=st.sampled_from(["positional", "full", "diagonal"]),
+    pair_sampling=st.sampled_from(["bucket", "local"]),
+    num_pairs=st.sampled_from([1, 6, 1000]),
+)
+def test_any_small_head_equals_the_reference(
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    n_q: int,
+    n_k: int,
+    d: int,
+    examples: int,
+    bucket_size: int,
+    window: int | None,
+    query_model: str,
+    pair_sampling: str,
+    num_pairs: int,
+) -> None:
+    root = tmp_path_factory.mktemp("dump")
+    rng = np.random.default_rng(seed)
+    if pair_sampling == "local":
+        num_pairs = min(num_pairs, 20)
+    for name, n in (("l00h00q", n_q), ("l00h00k", n_k)):
+        position = rng.integers(0, 100, n)
+        vectors = rng.standard_normal((n, d)) + np.outer(position / 50, rng.standard_normal(d))
+        write_rows(
+            root,
+            name,
+            bucket=position // bucket_size,
+            example_id=rng.integers(0, examples, n),
+            position=position,
+            vectors=vectors,
+            sliding_window=window,
+        )
+    config = make_config(
+        query_model=query_model,
+        pair_sampling=pair_sampling,
+        num_pairs_per_bucket=num_pairs,
+        max_rel_dist=0.2,
+        seed=seed,
+    )
+    result = analyze_head(0, 0, 0, open_dump(root), config)
+    expected = analyse(root, 0, 0, 0, config)
+    for name, value in expected.metrics.items():
+        tolerance = 1e-6 if "ks_p" in name else 1e-8
+        np.testing.assert_allclose(
+            result.metrics[name], value, rtol=1e-8, atol=tolerance, err_msg=name
+        )
+    for table, rows in (
+        (result.buckets, expected.buckets),
+        (result.components, expected.components),
+    ):
+        for name, values in table.items():
+            right = [row[name] for row in rows]
+            np.testing.assert_allclose(values, right, rtol=1e-8, atol=1e-10, err_msg=name)

@@ -1,0 +1,135 @@
+"""`dump.json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qk_dump.errors import ConfigError
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
+
+FULL = DumpManifest(
+    model="HuggingFaceTB/SmolLM2-135M",
+    revision="main",
+    num_layers=30,
+    num_q_heads=9,
+    num_k_heads=3,
+    head_dim=64,
+    layer_types=["full_attention", "sliding_attention"],
+    rope_parameters={"rope_theta": 10000.0, "scaling": None},
+    attention_scale=0.125,
+    bucket_type="uniform",
+    min_bucket_size=128,
+    sampler={"type": "log", "base_rate": 4},
+    dtype="float32",
+    versions={"torch": "2.9"},
+    seed=7,
+)
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / MANIFEST_NAME
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_manifest(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    write_manifest(tmp_path, FULL)
+    assert read_manifest(tmp_path / MANIFEST_NAME) == FULL
+
+
+def test_unknown_fields_are_kept_on_both_ways(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps({"num_layers": 2, "note": {"é": [1, None]}}))
+
+    manifest = read_manifest(path)
+    assert manifest is not None
+    write_manifest(tmp_path, manifest)
+
+    assert json.loads(path.read_text(encoding="utf-8")) == {
+        "format_version": 1,
+        "num_layers": 2,
+        "note": {"é": [1, None]},
+    }
+
+
+def test_facts_nobody_stated_are_not_written(tmp_path: Path) -> None:
+    write_manifest(tmp_path, DumpManifest(num_q_heads=4))
+    assert json.loads((tmp_path / MANIFEST_NAME).read_text()) == {
+        "format_version": 1,
+        "num_q_heads": 4,
+    }
+
+
+def test_an_empty_manifest_states_nothing(tmp_path: Path) -> None:
+    assert read_manifest(written(tmp_path, "{}")) == DumpManifest()
+
+
+def test_no_file_is_no_manifest(tmp_path: Path) -> None:
+    assert read_manifest(tmp_path / MANIFEST_NAME) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "num_layers: 3", '{"num_layers": 3,}'])
+def test_text_that_is_not_json_is_refused_with_the_way_out(tmp_path: Path, text: str) -> None:
+    message = refusal(written(tmp_path, text))
+    assert "is not JSON" in message
+    assert "remove it" in message
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'{"model": "\xe9"}'])
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path, content: bytes) -> None:
+    refusal(written(tmp_path, content))
+
+
+def test_a_number_too_long_to_read_is_refused(tmp_path: Path) -> None:
+    refusal(written(tmp_path, '{"seed": ' + "1" * 5000 + "}"))
+
+
+def test_a_folder_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_NAME).mkdir()
+    refusal(tmp_path / MANIFEST_NAME)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_layers", 0),
+        ("num_q_heads", "four"),
+        ("num_k_heads", -1),
+        ("head_dim", 1.5),
+        ("model", 3),
+        ("layer_types", "full_attention"),
+        ("rope_parameters", []),
+        ("attention_scale", "small"),
+        ("bucket_type", "quadratic"),
+        ("min_bucket_size", 0),
+        ("versions", {"torch": 2}),
+        ("seed", "zero"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_field_named(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    message = refusal(written(tmp_path, json.dumps({field: value})))
+    assert field in message
+    assert "works without it" in message
+
+
+@pytest.mark.parametrize("content", [[], 3, "text", None])
+def test_json_that_is_no_object_is_refused(tmp_path: Path, content: object) -> None:
+    refusal(written(tmp_path, json.dumps(content)))
+
+
+def test_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
+    message = refusal(written(tmp_path, '{"num_q_heads": 9, "num_k_heads": 2}'))
+    assert "num_q_heads 9 is not a multiple of num_k_heads 2" in message

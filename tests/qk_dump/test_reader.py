@@ -1,0 +1,315 @@
+"""Reading a head: what is accepted, which rows are taken, and in how much memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from head_files import (
+    FLOATS,
+    INTEGERS,
+    SHAPES,
+    columns,
+    lists,
+    read,
+    refusal,
+    save,
+    vectors_of,
+)
+from qk_dump.errors import DumpError
+from qk_dump.reader import count_rows, subsample, vector_width
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "data.parquet"
+
+
+# what is accepted
+
+
+@pytest.mark.parametrize("name", ["bucket", "example_id", "position"])
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_any_integer_type_reads_the_same(file: Path, name: str, kind: str) -> None:
+    expected = [0, 5, 100, 7, 7, 3]
+    rows = read(save(file, **{name: pa.array(expected, kind)}))
+    assert getattr(rows, name).tolist() == expected
+    assert getattr(rows, name).dtype == (np.float64 if name == "position" else np.int64)
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_positions_may_be_floats(file: Path, kind: str) -> None:
+    expected = np.array([0, 0.5, 3, 2.25, 100, 7])
+    rows = read(save(file, position=pa.array(expected.astype(kind))))
+    np.testing.assert_array_equal(rows.position, expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", FLOATS)
+def test_vectors_of_every_accepted_type_read_the_same(file: Path, shape: str, kind: str) -> None:
+    n = 10_000
+    vector = lists(vectors_of(n)).cast(SHAPES[shape](pa.type_for_alias(kind)))
+    rows = read(save(file, n, vector=vector, group=3_333))
+
+    np.testing.assert_array_equal(rows.vectors, vectors_of(n))
+    assert rows.vectors.dtype == (np.float64 if kind == "float64" else np.float32)
+    assert rows.vectors.flags.c_contiguous
+    assert rows.width == 3
+    assert len(rows) == n
+
+
+def test_float64_vectors_keep_every_bit(file: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((6, 3))
+    vector = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 3)
+    np.testing.assert_array_equal(read(save(file, vector=vector)).vectors, values)
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (pa.array([128] * 6, "int32"), 128),
+        (pa.array([128] * 6, "uint16"), 128),
+        (pa.array([2**40] * 6, "int64"), 2**40),
+        (pa.array([None] * 6, "int32"), None),
+        (pa.nulls(6), None),
+    ],
+    ids=["int32", "uint16", "int64", "all null", "null type"],
+)
+def test_the_window_of_a_head_is_read(file: Path, window: pa.Array, expected: int | None) -> None:
+    rows = read(save(file, sliding_window=window))
+    assert rows.sliding_window == expected
+    assert rows.window_recorded
+
+
+def test_no_window_column_is_full_attention_and_known_as_unrecorded(file: Path) -> None:
+    rows = read(save(file, without="sliding_window"))
+    assert rows.sliding_window is None
+    assert not rows.window_recorded
+
+
+def test_other_columns_and_their_content_do_not_matter(file: Path) -> None:
+    rows = read(save(file, token_str=pa.array([None, "a", "b", "c", "d", "e"])))
+    assert len(rows) == 6
+
+
+def test_example_ids_are_left_out_where_not_asked_for(file: Path) -> None:
+    broken = pa.array([None] * 6, "string")
+    assert read(save(file, example_id=broken), with_examples=False).example_id is None
+
+
+def test_a_single_example_needs_no_example_id(file: Path) -> None:
+    rows = read(save(file, without="example_id"), single_example=True)
+    assert rows.example_id is not None
+    assert rows.example_id.tolist() == [0] * 6
+
+
+def test_a_single_example_ignores_the_ids_there_are(file: Path) -> None:
+    rows = read(save(file), single_example=True)
+    assert rows.example_id is not None
+    assert set(rows.example_id.tolist()) == {0}
+
+
+def test_large_finite_values_are_no_infinities(file: Path) -> None:
+    values = np.full((6, 3), 1e30)
+    values[2] = -3e38
+    rows = read(save(file, vector=lists(values)))
+    np.testing.assert_array_equal(rows.vectors, values.astype(np.float32))
+
+
+def test_shards_are_read_as_one_in_the_order_given(tmp_path: Path) -> None:
+    first = save(tmp_path / "a.parquet", 5, position=pa.array([9] * 5))
+    second = save(tmp_path / "b.parquet", 4)
+
+    rows = read(first, second)
+
+    assert rows.position.tolist() == [9, 9, 9, 9, 9, 0, 1, 2, 3]
+    np.testing.assert_array_equal(rows.vectors, np.vstack([vectors_of(5), vectors_of(4)]))
+    assert rows.vectors.flags.c_contiguous
+    assert count_rows([first, second]) == 9
+
+
+@pytest.mark.parametrize("kinds", [("float32", "float64"), ("float64", "float16")])
+def test_shards_of_different_float_width_lose_nothing(
+    tmp_path: Path, kinds: tuple[str, str]
+) -> None:
+    files, parts = [], []
+    for kind in kinds:
+        values = np.random.default_rng(1).standard_normal((4, 3)).astype(kind)
+        vector = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 3)
+        files.append(save(tmp_path / f"{kind}.parquet", 4, vector=vector))
+        parts.append(values.astype(np.float64))
+
+    rows = read(*files)
+
+    assert rows.vectors.dtype == np.float64
+    np.testing.assert_array_equal(rows.vectors, np.vstack(parts))
+
+
+def test_shards_may_differ_in_every_other_accepted_type(tmp_path: Path) -> None:
+    plain = save(tmp_path / "a.parquet", without="sliding_window")
+    other = save(
+        tmp_path / "b.parquet",
+        bucket=pa.array([200] * 6, "uint8"),
+        position=pa.array([0.5] * 6),
+        vector=lists(vectors_of(6)).cast(pa.list_(pa.float16(), 3)),
+        sliding_window=pa.nulls(6),
+    )
+
+    rows = read(plain, other)
+
+    assert rows.bucket.tolist()[6:] == [200] * 6
+    assert rows.position.tolist()[6:] == [0.5] * 6
+    np.testing.assert_array_equal(rows.vectors[6:], vectors_of(6))
+    assert rows.window_recorded
+    assert read(other, plain).window_recorded
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_shard_without_rows_beside_one_with_rows_adds_nothing(tmp_path: Path, order: int) -> None:
+    files = [save(tmp_path / "a.parquet", 0), save(tmp_path / "b.parquet", 5)]
+    np.testing.assert_array_equal(read(*files[::order]).vectors, vectors_of(5))
+
+
+# subsampling
+
+
+@pytest.mark.parametrize("size", [1, 5, 19_999])
+@pytest.mark.parametrize("group", [700, 8192, 20_000])
+def test_a_subsample_is_the_chosen_rows_in_file_order(file: Path, size: int, group: int) -> None:
+    n = 20_000
+    save(file, n, group=group, bucket=pa.array(np.arange(n)))
+
+    rows = read(file, max_rows=size, seed=11)
+
+    chosen = sorted(np.random.default_rng(11).choice(n, size, replace=False))
+    assert rows.bucket.tolist() == chosen
+    np.testing.assert_array_equal(rows.vectors, vectors_of(n)[chosen])
+    np.testing.assert_array_equal(rows.position, np.array(chosen) % 100)
+    np.testing.assert_array_equal(rows.example_id, np.array(chosen) // 3 % 100)
+    assert rows.vectors.flags.c_contiguous
+
+
+@pytest.mark.parametrize("max_rows", [6, 7])
+def test_a_file_that_is_not_too_long_is_taken_whole(file: Path, max_rows: int) -> None:
+    np.testing.assert_array_equal(read(save(file), max_rows=max_rows).vectors, vectors_of(6))
+    assert subsample(6, max_rows, seed=0) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shards=st.lists(st.integers(1, 120), min_size=1, max_size=4),
+    size=st.integers(1, 400),
+    group=st.integers(1, 150),
+    seed=st.integers(0, 2**32),
+)
+def test_shards_and_row_groups_never_change_the_subsample(
+    shards: list[int], size: int, group: int, seed: int
+) -> None:
+    n = sum(shards)
+    starts = np.cumsum([0, *shards])
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for start, stop in pairwise(starts):
+            changes = {
+                "bucket": pa.array(np.arange(start, stop)),
+                "vector": lists(vectors_of(n)[start:stop]),
+            }
+            path = Path(folder) / f"{start:05d}.parquet"
+            files.append(save(path, int(stop - start), group=group, **changes))
+        rows = read(*files, max_rows=size, seed=seed)
+
+    chosen = np.arange(n)
+    if size < n:
+        chosen = np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
+    np.testing.assert_array_equal(rows.bucket, chosen)
+    np.testing.assert_array_equal(rows.vectors, vectors_of(n)[chosen])
+
+
+def test_rows_that_are_not_chosen_are_checked_as_well(file: Path) -> None:
+    values = vectors_of(1000)
+    (unchosen,) = set(range(1000)) - set(
+        np.random.default_rng(0).choice(1000, 999, replace=False).tolist()
+    )
+    values[unchosen] = np.nan
+    save(file, 1000, vector=lists(values))
+    assert f"row {unchosen}:" in refusal(file, max_rows=999)
+
+
+MEASURE = """
+import sys, tracemalloc
+from pathlib import Path
+import pyarrow
+from qk_dump.reader import read_head
+tracemalloc.start()
+rows = read_head([Path(sys.argv[1])], max_rows=1000, seed=0, with_examples=True)
+assert len(rows) == 1000
+print(pyarrow.default_memory_pool().max_memory() + tracemalloc.get_traced_memory()[1])
+"""
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    peaks = []
+    sizes = (50_000, 400_000)
+    for n in sizes:
+        values = np.random.default_rng(0).standard_normal(n * 32, np.float32)
+        vector = pa.FixedSizeListArray.from_arrays(pa.array(values), 32)
+        path = save(tmp_path / f"{n}.parquet", n, group=n, vector=vector)
+        assert pq.read_metadata(path).num_row_groups == 1
+        measured = subprocess.run(
+            [sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True
+        )
+        peaks.append(int(measured.stdout))
+    added = (sizes[1] - sizes[0]) * 32 * 4
+    assert peaks[1] - peaks[0] < 0.1 * added
+
+
+# what the footers tell
+
+
+def test_the_width_is_known_from_the_footer(file: Path) -> None:
+    assert vector_width([save(file, 20, d=5)]) == 5
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float16(), 4), pa.large_list(pa.float64())])
+def test_the_width_is_known_for_every_list_type(file: Path, kind: pa.DataType) -> None:
+    assert vector_width([save(file, 20, d=4, vector=lists(vectors_of(20, 4), kind))]) == 4
+
+
+def test_the_width_is_not_that_of_a_column_with_a_similar_name(file: Path) -> None:
+    table = pa.table({"vector_norm": pa.array([1.0] * 6), **columns(d=5)})
+    pq.write_table(table, file)
+    assert vector_width([file]) == 5
+
+
+def test_the_width_of_a_head_without_rows_is_refused_not_guessed(file: Path) -> None:
+    with pytest.raises(DumpError):
+        vector_width([save(file, 0)])
+
+
+def test_the_width_of_a_file_without_row_groups_is_refused(file: Path) -> None:
+    pq.ParquetWriter(file, pa.table(columns()).schema).close()
+    with pytest.raises(DumpError):
+        vector_width([file])
+
+
+def test_the_width_of_a_file_without_vectors_is_refused(file: Path) -> None:
+    with pytest.raises(DumpError, match="no vectors"):
+        vector_width([save(file, without="vector")])
+
+
+def test_rows_are_counted_from_the_footers_alone(tmp_path: Path) -> None:
+    files = [save(tmp_path / f"{n}.parquet", n) for n in (3, 0, 4)]
+    content = bytearray(files[2].read_bytes())
+    content[4:40] = bytes(36)
+    files[2].write_bytes(content)
+    assert count_rows(files) == 7

@@ -1,0 +1,288 @@
+"""Reading a head: what is refused, with file and row in the message."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dumps import head_rows
+from head_files import (
+    FLOATS,
+    LATE,
+    SHAPES,
+    columns,
+    lists,
+    read,
+    refusal,
+    save,
+    vectors_of,
+)
+from qk_dump.errors import DumpError
+from qk_dump.layout import HeadId
+from qk_dump.writer import write_head
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "data.parquet"
+
+
+# files that are no Parquet
+
+
+def test_an_empty_file_is_refused(file: Path) -> None:
+    file.touch()
+    assert "not a readable Parquet file" in refusal(file)
+
+
+def test_a_foreign_file_is_refused(file: Path) -> None:
+    file.write_text("bucket,position\n0,0\n" * 20)
+    assert "not a readable Parquet file" in refusal(file)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_a_truncated_file_is_refused(file: Path, share: float) -> None:
+    content = save(file, 500).read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+    refusal(file)
+
+
+def test_a_file_with_a_broken_footer_is_refused(file: Path) -> None:
+    content = bytearray(save(file, 500).read_bytes())
+    content[-200:-8] = bytes(192)
+    file.write_bytes(content)
+    refusal(file)
+
+
+def test_a_corrupted_page_is_refused(tmp_path: Path) -> None:
+    path = write_head(tmp_path, HeadId(0, 0, "k"), **head_rows(n=2000))
+    group = pq.read_metadata(path).row_group(0)
+    places = [group.column(index) for index in range(group.num_columns)]
+    (vector,) = (place for place in places if place.path_in_schema.startswith("vector"))
+    middle = vector.data_page_offset + vector.total_compressed_size // 2
+    content = bytearray(path.read_bytes())
+    content[middle] ^= 0xFF
+    path.write_bytes(content)
+
+    refusal(path)
+
+
+@pytest.mark.parametrize("aim", ["nowhere.parquet", "data.parquet"], ids=["dangling", "loop"])
+def test_a_link_to_nothing_is_refused(file: Path, aim: str) -> None:
+    file.symlink_to(file.with_name(aim))
+    assert "cannot be read" in refusal(file)
+
+
+def test_a_folder_named_like_a_file_is_refused(file: Path) -> None:
+    file.mkdir()
+    assert "cannot be read" in refusal(file)
+
+
+def test_a_closed_file_is_refused(file: Path) -> None:
+    save(file).chmod(0)
+    if os.access(file, os.R_OK):
+        pytest.skip("this user may read any file")
+    assert "ermission denied" in refusal(file)
+
+
+def test_the_broken_one_of_several_shards_is_named(tmp_path: Path) -> None:
+    good, bad = save(tmp_path / "a.parquet"), tmp_path / "b.parquet"
+    bad.write_text("no")
+    refusal(good, bad, culprit=bad)
+
+
+def test_no_shards_at_all_are_refused() -> None:
+    with pytest.raises(DumpError, match="no Parquet file"):
+        read()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_head_without_rows_is_refused(tmp_path: Path, shards: int) -> None:
+    files = [save(tmp_path / f"{index}.parquet", 0) for index in range(shards)]
+    assert "holds no rows" in refusal(*files, culprit=files[0])
+
+
+# columns that are not as agreed
+
+
+@pytest.mark.parametrize("name", ["bucket", "position", "vector"])
+def test_a_missing_column_is_refused(file: Path, name: str) -> None:
+    assert f"no column '{name}'" in refusal(save(file, without=name))
+
+
+def test_keys_without_example_id_are_refused_with_the_way_out(file: Path) -> None:
+    assert "single_example: true" in refusal(save(file, without="example_id"))
+
+
+def test_queries_need_no_example_id(file: Path) -> None:
+    assert len(read(save(file, without="example_id"), with_examples=False)) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("bucket", pa.array([0.0] * 6)),
+        ("example_id", pa.array(["a"] * 6)),
+        ("position", pa.array(["0"] * 6)),
+        ("vector", pa.array([0.0] * 6)),
+        ("vector", pa.array([[0]] * 6)),
+        ("sliding_window", pa.array([128.0] * 6)),
+    ],
+    ids=["bucket", "example_id", "position", "vector-number", "vector-integers", "sliding_window"],
+)
+def test_a_column_of_the_wrong_type_is_refused(file: Path, name: str, column: pa.Array) -> None:
+    message = refusal(save(file, **{name: column}))
+    assert f"column '{name}' is " in message
+    assert "expected " in message
+
+
+def test_a_column_given_twice_is_refused(file: Path) -> None:
+    table = pa.table(columns())
+    pq.write_table(table.append_column("bucket", table["bucket"]), file)
+    assert "bucket" in refusal(file)
+
+
+def test_a_shard_with_wrong_columns_is_named(tmp_path: Path) -> None:
+    files = [save(tmp_path / "a.parquet"), save(tmp_path / "b.parquet", without="bucket")]
+    refusal(*files, culprit=files[1])
+
+
+# rows that cannot be used
+
+
+def with_row(n: int, row: int, value: object, usual: object = 1) -> list[object]:
+    content = [usual] * n
+    content[row] = value
+    return content
+
+
+@pytest.mark.parametrize("row", [0, 3, LATE])
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "problem"),
+    [
+        ("bucket", None, "int32", "bucket is null"),
+        ("bucket", -1, "int32", "negative bucket"),
+        ("example_id", None, "int32", "example_id is null"),
+        ("position", None, "int32", "position is null"),
+        ("position", -1, "int64", "negative position"),
+        ("position", -0.5, "float32", "negative position"),
+        ("position", float("nan"), "float64", "position is not finite"),
+        ("position", float("inf"), "float64", "position is not finite"),
+    ],
+)
+def test_a_bad_number_is_refused_with_its_row(
+    file: Path, row: int, name: str, value: object, kind: str, problem: str
+) -> None:
+    save(file, 10_000, **{name: pa.array(with_row(10_000, row, value), kind)})
+    assert f"row {row}: {problem}" in refusal(file)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 8191, 8192, LATE])
+@pytest.mark.parametrize("kind", FLOATS)
+def test_nan_and_infinity_are_refused_with_their_row(
+    file: Path, kind: str, row: int, value: float
+) -> None:
+    values = vectors_of(10_000)
+    values[row, 1] = value
+    vector = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1).astype(kind)), 3)
+    save(file, 10_000, vector=vector, group=6_000)
+    assert f"row {row}: NaN or infinity" in refusal(file)
+
+
+def test_infinity_is_found_among_values_whose_squares_overflow(file: Path) -> None:
+    values = np.full((6, 3), 1e30)
+    values[4, 2] = np.inf
+    assert "row 4: NaN or infinity" in refusal(save(file, vector=lists(values)))
+
+
+def test_rows_are_counted_from_the_start_of_their_own_file(tmp_path: Path) -> None:
+    values = vectors_of(6)
+    values[2] = np.nan
+    files = [save(tmp_path / "a.parquet", 50), save(tmp_path / "b.parquet", vector=lists(values))]
+    assert "row 2:" in refusal(*files, culprit=files[1])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("row", [0, 4, LATE])
+def test_a_null_vector_is_refused_with_its_row(file: Path, row: int, shape: str) -> None:
+    kind = SHAPES[shape](pa.float32())
+    vector = pa.array(with_row(10_000, row, None, [1.0, 2.0, 3.0]), kind)
+    assert f"row {row}: vector is null" in refusal(save(file, 10_000, vector=vector))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("row", [0, 4, LATE])
+def test_a_null_inside_a_vector_is_refused_with_its_row(file: Path, row: int, shape: str) -> None:
+    kind = SHAPES[shape](pa.float32())
+    vector = pa.array(with_row(10_000, row, [1.0, None, 3.0], [1.0, 2.0, 3.0]), kind)
+    message = refusal(save(file, 10_000, vector=vector))
+    assert f"row {row}: the vector holds a null" in message
+
+
+@pytest.mark.parametrize("odd", [[1.0], [1.0] * 4, []])
+@pytest.mark.parametrize("row", [3, LATE])
+def test_a_vector_of_another_width_is_refused_with_its_row(
+    file: Path, row: int, odd: list[float]
+) -> None:
+    vector = pa.array(with_row(10_000, row, odd, [1.0, 2.0, 3.0]), pa.list_(pa.float32()))
+    message = refusal(save(file, 10_000, vector=vector))
+    assert f"row {row}: the vector has {len(odd)} dimensions" in message
+    assert "has 3" in message
+
+
+def test_a_width_that_changes_between_batches_is_refused(file: Path) -> None:
+    vector = pa.array([[1.0, 2.0]] * 8192 + [[1.0]] * 8, pa.list_(pa.float32()))
+    message = refusal(save(file, 8200, vector=vector))
+    assert "1 dimensions" in message
+    assert "2" in message
+
+
+def test_shards_of_different_width_are_refused(tmp_path: Path) -> None:
+    files = [save(tmp_path / "a.parquet", d=3), save(tmp_path / "b.parquet", d=5)]
+    message = refusal(*files, culprit=files[1])
+    assert "5 dimensions" in message
+    assert "3" in message
+
+
+def test_empty_vectors_are_refused(file: Path) -> None:
+    vector = pa.array([[]] * 6, pa.list_(pa.float32()))
+    assert "row 0: the vector is empty" in refusal(save(file, vector=vector))
+
+
+@pytest.mark.parametrize("others", [64, None])
+def test_windows_that_differ_within_a_file_are_refused(file: Path, others: int | None) -> None:
+    window = pa.array(with_row(6, 3, others, 128), "int32")
+    message = refusal(save(file, sliding_window=window))
+    assert "mixes sliding_window values" in message
+    assert f"128, {others or 'null'}" in message
+
+
+def test_windows_that_differ_between_batches_are_refused(file: Path) -> None:
+    window = pa.array([128] * 8192 + [64], "int32")
+    assert "(128, 64)" in refusal(save(file, 8193, sliding_window=window))
+
+
+@pytest.mark.parametrize(
+    "second", [{"sliding_window": pa.array([64] * 6)}, {"without": "sliding_window"}, {}]
+)
+def test_windows_that_differ_between_shards_are_refused(
+    tmp_path: Path, second: dict[str, Any]
+) -> None:
+    files = [
+        save(tmp_path / "a.parquet", sliding_window=pa.array([128] * 6)),
+        save(tmp_path / "b.parquet", **second),
+    ]
+    assert "mixes sliding_window values" in refusal(*files, culprit=files[1])
+
+
+@pytest.mark.parametrize("window", [0, -1])
+def test_a_window_that_is_not_positive_is_refused(file: Path, window: int) -> None:
+    message = refusal(save(file, sliding_window=pa.array([window] * 6)))
+    assert "sliding_window must be a positive number" in message
