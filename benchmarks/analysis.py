@@ -76,7 +76,8 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> tuple[fl
     import numpy as np
 
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.head_analysis import HeadResult, KeyHead, analyze_group
+    from attention_plasticity.head_analysis import KeyHead, analyze_group
+    from attention_plasticity.results import HeadResult
     from benchmarks import floor, plain
     from benchmarks.shapes import make_shape
     from qk_dump.layout import HeadId, open_dump

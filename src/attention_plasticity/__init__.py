@@ -13,12 +13,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from attention_plasticity.api import Run, analyze_dump, open_run
     from attention_plasticity.config import RunnerConfig, load_config, make_config
-    from attention_plasticity.head_analysis import HeadResult, analyze_head
+    from attention_plasticity.head_analysis import analyze_head
     from attention_plasticity.key_pairs import sample_key_pairs
     from attention_plasticity.plasticity import (
         AttentionPlasticity,
         compute_attention_plasticity,
     )
+    from attention_plasticity.results import HeadResult
     from attention_plasticity.statistics import (
         compute_first_component_residual_stats,
         compute_noise_normality_stats,
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
 _HOME = {
     "attention_plasticity.api": ("Run", "analyze_dump", "open_run"),
     "attention_plasticity.config": ("RunnerConfig", "load_config", "make_config"),
-    "attention_plasticity.head_analysis": ("HeadResult", "analyze_head"),
+    "attention_plasticity.head_analysis": ("analyze_head",),
     "attention_plasticity.key_pairs": ("sample_key_pairs",),
     "attention_plasticity.plasticity": ("AttentionPlasticity", "compute_attention_plasticity"),
+    "attention_plasticity.results": ("HeadResult",),
     "attention_plasticity.statistics": (
         "compute_first_component_residual_stats",
         "compute_noise_normality_stats",

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head_analysis import Failure, HeadResult
 from attention_plasticity.plan import Group
+from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.worker import THREAD_VARIABLES
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from attention_plasticity.plasticity import (
     windowed_cells,
 )
 from attention_plasticity.query_model import bucket_gaussians, bucket_moments
+from attention_plasticity.results import Columns, Failure, HeadResult
 from attention_plasticity.statistics import (
     Regression,
     compute_first_component_residual_stats,
@@ -42,52 +43,9 @@ from qk_dump.errors import DumpError, HeadError, ToolkitError
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows, read_head
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Array = npt.NDArray[np.float64]
-Columns = dict[str, list[Any]]
 
 MIN_QUERIES = 3
-
-
-@dataclass(frozen=True)
-class HeadResult:
-    """Rows of the three tables for one query head, as plain values."""
-
-    layer: int
-    q_head: int
-    k_head: int
-    metrics: dict[str, Any]
-    buckets: Columns
-    components: Columns
-
-    @property
-    def bucket_plasticity(self) -> pd.DataFrame:
-        """Plasticity per (query bucket, key bucket)."""
-        return self._frame(self.buckets)
-
-    @property
-    def component_weights(self) -> pd.DataFrame:
-        """Share of positional information per dimension."""
-        return self._frame(self.components)
-
-    def _frame(self, columns: Columns) -> pd.DataFrame:
-        import pandas as pd
-
-        size = len(next(iter(columns.values())))
-        ids = {name: [self.metrics[name]] * size for name in ("layer", "q_head", "k_head")}
-        return pd.DataFrame(ids | columns)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A query head that could not be analysed, and why."""
-
-    layer: int
-    q_head: int
-    k_head: int
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head_analysis import HeadResult
+from attention_plasticity.results import HeadResult
 from qk_dump.errors import ConfigError
 from qk_dump.files import staged, user_path
 

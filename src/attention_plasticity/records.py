@@ -19,8 +19,8 @@ from filelock import FileLock, Timeout
 
 from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
-from attention_plasticity.head_analysis import HeadResult
 from attention_plasticity.plan import HeadLayout, format_heads
+from attention_plasticity.results import HeadResult
 from qk_dump.errors import ConfigError
 from qk_dump.files import write_text
 from qk_dump.layout import Dump, HeadId

@@ -17,7 +17,6 @@ from typing import Any
 from attention_plasticity import __version__
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.engines import run_local
-from attention_plasticity.head_analysis import Failure, HeadResult
 from attention_plasticity.outputs import (
     OutputPaths,
     check_writable,
@@ -27,6 +26,7 @@ from attention_plasticity.outputs import (
 )
 from attention_plasticity.plan import Plan, make_plan
 from attention_plasticity.records import Records
+from attention_plasticity.results import Failure, HeadResult
 from qk_dump.hub import locate_dump
 from qk_dump.layout import Dump, HeadId
 

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head_analysis import Failure, HeadResult
 from attention_plasticity.outputs import OutputPaths
 from attention_plasticity.plan import Estimate, Plan, format_heads
+from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.runner import Outcome
 from qk_dump.layout import Dump
 

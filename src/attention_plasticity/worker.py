@@ -48,7 +48,8 @@ def main() -> None:
 
 
 def _messages(dump: Any, config: Any, group: dict[str, Any]) -> Any:
-    from attention_plasticity.head_analysis import Failure, analyze_group
+    from attention_plasticity.head_analysis import analyze_group
+    from attention_plasticity.results import Failure
 
     layer, k_head, q_heads = group["layer"], group["k_head"], group["q_heads"]
     pending = list(q_heads)

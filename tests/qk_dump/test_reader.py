@@ -29,12 +29,6 @@ from head_files import (
 from qk_dump.errors import DumpError
 from qk_dump.reader import count_rows, subsample, vector_width
 
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "data.parquet"
-
-
 # what is accepted
 
 

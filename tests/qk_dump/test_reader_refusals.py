@@ -27,12 +27,6 @@ from qk_dump.errors import DumpError
 from qk_dump.layout import HeadId
 from qk_dump.writer import write_head
 
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "data.parquet"
-
-
 # files that are no Parquet
 
 

@@ -1,4 +1,4 @@
-"""Places to write to that a healthy machine does not offer."""
+"""Fixtures shared by several test files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where a head's file would lie."""
+    return tmp_path / "data.parquet"
 
 
 @pytest.fixture
