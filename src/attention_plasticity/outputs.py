@@ -15,7 +15,7 @@ from typing import Any
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import HeadResult
 from qk_dump.errors import ConfigError
-from qk_dump.files import staged, user_path
+from qk_dump.files import staged, user_path, write_through
 
 IDS = ("layer", "q_head", "k_head")
 METRIC_COLUMNS = (
@@ -142,7 +142,7 @@ def write_outputs(paths: OutputPaths, results: Sequence[HeadResult], run: dict[s
         texts |= _tables(paths, ordered)
     with ExitStack() as stack:
         for path, text in texts.items():
-            stack.enter_context(staged(path)).write_bytes(text.encode())
+            write_through(stack.enter_context(staged(path)), text)
 
 
 def _tables(paths: OutputPaths, ordered: Sequence[HeadResult]) -> dict[Path, str]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from qk_dump.errors import ConfigError, OutputError
 
@@ -22,15 +23,14 @@ def user_path(text: str | os.PathLike[str]) -> Path:
 def staged(target: Path) -> Iterator[Path]:
     """Yield a path beside `target` to write to; rename it onto `target` when the block succeeds.
 
-    Any failure removes the unfinished file and leaves `target` as it was. Errors of the operating
-    system (disk full, no permission) become an `OutputError` that names the target.
+    The block must bring what it writes to the disk (`write_through`, `sync`). Any failure removes
+    the unfinished file and leaves `target` as it was. Errors of the operating system (disk full,
+    no permission) become an `OutputError` that names the target.
     """
     draft = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield draft
-        with draft.open("rb") as written:
-            os.fsync(written.fileno())
         draft.replace(target)
     except OSError as error:
         raise cannot_write(target, error) from error
@@ -40,9 +40,22 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write `text` to `target` in one step, as UTF-8 with Unix line ends on every platform."""
+    """Write `text` to `target` in one step."""
     with staged(target) as draft:
-        draft.write_bytes(text.encode("utf-8"))
+        write_through(draft, text)
+
+
+def write_through(path: Path, text: str) -> None:
+    """Write UTF-8 with Unix line ends, all the way to the disk: a full one is noticed here."""
+    with path.open("wb") as file:
+        file.write(text.encode("utf-8"))
+        sync(file)
+
+
+def sync(file: IO[bytes]) -> None:
+    """Wait until what was written to the file is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def cannot_write(target: Path, error: OSError) -> OutputError:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qk_dump.files import staged
+from qk_dump.files import staged, sync
 from qk_dump.layout import HeadId
 from qk_dump.schema import BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, written_schema
 
@@ -44,16 +44,17 @@ def write_head(
         schema=schema,
     )
     path = dump / head.folder / DATA_FILE
-    with staged(path) as draft:
+    with staged(path) as draft, draft.open("wb") as file:
         pq.write_table(
             table,
-            draft,
+            file,
             compression="zstd",
             use_dictionary=[BUCKET, EXAMPLE, POSITION, WINDOW],
             use_byte_stream_split=[f"{VECTOR}.list.element"],  # floats pack smaller, read faster
             row_group_size=_ROWS_PER_GROUP,
             write_page_checksum=True,
         )
+        sync(file)
     return path
 
 

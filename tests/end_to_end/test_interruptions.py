@@ -44,6 +44,10 @@ def records(out: Path) -> set[str]:
     return {path.name for path in (out / ".heads").glob("l*.json")}
 
 
+def children(run: subprocess.Popen[bytes]) -> list[str]:
+    return Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+
+
 def wait_for_records(out: Path, count: int, run: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + 60
     while len(records(out)) < count:
@@ -80,6 +84,19 @@ def test_a_killed_run_continues_and_ends_with_the_same_bytes(
     assert last.returncode == 0
     assert f"{len(done)} of 12 heads were finished earlier" in last.stderr
     assert tables(tmp_path) == whole
+
+
+def test_workers_end_when_their_run_is_killed(dump: Path, tmp_path: Path) -> None:
+    words = ("--dataset_local_root", dump, "--output_dir", tmp_path, "--max_workers", 2)
+    run = start("analyze", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for_records(tmp_path, 1, run)
+    workers = [Path("/proc", pid) for pid in children(run)]
+    run.kill()
+    run.wait()
+    until = time.monotonic() + 30
+    while any(worker.exists() for worker in workers):
+        assert time.monotonic() < until, "a worker goes on for nobody"
+        time.sleep(0.02)
 
 
 def test_a_half_written_record_is_computed_again(
@@ -194,8 +211,7 @@ def test_a_worker_that_dies_fails_its_heads_alone(dump: Path, tmp_path: Path) ->
         stderr=subprocess.DEVNULL,
     )
     wait_for_records(tmp_path, 1, run)
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGKILL)
+    os.kill(int(children(run)[0]), signal.SIGKILL)
     told = run.communicate(timeout=60)[0].decode()
     assert run.returncode == 1
     assert "the worker process died (killed, most often for lack of memory" in told

@@ -1,0 +1,75 @@
+"""The library as a researcher uses it in a notebook or a script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import attention_plasticity as ap
+from dumps import make_dump
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return make_dump(tmp_path / "dump", layers=2, q_heads=2, k_heads=1, n=200)
+
+
+def test_a_dump_becomes_data_frames(dump: Path, tmp_path: Path) -> None:
+    run = ap.analyze_dump(ap.open_dump(dump), output_dir=str(tmp_path / "out"), max_workers=1)
+    assert len(run.head_metrics) == 4
+    assert run.bucket_plasticity.plasticity.between(0, 1).all()
+    assert run.component_weights.groupby(["layer", "q_head"]).size().tolist() == [8] * 4
+    assert run.failures.empty
+    again = ap.open_run(tmp_path / "out")
+    pd.testing.assert_frame_equal(again.head_metrics, run.head_metrics)
+    assert again.info["config"]["max_workers"] == 1
+
+
+def test_one_head_gives_the_rows_of_the_tables(dump: Path, tmp_path: Path) -> None:
+    run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"))
+    head = ap.analyze_head(1, 1, 0, ap.open_dump(dump))
+    table = run.bucket_plasticity.query("layer == 1 and q_head == 1").reset_index(drop=True)
+    pd.testing.assert_frame_equal(head.bucket_plasticity, table, check_exact=False, rtol=1e-12)
+    weights = run.component_weights.query("layer == 1 and q_head == 1").reset_index(drop=True)
+    pd.testing.assert_frame_equal(head.component_weights, weights, check_exact=False, rtol=1e-12)
+
+
+def test_settings_may_come_as_a_config_or_as_words(dump: Path, tmp_path: Path) -> None:
+    config = ap.make_config(seed=7, output_dir=str(tmp_path / "out"))
+    run = ap.analyze_dump(dump, config, query_model="full")
+    assert run.info["config"]["seed"] == 7
+    assert run.info["config"]["query_model"] == "full"
+    with pytest.raises(ap.ConfigError, match="did you mean query_model"):
+        ap.analyze_dump(dump, query_modle="full")
+
+
+def test_failures_are_a_table_and_total_failure_is_an_error(dump: Path, tmp_path: Path) -> None:
+    (dump / "l00h00q" / "data.parquet").write_text("spoilt")
+    run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"))
+    assert run.failures[["layer", "q_head"]].to_numpy().tolist() == [[0, 0]]
+    for file in dump.glob("*/data.parquet"):
+        file.write_text("spoilt")
+    with pytest.raises(ap.ToolkitError, match="no head could be analysed; the first: "):
+        ap.analyze_dump(dump, output_dir=str(tmp_path / "none"))
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ap.ConfigError, match="is this the folder of a finished run"):
+        ap.open_run(tmp_path)
+
+
+def test_a_script_needs_no_main_guard(dump: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import attention_plasticity as ap\n"
+        f"run = ap.analyze_dump({str(dump)!r}, output_dir={str(tmp_path / 'out')!r})\n"
+        "print(len(run.head_metrics))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "4\n", done.stderr

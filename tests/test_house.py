@@ -1,0 +1,104 @@
+"""Rules of the house: what is public, who imports whom, what stays light, configs that load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attention_plasticity as ap
+from attention_plasticity.config import load_config
+
+ROOT = Path(__file__).parents[1]
+NAMED_BY_THE_SEEDS = {
+    "RunnerConfig",
+    "analyze_head",
+    "compute_attention_plasticity",
+    "compute_first_component_residual_stats",
+    "compute_noise_normality_stats",
+    "compute_scalar_position_predictability",
+    "fit_multioutput_linear_regressor",
+    "make_pos_rotation",
+    "orientation_from_keys",
+    "sample_key_pairs",
+}
+
+
+def test_all_is_sorted_complete_and_importable() -> None:
+    assert ap.__all__ == sorted(ap.__all__)
+    assert set(ap.__all__) >= NAMED_BY_THE_SEEDS
+    assert all(getattr(ap, name) is not None for name in ap.__all__)
+    assert dir(ap) == ap.__all__
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = ap.nonsense
+
+
+def imports_of(path: Path) -> set[str]:
+    """Packages a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [
+        ("qk_dump", {"attention_plasticity", "qk_sniffer", "torch", "transformers"}),
+        ("attention_plasticity", {"qk_sniffer", "torch", "transformers"}),
+        ("qk_sniffer", {"attention_plasticity"}),
+    ],
+)
+def test_imports_run_toward_the_dump(package: str, forbidden: set[str]) -> None:
+    for path in (ROOT / "src" / package).rglob("*.py"):
+        assert not imports_of(path) & forbidden, path
+
+
+@pytest.mark.parametrize(
+    "name", ["statistics", "kolmogorov", "query_model", "key_pairs", "plasticity"]
+)
+def test_the_numeric_core_knows_arrays_alone(name: str) -> None:
+    path = ROOT / "src" / "attention_plasticity" / f"{name}.py"
+    allowed = {"numpy", "scipy", "attention_plasticity", *sys.stdlib_module_names}
+    assert imports_of(path) <= allowed
+    code = f"import sys, attention_plasticity.{name}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"pydantic", "pyarrow", "pandas", "qk_dump"} & set(loaded.stdout.split())
+
+
+def test_import_and_help_load_no_heavy_library() -> None:
+    heavy = {"numpy", "scipy", "pandas", "pyarrow", "torch", "transformers", "rich"}
+    for code in (
+        "import attention_plasticity",
+        "from attention_plasticity.cli import main; main(['analyze', '--help'])",
+    ):
+        report = (
+            "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", report + code], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0
+        assert not heavy & set(done.stderr.split())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_config_loads(path: Path) -> None:
+    config = load_config(path)
+    assert config.num_layers
+    assert config.num_q_heads
+    assert config.num_k_heads
+    assert config.output_dir == f"results/{path.stem}"
+
+
+def test_packages_are_typed() -> None:
+    for package in ("attention_plasticity", "qk_dump", "qk_sniffer"):
+        assert (ROOT / "src" / package / "py.typed").exists()
