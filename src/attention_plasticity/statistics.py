@@ -182,12 +182,13 @@ def positional_residuals(t: Array, X_rot: Array, alpha_rot: Array, beta_rot: Arr
 def residual_variance(residuals: Array, mean_square: float) -> Array:
     """Variance per dimension of `residuals` (d, n), with n − 2 degrees of freedom.
 
-    What is left of a dimension that position explains fully is rounding noise; measured against
-    the size of the queries it is told apart and counted as zero.
+    What is left of a dimension that position explains fully is rounding noise of the fit, which
+    grows with the rows summed; measured against the size of the queries it is told apart and
+    counted as zero.
     """
     n = residuals.shape[1]
     squares = np.einsum("dn,dn->d", residuals, residuals)
-    noise = n * mean_square * (8 * _EPS) ** 2
+    noise = n * mean_square * (_EPS * max(64, n / 4)) ** 2
     variance: Array = np.where(squares > noise, squares, 0.0) / (n - 2)
     return variance
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
-from attention_plasticity.head_analysis import Failure, HeadResult, analyze_group
+from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
+from attention_plasticity.results import Failure, HeadResult
 from dumps import head_rows, make_dump
 from reference import Tables, analyse, write_rows
 
@@ -364,3 +365,17 @@ def test_linear_first_component_keeps_the_noise_of_the_others(tmp_path: Path) ->
     assert math.isnan(metrics["q_resid0_skew"])
     assert 0 < metrics["q_noise_med_ks_p"] <= 1
     assert metrics["q_noise_med_abs_kurt"] > 0
+
+
+def test_queries_without_any_slope_predict_no_position(tmp_path: Path) -> None:
+    t = np.arange(1, 65)  # mean 32.5: every sum below is exact, and the slope exactly zero
+    mirrored = np.random.default_rng(4).integers(-8, 9, (32, 3)) / 4.0
+    mirrored[:, 0] = np.arange(32)  # far from uncorrelated with log2(position + 1)
+    queries = {"bucket": t // 8, "example_id": 0 * t, "position": t}
+    queries["vectors"] = np.concatenate([mirrored, mirrored[::-1]])
+    write_pair(tmp_path, queries, head_rows(n=60, d=3, examples=1, seed=2))
+    result = analyze(tmp_path)
+    assert result.metrics["q_beta_norm"] == 0
+    assert result.metrics["q_R2_scalar"] == 0
+    assert result.metrics["q_mae_ratio"] == 1
+    assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, make_config()))
