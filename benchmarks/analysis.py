@@ -167,7 +167,7 @@ def workers(data: Path, rounds: int) -> None:
     """Two worker processes against one, for the whole command."""
     from benchmarks.shapes import SHAPES, make_shape
 
-    print("\nWhole command, all heads of one layer (s)")
+    print("\nWhole command, start-up included (s)")
     print(f"{'shape':<14}{'1 worker':>10}{'2 workers':>11}{'ratio':>8}")
     for name in ("a", "b"):
         folder = make_shape(data, SHAPES[name], "gaussian")
@@ -188,11 +188,11 @@ def memory(data: Path, rounds: int) -> None:
         (" 2,000,000 rows, d = 64", make_large(data, 2_000_000)),
     ):
         code = (
-            "import resource, sys; from attention_plasticity.head_analysis import *;"
-            "from qk_dump.layout import open_dump; import time; t = time.time();"
+            "import re, sys, time; from attention_plasticity.head_analysis import *;"
+            "from qk_dump.layout import open_dump; t = time.time();"
             "list(analyze_group(open_dump(sys.argv[1]), 0, 0, [0], RunnerConfig()));"
-            "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024;"
-            "print(f'{peak:.0f} MB, {time.time() - t:.1f} s')"
+            "peak = int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]);"
+            "print(f'{peak / 1024:.0f} MB, {time.time() - t:.1f} s')"
         )
         found = subprocess.run(
             [sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True

@@ -19,9 +19,10 @@ Noise = Literal["gaussian", "heavy"]
 
 @dataclass(frozen=True)
 class Shape:
-    """One layer of a model and what was kept of it."""
+    """Some layers of a model and what was kept of them."""
 
     name: str
+    layers: int
     width: int
     q_heads: int
     k_heads: int
@@ -42,9 +43,9 @@ class Shape:
 
 
 SHAPES = {
-    "a": Shape("a", 64, 9, 3, 40, 512, 16, 60_000),
-    "b": Shape("b", 128, 32, 8, 40, 512, 16, 60_000),
-    "c": Shape("c", 128, 32, 8, 500, 8192, 16, 8_000),
+    "a": Shape("a", 8, 64, 9, 3, 40, 512, 16, 60_000),
+    "b": Shape("b", 2, 128, 32, 8, 40, 512, 16, 60_000),
+    "c": Shape("c", 1, 128, 32, 8, 500, 8192, 16, 8_000),
 }
 
 
@@ -56,14 +57,15 @@ def make_shape(root: Path, shape: Shape, noise: Noise) -> Path:
     for head in range(shape.group_size):
         _write(folder, shape, noise, HeadId(0, head, "q"))
     _write(folder, shape, noise, HeadId(0, 0, "k"))
-    for head in range(shape.group_size, shape.q_heads):
-        _link(folder, HeadId(0, head % shape.group_size, "q"), HeadId(0, head, "q"))
-    for head in range(1, shape.k_heads):
-        _link(folder, HeadId(0, 0, "k"), HeadId(0, head, "k"))
+    for layer in range(shape.layers):
+        for head in range(shape.q_heads):
+            _link(folder, HeadId(0, head % shape.group_size, "q"), HeadId(layer, head, "q"))
+        for head in range(shape.k_heads):
+            _link(folder, HeadId(0, 0, "k"), HeadId(layer, head, "k"))
     write_manifest(
         folder,
         DumpManifest(
-            num_layers=1,
+            num_layers=shape.layers,
             num_q_heads=shape.q_heads,
             num_k_heads=shape.k_heads,
             head_dim=shape.width,
@@ -107,5 +109,7 @@ def _write(folder: Path, shape: Shape, noise: Noise, head: HeadId) -> None:
 
 
 def _link(folder: Path, source: HeadId, target: HeadId) -> None:
+    if (folder / target.folder / DATA_FILE).exists():
+        return
     (folder / target.folder).mkdir(parents=True, exist_ok=True)
     os.link(folder / source.folder / DATA_FILE, folder / target.folder / DATA_FILE)

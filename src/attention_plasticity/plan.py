@@ -13,6 +13,7 @@ from qk_dump.errors import ConfigError, ToolkitError
 from qk_dump.layout import Dump, HeadId, Kind
 from qk_dump.reader import count_rows, vector_width
 
+_PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
 
 
@@ -101,6 +102,22 @@ def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
             f"It holds {format_heads(dump.query_heads)}."
         )
     return Plan(layout, groups, tuple(head for head in wanted if head not in captured))
+
+
+def shared_out(groups: list[Group], workers: int) -> list[Group]:
+    """The groups, the largest ones split while there are too few to keep every worker busy.
+
+    Splitting means reading a key head twice, so it is done only where workers would stand idle.
+    """
+    parts = list(groups)
+    while workers > 1 and len(parts) < _PARTS_PER_WORKER * workers:
+        at, largest = max(enumerate(parts), key=lambda item: len(item[1].q_heads))
+        middle = (len(largest.q_heads) + 1) // 2
+        if middle == len(largest.q_heads):
+            break
+        halves = (largest.q_heads[:middle], largest.q_heads[middle:])
+        parts[at : at + 1] = [Group(largest.layer, largest.k_head, half) for half in halves]
+    return parts
 
 
 def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:

@@ -24,7 +24,7 @@ from attention_plasticity.outputs import (
     set_aside,
     write_outputs,
 )
-from attention_plasticity.plan import Plan, make_plan
+from attention_plasticity.plan import Plan, make_plan, shared_out
 from attention_plasticity.records import Records
 from attention_plasticity.results import Failure, HeadResult
 from qk_dump.hub import locate_dump
@@ -115,7 +115,8 @@ def _compute(
     if done:
         watcher.note(f"{len(done)} of {len(plan.heads)} heads were finished earlier and are kept")
     watcher.start(len(plan.heads), len(done))
-    outcomes = run_local(dump.path, plan.without(done), config, config.workers)
+    groups = shared_out(plan.without(done), config.workers)
+    outcomes = run_local(dump.path, groups, config, config.workers)
     try:
         for outcome in outcomes:
             if isinstance(outcome, Failure):

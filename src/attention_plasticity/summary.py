@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.outputs import OutputPaths
-from attention_plasticity.plan import Estimate, Plan, format_heads
+from attention_plasticity.plan import Estimate, Plan, format_heads, shared_out
 from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.runner import Outcome
 from qk_dump.layout import Dump
@@ -54,7 +54,7 @@ def print_plan(
     _line(console, "Not captured", str(len(plan.not_captured)))
     _print_not_captured(plan, console)
     _line(console, "Rows", f"{estimate.rows:,} in the files, {estimate.rows_used:,} used")
-    workers = min(config.workers, len(plan.groups))
+    workers = min(config.workers, len(shared_out(list(plan.groups), config.workers)))
     each = estimate.worker_memory / 2**20
     _line(
         console,

@@ -21,6 +21,7 @@ from attention_plasticity.plan import (
     format_indices,
     head_layout,
     make_plan,
+    shared_out,
 )
 from dumps import head_rows, make_dump
 from qk_dump.errors import ConfigError
@@ -367,3 +368,23 @@ def test_an_estimate_goes_on_when_the_first_head_has_no_rows(tmp_path: Path, gro
 
     assert found.rows == 100
     assert found.worker_memory > 0
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    workers=st.integers(1, 8),
+)
+def test_sharing_out_loses_no_head_and_keeps_workers_busy(sizes: list[int], workers: int) -> None:
+    groups = [Group(0, k_head, tuple(range(size))) for k_head, size in enumerate(sizes)]
+    parts = shared_out(groups, workers)
+    heads = [(part.k_head, q_head) for part in parts for q_head in part.q_heads]
+    assert heads == [(group.k_head, q_head) for group in groups for q_head in group.q_heads]
+    if workers == 1:
+        assert parts == groups
+    else:
+        assert len(parts) >= min(sum(sizes), 3 * workers)
+
+
+def test_groups_that_suffice_are_left_whole() -> None:
+    groups = [Group(0, k_head, (0, 1, 2, 3)) for k_head in range(6)]
+    assert shared_out(groups, 2) == groups
