@@ -110,7 +110,7 @@ def shared_out(groups: list[Group], workers: int) -> list[Group]:
     Splitting means reading a key head twice, so it is done only where workers would stand idle.
     """
     parts = list(groups)
-    while workers > 1 and len(parts) < _PARTS_PER_WORKER * workers:
+    while parts and workers > 1 and len(parts) < _PARTS_PER_WORKER * workers:
         at, largest = max(enumerate(parts), key=lambda item: len(item[1].q_heads))
         middle = (len(largest.q_heads) + 1) // 2
         if middle == len(largest.q_heads):

@@ -371,7 +371,7 @@ def test_an_estimate_goes_on_when_the_first_head_has_no_rows(tmp_path: Path, gro
 
 
 @given(
-    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    sizes=st.lists(st.integers(1, 9), max_size=6),
     workers=st.integers(1, 8),
 )
 def test_sharing_out_loses_no_head_and_keeps_workers_busy(sizes: list[int], workers: int) -> None:
