@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
+_ANALYZE_STORY = """\
+Analyse a dump of queries and keys, head by head: how much of a query is predictable from position,
+how Gaussian the rest is, and how flexibly the head chooses between two keys.
+
+Every field can be a flag or a line of the YAML file; a flag wins. Dashes and underscores are alike.
+"""
 _ANALYZE_EXAMPLES = """\
 commands to paste:
   attention-plasticity analyze --dataset_local_root path/to/dump
@@ -78,11 +84,9 @@ def _analyze(words: Sequence[str], program: str) -> int:
     from attention_plasticity.config import RunnerConfig
     from qk_dump.settings import add_flags, parse_flags, settings_from
 
-    parser = _parser(
-        program, "Analyse a dump of queries and keys, head by head.", _ANALYZE_EXAMPLES
-    )
+    parser = _parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of the fields below")
-    add_flags(parser.add_argument_group("fields (flag > YAML > default)"), RunnerConfig)
+    add_flags(parser, RunnerConfig)
     flags = parse_flags(parser, words)
     path = flags.pop("config", None)
     config = settings_from(
@@ -132,6 +136,7 @@ def _parser(program: str, description: str, examples: str) -> argparse.ArgumentP
 
     return FlagParser(
         prog=program,
+        usage=f"{program} [--FIELD VALUE …]",
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -14,84 +14,137 @@ QueryModel = Literal["positional", "full", "diagonal"]
 PairSampling = Literal["bucket", "local"]
 
 
+# headings of the help, in which a field stands by its title
+_DATA = "which data"
+_HUB = "from the Hub (accepted, read by a later version)"
+_HEADS = "which heads"
+_METHOD = "how to analyse"
+_RESULTS = "where results go"
+_RUN = "how to run"
+
+
 class RunnerConfig(BaseModel):
     """Settings of one analysis. `model_dump()` gives them back as plain values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     dataset_local_root: str | None = Field(
-        default=None, description="folder of a dump on this machine"
+        title=_DATA, default=None, description="folder of a dump on this machine"
     )
     model_dir: str | None = Field(
-        default=None, description="folder of the model below the root, when the root holds several"
+        title=_DATA,
+        default=None,
+        description="folder of the model below the root, when the root holds several",
     )
     dataset_name: str = Field(
-        default="viktoroo/sniffed-qk", description="dataset on the Hugging Face Hub"
+        title=_HUB, default="viktoroo/sniffed-qk", description="dataset on the Hugging Face Hub"
     )
     dataset_revision: str | None = Field(
-        default=None, description="branch, tag or commit of that dataset; one branch per model"
+        title=_HUB,
+        default=None,
+        description="branch, tag or commit of that dataset; one branch per model",
     )
     dataset_cache_dir: str | None = Field(
-        default=None, description="where downloads are kept (default: the Hub client's cache)"
+        title=_HUB,
+        default=None,
+        description="where downloads are kept (default: the Hub client's cache)",
     )
-    download_max_workers: int | None = Field(default=None, ge=1, description="parallel downloads")
+    download_max_workers: int | None = Field(
+        title=_HUB, default=None, ge=1, description="parallel downloads"
+    )
     num_layers: int | None = Field(
-        default=None, ge=1, description="layers to scan (default: as the dump tells)"
+        title=_HEADS, default=None, ge=1, description="layers to scan (default: as the dump tells)"
     )
     num_q_heads: int | None = Field(
-        default=None, ge=1, description="query heads per layer (default: as the dump tells)"
+        title=_HEADS,
+        default=None,
+        ge=1,
+        description="query heads per layer (default: as the dump tells)",
     )
     num_k_heads: int | None = Field(
-        default=None, ge=1, description="key heads per layer (default: as the dump tells)"
+        title=_HEADS,
+        default=None,
+        ge=1,
+        description="key heads per layer (default: as the dump tells)",
     )
     layers: Indices | None = Field(
-        default=None, description="layers to analyse, such as 0-3,8 (default: all)"
+        title=_HEADS, default=None, description="layers to analyse, such as 0-3,8 (default: all)"
     )
     heads: Indices | None = Field(
-        default=None, description="query heads to analyse in every layer (default: all)"
+        title=_HEADS,
+        default=None,
+        description="query heads to analyse in every layer (default: all)",
     )
     single_example: bool = Field(
-        default=False, description="treat a key file without example_id as one sequence"
+        title=_METHOD,
+        default=False,
+        description="treat a key file without example_id as one sequence",
     )
     max_tokens_per_head: int = Field(
-        default=50_000, ge=1, description="rows taken from each file, at random when there are more"
+        title=_METHOD,
+        default=50_000,
+        ge=1,
+        description="rows taken from each file, at random when there are more",
     )
     query_model: QueryModel = Field(
-        default="positional", description="how the queries of a bucket are modelled"
+        title=_METHOD,
+        default="positional",
+        description="Gaussian of a query bucket: drift from the regression and covariance from "
+        "the bucket (positional), all from the bucket (full), or its variances alone (diagonal)",
     )
     pair_sampling: PairSampling = Field(
-        default="bucket", description="which pairs of keys are compared"
+        title=_METHOD,
+        default="bucket",
+        description="which keys are compared: pairs inside one bucket, or neighbours anywhere (local)",
     )
     num_pairs_per_bucket: int = Field(
-        default=256, ge=1, description="key pairs drawn per key bucket"
+        title=_METHOD, default=256, ge=1, description="key pairs drawn per key bucket"
     )
     max_rel_dist: float = Field(
-        default=0.05, ge=0, le=1, description="reach of a local pair, as a share of the sequence"
+        title=_METHOD,
+        default=0.05,
+        ge=0,
+        le=1,
+        description="reach of a local pair, as a share of the sequence",
     )
     normality_max_dims: int = Field(
-        default=64, ge=1, description="dimensions given a Kolmogorov-Smirnov test"
+        title=_METHOD, default=64, ge=1, description="dimensions given a Kolmogorov-Smirnov test"
     )
-    p_alpha: float = Field(default=0.01, gt=0, lt=1, description="significance level of that test")
-    seed: int = Field(default=0, ge=0, description="seed of every random choice")
+    p_alpha: float = Field(
+        title=_METHOD, default=0.01, gt=0, lt=1, description="significance level of that test"
+    )
+    seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(
-        default=None, description="folder of the run (default: results/<name of the dump>)"
+        title=_RESULTS,
+        default=None,
+        description="folder of the run (default: results/<name of the dump>)",
     )
     output_csv: str = Field(
-        default="head_metrics.csv", description="table of heads; a bare name lies in output_dir"
+        title=_RESULTS,
+        default="head_metrics.csv",
+        description="table of heads; a bare name lies in output_dir",
     )
     bucket_csv: str = Field(
-        default="head_bucket_plasticity.csv", description="table of bucket cells, likewise"
+        title=_RESULTS,
+        default="head_bucket_plasticity.csv",
+        description="table of bucket cells, likewise",
     )
     component_csv: str = Field(
-        default="head_component_weights.csv", description="table of component weights, likewise"
+        title=_RESULTS,
+        default="head_component_weights.csv",
+        description="table of component weights, likewise",
     )
     max_workers: int | None = Field(
-        default=None, ge=1, description="worker processes (default: one per CPU core)"
+        title=_RUN, default=None, ge=1, description="worker processes (default: one per CPU core)"
     )
     overwrite: bool = Field(
-        default=False, description="start anew where an earlier run used other settings or data"
+        title=_RESULTS,
+        default=False,
+        description="start anew where an earlier run used other settings or data",
     )
-    dry_run: bool = Field(default=False, description="print what would be done, then stop")
+    dry_run: bool = Field(
+        title=_RUN, default=False, description="print what would be done, then stop"
+    )
 
     @model_validator(mode="after")
     def _heads_divide(self) -> RunnerConfig:

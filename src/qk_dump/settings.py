@@ -88,13 +88,16 @@ def validated(
         ) from error
 
 
-def add_flags(parser: argparse._ActionsContainer, model: type[BaseModel]) -> None:
-    """Give the parser one flag per field, with the field's own help and default."""
+def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
+    """Give the parser one flag per field, with the field's own help, below its title."""
+    groups: dict[str | None, argparse._ArgumentGroup] = {}
     for name, field in model.model_fields.items():
+        if field.title not in groups:
+            groups[field.title] = parser.add_argument_group(field.title)
         options: dict[str, Any] = {"help": _help(field), "metavar": _metavar(field)}
         if _base_type(field) is bool:
             options |= {"nargs": "?", "const": "true"}
-        parser.add_argument(f"--{name}", default=argparse.SUPPRESS, **options)
+        groups[field.title].add_argument(f"--{name}", default=argparse.SUPPRESS, **options)
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
