@@ -95,7 +95,7 @@ class RunnerConfig(BaseModel):
     pair_sampling: PairSampling = Field(
         title=_METHOD,
         default="bucket",
-        description="which keys are compared: pairs inside one bucket, or neighbours anywhere (local)",
+        description="keys compared: pairs inside one bucket, or neighbours anywhere (local)",
     )
     num_pairs_per_bucket: int = Field(
         title=_METHOD, default=256, ge=1, description="key pairs drawn per key bucket"

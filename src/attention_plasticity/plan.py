@@ -11,6 +11,7 @@ from itertools import groupby
 from attention_plasticity.config import RunnerConfig
 from qk_dump.errors import ConfigError, ToolkitError
 from qk_dump.layout import Dump, HeadId, Kind
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.reader import count_rows, vector_width
 
 _PARTS_PER_WORKER = 3
@@ -122,28 +123,18 @@ def shared_out(groups: list[Group], workers: int) -> list[Group]:
 
 def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
     """Numbers of layers and heads from config, `dump.json` or, failing both, the folders."""
-    told = dump.manifest
-    pairs = {
-        name: (getattr(config, name), getattr(told, name, None))
-        for name in ("num_layers", "num_q_heads", "num_k_heads")
-    }
-    for name, (configured, recorded) in pairs.items():
-        if name != "num_layers" and configured and recorded and configured != recorded:
-            raise ConfigError(
-                f"{name}: the config says {configured}, {dump.path / 'dump.json'} says {recorded}. "
-                "Leave it out of the config to take the dump's."
-            )
-    num_q_heads, num_k_heads = (
-        configured or recorded
-        for configured, recorded in (pairs["num_q_heads"], pairs["num_k_heads"])
-    )
-    source = "from the config" if config.num_q_heads and config.num_k_heads else "from dump.json"
-    guessed = False
+    told = dump.manifest or DumpManifest()
+    num_q_heads = _agreed("num_q_heads", config.num_q_heads, told.num_q_heads, dump)
+    num_k_heads = _agreed("num_k_heads", config.num_k_heads, told.num_k_heads, dump)
+    guessed = num_q_heads is None or num_k_heads is None
     if num_q_heads is None or num_k_heads is None:
         counted = _count_heads(dump)
         num_q_heads, num_k_heads = num_q_heads or counted[0], num_k_heads or counted[1]
         source = "counted from the folders; set num_q_heads and num_k_heads if that is wrong"
-        guessed = True
+    elif config.num_q_heads and config.num_k_heads:
+        source = "from the config"
+    else:
+        source = "from dump.json"
     if num_q_heads % num_k_heads:
         raise ConfigError(
             f"num_q_heads: {num_q_heads} ({source}) is not a multiple of num_k_heads {num_k_heads}"
@@ -151,8 +142,17 @@ def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
     _refuse_beyond(dump.query_heads, num_q_heads, dump, "q", "num_q_heads")
     _refuse_beyond(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
     highest = max(head.layer for head in dump.folders) + 1
-    num_layers = pairs["num_layers"][0] or max(pairs["num_layers"][1] or 0, highest)
+    num_layers = config.num_layers or max(told.num_layers or 0, highest)
     return HeadLayout(num_layers, num_q_heads, num_k_heads, source, guessed)
+
+
+def _agreed(field: str, configured: int | None, recorded: int | None, dump: Dump) -> int | None:
+    if configured and recorded and configured != recorded:
+        raise ConfigError(
+            f"{field}: the config says {configured}, {dump.path / MANIFEST_NAME} says {recorded}. "
+            "Leave it out of the config to take the dump's."
+        )
+    return configured or recorded
 
 
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
