@@ -2,7 +2,10 @@
 
 import sys
 
-from attention_plasticity.cli import analyze
+try:
+    from attention_plasticity.cli import analyze
+except ModuleNotFoundError:
+    sys.exit("The toolkit is not installed here: run 'make setup', or 'pip install -e .'")
 
 if __name__ == "__main__":
-    sys.exit(analyze(program="python analyze.py"))
+    sys.exit(analyze())

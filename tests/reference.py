@@ -31,6 +31,7 @@ class Rows(NamedTuple):
     position: np.ndarray
     vectors: np.ndarray
     window: int | None
+    last_position: float  # of the whole file
 
 
 class Tables(NamedTuple):
@@ -78,12 +79,14 @@ def read_rows(root: Path, name: str, config: RunnerConfig) -> Rows:
         rng = np.random.default_rng(config.seed)
         kept = np.sort(rng.choice(table.num_rows, config.max_tokens_per_head, replace=False))
     windows = table["sliding_window"].to_pylist() if "sliding_window" in table.schema.names else []
+    positions = np.array(table["position"].to_pylist(), float)
     return Rows(
         bucket=np.array(table["bucket"].to_pylist())[kept],
         example_id=np.array(table["example_id"].to_pylist())[kept],
-        position=np.array(table["position"].to_pylist(), float)[kept],
+        position=positions[kept],
         vectors=np.array(table["vector"].to_pylist(), float)[kept],
         window=windows[0] if windows else None,
+        last_position=positions.max(),
     )
 
 
@@ -118,7 +121,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
 
     counts = {j: int((q.bucket == j).sum()) for j in gaussians}
     tau = {j: float(q.position[q.bucket == j].mean()) for j in gaussians}
-    context = float(q.position.max())
+    context = float(q.last_position)
     in_fifth: list[list[int]] = [[] for _ in range(5)]
     for j in gaussians:
         in_fifth[min(4, math.floor(5 * tau[j] / context)) if context > 0 else 0].append(j)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ class Run:
     """A finished run: its tables as DataFrames and, in `info`, what run.json says."""
 
     folder: Path
-    info: dict[str, Any]
+    info: dict[str, Any] = field(repr=False)
 
     @cached_property
     def head_metrics(self) -> pd.DataFrame:
@@ -67,10 +67,15 @@ def analyze_dump(
     """
     from attention_plasticity.runner import run_analysis
 
-    root = dump.path if isinstance(dump, Dump) else Path(dump)
-    given = config.model_dump(exclude_unset=True) if config else {}
-    outcome = run_analysis(make_config({**given, **fields, "dataset_local_root": str(root)}))
-    if not outcome.results:
+    for name in {"dataset_local_root", "dry_run"} & set(fields):
+        raise ConfigError(f"{name}: cannot be given here; the dump is the first argument")
+    given = (config.model_dump(exclude_unset=True) if config else {}) | fields
+    if isinstance(dump, Dump):
+        given |= {"dataset_local_root": str(dump.path), "model_dir": None}
+    else:
+        given |= {"dataset_local_root": str(dump)}
+    outcome = run_analysis(make_config(given))
+    if not outcome.metrics:
         raise ToolkitError(f"no head could be analysed; the first: {outcome.failures[0].reason}")
     return open_run(outcome.paths.folder)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attention_plasticity import __version__
-from qk_dump.errors import ToolkitError
+from qk_dump.errors import ConfigError, ToolkitError
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
@@ -28,7 +32,8 @@ commands to paste:
   attention-plasticity analyze --dataset_local_root path/to/dump
   attention-plasticity analyze --dataset_local_root path/to/dump --dry_run
   python analyze.py --config configs/smollm2-135m.yaml --dataset_local_root path/to/dump
-  python analyze.py --config configs/qwen3-8b.yaml --layers 0-3 --query_model full --output_dir out
+  python analyze.py --config configs/qwen3-8b.yaml --dataset_local_root path/to/dump \\
+      --layers 0-3 --query_model full --output_dir out
 
 A run that was interrupted continues with the same command.
 Exit codes: 0 all well, 1 some heads failed, 2 usage or config, 130 interrupted.
@@ -53,34 +58,30 @@ How flexibly attention heads choose between keys as context grows.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    verbs = {"analyze": analyze, "demo": demo}
-    if not words or words[0] in ("-h", "--help"):
+    return _guarded(lambda: _dispatch(words))
+
+
+def _dispatch(words: list[str]) -> int:
+    verbs = {"analyze": _analyze, "demo": _demo}
+    if not words or words[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
         return 0 if words else 2
-    if words[0] == "--version":
+    if words[0] in ("-V", "--version"):
         print(__version__)
         return 0
     if words[0] not in verbs:
         from qk_dump.settings import nearest
 
-        print(f"error: {words[0]!r}: unknown verb{nearest(words[0], verbs)}", file=sys.stderr)
-        return 2
+        raise ConfigError(f"{words[0]!r}: unknown verb{nearest(words[0], verbs)}")
     return verbs[words[0]](words[1:])
 
 
-def analyze(arguments: Sequence[str] | None = None, program: str | None = None) -> int:
-    """`analyze`: from a dump to tables."""
-    words = sys.argv[1:] if arguments is None else arguments
-    return _guarded(lambda: _analyze(words, program or "attention-plasticity analyze"))
+def analyze() -> int:
+    """`python analyze.py`, the entry point the seeds name."""
+    return _guarded(lambda: _analyze(sys.argv[1:], "python analyze.py"))
 
 
-def demo(arguments: Sequence[str] | None = None) -> int:
-    """`demo`: a generated dump, analysed."""
-    words = sys.argv[1:] if arguments is None else arguments
-    return _guarded(lambda: _demo(words))
-
-
-def _analyze(words: Sequence[str], program: str) -> int:
+def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze") -> int:
     from attention_plasticity.config import RunnerConfig
     from qk_dump.settings import add_flags, parse_flags, settings_from
 
@@ -102,21 +103,26 @@ def _analyze(words: Sequence[str], program: str) -> int:
     from attention_plasticity.summary import print_summary
 
     outcome = run_analysis(config, TerminalWatcher())
-    print_summary(outcome)
+    with _reader_may_leave():
+        print_summary(outcome)
     return outcome.exit_code
 
 
 def _dry_run(config: RunnerConfig) -> int:
+    from attention_plasticity.fingerprints import InputFiles
     from attention_plasticity.plan import estimate
+    from attention_plasticity.records import Records, run_settings
     from attention_plasticity.runner import prepare
     from attention_plasticity.summary import print_plan
 
     dump, plan, paths = prepare(config)
-    print_plan(dump, plan, paths, estimate(dump, plan, config), config)
+    earlier = Records(paths.folder, run_settings(config, plan.layout)).earlier(InputFiles(dump))
+    print_plan(dump, plan, paths, estimate(dump, plan, config), earlier, config)
     return 0
 
 
 def _demo(words: Sequence[str]) -> int:
+    from qk_dump.files import user_path
     from qk_dump.settings import parse_flags
 
     parser = _parser(
@@ -125,7 +131,7 @@ def _demo(words: Sequence[str]) -> int:
     parser.add_argument(
         "--output_dir", default="demo", metavar="TEXT", help="where to put it [demo]"
     )
-    folder = Path(parse_flags(parser, words)["output_dir"])
+    folder = user_path(parse_flags(parser, words)["output_dir"])
     from attention_plasticity.demo import run_demo
 
     return run_demo(folder)
@@ -146,18 +152,58 @@ def _parser(program: str, description: str, examples: str) -> argparse.ArgumentP
 
 def _guarded(verb: Callable[[], int]) -> int:
     """Run a verb; a person's mistake is one line, an interruption is 130, neither a traceback."""
+    _make_streams_safe()
     try:
-        return verb()
+        with _reader_may_leave(), _polite_termination():
+            return verb()
+        return 0
     except ToolkitError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(
-            "interrupted; finished heads are kept, the same command continues the run",
+            "interrupted; finished heads are kept, the same command continues the run "
+            "(without --overwrite)",
             file=sys.stderr,
         )
         return INTERRUPTED
-    except BrokenPipeError:
-        # the reader of our output went away (`| head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _make_streams_safe() -> None:
+    """A closed stream swallows output; one that lacks a character shows '?' instead."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Let the reader of our output go away (`| head`) without a word or a changed exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _polite_termination() -> Iterator[None]:
+    """End on SIGTERM as on Ctrl-C, workers stopped and cursor shown, with the signal's own code."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -53,18 +53,24 @@ class RunnerConfig(BaseModel):
         title=_HUB, default=None, ge=1, description="parallel downloads"
     )
     num_layers: int | None = Field(
-        title=_HEADS, default=None, ge=1, description="layers to scan (default: as the dump tells)"
+        title=_HEADS,
+        default=None,
+        ge=1,
+        le=1000,
+        description="layers to scan (default: as the dump tells)",
     )
     num_q_heads: int | None = Field(
         title=_HEADS,
         default=None,
         ge=1,
+        le=4096,
         description="query heads per layer (default: as the dump tells)",
     )
     num_k_heads: int | None = Field(
         title=_HEADS,
         default=None,
         ge=1,
+        le=4096,
         description="key heads per layer (default: as the dump tells)",
     )
     layers: Indices | None = Field(
@@ -83,7 +89,7 @@ class RunnerConfig(BaseModel):
     max_tokens_per_head: int = Field(
         title=_METHOD,
         default=50_000,
-        ge=1,
+        ge=3,
         description="rows taken from each file, at random when there are more",
     )
     query_model: QueryModel = Field(
@@ -98,7 +104,7 @@ class RunnerConfig(BaseModel):
         description="keys compared: pairs inside one bucket, or neighbours anywhere (local)",
     )
     num_pairs_per_bucket: int = Field(
-        title=_METHOD, default=256, ge=1, description="key pairs drawn per key bucket"
+        title=_METHOD, default=256, ge=1, le=1_000_000, description="key pairs drawn per key bucket"
     )
     max_rel_dist: float = Field(
         title=_METHOD,

@@ -7,6 +7,7 @@ of its own spread, and the expected plasticity is `1 − (2/π)·arcsin(s²/(1+s
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from attention_plasticity.config import make_config
+from attention_plasticity.config import RunnerConfig, make_config
 from attention_plasticity.progress import TerminalWatcher
 from attention_plasticity.runner import Outcome, run_analysis
 from attention_plasticity.summary import mean_of, print_summary
+from qk_dump.errors import ConfigError
 from qk_dump.layout import HeadId
-from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
 from qk_dump.writer import write_head
 
 Array = npt.NDArray[np.float64]
@@ -82,12 +84,26 @@ def make_demo_dump(folder: Path, shape: DemoShape | None = None, seed: int = 0) 
 
 def run_demo(folder: Path) -> int:
     """Make the dump, analyse it, and hold the result against the known answer."""
-    dump = make_demo_dump(folder / "dump")
+    dump = folder / "dump"
+    if read_manifest(dump / MANIFEST_NAME) != _manifest(DemoShape(), 0):
+        if dump.exists():
+            raise ConfigError(f"{dump}: holds something else; choose another --output_dir")
+        unfinished = folder / ".dump-unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        make_demo_dump(unfinished).rename(dump)
     config = make_config(dataset_local_root=str(dump), output_dir=str(folder / "results"))
-    outcome = run_analysis(config, TerminalWatcher())
-    print_summary(outcome)
+    outcome = _run(config)
     _print_known_answer(outcome, DemoShape())
+    print_summary(outcome)
     return outcome.exit_code
+
+
+def _run(config: RunnerConfig) -> Outcome:
+    """Continue what lies there, or start anew when it was made by another version."""
+    try:
+        return run_analysis(config, TerminalWatcher())
+    except ConfigError:
+        return run_analysis(config.model_copy(update={"overwrite": True}), TerminalWatcher())
 
 
 def _kept_positions(shape: DemoShape, rng: np.random.Generator) -> tuple[Ints, Ints]:
@@ -122,7 +138,7 @@ def _print_known_answer(outcome: Outcome, shape: DemoShape) -> None:
     for name in ("layer", "drift built in", "expected", "measured"):
         table.add_column(name, justify="right")
     for layer, drift in enumerate(shape.drifts):
-        members = [result for result in outcome.results if result.layer == layer]
+        members = [row for row in outcome.metrics if row["layer"] == layer]
         last_fifth = np.linspace(0.8 * shape.context, shape.context, 100)
         expected = float(expected_plasticity(drift, last_fifth, shape.context).mean())
         measured = mean_of(members, "ap_last20")

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -22,7 +23,7 @@ from attention_plasticity.worker import THREAD_VARIABLES
 
 def run_local(
     dump: Path, groups: Iterable[Group], config: RunnerConfig, workers: int
-) -> Iterator[HeadResult | Failure]:
+) -> Generator[HeadResult | Failure]:
     """Analyse groups in worker processes and yield each head as it finishes.
 
     A worker that dies (out of memory, say) fails the heads it was working on and is replaced.
@@ -68,11 +69,12 @@ class _Worker:
     def __init__(self, dump: Path, config: RunnerConfig) -> None:
         self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "attention_plasticity.worker"],
+            [sys.executable, "-P", "-m", "attention_plasticity.worker"],
+            bufsize=0,  # nothing may linger for a process that has died
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
-            env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
+            env=_worker_environment(),
             process_group=0,  # Ctrl-C reaches the run alone, which then ends its workers
         )
         assert self._process.stdin is not None
@@ -122,19 +124,21 @@ class _Worker:
         group, self._group = self._group, None
         assert group is not None
         self._complaints.seek(0)
-        last_words = self._complaints.read()[-2000:].decode(errors="replace").strip()
-        reason = f"the worker process died ({_meaning(code)})" + (
-            f": {last_words}" if last_words else ""
-        )
+        complaints = self._complaints.read().decode(errors="replace").strip().splitlines()
+        last_words = f": {complaints[-1]}" if complaints else ""
+        reason = f"the worker process died ({_meaning(code)}){last_words}"
         for q_head in self._pending:
             yield Failure(group.layer, q_head, group.k_head, reason)
 
     def _send(self, content: object) -> None:
-        try:
+        with suppress(BrokenPipeError):  # its death is seen at the other pipe, and told there
             self._input.write(json.dumps(content).encode() + b"\n")
-            self._input.flush()
-        except BrokenPipeError:
-            pass  # its death is seen at the other pipe, and told there
+
+
+def _worker_environment() -> dict[str, str]:
+    """One thread each, and the import path of this process, not of the current folder."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONPATH": path}
 
 
 def _meaning(code: int) -> str:

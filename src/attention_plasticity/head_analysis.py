@@ -7,6 +7,7 @@ their normality, query model per bucket, key pairs, plasticity.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,10 +41,11 @@ from attention_plasticity.statistics import (
     rotate_vector,
 )
 from qk_dump.errors import DumpError, HeadError, ToolkitError
-from qk_dump.layout import Dump, HeadId
+from qk_dump.layout import Dump, HeadId, open_dump
 from qk_dump.reader import HeadRows, read_head
 
 Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 MIN_QUERIES = 3
 
@@ -69,10 +71,15 @@ class KeyHead:
 
 
 def analyze_head(
-    layer: int, q_head: int, k_head: int, dump: Dump, config: RunnerConfig | None = None
+    layer: int,
+    q_head: int,
+    k_head: int,
+    dump: Dump | str | os.PathLike[str],
+    config: RunnerConfig | None = None,
 ) -> HeadResult:
     """Analyse one query head against its key head. Raises a `ToolkitError` saying what is wrong."""
     config = config or RunnerConfig()
+    dump = dump if isinstance(dump, Dump) else open_dump(dump)
     keys = KeyHead.read(dump, layer, k_head, config)
     return _analyze_query_head(dump, layer, q_head, k_head, keys, config)
 
@@ -94,14 +101,8 @@ def analyze_group(
 
 
 def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
-    if head not in dump.folders:
-        kind = "key" if head.kind == "k" else "query"
-        raise DumpError(f"{dump.path / head.folder}: the {kind} head is not in the dump")
-    files = dump.files(head)
-    if not files:
-        raise DumpError(f"{dump.folders[head]}: holds no Parquet file")
     return read_head(
-        files,
+        dump.require_files(head),
         max_rows=config.max_tokens_per_head,
         seed=config.seed,
         with_examples=head.kind == "k",
@@ -109,40 +110,98 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
     )
 
 
+@dataclass(frozen=True)
+class RotatedQueries:
+    """Queries of a head in the positional basis, sorted by bucket, and what led there."""
+
+    fit: Regression
+    signs: Array  # (d,)
+    u: Array  # (d,) the reflection
+    position: Array  # (n,)
+    bucket: Ints  # (n,)
+    vectors: Array  # (n, d)
+    alpha: Array  # (d,)
+    beta: Array  # (d,) all of it in the first entry
+    residuals: Array  # (d, n)
+    resid_var: Array  # (d,)
+
+    @classmethod
+    def of(cls, queries: HeadRows, signs: Array) -> RotatedQueries:
+        """Regress on position, rotate, and take the residuals."""
+        fit = regress(queries.position, queries.vectors)
+        u = reflection_vector(fit.beta * signs)
+        alpha = rotate_vector(fit.alpha, signs, u)
+        beta = rotate_vector(fit.beta, signs, u)
+        order = np.argsort(queries.bucket, kind="stable")
+        position, bucket = queries.position[order], queries.bucket[order]
+        vectors = rotate(queries.vectors, signs, u, order)  # (n, d)
+        residuals = positional_residuals(position, vectors, alpha, beta)  # (d, n)
+        resid_var = residual_variance(residuals, fit.mean_square)
+        return cls(fit, signs, u, position, bucket, vectors, alpha, beta, residuals, resid_var)
+
+
 def _analyze_query_head(
     dump: Dump, layer: int, q_head: int, k_head: int, keys: KeyHead, config: RunnerConfig
 ) -> HeadResult:
-    queries = _read(dump, HeadId(layer, q_head, "q"), config)
-    folder = dump.folders[HeadId(layer, q_head, "q")]
+    rows = _read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
+    window = _common_window(rows, keys.rows, HeadId(layer, q_head, "q").folder)
+    queries = RotatedQueries.of(rows, keys.signs)
+    rng = np.random.default_rng(config.seed + 10007 * layer + 379 * q_head)
+    plasticity = _plasticity(queries, keys, window, config, rng)
+    fit = queries.fit
+    metrics: dict[str, Any] = {
+        "layer": layer,
+        "q_head": q_head,
+        "k_head": k_head,
+        "n_q_tokens": len(rows),
+        "n_k_tokens": len(keys.rows),
+        "d_model": rows.width,
+        "q_R2_pos": float(fit.r2.mean()),
+        **_predictability(queries),
+        **_normality(queries, config),
+        "ap_overall": plasticity.overall,
+        "q_beta_norm": float(np.linalg.norm(fit.beta)),
+        "q_R2_total": fit.r2_total,
+        **_profile(plasticity, rows.position_max),
+        "q_position_max": rows.position_max,
+        "sliding_window": math.nan if window is None else window,
+    }
+    return HeadResult(
+        layer, q_head, k_head, metrics, _bucket_columns(plasticity, keys), _component_columns(fit)
+    )
+
+
+def _read_queries(dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig) -> HeadRows:
+    queries = _read(dump, head, config)
     if len(queries) < MIN_QUERIES:
         raise HeadError(
-            f"{folder}: has {len(queries)} queries; a regression on position needs "
+            f"{dump.folders[head]}: has {len(queries)} queries; a regression on position needs "
             f"{MIN_QUERIES} or more. Capture more tokens."
         )
     if queries.width != keys.rows.width:
         raise DumpError(
-            f"{folder}: queries have {queries.width} dimensions, "
-            f"keys of head {k_head} have {keys.rows.width}"
+            f"{dump.folders[head]}: queries have {queries.width} dimensions, "
+            f"their keys have {keys.rows.width}"
         )
-    window = _common_window(queries, keys.rows, folder.name)
-    rng = np.random.default_rng(config.seed + 10007 * layer + 379 * q_head)
+    return queries
 
-    fit = regress(queries.position, queries.vectors)
-    u = reflection_vector(fit.beta * keys.signs)  # (d,)
-    alpha_rot = rotate_vector(fit.alpha, keys.signs, u)
-    beta_rot = rotate_vector(fit.beta, keys.signs, u)
-    order = np.argsort(queries.bucket, kind="stable")
-    p_q, b_q = queries.position[order], queries.bucket[order]
-    X_q_rot = rotate(queries.vectors, keys.signs, u, order)  # (n, d)
-    residuals = positional_residuals(p_q, X_q_rot, alpha_rot, beta_rot)  # (d, n)
-    resid_var = residual_variance(residuals, fit.mean_square)
 
-    moments = bucket_moments(p_q, b_q, X_q_rot)
-    gaussians = bucket_gaussians(config.query_model, moments, alpha_rot, beta_rot, resid_var)
+def _plasticity(
+    queries: RotatedQueries,
+    keys: KeyHead,
+    window: int | None,
+    config: RunnerConfig,
+    rng: np.random.Generator,
+) -> AttentionPlasticity:
+    moments = bucket_moments(queries.position, queries.bucket, queries.vectors)
+    gaussians = bucket_gaussians(
+        config.query_model, moments, queries.alpha, queries.beta, queries.resid_var
+    )
     pairs = keys.index.draw(
         config.pair_sampling, config.num_pairs_per_bucket, config.max_rel_dist, rng
     )
-    W = rotate(key_differences(keys.rows.vectors, pairs), keys.signs, u)  # (pairs, d)
+    differences = key_differences(keys.rows.vectors, pairs)  # (pairs, d)
+    W = rotate(differences, queries.signs, queries.u)  # (pairs, d)
     if window is None:
         eligible = earlier_cells(moments.bucket, keys.index.buckets)
     else:
@@ -150,33 +209,12 @@ def _analyze_query_head(
             moments.bucket,
             keys.index.buckets,
             window,
-            p_q,
-            b_q,
+            queries.position,
+            queries.bucket,
             keys.rows.position,
             keys.rows.bucket,
         )
-    plasticity = score_pairs(W, pairs, keys.index.buckets, moments, gaussians, eligible)
-
-    ids = {"layer": layer, "q_head": q_head, "k_head": k_head}
-    context = float(p_q.max())
-    metrics: dict[str, Any] = {
-        **ids,
-        "n_q_tokens": len(queries),
-        "n_k_tokens": len(keys.rows),
-        "d_model": queries.width,
-        "q_R2_pos": float(fit.r2.mean()),
-        **_predictability(p_q, X_q_rot[:, 0], fit),
-        **_normality(residuals, resid_var, config),
-        "ap_overall": plasticity.overall,
-        "q_beta_norm": float(np.linalg.norm(fit.beta)),
-        "q_R2_total": fit.r2_total,
-        **_profile(plasticity, context),
-        "q_position_max": context,
-        "sliding_window": math.nan if window is None else window,
-    }
-    return HeadResult(
-        layer, q_head, k_head, metrics, _bucket_columns(plasticity, keys), _component_columns(fit)
-    )
+    return score_pairs(W, pairs, keys.index.buckets, moments, gaussians, eligible)
 
 
 def _common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
@@ -190,9 +228,10 @@ def _common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
     return queries.sliding_window
 
 
-def _predictability(p: Array, scores: Array, fit: Regression) -> dict[str, float]:
+def _predictability(queries: RotatedQueries) -> dict[str, float]:
     """The rotated first component is the projection on β; without a β there is none."""
-    r2, baseline, error = predictability_from_scores(p, scores if fit.beta.any() else 0.0 * scores)
+    scores = queries.vectors[:, 0] if queries.fit.beta.any() else np.zeros(len(queries.position))
+    r2, baseline, error = predictability_from_scores(queries.position, scores)
     return {
         "q_R2_scalar": r2,
         "q_mae_baseline": baseline,
@@ -201,7 +240,8 @@ def _predictability(p: Array, scores: Array, fit: Regression) -> dict[str, float
     }
 
 
-def _normality(residuals: Array, resid_var: Array, config: RunnerConfig) -> dict[str, float]:
+def _normality(queries: RotatedQueries, config: RunnerConfig) -> dict[str, float]:
+    residuals, resid_var = queries.residuals, queries.resid_var
     skew, kurt, ks_p = compute_first_component_residual_stats(residuals.T, resid_var)
     noise = compute_noise_normality_stats(
         residuals.T, resid_var, config.normality_max_dims, config.p_alpha, config.seed

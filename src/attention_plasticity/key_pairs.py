@@ -124,8 +124,8 @@ def sample_key_pairs(
     counts = np.asarray(lengths)
     if counts.ndim != 1 or (counts.size and not np.issubdtype(counts.dtype, np.integer)):
         raise ValueError("lengths must be a one-dimensional array of integers")
-    if num_pairs < 0 or max_rel_dist < 0 or (counts < 0).any():
-        raise ValueError("lengths, num_pairs and max_rel_dist cannot be negative")
+    if num_pairs < 0 or not 0 <= max_rel_dist < np.inf or (counts < 0).any():
+        raise ValueError("lengths, num_pairs and max_rel_dist must be finite and not negative")
     if counts.size == 0 or counts.max() < 2:
         raise ValueError("no example has two keys, so there is no pair to draw")
     example, anchor, neighbour = _draw_neighbours(

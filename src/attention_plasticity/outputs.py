@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.results import HeadResult
+from attention_plasticity.results import Columns, HeadResult
 from qk_dump.errors import ConfigError
-from qk_dump.files import staged, user_path, write_through
+from qk_dump.files import cannot_write, staged, user_path, write_through
+from qk_dump.layout import Dump
+from qk_dump.manifest import MANIFEST_NAME
+
+if TYPE_CHECKING:
+    from _csv import Writer
 
 IDS = ("layer", "q_head", "k_head")
 METRIC_COLUMNS = (
@@ -117,57 +122,97 @@ def check_writable(paths: OutputPaths) -> None:
             raise ConfigError(f"{path}: is a folder, a table cannot be written in its place")
 
 
-def set_aside(paths: OutputPaths) -> Path | None:
-    """Move tables of another run out of the way, so that they cannot pass for this run's."""
-    present = [path for path in paths.all if path.exists()]
+def refuse_inside_dump(paths: OutputPaths, dump: Dump) -> None:
+    """Fail when a table would take the place of a capture's file or of the run's own records."""
+    taken = {folder.resolve() for folder in dump.folders.values()}
+    for path in paths.all:
+        target = path.resolve()
+        if target.parent in taken or target == (dump.path / MANIFEST_NAME).resolve():
+            raise ConfigError(f"{path}: lies inside the dump; results must not replace captures")
+        if path.name.startswith("."):
+            raise ConfigError(f"{path}: names that begin with a dot are kept for the run itself")
+
+
+def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
+    """Move files out of the way that could pass for this run's or would be overwritten by it.
+
+    The tables that the folder's own run.json lists stay, unless `own_too`.
+    """
+    own = set() if own_too else _listed_tables(paths)
+    present = [path for path in paths.all if path.exists() and path.resolve() not in own]
     if not present:
         return None
     number = 1
     while (keep := paths.folder / f"{_KEEP}-{number}").exists():
         number += 1
-    keep.mkdir()
-    for path in present:
-        path.replace(keep / path.name)
+    try:
+        keep.mkdir()
+        for index, path in enumerate(present):
+            taken = (keep / path.name).exists()
+            shutil.move(path, keep / (f"{index}-{path.name}" if taken else path.name))
+    except OSError as error:
+        raise cannot_write(keep, error) from error
     return keep
 
 
-def write_outputs(paths: OutputPaths, results: Sequence[HeadResult], run: dict[str, Any]) -> None:
-    """Write the tables and run.json beside their targets, then rename them together.
+def _listed_tables(paths: OutputPaths) -> set[Path]:
+    try:
+        names = json.loads(paths.run.read_text(encoding="utf-8"))["tables"].values()
+    except (OSError, ValueError, KeyError, AttributeError):
+        return set()
+    return {(paths.folder / name).resolve() for name in names} | {paths.run.resolve()}
 
-    A run without a single finished head has no tables; its run.json says why.
+
+def write_outputs(paths: OutputPaths, results: Iterable[HeadResult], run: dict[str, Any]) -> None:
+    """Write tables and run.json beside their targets, then put them in place, run.json last.
+
+    Results come sorted and are written one by one. While the files are exchanged there is no
+    run.json, so that half an exchange cannot be taken for a finished run. A run without a single
+    finished head has no tables; its run.json says why.
     """
-    ordered = sorted(results, key=lambda result: (result.layer, result.q_head))
-    texts = {paths.run: json.dumps(run, indent=2) + "\n"}
-    if ordered:
-        texts |= _tables(paths, ordered)
     with ExitStack() as stack:
-        for path, text in texts.items():
-            write_through(stack.enter_context(staged(path)), text)
+        write_through(stack.enter_context(staged(paths.run)), json.dumps(run, indent=2) + "\n")
+        if run["heads"]["analysed"]:
+            _write_tables(stack, paths, results)
+        paths.run.unlink(missing_ok=True)
 
 
-def _tables(paths: OutputPaths, ordered: Sequence[HeadResult]) -> dict[Path, str]:
-    metrics = ([result.metrics[name] for name in METRIC_COLUMNS] for result in ordered)
-    return {
-        paths.metrics: _csv(METRIC_COLUMNS, metrics),
-        paths.buckets: _csv(BUCKET_COLUMNS, _rows(ordered, "buckets", BUCKET_COLUMNS)),
-        paths.components: _csv(COMPONENT_COLUMNS, _rows(ordered, "components", COMPONENT_COLUMNS)),
-    }
-
-
-def _rows(
-    results: Iterable[HeadResult], table: str, columns: tuple[str, ...]
-) -> Iterator[list[Any]]:
+def _write_tables(stack: ExitStack, paths: OutputPaths, results: Iterable[HeadResult]) -> None:
+    tables = (
+        (stack.enter_context(_table(paths.metrics, METRIC_COLUMNS)), _metric_rows),
+        (stack.enter_context(_table(paths.buckets, BUCKET_COLUMNS)), _bucket_rows),
+        (stack.enter_context(_table(paths.components, COMPONENT_COLUMNS)), _component_rows),
+    )
     for result in results:
-        content = getattr(result, table)
-        ids = [result.layer, result.q_head, result.k_head]
-        for row in zip(*(content[name] for name in columns[len(IDS) :]), strict=True):
-            yield [*ids, *row]
+        for (writer, _), rows_of in tables:
+            writer.writerows(rows_of(result))
+    for (_, file), _ in tables:
+        file.flush()
+        os.fsync(file.fileno())  # a full disk is noticed here, before any file is exchanged
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Floats in their shortest form that reads back exactly; missing ones as `nan`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()
+@contextmanager
+def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[Writer, TextIO]]:
+    """A CSV file to fill: floats in the shortest form that reads back exactly, or `nan`."""
+    with staged(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        yield writer, file
+
+
+def _metric_rows(result: HeadResult) -> Iterator[list[Any]]:
+    yield [result.metrics[name] for name in METRIC_COLUMNS]
+
+
+def _bucket_rows(result: HeadResult) -> Iterator[list[Any]]:
+    return _rows(result, result.buckets, BUCKET_COLUMNS)
+
+
+def _component_rows(result: HeadResult) -> Iterator[list[Any]]:
+    return _rows(result, result.components, COMPONENT_COLUMNS)
+
+
+def _rows(result: HeadResult, content: Columns, columns: tuple[str, ...]) -> Iterator[list[Any]]:
+    ids = [result.layer, result.q_head, result.k_head]
+    for row in zip(*(content[name] for name in columns[len(IDS) :]), strict=True):
+        yield [*ids, *row]

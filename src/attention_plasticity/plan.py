@@ -12,7 +12,7 @@ from attention_plasticity.config import RunnerConfig
 from qk_dump.errors import ConfigError, ToolkitError
 from qk_dump.layout import Dump, HeadId, Kind
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
-from qk_dump.reader import count_rows, vector_width
+from qk_dump.reader import bucket_count, count_rows, vector_width
 
 _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
@@ -55,11 +55,28 @@ class Plan:
     layout: HeadLayout
     groups: tuple[Group, ...]
     not_captured: tuple[tuple[int, int], ...]  # (layer, q_head), selected but not in the dump
+    beyond: tuple[int, ...] = ()  # layers of the dump that num_layers leaves out
 
     @cached_property
     def heads(self) -> list[tuple[int, int]]:
         """(layer, q_head) of every head to analyse, sorted."""
         return [(group.layer, q_head) for group in self.groups for q_head in group.q_heads]
+
+    @cached_property
+    def triples(self) -> list[tuple[int, int, int]]:
+        """(layer, q_head, k_head) of every head to analyse."""
+        return [(g.layer, q_head, g.k_head) for g in self.groups for q_head in g.q_heads]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know before the run."""
+        notes = [f"layout: {self.layout}"] if self.layout.guessed else []
+        if self.beyond:
+            left = format_indices(self.beyond)
+            notes.append(
+                f"num_layers {self.layout.num_layers} leaves out layers {left} of the dump"
+            )
+        return notes
 
     def without(self, done: Iterable[tuple[int, int]]) -> list[Group]:
         """The groups with finished heads left out, empty ones dropped."""
@@ -77,7 +94,8 @@ class Estimate:
 
     rows: int
     rows_used: int
-    unreadable: tuple[str, ...]
+    cells: int  # of (query bucket, key bucket) per head, at most
+    problems: tuple[str, ...]  # heads that will fail, by what the footers already show
     worker_memory: int  # bytes
 
 
@@ -102,7 +120,9 @@ def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
             f"{dump.path}: none of the selected query heads is in the dump. "
             f"It holds {format_heads(dump.query_heads)}."
         )
-    return Plan(layout, groups, tuple(head for head in wanted if head not in captured))
+    not_captured = tuple(head for head in wanted if head not in captured)
+    beyond = sorted({layer for layer, _ in captured if layer >= layout.num_layers})
+    return Plan(layout, groups, not_captured, tuple(beyond))
 
 
 def shared_out(groups: list[Group], workers: int) -> list[Group]:
@@ -158,32 +178,45 @@ def _agreed(field: str, configured: int | None, recorded: int | None, dump: Dump
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
     """Rows to read and memory of a worker, without reading any row."""
     rows = used = largest = 0
-    unreadable: list[str] = []
-    width = _vector_width(dump, plan)
+    problems: list[str] = []
     for group in plan.groups:
         heads = [HeadId(group.layer, group.k_head, "k")]
         heads += [HeadId(group.layer, q_head, "q") for q_head in group.q_heads]
         for head in heads:
             try:
-                count = count_rows(dump.files(head)) if head in dump.folders else 0
+                count = count_rows(dump.require_files(head))
             except ToolkitError as error:
-                unreadable.append(str(error))
+                problems.append(str(error))
                 continue
             rows += count
             used += min(count, config.max_tokens_per_head)
             largest = max(largest, min(count, config.max_tokens_per_head))
-    # keys and queries as read (float32), rotated queries and residuals (float64)
-    memory = _BASE_MEMORY + largest * width * (4 + 4 + 8 + 8)
-    return Estimate(rows, used, tuple(unreadable), memory)
+    # keys and queries as read (float32), rotated queries and residuals (float64) ...
+    per_row = 4 + 4 + 8 + 8
+    # ... and of every pair its difference, as drawn and rotated, and its projections (float64)
+    buckets = _bucket_count(dump, plan)
+    pairs = config.num_pairs_per_bucket * buckets
+    memory = _BASE_MEMORY + _vector_width(dump, plan) * (largest * per_row + pairs * 3 * 8)
+    return Estimate(rows, used, buckets * (buckets - 1) // 2, tuple(problems), memory)
+
+
+def _bucket_count(dump: Dump, plan: Plan) -> int:
+    """Key buckets, by the first key head whose footer tells."""
+    for group in plan.groups:
+        with suppress(ToolkitError):
+            return bucket_count(dump.require_files(HeadId(group.layer, group.k_head, "k")))
+    return 0
 
 
 def format_heads(heads: Iterable[tuple[int, int]]) -> str:
-    """Heads in few words: `layer 0: 0-3,8; layer 2: 5`."""
+    """Heads in few words, layers with the same heads together: `layer 0: 0-3; layers 2-5: 1`."""
     by_layer = groupby(sorted(heads), key=lambda item: item[0])
-    return "; ".join(
-        f"layer {layer}: {format_indices(head for _, head in members)}"
-        for layer, members in by_layer
-    )
+    held = [(layer, format_indices(head for _, head in members)) for layer, members in by_layer]
+    parts = []
+    for heads_held, members in groupby(held, key=lambda item: item[1]):
+        layers = [layer for layer, _ in members]
+        parts.append(f"layer{'s' * (len(layers) > 1)} {format_indices(layers)}: {heads_held}")
+    return "; ".join(parts)
 
 
 def format_indices(indices: Iterable[int]) -> str:
@@ -244,10 +277,8 @@ def _refuse_beyond(
 
 
 def _vector_width(dump: Dump, plan: Plan) -> int:
-    """Dimensions of a vector, by the manifest or the first file whose footer can be read."""
-    if dump.manifest and dump.manifest.head_dim:
-        return dump.manifest.head_dim
+    """Dimensions of a vector, by the first file whose footer can be read."""
     for layer, q_head in plan.heads:
         with suppress(ToolkitError):
-            return vector_width(dump.files(HeadId(layer, q_head, "q")))
+            return vector_width(dump.require_files(HeadId(layer, q_head, "q")))
     return 0

@@ -1,17 +1,18 @@
 """Finished heads, kept in the run's folder as they finish, so that a killed run loses none.
 
 `<output_dir>/.heads/` holds `settings.json` (what decides the numbers) and a JSON file per head,
-each written in one step. A later run with the same settings takes over the heads whose input files
-are unchanged. Floats are written so that they read back bit for bit.
+each written in one step and carrying a digest of the settings it was computed under. A later run
+takes the heads over when its settings are the same and no recorded head's input was touched. Floats
+are written so that they read back bit for bit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,35 @@ from filelock import FileLock, Timeout
 
 from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
-from attention_plasticity.plan import HeadLayout, format_heads
+from attention_plasticity.fingerprints import InputFiles
+from attention_plasticity.plan import HeadLayout, format_heads, format_indices
 from attention_plasticity.results import HeadResult
 from qk_dump.errors import ConfigError
-from qk_dump.files import write_text
-from qk_dump.layout import Dump, HeadId
+from qk_dump.files import DRAFT_PATTERN, write_text
 
 FOLDER = ".heads"
+_NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
+
+Metrics = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run left: its finished heads, or why they cannot be taken over."""
+
+    metrics: dict[tuple[int, int], Metrics]
+    conflict: str | None
 
 
 class Records:
     """The finished heads of one run folder, locked against a second run."""
 
-    def __init__(self, output_dir: Path) -> None:
-        self.folder = output_dir / FOLDER
+    def __init__(self, output_dir: Path, settings: dict[str, Any]) -> None:
+        self._output_dir = output_dir
+        self._folder = output_dir / FOLDER
         self._lock = FileLock(output_dir / ".lock")
-        self._prints: dict[str, str] = {}
+        self._settings = settings
+        self._digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
     def lock(self) -> None:
         """Take the folder for this process; the lock goes with the process, however it ends."""
@@ -42,7 +56,7 @@ class Records:
             self._lock.acquire(timeout=0)
         except Timeout as error:
             raise ConfigError(
-                f"{self.folder.parent}: another run is writing here. "
+                f"{self._output_dir}: another run is writing here. "
                 "Wait for it, or choose another output_dir."
             ) from error
 
@@ -50,123 +64,91 @@ class Records:
         """Let another run use the folder."""
         self._lock.release()
 
-    def resume(
-        self, dump: Dump, config: RunnerConfig, layout: HeadLayout, *, overwrite: bool
-    ) -> dict[tuple[int, int], HeadResult]:
-        """Heads finished earlier under the same settings and input, or a refusal that says why not.
-
-        With `overwrite`, an earlier run that does not fit is thrown away instead; one that does is
-        continued all the same, so that the command can be repeated after a crash.
-        """
-        settings = _settings(config, layout)
-        path = self.folder / "settings.json"
-        earlier = _read_json(path)
-        if earlier is not None and earlier != settings:
-            if not overwrite:
-                raise ConfigError(self._refusal(_differences(earlier, settings)))
-            shutil.rmtree(self.folder)
-        done, changed = self._load(dump, layout)
-        if changed:
-            if not overwrite:
-                raise ConfigError(
-                    self._refusal(f"input files of {len(changed)} heads ({format_heads(changed)})")
-                )
-            shutil.rmtree(self.folder)
-            done = {}
-        write_text(path, json.dumps(settings, indent=1) + "\n")
-        return done
-
-    def add(self, result: HeadResult, dump: Dump) -> None:
-        """Record a finished head, with the fingerprint of what it was computed from."""
-        content = {
-            "input": self._input_of(dump, result.layer, result.q_head, result.k_head),
-            "layer": result.layer,
-            "q_head": result.q_head,
-            "k_head": result.k_head,
-            "metrics": result.metrics,
-            "buckets": result.buckets,
-            "components": result.components,
-        }
-        path = self.folder / f"l{result.layer:02d}h{result.q_head:02d}.json"
-        write_text(path, json.dumps(content))
-
-    def fingerprint(self, dump: Dump, heads: Sequence[HeadId]) -> str:
-        """One hash over the files of many heads."""
-        digest = hashlib.sha256()
-        for head in heads:
-            digest.update(f"{head.folder} {self._of_head(dump, head)}\n".encode())
-        return digest.hexdigest()
-
-    def _load(
-        self, dump: Dump, layout: HeadLayout
-    ) -> tuple[dict[tuple[int, int], HeadResult], list[tuple[int, int]]]:
-        done: dict[tuple[int, int], HeadResult] = {}
-        changed: list[tuple[int, int]] = []
-        for path in sorted(self.folder.glob("l*h*.json")):
-            content = _read_json(path)
-            if content is None:
+    def earlier(self, inputs: InputFiles) -> Earlier:
+        """Heads finished earlier under the same settings and from the same files; reads only."""
+        settings = _read_json(self._folder / "settings.json")
+        if settings is not None and settings != self._settings:
+            return Earlier({}, self._conflict(_differences(settings, self._settings)))
+        metrics: dict[tuple[int, int], Metrics] = {}
+        touched: list[tuple[int, int]] = []
+        for path in sorted(self._folder.glob("l*h*.json")):
+            record = _read_json(path)
+            if record is None or record.get("settings") != self._digest:
                 continue
-            recorded_input = content.pop("input")
-            result = HeadResult(**content)
-            head = (result.layer, result.q_head)
-            k_head = layout.key_head_of(result.q_head)
-            if recorded_input == self._input_of(dump, *head, k_head):
-                done[head] = result
+            head = record["layer"], record["q_head"], record["k_head"]
+            if record["input"] == inputs.look_at(*head):
+                metrics[head[:2]] = record["metrics"]
             else:
-                changed.append(head)
-        return done, changed
+                touched.append(head[:2])
+        if touched:
+            what = f"the input files of {len(touched)} heads ({format_heads(touched)})"
+            return Earlier({}, self._conflict(what))
+        return Earlier(metrics, None)
 
-    def _input_of(self, dump: Dump, layer: int, q_head: int, k_head: int) -> str:
-        parts = (HeadId(layer, q_head, "q"), HeadId(layer, k_head, "k"))
-        return " ".join(self._of_head(dump, part) for part in parts)
+    def begin(self, *, anew: bool) -> None:
+        """Make the folder ready, for a new run if there is nothing to continue."""
+        if anew and self._folder.exists():
+            # out of sight in one step: a half-deleted folder must not be taken for a run's
+            trash = self._folder.with_name(f"{FOLDER}-discarded")
+            shutil.rmtree(trash, ignore_errors=True)
+            self._folder.rename(trash)
+            shutil.rmtree(trash)
+        for place in (self._output_dir, self._folder):
+            for draft in place.glob(DRAFT_PATTERN):
+                draft.unlink()  # left by a run that was killed while writing
+        write_text(self._folder / "settings.json", json.dumps(self._settings, indent=1) + "\n")
 
-    def _of_head(self, dump: Dump, head: HeadId) -> str:
-        if head.folder not in self._prints:
-            files = dump.files(head) if head in dump.folders else ()
-            lines = "\n".join(f"{path.name} {_file_fingerprint(path)}" for path in files)
-            self._prints[head.folder] = hashlib.sha256(lines.encode()).hexdigest()[:16]
-        return self._prints[head.folder]
+    def add(self, result: HeadResult, inputs: InputFiles) -> None:
+        """Record a finished head, with the state of the files it was computed from."""
+        head = result.layer, result.q_head, result.k_head
+        record = {"settings": self._digest, "input": inputs.look_at(*head), **asdict(result)}
+        write_text(self._path(result.layer, result.q_head), json.dumps(record))
 
-    def _refusal(self, what: str) -> str:
+    def load(self, layer: int, q_head: int) -> HeadResult:
+        """A recorded head, whole."""
+        record = json.loads(self._path(layer, q_head).read_text(encoding="utf-8"))
+        del record["settings"], record["input"]
+        return HeadResult(**record)
+
+    def _path(self, layer: int, q_head: int) -> Path:
+        return self._folder / f"l{layer:02d}h{q_head:02d}.json"
+
+    def _conflict(self, what: str) -> str:
         return (
-            f"{self.folder.parent}: holds results of an earlier run that differs in {what}. "
+            f"{self._output_dir}: holds results of an earlier run that differs in {what}. "
             "Choose another output_dir, or add --overwrite to start anew."
         )
 
 
-def _settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
-    values = {name: getattr(config, name) for name in (*ANALYSIS_FIELDS, "layers", "heads")}
+def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
+    """Everything beside the input that decides the numbers of a run."""
     return {
         "version": __version__,
+        **{name: version(name) for name in _NUMERIC_LIBRARIES},
         "num_layers": layout.num_layers,
         "num_q_heads": layout.num_q_heads,
         "num_k_heads": layout.num_k_heads,
-        **values,
+        **{name: getattr(config, name) for name in (*ANALYSIS_FIELDS, "layers", "heads")},
     }
 
 
 def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> str:
     names = [name for name in {**earlier, **now} if earlier.get(name) != now.get(name)]
-    return ", ".join(f"{name} ({earlier.get(name)} then, {now.get(name)} now)" for name in names)
+    return ", ".join(
+        f"{name} ({_shown(earlier.get(name))} then, {_shown(now.get(name))} now)" for name in names
+    )
+
+
+def _shown(value: object) -> str:
+    """A setting as a person would write it; only selections can be without a value."""
+    if isinstance(value, list):
+        return format_indices(value)
+    return "all" if value is None else str(value)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, ValueError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _file_fingerprint(path: Path) -> str:
-    """Size and hash of the Parquet footer, which lists every column chunk with its statistics."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            file.seek(-min(size, 8), os.SEEK_END)
-            footer_size = int.from_bytes(file.read(4), "little")
-            file.seek(-min(size, footer_size + 8), os.SEEK_END)
-            footer = file.read()
-    except OSError as error:
-        return f"unreadable ({error.strerror})"
-    return f"{size} {hashlib.sha256(footer).hexdigest()[:16]}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,16 +18,19 @@ from typing import Any
 from attention_plasticity import __version__
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.engines import run_local
+from attention_plasticity.fingerprints import InputFiles
 from attention_plasticity.outputs import (
     OutputPaths,
     check_writable,
     output_paths,
+    refuse_inside_dump,
     set_aside,
     write_outputs,
 )
 from attention_plasticity.plan import Plan, make_plan, shared_out
-from attention_plasticity.records import Records
+from attention_plasticity.records import Earlier, Metrics, Records, run_settings
 from attention_plasticity.results import Failure, HeadResult
+from qk_dump.errors import ConfigError
 from qk_dump.hub import locate_dump
 from qk_dump.layout import Dump, HeadId
 
@@ -49,11 +53,11 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: finished heads, failed ones, and where the files are."""
+    """What a run came to: a row of metrics per finished head, failures, and where the files are."""
 
     paths: OutputPaths
     plan: Plan
-    results: list[HeadResult] = field(repr=False)
+    metrics: list[Metrics] = field(repr=False)
     failures: list[Failure]
 
     @property
@@ -70,7 +74,9 @@ def prepare(config: RunnerConfig) -> tuple[Dump, Plan, OutputPaths]:
         dataset_name=config.dataset_name,
         dataset_revision=config.dataset_revision,
     )
-    return dump, make_plan(dump, config), output_paths(config, dump.path.resolve().name)
+    paths = output_paths(config, dump.path.absolute().name)
+    refuse_inside_dump(paths, dump)
+    return dump, make_plan(dump, config), paths
 
 
 def run_analysis(config: RunnerConfig, watcher: Watcher | None = None) -> Outcome:
@@ -82,69 +88,96 @@ def run_analysis(config: RunnerConfig, watcher: Watcher | None = None) -> Outcom
     began = time.monotonic()
     dump, plan, paths = prepare(config)
     check_writable(paths)
-    if plan.layout.guessed:
-        watcher.note(f"layout: {plan.layout}")
-    records = Records(paths.folder)
+    for note in plan.notes:
+        watcher.note(note)
+    records = Records(paths.folder, run_settings(config, plan.layout))
     records.lock()
     try:
-        done = records.resume(dump, config, plan.layout, overwrite=config.overwrite)
-        if not done:
-            # whatever tables lie here belong to another run and must not pass for this one's
-            keep = set_aside(paths)
-            if keep:
-                watcher.note(f"files of an earlier run were moved to {keep}")
-        failures = _compute(dump, plan, config, records, done, watcher)
-        results = [done[head] for head in plan.heads if head in done]
-        facts = _provenance(dump, plan, config, paths, records, results, failures, began)
-        write_outputs(paths, results, facts)
+        inputs = InputFiles(dump)
+        for head in plan.triples:
+            inputs.look_at(*head)
+        done = _take_over(records, inputs, plan, paths, config, watcher)
+        failures = _compute(dump, inputs, plan, config, records, done, watcher)
+        heads = [head for head in plan.heads if head in done]
+        facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
+        write_outputs(paths, (records.load(*head) for head in heads), facts)
     finally:
         records.release()
-    return Outcome(paths, plan, results, failures)
+    return Outcome(paths, plan, [done[head] for head in heads], failures)
+
+
+def _take_over(
+    records: Records,
+    inputs: InputFiles,
+    plan: Plan,
+    paths: OutputPaths,
+    config: RunnerConfig,
+    watcher: Watcher,
+) -> dict[tuple[int, int], Metrics]:
+    """Heads an earlier run finished; tables that are not that run's are moved out of the way."""
+    earlier = Earlier({}, None) if config.overwrite else records.earlier(inputs)
+    if earlier.conflict:
+        raise ConfigError(earlier.conflict)
+    planned = set(plan.heads)
+    done = {head: row for head, row in earlier.metrics.items() if head in planned}
+    records.begin(anew=not done)
+    keep = set_aside(paths, own_too=not done)
+    if keep:
+        watcher.note(f"files of an earlier run were moved to {keep}")
+    if done:
+        watcher.note(f"{len(done)} of {len(planned)} heads were finished earlier and are kept")
+    return done
 
 
 def _compute(
     dump: Dump,
+    inputs: InputFiles,
     plan: Plan,
     config: RunnerConfig,
     records: Records,
-    done: dict[tuple[int, int], HeadResult],
+    done: dict[tuple[int, int], Metrics],
     watcher: Watcher,
 ) -> list[Failure]:
     """Work off what is not done, adding to `done` and to the records as heads finish."""
     failures: list[Failure] = []
-    if done:
-        watcher.note(f"{len(done)} of {len(plan.heads)} heads were finished earlier and are kept")
     watcher.start(len(plan.heads), len(done))
     groups = shared_out(plan.without(done), config.workers)
-    outcomes = run_local(dump.path, groups, config, config.workers)
-    try:
-        for outcome in outcomes:
-            if isinstance(outcome, Failure):
-                failures.append(outcome)
-            else:
-                records.add(outcome, dump)
-                done[outcome.layer, outcome.q_head] = outcome
-            watcher.advance(isinstance(outcome, Failure))
-    finally:
-        outcomes.close()  # type: ignore[attr-defined]
-        watcher.stop()
+    with closing(run_local(dump.path, groups, config, config.workers)) as outcomes:
+        try:
+            for outcome in outcomes:
+                outcome = _unless_touched(outcome, inputs)
+                if isinstance(outcome, Failure):
+                    failures.append(outcome)
+                else:
+                    records.add(outcome, inputs)
+                    done[outcome.layer, outcome.q_head] = outcome.metrics
+                watcher.advance(isinstance(outcome, Failure))
+        finally:
+            watcher.stop()
     return sorted(failures, key=lambda failure: (failure.layer, failure.q_head))
+
+
+def _unless_touched(outcome: HeadResult | Failure, inputs: InputFiles) -> HeadResult | Failure:
+    """The outcome, or a failure when nobody can say which bytes it was computed from."""
+    head = outcome.layer, outcome.q_head, outcome.k_head
+    if isinstance(outcome, Failure) or inputs.unchanged(*head):
+        return outcome
+    return Failure(*head, "its files changed during the run; run the same command again")
 
 
 def _provenance(
     dump: Dump,
+    inputs: InputFiles,
     plan: Plan,
     config: RunnerConfig,
     paths: OutputPaths,
-    records: Records,
-    results: list[HeadResult],
+    heads: list[tuple[int, int]],
     failures: list[Failure],
     began: float,
 ) -> dict[str, Any]:
-    used = sorted(
-        {HeadId(result.layer, result.q_head, "q") for result in results}
-        | {HeadId(result.layer, result.k_head, "k") for result in results}
-    )
+    key_head_of = plan.layout.key_head_of
+    used = {HeadId(layer, q_head, "q") for layer, q_head in heads}
+    used |= {HeadId(layer, key_head_of(q_head), "k") for layer, q_head in heads}
     manifest = dump.manifest.model_dump(exclude_none=True) if dump.manifest else None
     return {
         "attention_plasticity": __version__,
@@ -152,7 +185,7 @@ def _provenance(
         "seed": config.seed,
         "input": {
             "path": str(dump.path),
-            "fingerprint": records.fingerprint(dump, used),
+            "fingerprint": inputs.fingerprint(sorted(used)),
             "dump": manifest,
         },
         "head_layout": {
@@ -162,7 +195,7 @@ def _provenance(
             "source": plan.layout.source,
         },
         "heads": {
-            "analysed": len(results),
+            "analysed": len(heads),
             "not_captured": len(plan.not_captured),
             "failed": len(failures),
         },
@@ -171,7 +204,7 @@ def _provenance(
             {"layer": f.layer, "q_head": f.q_head, "k_head": f.k_head, "reason": f.reason}
             for f in failures
         ],
-        "tables": paths.names(),
+        "tables": paths.names() if heads else {},
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began, 3),
         "versions": {

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.outputs import OutputPaths
-from attention_plasticity.plan import Estimate, Plan, format_heads, shared_out
-from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.plan import Estimate, Plan, format_heads, format_indices, shared_out
+from attention_plasticity.records import Earlier, Metrics
+from attention_plasticity.results import Failure
 from attention_plasticity.runner import Outcome
 from qk_dump.layout import Dump
 
@@ -21,27 +22,33 @@ _FIFTHS = ("ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20")
 _FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 _EXTREMES = 5
 _BAR = 24
+_LEAST_WIDTH = 60  # on a narrower terminal lines wrap, but no digit is cut
 
 
 def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     """The run in one screen: level, profile, extreme heads, failures, files."""
     console = console or _console()
-    results = outcome.results
-    if results:
-        _print_level(results, console)
-        _print_profile(results, console)
-        _print_extremes(results, console)
+    metrics = outcome.metrics
+    if metrics:
+        _print_level(metrics, console)
+        _print_profile(metrics, console)
+        _print_extremes(metrics, console)
     _print_not_captured(outcome.plan, console)
     if outcome.failures:
         _print_failures(outcome.failures, len(outcome.plan.heads), console)
     console.print()
-    if results:
-        _line(console, "Tables", ", ".join(str(path) for path in outcome.paths.all[:3]))
-    _line(console, "Run", str(outcome.paths.run))
+    files = outcome.paths.all if metrics else (outcome.paths.run,)
+    for label, path in zip(["Files", *[""] * len(files)], files, strict=False):
+        _line(console, label, str(path))
 
 
 def print_plan(
-    dump: Dump, plan: Plan, paths: OutputPaths, estimate: Estimate, config: RunnerConfig
+    dump: Dump,
+    plan: Plan,
+    paths: OutputPaths,
+    estimate: Estimate,
+    earlier: Earlier,
+    config: RunnerConfig,
 ) -> None:
     """What a run would do."""
     console = _console()
@@ -49,10 +56,13 @@ def print_plan(
     _line(console, "Layout", str(plan.layout))
     heads = len(plan.heads)
     _line(
-        console, "To analyse", f"{heads} query heads in {len(plan.groups)} groups, one per key head"
+        console,
+        "To analyse",
+        f"{count(heads, 'query head')} of {count(len(plan.groups), 'key head')}",
     )
-    _line(console, "Not captured", str(len(plan.not_captured)))
-    _print_not_captured(plan, console)
+    _line(console, "Not captured", format_heads(plan.not_captured) or "none")
+    _line(console, "Finished", f"{len(earlier.metrics)} heads, by an earlier run in this folder")
+    _line(console, "Cells", f"up to {estimate.cells:,} of query bucket × key bucket per head")
     _line(console, "Rows", f"{estimate.rows:,} in the files, {estimate.rows_used:,} used")
     workers = min(config.workers, len(shared_out(list(plan.groups), config.workers)))
     each = estimate.worker_memory / 2**20
@@ -62,19 +72,34 @@ def print_plan(
         f"about {each:,.0f} MB per worker, {workers} workers: {workers * each:,.0f} MB",
     )
     _line(console, "Output", str(paths.folder))
-    for problem in estimate.unreadable:
-        _line(console, "Unreadable", problem)
+    for problem in estimate.problems:
+        _line(console, "Will fail", problem)
+    if earlier.conflict and not config.overwrite:
+        _line(console, "Refused", earlier.conflict)
     console.print("Nothing was computed or written.")
 
 
-def mean_of(results: Sequence[HeadResult], column: str) -> float:
+def mean_of(metrics: Sequence[Metrics], column: str) -> float:
     """Mean over the heads that have a value."""
-    known = [r.metrics[column] for r in results if not math.isnan(r.metrics[column])]
+    known = [row[column] for row in metrics if not math.isnan(row[column])]
     return sum(known) / len(known) if known else math.nan
 
 
+def count(number: int, thing: str) -> str:
+    """`1 head`, `2 heads`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+class _Console(Console):
+    """A console that leaves it to the command to end when nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+    detected = Console().width
+    return _Console(highlight=False, soft_wrap=True, width=max(detected, _LEAST_WIDTH))
 
 
 def _line(console: Console, label: str, text: str) -> None:
@@ -82,41 +107,43 @@ def _line(console: Console, label: str, text: str) -> None:
 
 
 def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"
+    return "–" if math.isnan(value) else f"{round(value, 3) + 0.0:.3f}"  # + 0.0: no "-0.000"
 
 
-def _print_level(results: Sequence[HeadResult], console: Console) -> None:
-    level = mean_of(results, "ap_overall")
-    known = sum(not math.isnan(r.metrics["ap_overall"]) for r in results)
+def _print_level(metrics: Sequence[Metrics], console: Console) -> None:
+    level = mean_of(metrics, "ap_overall")
+    known = sum(not math.isnan(row["ap_overall"]) for row in metrics)
     console.print()
     console.print(Text.assemble(("Attention plasticity ", "bold"), (_number(level), "bold green")))
     console.print(
-        f"mean over {known} heads; 1: the query decides which key wins, 0: the order is fixed"
+        f"mean over {count(known, 'head')}; "
+        "1: the query decides which key wins, 0: the order is fixed"
     )
-    if known < len(results):
-        console.print(f"{len(results) - known} heads have no value: no key pair to compare")
-    r2 = mean_of(results, "q_R2_total")
+    if known < len(metrics):
+        console.print(f"no value, for lack of key pairs: {count(len(metrics) - known, 'head')}")
+    r2 = mean_of(metrics, "q_R2_total")
     console.print(f"share of the queries' variance explained by position: {_number(r2)}")
 
 
-def _print_profile(results: Sequence[HeadResult], console: Console) -> None:
+def _print_profile(metrics: Sequence[Metrics], console: Console) -> None:
+    console.print()
     table = Table(box=box.SIMPLE, title="Profile over the context", title_justify="left")
     table.add_column("part")
     table.add_column("plasticity", justify="right")
     table.add_column("")
     for name, column in zip(_FIFTH_NAMES, _FIFTHS, strict=True):
-        value = mean_of(results, column)
+        value = mean_of(metrics, column)
         bar = "" if math.isnan(value) else "█" * round(_BAR * value)
         table.add_row(name, _number(value), bar)
     console.print(table)
-    drop = mean_of(results, "ap_drop")
+    drop = mean_of(metrics, "ap_drop")
     if not math.isnan(drop):
-        console.print(f"drop from the first to the last fifth: {drop:+.3f}")
+        console.print(f"drop from the first to the last fifth: {_number(drop)}")
 
 
-def _print_extremes(results: Sequence[HeadResult], console: Console) -> None:
-    known = [r for r in results if not math.isnan(r.metrics["ap_overall"])]
-    ranked = sorted(known, key=lambda r: -r.metrics["ap_overall"])
+def _print_extremes(metrics: Sequence[Metrics], console: Console) -> None:
+    known = [row for row in metrics if not math.isnan(row["ap_overall"])]
+    ranked = sorted(known, key=lambda row: -row["ap_overall"])
     if len(ranked) <= 2 * _EXTREMES:
         groups = [("Heads, most plastic first", ranked)]
     else:
@@ -125,11 +152,11 @@ def _print_extremes(results: Sequence[HeadResult], console: Console) -> None:
             ("Least plastic heads", ranked[-_EXTREMES:]),
         ]
     for title, heads in groups:
+        console.print()
         table = Table(box=box.SIMPLE, title=title, title_justify="left")
         for name in ("layer", "head", "plasticity", "drop", "R² of position"):
             table.add_column(name, justify="right")
-        for head in heads:
-            row = head.metrics
+        for row in heads:
             table.add_row(
                 str(row["layer"]),
                 str(row["q_head"]),
@@ -142,16 +169,20 @@ def _print_extremes(results: Sequence[HeadResult], console: Console) -> None:
 
 def _print_not_captured(plan: Plan, console: Console) -> None:
     if plan.not_captured:
-        count = len(plan.not_captured)
         console.print(
-            f"{count} query heads are not in the dump and were left out: "
-            f"{format_heads(plan.not_captured)}"
+            f"{count(len(plan.not_captured), 'query head')} not in the dump, left out: "
+            f"{format_heads(plan.not_captured)}",
+            markup=False,
         )
 
 
 def _print_failures(failures: Sequence[Failure], total: int, console: Console) -> None:
+    """A table of failures; heads of a layer that share a reason share a row."""
     console.print()
-    console.print(Text(f"{len(failures)} of {total} heads failed", "bold red"))
+    console.print(Text(f"{len(failures)} of {count(total, 'head')} failed", "bold red"))
+    console.print(Text("  layer  heads  reason", "bold"))
+    by_reason: dict[tuple[int, str], list[int]] = {}
     for failure in failures:
-        name = f"layer {failure.layer:>2} head {failure.q_head:>2}"
-        console.print(Text.assemble((f"  {name}  ", "bold"), failure.reason))
+        by_reason.setdefault((failure.layer, failure.reason), []).append(failure.q_head)
+    for (layer, reason), heads in by_reason.items():
+        console.print(Text(f"  {layer:>5}  {format_indices(heads):>5}  {reason}"))

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 THREAD_VARIABLES = (
@@ -26,12 +27,10 @@ THREAD_VARIABLES = (
 def main() -> None:
     """Serve until standard input closes. The first line holds the dump and the config."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    sys.stdout = sys.stderr  # a stray print must not be taken for a result
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print is not taken for a result
     first = json.loads(sys.stdin.readline() or "null")
     if first is None:
         return
-
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -59,9 +58,10 @@ def _messages(dump: Any, config: Any, group: dict[str, Any]) -> Any:
             kind = "failure" if isinstance(outcome, Failure) else "result"
             yield {"kind": kind, "content": asdict(outcome)}
     except Exception as error:  # a defect of ours: report it, keep serving
-        trace = traceback.format_exc()
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
         for q_head in pending:
-            failure = Failure(layer, q_head, k_head, f"internal error: {error!r}\n{trace}")
+            failure = Failure(layer, q_head, k_head, " ".join(reason.split()))
             yield {"kind": "failure", "content": asdict(failure)}
     yield {"kind": "end"}
 

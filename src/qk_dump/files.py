@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,10 @@ def user_path(text: str | os.PathLike[str]) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{text}: {error}") from error
+
+
+DRAFT_PATTERN = ".*.part-*"
+"""Names of unfinished files, for cleaning up after a process that was killed."""
 
 
 @contextmanager
@@ -61,7 +66,9 @@ def sync(file: IO[bytes]) -> None:
 def cannot_write(target: Path, error: OSError) -> OutputError:
     """Say which file could not be written, why, and that nothing earlier was harmed."""
     reason = error.strerror or str(error)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    way_out = "free some space" if full else "choose another place"
     return OutputError(
-        f"{target}: cannot be written: {reason}. What was written before is intact; "
-        "free some space or choose another place, then run the same command again."
+        f"{target}: cannot be written: {reason}. What was written before is intact; {way_out}, "
+        "then run the same command again."
     )

@@ -23,6 +23,7 @@ def locate_dump(
     branch = f" --revision {dataset_revision}" if dataset_revision else ""
     raise ConfigError(
         "dataset_local_root: not given, and reading from the Hub is not available in this version. "
-        f"Download the dump with 'hf download {dataset_name} --repo-type dataset{branch} "
-        "--local-dir dump', then add --dataset_local_root dump."
+        "Download the dump (pip install huggingface_hub; one branch per model) with "
+        f"'hf download {dataset_name} --repo-type dataset{branch} --local-dir dump', "
+        "then add --dataset_local_root dump."
     )

@@ -66,6 +66,16 @@ class Dump:
         """The head's Parquet shards in name order; empty when the folder holds none."""
         return parquet_files(self.folders[head])
 
+    def require_files(self, head: HeadId) -> tuple[Path, ...]:
+        """The same, or a `DumpError` saying what is missing."""
+        if head not in self.folders:
+            kind = "key" if head.kind == "k" else "query"
+            raise DumpError(f"{self.path / head.folder}: the {kind} head is not in the dump")
+        files = self.files(head)
+        if not files:
+            raise DumpError(f"{self.folders[head]}: holds no Parquet file")
+        return files
+
 
 def parquet_files(folder: Path) -> tuple[Path, ...]:
     """Parquet files of a folder in name order, hidden (unfinished) ones left out."""

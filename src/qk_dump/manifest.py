@@ -16,6 +16,7 @@ from qk_dump.errors import ConfigError
 from qk_dump.files import write_text
 
 MANIFEST_NAME = "dump.json"
+FORMAT_VERSION = 1
 
 
 class DumpManifest(BaseModel):
@@ -23,7 +24,7 @@ class DumpManifest(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
 
-    format_version: int = 1
+    format_version: int = Field(default=1, ge=1, le=FORMAT_VERSION)
     model: str | None = None
     revision: str | None = None
     num_layers: int | None = Field(default=None, ge=1)

@@ -37,6 +37,7 @@ class HeadRows:
     position: npt.NDArray[np.float64]  # (n,)
     vectors: Floats  # (n, d), C order, float32 or float64
     example_id: Ints | None  # (n,); None when not asked for
+    position_max: float  # over all rows of the files, chosen or not
     sliding_window: int | None  # tokens; None for full attention
     window_recorded: bool  # False when the files have no sliding_window column
 
@@ -72,6 +73,21 @@ def vector_width(files: Sequence[Path]) -> int:
     raise DumpError("the head's files hold no vectors")
 
 
+def bucket_count(files: Sequence[Path]) -> int:
+    """About how many buckets a head has: the span of the values that its footers tell."""
+    lows, highs = [], []
+    for path in files:
+        with _readable(path):
+            metadata = pq.read_metadata(path)
+        for group in (metadata.row_group(index) for index in range(metadata.num_row_groups)):
+            for column in (group.column(index) for index in range(group.num_columns)):
+                told = column.statistics
+                if column.path_in_schema == BUCKET and told is not None and told.has_min_max:
+                    lows.append(told.min)
+                    highs.append(told.max)
+    return int(max(highs) - min(lows) + 1) if lows else 0
+
+
 def subsample(num_rows: int, max_rows: int, seed: int) -> Ints | None:
     """Rows to keep, ascending: what `default_rng(seed).choice` picks; None when all are kept."""
     if num_rows <= max_rows:
@@ -98,12 +114,12 @@ def read_head(
     if num_rows == 0:
         raise DumpError(f"{files[0]}: holds no rows")
     wanted = subsample(num_rows, max_rows, seed)
-    collector = _Collector(num_rows if wanted is None else len(wanted), wanted)
+    collector = _Collector(num_rows, wanted)
     read_examples = with_examples and not single_example
     for path in files:
         for batch, first_row in _batches(path, read_examples):
             collector.add(_checked(batch, path, first_row), path)
-    return collector.result(with_examples)
+    return collector.result(with_examples, files[-1])
 
 
 @dataclass(frozen=True)
@@ -118,9 +134,11 @@ class _Rows:
 class _Collector:
     """Copies the wanted rows of each batch into arrays allocated once."""
 
-    def __init__(self, size: int, wanted: Ints | None) -> None:
-        self._size = size
+    def __init__(self, total: int, wanted: Ints | None) -> None:
+        self._total = total
+        self._size = total if wanted is None else len(wanted)
         self._wanted = wanted
+        self._position_max = 0.0
         self._columns: dict[str, npt.NDArray[Any]] = {}
         self._seen = 0  # rows of the head passed so far
         self._kept = 0
@@ -132,6 +150,9 @@ class _Collector:
         self._check_window(rows, path)
         self._check_width(rows.columns[VECTOR], path)
         count = len(rows.columns[BUCKET])
+        if self._seen + count > self._total:
+            raise DumpError(f"{path}: changed while it was read; run the same command again")
+        self._position_max = max(self._position_max, float(rows.columns[POSITION].max()))
         chosen: Ints | None = None
         kept = count
         if self._wanted is not None:
@@ -151,7 +172,9 @@ class _Collector:
         self._seen += count
         self._kept += kept
 
-    def result(self, with_examples: bool) -> HeadRows:
+    def result(self, with_examples: bool, path: Path) -> HeadRows:
+        if self._seen < self._total:
+            raise DumpError(f"{path}: changed while it was read; run the same command again")
         examples = self._columns.get(EXAMPLE)
         if with_examples and examples is None:
             examples = np.zeros(self._size, np.int64)
@@ -160,6 +183,7 @@ class _Collector:
             position=self._columns[POSITION],
             vectors=self._columns[VECTOR],
             example_id=examples,
+            position_max=self._position_max,
             sliding_window=self._window,
             window_recorded=self._window_recorded,
         )
@@ -238,6 +262,9 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int) -> _Rows:
         _refuse_nulls(column, name, path, first_row)
         dtype = np.float64 if name == POSITION else np.int64
         columns[name] = np.from_dlpack(column).astype(dtype, copy=False)
+    for name in (BUCKET, EXAMPLE):
+        if name in columns and batch.schema.field(name).type == pa.uint64():
+            _refuse(columns[name] < 0, f"{name} is too large", path, first_row)  # it wrapped
     _refuse(~np.isfinite(columns[POSITION]), "position is not finite", path, first_row)
     for name in (BUCKET, POSITION):
         _refuse(columns[name] < 0, f"negative {name}", path, first_row)

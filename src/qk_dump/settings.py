@@ -79,12 +79,13 @@ def validated(
         return model.model_validate(dict(values), strict=True)
     except ValidationError as error:
         problem = error.errors()[0]
-        if not problem["loc"]:
-            raise ConfigError(_plain(problem["msg"])) from error
+        if not problem["loc"]:  # a check over several fields, which names the first of them
+            key, _, rest = _plain(problem["msg"]).partition(": ")
+            raise ConfigError(f"{sources.get(key, key)}: {rest}") from error
         key = str(problem["loc"][0])
         expected = describe(model.model_fields[key])
         raise ConfigError(
-            f"{sources.get(key, key)}: expected {expected}, got {values[key]!r}"
+            f"{sources.get(key, key)}: expected {expected}, got {_as_yaml(values[key])}"
         ) from error
 
 
@@ -107,8 +108,8 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
         if word.startswith("--"):
             name = word[2:].partition("=")[0]
             names = [flag[2:] for flag in parser._option_string_actions if flag.startswith("--")]
-            raise ConfigError(f"--{name}: unknown flag{nearest(name, names)}")
-        raise ConfigError(f"{word!r}: unexpected argument; a value needs its flag before it")
+            raise ConfigError(f"--{name}: unknown flag{nearest(name, names, '--')}")
+        raise ConfigError(f"{word!r}: unexpected argument; put its flag before it, --flag {word}")
     return dict(vars(known))
 
 
@@ -217,14 +218,32 @@ def _load_yaml(path: Path, section: str | None) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     except (yaml.YAMLError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: is not valid YAML: {_plain(str(error))}") from error
+        raise ConfigError(f"{path}: is not valid YAML: {_yaml_problem(error)}") from error
     if content is None:
         return {}
-    if isinstance(content, dict) and section is not None and list(content) == [section]:
+    if isinstance(content, dict) and section is not None and section in content:
+        if len(content) > 1:
+            others = ", ".join(str(key) for key in content if key != section)
+            raise ConfigError(f"{path}: {section}: must hold all fields, but beside it: {others}")
         content = {} if content[section] is None else content[section]
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected 'name: value' lines, got {type(content).__name__}")
     return {_plain(str(key)): value for key, value in content.items()}
+
+
+def _yaml_problem(error: Exception) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return _plain(str(error))
+    problem = str(error.problem)
+    if "'\\t'" in problem:
+        problem = "indent with spaces, not tabs"
+    return _plain(f"line {error.problem_mark.line + 1}: {problem}")
+
+
+def _as_yaml(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return repr(value)
 
 
 def _refuse_unknown(model: type[BaseModel], key: str, source: str) -> None:
@@ -232,10 +251,10 @@ def _refuse_unknown(model: type[BaseModel], key: str, source: str) -> None:
         raise ConfigError(f"{source}: unknown field{nearest(key, model.model_fields)}")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
     """A hint to append to 'unknown …': the closest known name, or where to find them all."""
     close = difflib.get_close_matches(name.replace("-", "_"), list(names), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else "; --help lists them all"
+    return f"; did you mean {prefix}{close[0]}?" if close else "; --help lists them all"
 
 
 def _underscored(word: str) -> str:

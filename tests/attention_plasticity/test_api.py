@@ -47,6 +47,17 @@ def test_settings_may_come_as_a_config_or_as_words(dump: Path, tmp_path: Path) -
         ap.analyze_dump(dump, query_modle="full")
 
 
+def test_a_dump_that_was_opened_needs_no_model_dir(tmp_path: Path) -> None:
+    make_dump(tmp_path / "root" / "model", layers=1, n=60)
+    config = ap.make_config(model_dir="model", output_dir=str(tmp_path / "out"))
+    opened = ap.open_dump(tmp_path / "root", "model")
+    assert len(ap.analyze_dump(opened, config).head_metrics) == 4
+    assert ap.analyze_head(0, 1, 0, tmp_path / "root").q_head == 1
+    for field in ("dry_run", "dataset_local_root"):
+        with pytest.raises(ap.ConfigError, match="cannot be given here"):
+            ap.analyze_dump(opened, **{field: True})
+
+
 def test_failures_are_a_table_and_total_failure_is_an_error(dump: Path, tmp_path: Path) -> None:
     (dump / "l00h00q" / "data.parquet").write_text("spoilt")
     run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"))

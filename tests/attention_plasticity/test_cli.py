@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from attention_plasticity.cli import main
 from attention_plasticity.config import RunnerConfig
-from commands import analyze, run
+from commands import analyze, run, start
 from dumps import make_dump
 
 ROOT = Path(__file__).parents[2]
@@ -53,13 +57,13 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "told"),
     [
         (["analyse"], "'analyse': unknown verb; did you mean analyze?"),
-        (["analyze", "--sead", "1"], "--sead: unknown flag; did you mean seed?"),
+        (["analyze", "--sead", "1"], "--sead: unknown flag; did you mean --seed?"),
         (["analyze", "--seed", "x"], "--seed: expected an integer of at least 0, got 'x'"),
         (["analyze", "--seed"], "--seed: expected one argument"),
         (["analyze", "dump"], "'dump': unexpected argument"),
         (["analyze", "--config", "no.yaml"], "no.yaml: does not exist"),
         (["analyze", "--max-workers", "0"], "--max_workers: expected an integer of at least 1"),
-        (["demo", "--outputdir", "x"], "--outputdir: unknown flag; did you mean output_dir?"),
+        (["demo", "--outputdir", "x"], "--outputdir: unknown flag; did you mean --output_dir?"),
     ],
 )
 def test_misuse_is_one_line_and_exit_code_2(
@@ -93,18 +97,34 @@ def test_the_summary_goes_to_stdout_and_is_plain_in_a_pipe(tmp_path: Path) -> No
 def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=2, n=50)
     (dump / "l01h03q" / "data.parquet").write_text("spoilt")
+    (dump / "l01h00q" / "data.parquet").unlink()
+    shutil.rmtree(dump / "l00h01k")
     out = tmp_path / "out"
-    words = ("--dataset_local_root", dump, "--output_dir", out, "--num_layers", 3)
+    layout = ("--num_layers", 3, "--num_q_heads", 4, "--num_k_heads", 2)
+    words = ("--dataset_local_root", dump, "--output_dir", out, *layout)
     done = analyze(*words, "--max_tokens_per_head", 40, "--dry_run")
     assert done.returncode == 0
     text = done.stdout
-    assert "8 query heads in 4 groups" in text
-    assert "4 query heads are not in the dump and were left out: layer 2: 0-3" in text
-    assert "550 in the files, 440 used" in text
+    assert "8 query heads of 4 key heads" in text
+    assert "Not captured layer 2: 0-3" in text
+    assert "450 in the files, 360 used" in text
+    assert "up to 28 of query bucket × key bucket" in text
     assert "MB per worker" in text
     assert "l01h03q/data.parquet: is not a readable Parquet file" in text
+    assert "l00h01k: the key head is not in the dump" in text
+    assert "l01h00q: holds no Parquet file" in text
     assert "Nothing was computed or written." in text
     assert not out.exists()
+
+
+def test_a_dry_run_tells_what_is_finished_and_what_would_be_refused(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=50)
+    words = ("--dataset_local_root", dump, "--output_dir", tmp_path / "out")
+    assert analyze(*words).returncode == 0
+    assert "Finished     4 heads" in analyze(*words, "--dry_run").stdout
+    refused = analyze(*words, "--dry_run", "--seed", 1)
+    assert refused.returncode == 0
+    assert "differs in seed (0 then, 1 now)" in refused.stdout
 
 
 def test_the_seeds_entry_point_works(tmp_path: Path) -> None:
@@ -117,17 +137,72 @@ def test_the_seeds_entry_point_works(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "head_metrics.csv").exists()
 
 
-def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize("redirect", ["| true", "> /dev/full", "2>&-", ">&-"])
+def test_a_stream_that_fails_is_no_traceback_and_loses_no_table(
+    redirect: str, tmp_path: Path
+) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, n=40)
     words = f"analyze --dataset_local_root {dump} --output_dir {tmp_path / 'out'}"
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m attention_plasticity {words} | true"],
+        [
+            "bash",
+            "-o",
+            "pipefail",
+            "-c",
+            f"{sys.executable} -m attention_plasticity {words} {redirect}",
+        ],
         capture_output=True,
         text=True,
         check=False,
     )
     assert "Traceback" not in done.stderr
-    assert "Error" not in done.stderr
+    assert done.returncode == (1 if "full" in redirect else 0)
+    assert (tmp_path / "out" / "head_metrics.csv").exists()
+
+
+def test_a_stream_without_our_characters_shows_others(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = run("demo", "--output_dir", tmp_path / "demo", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Attention plasticity 0.7" in done.stdout
+
+
+def test_users_files_in_the_current_folder_are_not_taken_for_libraries(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=40)
+    (tmp_path / "random.py").write_text("raise RuntimeError('not yours to import')")
+    script = Path(sys.executable).parent / "attention-plasticity"
+    words = ["analyze", "--dataset_local_root", str(dump), "--output_dir", "out"]
+    done = subprocess.run(
+        [script, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_sigterm_stops_the_workers_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=2, n=6000, d=32)
+    words = ("--dataset_local_root", dump, "--output_dir", tmp_path / "out", "--max_workers", 1)
+    going = start("analyze", *words, stderr=subprocess.PIPE)
+    records = tmp_path / "out" / ".heads"
+    while not list(records.glob("l*.json")):
+        assert going.poll() is None
+        time.sleep(0.005)
+    workers = Path(f"/proc/{going.pid}/task/{going.pid}/children").read_text().split()
+    going.send_signal(signal.SIGTERM)
+    assert b"Traceback" not in going.communicate()[1]
+    assert going.returncode == 128 + signal.SIGTERM
+    assert not any(Path("/proc", worker).exists() for worker in workers)
+    assert analyze(*words).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["l00h00q/data.parquet", "dump.json"])
+def test_a_table_never_takes_the_place_of_a_capture(name: str, tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=40)
+    before = sorted(dump.rglob("*"))
+    words = ("--dataset_local_root", dump, "--output_dir", tmp_path / "out")
+    done = analyze(*words, "--output_csv", dump / name)
+    assert done.returncode == 2
+    assert "lies inside the dump" in done.stderr
+    assert sorted(dump.rglob("*")) == before
 
 
 def test_the_demo_runs_and_agrees_with_its_known_answer(tmp_path: Path) -> None:

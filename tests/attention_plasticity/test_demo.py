@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attention_plasticity.api import open_run
 from attention_plasticity.config import make_config
 from attention_plasticity.demo import DemoShape, expected_plasticity, make_demo_dump
 from attention_plasticity.runner import run_analysis
@@ -44,18 +45,16 @@ def test_measured_plasticity_is_the_expected_one(demo: Path, tmp_path: Path) -> 
     config = make_config(dataset_local_root=str(demo), output_dir=str(tmp_path))
     outcome = run_analysis(config)
     shape = DemoShape()
-    for result in outcome.results:
-        drift = shape.drifts[result.layer]
-        columns = result.buckets
-        expected = expected_plasticity(drift, np.array(columns["q_position"]), shape.context)
-        measured = np.array(columns["plasticity"])
-        assert abs((measured - expected).mean()) < 0.02
-        assert np.abs(measured - expected).max() < 0.12
-        if drift == 0:
-            assert abs(result.metrics["ap_drop"]) < 0.01
-            assert result.metrics["q_R2_total"] < 0.001
-    windowed = [r.buckets for r in outcome.results if r.layer == shape.windowed_layer]
+    cells = open_run(outcome.paths.folder).bucket_plasticity
+    for (layer, _), head in cells.groupby(["layer", "q_head"]):
+        drift = shape.drifts[layer]
+        expected = expected_plasticity(drift, head.q_position.to_numpy(), shape.context)
+        assert abs((head.plasticity - expected).mean()) < 0.02
+        assert np.abs(head.plasticity - expected).max() < 0.12
+    for row in outcome.metrics:
+        if shape.drifts[row["layer"]] == 0:
+            assert abs(row["ap_drop"]) < 0.01
+            assert row["q_R2_total"] < 0.001
+    windowed = cells[cells.layer == shape.windowed_layer]
     reach = shape.window // shape.bucket_size
-    for columns in windowed:
-        distance = np.array(columns["q_bucket"]) - np.array(columns["k_bucket"])
-        assert distance.max() == reach
+    assert (windowed.q_bucket - windowed.k_bucket).max() == reach

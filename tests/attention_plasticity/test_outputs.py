@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,11 @@ SPEC_METRICS = (
     "q_noise_med_abs_kurt,q_noise_med_ks_p,q_noise_frac_ks_p_lt_alpha,ap_overall,"
     "q_beta_norm,q_R2_total,ap_first20,ap_last20,ap_drop"
 )
+
+
+def ran(heads: int) -> dict[str, Any]:
+    """A run.json with as much in it as writing needs."""
+    return {"heads": {"analysed": heads}}
 
 
 def test_columns_begin_as_promised() -> None:
@@ -64,7 +70,7 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
     heads = [(1, 1), (0, 1), (1, 0), (0, 0)]
     results = [analyze_head(layer, head, 0, dump) for layer, head in heads]
     paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
-    write_outputs(paths, results, {"seed": 0})
+    write_outputs(paths, sorted(results, key=lambda r: (r.layer, r.q_head)), ran(heads=4))
     metrics = pd.read_csv(paths.metrics)
     assert list(metrics.columns) == list(METRIC_COLUMNS)
     assert list(zip(metrics.layer, metrics.q_head, strict=True)) == sorted(heads)
@@ -78,13 +84,13 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
     weights = pd.read_csv(paths.components)
     sums = weights.groupby(["layer", "q_head"]).weight.sum()
     np.testing.assert_allclose(sums, 1.0, rtol=1e-12)
-    assert json.loads(paths.run.read_text()) == {"seed": 0}
+    assert json.loads(paths.run.read_text()) == ran(heads=4)
 
 
 def test_missing_values_are_written_as_nan(tmp_path: Path) -> None:
     dump = open_dump(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=30))
     paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
-    write_outputs(paths, [analyze_head(0, 0, 0, dump)], {})
+    write_outputs(paths, [analyze_head(0, 0, 0, dump)], ran(heads=1))
     with paths.metrics.open() as file:
         row = next(csv.DictReader(file))
     assert row["sliding_window"] == "nan"
@@ -95,24 +101,36 @@ def test_a_failing_table_leaves_all_earlier_files(tmp_path: Path) -> None:
     dump = open_dump(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=30))
     paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
     result = analyze_head(0, 0, 0, dump)
-    write_outputs(paths, [result], {"run": 1})
+    write_outputs(paths, [result], ran(heads=1))
     before = {path: path.read_bytes() for path in paths.all}
     paths.components.unlink()
     paths.components.mkdir()  # nothing can be renamed onto a folder
     with pytest.raises(OutputError, match="head_component_weights"):
-        write_outputs(paths, [result], {"run": 2})
+        write_outputs(paths, [result], ran(heads=1))
+    assert not paths.run.exists()  # half an exchange has no run.json
     assert all(path.read_bytes() == before[path] for path in (paths.metrics, paths.buckets))
     assert not list(paths.folder.glob(".*part*"))
 
 
 def test_set_aside_numbers_what_it_keeps(tmp_path: Path) -> None:
     paths = output_paths(make_config(output_dir=str(tmp_path)), "dump")
-    assert set_aside(paths) is None
+    assert set_aside(paths, own_too=True) is None
     for number in (1, 2):
         paths.metrics.write_text(str(number))
-        assert set_aside(paths) == tmp_path / f"previous-{number}"
+        assert set_aside(paths, own_too=True) == tmp_path / f"previous-{number}"
         assert not paths.metrics.exists()
     assert (tmp_path / "previous-1" / "head_metrics.csv").read_text() == "1"
+
+
+def test_set_aside_spares_what_the_run_itself_wrote(tmp_path: Path) -> None:
+    paths = output_paths(make_config(output_dir=str(tmp_path)), "dump")
+    paths.run.write_text(json.dumps({"tables": {"head_metrics": "head_metrics.csv"}}))
+    paths.metrics.write_text("ours")
+    paths.buckets.write_text("someone's")
+    keep = set_aside(paths, own_too=False)
+    assert keep is not None
+    assert [path.name for path in keep.iterdir()] == ["head_bucket_plasticity.csv"]
+    assert paths.metrics.read_text() == "ours"
 
 
 def test_check_writable_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -297,14 +298,16 @@ def test_told_indices_are_read_back(indices: set[int]) -> None:
 def test_heads_are_told_by_layer_whatever_their_order() -> None:
     heads = [(2, 5), (0, 8), (0, 1), (0, 0), (0, 2), (0, 3)]
     assert format_heads(heads) == "layer 0: 0-3,8; layer 2: 5"
+    assert format_heads([(7, 1), (3, 1), (2, 1), (9, 0)]) == "layers 2-3,7: 1; layer 9: 0"
 
 
 @given(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 40)), min_size=1))
 def test_told_heads_are_read_back(heads: set[tuple[int, int]]) -> None:
     found = set()
     for part in format_heads(heads).split("; "):
-        layer, _, indices = part.removeprefix("layer ").partition(": ")
-        found |= {(int(layer), head) for head in parse_indices(indices)}  # type: ignore[attr-defined]
+        layers, _, indices = re.sub(r"^layers? ", "", part).partition(": ")
+        for layer in parse_indices(layers):  # type: ignore[attr-defined]
+            found |= {(layer, head) for head in parse_indices(indices)}  # type: ignore[attr-defined]
     assert found == heads
 
 
@@ -315,7 +318,7 @@ def test_an_estimate_counts_rows_and_those_that_will_be_used(tmp_path: Path) -> 
     dump = open_dump(make_dump(tmp_path, layers=1, q_heads=2, k_heads=1, n=50))
     config = make_config(max_tokens_per_head=20)
     found = estimate(dump, make_plan(dump, config), config)
-    assert (found.rows, found.rows_used, found.unreadable) == (150, 60, ())
+    assert (found.rows, found.rows_used, found.problems) == (150, 60, ())
 
 
 def test_an_estimate_counts_the_selected_heads_and_each_key_head_once(tmp_path: Path) -> None:
@@ -342,8 +345,8 @@ def test_an_estimate_lists_unreadable_files_and_goes_on(tmp_path: Path) -> None:
     found = estimate(dump, make_plan(dump, config), config)
 
     assert found.rows == 100
-    assert len(found.unreadable) == 1
-    assert found.unreadable[0].startswith(f"{broken}: ")
+    assert len(found.problems) == 1
+    assert found.problems[0].startswith(f"{broken}: ")
 
 
 def test_an_estimate_goes_on_without_the_key_head_or_any_shard(tmp_path: Path) -> None:

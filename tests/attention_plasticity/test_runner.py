@@ -82,7 +82,7 @@ def test_the_selection_decides_which_heads_are_run(dump: Path, tmp_path: Path) -
         dataset_local_root=str(dump), output_dir=str(tmp_path / "o"), layers=[1], heads="0"
     )
     outcome = run_analysis(config)
-    assert [(result.layer, result.q_head) for result in outcome.results] == [(1, 0)]
+    assert [(row["layer"], row["q_head"]) for row in outcome.metrics] == [(1, 0)]
 
 
 def test_preparing_writes_nothing(dump: Path, tmp_path: Path) -> None:

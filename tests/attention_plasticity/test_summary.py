@@ -29,7 +29,7 @@ def test_the_summary_holds_the_tables_own_numbers(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=3, q_heads=4, k_heads=2, n=600)
     outcome = outcome_of(dump, tmp_path / "out")
     text = printed(outcome)
-    overall = [result.metrics["ap_overall"] for result in outcome.results]
+    overall = [row["ap_overall"] for row in outcome.metrics]
     assert f"Attention plasticity {sum(overall) / 12:.3f}" in text
     assert "mean over 12 heads" in text
     assert f"{max(overall):.3f}" in text
@@ -50,7 +50,7 @@ def test_missing_values_are_counted_not_averaged(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, n=60, bucket_size=2000)
     text = printed(outcome_of(dump, tmp_path / "out"))
     assert "Attention plasticity –" in text
-    assert "4 heads have no value" in text
+    assert "no value, for lack of key pairs: 4 heads" in text
 
 
 def test_a_long_failure_is_not_cut(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from head_files import (
     vectors_of,
 )
 from qk_dump.errors import DumpError
-from qk_dump.reader import count_rows, subsample, vector_width
+from qk_dump.reader import bucket_count, count_rows, subsample, vector_width
 
 # what is accepted
 
@@ -307,3 +307,33 @@ def test_rows_are_counted_from_the_footers_alone(tmp_path: Path) -> None:
     content[4:40] = bytes(36)
     files[2].write_bytes(content)
     assert count_rows(files) == 7
+
+
+@pytest.mark.parametrize(("then", "now"), [(50, 40), (50, 60)])
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, then: int, now: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path / "data.parquet", then)
+
+    def count_then_change(files: object) -> int:  # no real writer can be made to hit this moment
+        save(path, now)
+        return then
+
+    monkeypatch.setattr("qk_dump.reader.count_rows", count_then_change)
+    assert "changed while it was read" in refusal(path)
+
+
+def test_the_last_position_is_known_whatever_is_taken(file: Path) -> None:
+    save(file, 5000, position=pa.array(np.arange(5000)))
+    assert read(file, max_rows=3).position_max == 4999
+
+
+@pytest.mark.parametrize("name", ["bucket", "example_id"])
+def test_a_number_beyond_our_integers_is_refused(file: Path, name: str) -> None:
+    save(file, **{name: pa.array([0, 1, 2**63, 3, 4, 5], pa.uint64())})
+    assert f"row 2: {name} is too large" in refusal(file)
+
+
+def test_buckets_are_counted_from_the_footers(file: Path) -> None:
+    save(file, 100, group=7, bucket=pa.array(np.arange(100) // 10 + 3))
+    assert bucket_count([file]) == 10

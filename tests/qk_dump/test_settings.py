@@ -184,8 +184,10 @@ def test_none_is_no_number() -> None:
 
 
 def test_an_unknown_flag_names_the_nearest() -> None:
-    assert flag_refusal("--open-lat", "true") == "--open_lat: unknown flag; did you mean open_late?"
-    assert flag_refusal("--coks=3") == "--coks: unknown flag; did you mean cooks?"
+    assert (
+        flag_refusal("--open-lat", "true") == "--open_lat: unknown flag; did you mean --open_late?"
+    )
+    assert flag_refusal("--coks=3") == "--coks: unknown flag; did you mean --cooks?"
 
 
 def test_a_flag_like_none_of_ours_points_to_the_help() -> None:
@@ -261,11 +263,11 @@ def test_a_list_and_its_text_are_the_same_indices(indices: set[int]) -> None:
         ("cooks: many", "cooks: expected an integer of at least 1, got 'many'"),
         ("cooks: '3'", "cooks: expected an integer of at least 1, got '3'"),
         ("cooks: 3.0", "cooks: expected an integer of at least 1, got 3.0"),
-        ("cooks: true", "cooks: expected an integer of at least 1, got True"),
-        ("cooks: null", "cooks: expected an integer of at least 1, got None"),
+        ("cooks: true", "cooks: expected an integer of at least 1, got true"),
+        ("cooks: null", "cooks: expected an integer of at least 1, got null"),
         ("cooks: [3]", "cooks: expected an integer of at least 1, got [3]"),
         ("heat: hot", "heat: expected a number above 0 and below 1, got 'hot'"),
-        ("heat: false", "heat: expected a number above 0 and below 1, got False"),
+        ("heat: false", "heat: expected a number above 0 and below 1, got false"),
         ("open_late: 1", "open_late: expected true or false, got 1"),
         ("open_late: 'true'", "open_late: expected true or false, got 'true'"),
         ("style: baroque", "style: expected one of plain, rich, got 'baroque'"),
@@ -321,7 +323,7 @@ def test_a_bad_flag_is_blamed_and_not_the_yaml_it_overrides(tmp_path: Path) -> N
 
 
 def test_fields_that_contradict_each_other_are_refused_in_plain_words() -> None:
-    assert flag_refusal("--cooks", "5", "--seats", "4") == "seats: fewer than cooks"
+    assert flag_refusal("--cooks", "5", "--seats", "4") == "--seats: fewer than cooks"
 
 
 def test_a_value_with_line_breaks_is_told_in_one_line(tmp_path: Path) -> None:
