@@ -62,17 +62,23 @@ def speed(data: Path, rounds: int) -> None:
 
     pa.set_cpu_count(1)
     print("\nTime per query head, one worker (ms), and ratios; heavy: Student's t, 3 degrees")
-    print(f"{'shape':<14}{'ours':>8}{'floor':>8}{'plain':>9}{'ours/floor':>12}{'plain/ours':>12}")
+    print("(plain with rows read as Python lists, and with reading left out of both)")
+    print(
+        f"{'shape':<14}{'ours':>8}{'floor':>8}{'plain':>9}"
+        f"{'ours/floor':>12}{'plain/ours':>12}{'no reading':>12}"
+    )
     for shape in SHAPES.values():
         for noise in NOISES:
-            mine, least, slow = _time_shape(data, shape, noise, rounds)
+            took = _time_shape(data, shape, noise, rounds)
+            mine, least, slow = took["ours"], took["floor"], took["plain"]
+            loops = (slow - took["plain reading"]) / (mine - took["our reading"])
             print(
                 f"{shape.name + ' ' + noise:<14}{mine:>8.0f}{least:>8.0f}{slow:>9.0f}"
-                f"{mine / least:>12.2f}{slow / mine:>12.1f}"
+                f"{mine / least:>12.2f}{slow / mine:>12.1f}{loops:>12.1f}"
             )
 
 
-def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> tuple[float, float, float]:
+def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str, float]:
     import numpy as np
 
     from attention_plasticity.config import RunnerConfig
@@ -81,6 +87,7 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> tuple[fl
     from benchmarks import floor, plain
     from benchmarks.shapes import make_shape
     from qk_dump.layout import HeadId, open_dump
+    from qk_dump.reader import read_head
 
     config = RunnerConfig()
     dump = open_dump(make_shape(data, shape, noise))
@@ -100,12 +107,23 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> tuple[fl
             tested = 1 + min(config.normality_max_dims, shape.width - 1)
             floor.one_query_head(file, keys, pairs, tested)
 
+    def our_reading() -> None:
+        for kind, files in (("k", [key_file]), *(("q", [file]) for file in query_files)):
+            read_head(files, max_rows=50_000, seed=0, with_examples=kind == "k")
+
     def loop() -> None:
         plain.one_query_head(query_files[0], key_file, config)
 
-    best = _interleaved({"ours": ours, "floor": lower_bound}, rounds)
-    slow = _interleaved({"plain": loop}, 1)["plain"]
-    return 1e3 * best["ours"] / len(heads), 1e3 * best["floor"] / len(heads), 1e3 * slow
+    def plain_reading() -> None:
+        plain.read(query_files[0], config)
+        plain.read(key_file, config)
+
+    groups = {"ours": ours, "floor": lower_bound, "our reading": our_reading}
+    per_group = _interleaved(groups, rounds)
+    per_head = _interleaved({"plain": loop, "plain reading": plain_reading}, 2)
+    return {name: 1e3 * took / len(heads) for name, took in per_group.items()} | {
+        name: 1e3 * took for name, took in per_head.items()
+    }
 
 
 def profile(data: Path, rounds: int) -> None:
