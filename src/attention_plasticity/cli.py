@@ -156,7 +156,7 @@ def _guarded(verb: Callable[[], int]) -> int:
     try:
         with _reader_may_leave(), _polite_termination():
             return verb()
-        return 0
+        return 0  # the reader left before the end
     except ToolkitError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -123,20 +123,31 @@ def windowed_cells(
     Some key of the bucket must lie in [p − window, p] for some query position p of the query
     bucket; the immediately previous bucket always counts.
     """
-    order = np.lexsort((p_q, b_q))
-    bucket, position = b_q[order], p_q[order]
-    fresh = np.r_[True, (np.diff(bucket) != 0) | (np.diff(position) != 0)]
-    fresh &= np.isin(bucket, query_buckets)
-    position, code = position[fresh], np.searchsorted(query_buckets, bucket[fresh])
-    within = np.zeros((len(query_buckets), len(key_buckets)), bool)
-    for column, key_bucket in enumerate(key_buckets):
-        keys = np.unique(p_k[b_k == key_bucket])
-        last = np.searchsorted(keys, position, side="right") - 1  # the nearest key not after p
-        reached = (last >= 0) & (keys[np.maximum(last, 0)] >= position - window)
-        within[code[reached], column] = True
-    previous = key_buckets[None, :] == query_buckets[:, None] - 1
-    near: Bools = within | previous
-    return earlier_cells(query_buckets, key_buckets) & near
+    earlier = earlier_cells(query_buckets, key_buckets)
+    first_query = _extremes(np.minimum, p_q, b_q, query_buckets)  # (query buckets,)
+    last_key = _extremes(np.maximum, p_k, b_k, key_buckets)  # (key buckets,)
+    gap = first_query[:, None] - last_key[None, :]  # tokens between the closest two
+    near: Bools = (gap >= 0) & (gap <= window)
+    for row, column in np.argwhere(earlier & (gap < 0)):  # buckets that overlap in position
+        queries, keys = p_q[b_q == query_buckets[row]], p_k[b_k == key_buckets[column]]
+        near[row, column] = _any_within(queries, np.sort(keys), window)
+    near |= key_buckets[None, :] == query_buckets[:, None] - 1
+    return earlier & near
+
+
+def _extremes(pick: np.ufunc, p: Array, b: Ints, buckets: Ints) -> Array:
+    """Lowest (or highest) position of each bucket."""
+    inside = np.isin(b, buckets)
+    code = np.searchsorted(buckets, b[inside])
+    found = np.full(len(buckets), np.inf if pick is np.minimum else -np.inf)
+    pick.at(found, code, p[inside])
+    return found
+
+
+def _any_within(queries: Array, keys: Array, window: int) -> bool:
+    """Whether one of the sorted keys lies in [p − window, p] for some query position p."""
+    last = np.searchsorted(keys, queries, side="right") - 1  # the nearest key not after p
+    return bool(((last >= 0) & (keys[np.maximum(last, 0)] >= queries - window)).any())
 
 
 def score_pairs(

@@ -27,7 +27,7 @@ from qk_dump.errors import ConfigError
 from qk_dump.files import DRAFT_PATTERN, write_text
 
 FOLDER = ".heads"
-_NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
+NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
 
 Metrics = dict[str, Any]
 
@@ -124,7 +124,7 @@ def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
     """Everything beside the input that decides the numbers of a run."""
     return {
         "version": __version__,
-        **{name: version(name) for name in _NUMERIC_LIBRARIES},
+        **{name: version(name) for name in NUMERIC_LIBRARIES},
         "num_layers": layout.num_layers,
         "num_q_heads": layout.num_q_heads,
         "num_k_heads": layout.num_k_heads,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -28,7 +28,13 @@ from attention_plasticity.outputs import (
     write_outputs,
 )
 from attention_plasticity.plan import Plan, make_plan, shared_out
-from attention_plasticity.records import Earlier, Metrics, Records, run_settings
+from attention_plasticity.records import (
+    NUMERIC_LIBRARIES,
+    Earlier,
+    Metrics,
+    Records,
+    run_settings,
+)
 from attention_plasticity.results import Failure, HeadResult
 from qk_dump.errors import ConfigError
 from qk_dump.hub import locate_dump
@@ -188,27 +194,19 @@ def _provenance(
             "fingerprint": inputs.fingerprint(sorted(used)),
             "dump": manifest,
         },
-        "head_layout": {
-            "num_layers": plan.layout.num_layers,
-            "num_q_heads": plan.layout.num_q_heads,
-            "num_k_heads": plan.layout.num_k_heads,
-            "source": plan.layout.source,
-        },
+        "head_layout": asdict(plan.layout),
         "heads": {
             "analysed": len(heads),
             "not_captured": len(plan.not_captured),
             "failed": len(failures),
         },
         "not_captured": [list(head) for head in plan.not_captured],
-        "failures": [
-            {"layer": f.layer, "q_head": f.q_head, "k_head": f.k_head, "reason": f.reason}
-            for f in failures
-        ],
+        "failures": [asdict(failure) for failure in failures],
         "tables": paths.names() if heads else {},
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began, 3),
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "scipy", "pyarrow")},
+            **{name: version(name) for name in NUMERIC_LIBRARIES},
         },
     }

@@ -107,8 +107,7 @@ def compute_scalar_position_predictability(
 
     A zero `beta` predicts nothing: R² is 0 and both errors are the mean's.
     """
-    norm = float(np.linalg.norm(beta))
-    direction = beta / norm if norm > 0 else np.zeros_like(beta)  # (d,)
+    direction = _unit(beta)  # (d,)
     scores = np.concatenate([X[rows] @ direction for rows in row_blocks(*X.shape)])  # (n,)
     return predictability_from_scores(np.asarray(p, np.float64), scores)
 
@@ -141,15 +140,13 @@ def make_pos_rotation(beta: npt.ArrayLike) -> Array:
 
 def reflection_vector(beta: Array) -> Array:
     """Unit `u` (d,): `H = I − 2uuᵀ` takes `beta/‖beta‖` to e1. Zeros when H is the identity."""
-    norm = np.linalg.norm(beta / np.abs(beta).max()) * np.abs(beta).max() if beta.any() else 0.0
-    if norm == 0:
+    if not beta.any():
         return np.zeros_like(beta)
-    u = beta / norm  # (d,)
+    u = _unit(beta)  # (d,)
     rest = float(u[1:] @ u[1:])
     # β̂₀ − 1, without the cancellation that plain subtraction suffers when β̂ is close to e1
     u[0] = -rest / (1.0 + u[0]) if u[0] > 0 else u[0] - 1.0
-    length = np.linalg.norm(u)
-    return u / length if length > 0 else u
+    return _unit(u)
 
 
 def rotate(X: Vectors, signs: Array, u: Array, order: npt.NDArray[np.intp] | None = None) -> Array:
@@ -279,6 +276,16 @@ def near_mean(X: Vectors) -> Array:
     head = X[:_ORIGIN_ROWS].astype(np.float64)  # (m, d)
     origin: Array = head[0] + (head - head[0]).mean(axis=0)
     return origin
+
+
+def _unit(x: Array) -> Array:
+    """`x/‖x‖`, zeros for zeros; scaled first, so that no square under- or overflows."""
+    scale = np.abs(x).max()
+    if scale == 0:
+        return np.zeros_like(x)
+    scaled = x / scale
+    unit: Array = scaled / np.linalg.norm(scaled)
+    return unit
 
 
 def _column_sums(X: Vectors, chosen: npt.NDArray[np.intp]) -> Array:

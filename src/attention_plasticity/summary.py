@@ -54,12 +54,8 @@ def print_plan(
     console = _console()
     _line(console, "Dump", str(dump.path))
     _line(console, "Layout", str(plan.layout))
-    heads = len(plan.heads)
-    _line(
-        console,
-        "To analyse",
-        f"{count(heads, 'query head')} of {count(len(plan.groups), 'key head')}",
-    )
+    heads, keys = count(len(plan.heads), "query head"), count(len(plan.groups), "key head")
+    _line(console, "To analyse", f"{heads} of {keys}")
     _line(console, "Not captured", format_heads(plan.not_captured) or "none")
     _line(console, "Finished", f"{len(earlier.metrics)} heads, by an earlier run in this folder")
     _line(console, "Cells", f"up to {estimate.cells:,} of query bucket × key bucket per head")

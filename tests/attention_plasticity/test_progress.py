@@ -35,3 +35,4 @@ def test_the_bar_shows_on_a_terminal_alone(terminal: bool, tmp_path: Path) -> No
     assert run.wait() == 0
     assert (b"8/8" in told) == terminal
     assert (b"heads/s" in told) == terminal
+    assert (b"left" in told) == terminal

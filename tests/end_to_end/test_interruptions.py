@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -85,6 +86,27 @@ def test_a_killed_run_continues_and_ends_with_the_same_bytes(
     assert last.returncode == 0
     assert f"{len(done)} of 12 heads were finished earlier" in last.stderr
     assert tables(tmp_path) == whole
+
+
+def test_kills_at_any_moment_lose_nothing(
+    dump: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    words = ("--dataset_local_root", dump, "--output_dir", tmp_path, "--max_workers", 2)
+    rng = np.random.default_rng(0)
+    done: set[str] = set()
+    for delay in rng.uniform(0.2, 2.5, 10):
+        run = start("analyze", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(timeout=delay)
+        run.kill()
+        run.wait()
+        assert records(tmp_path) >= done
+        done = records(tmp_path)
+        if (tmp_path / "run.json").exists():
+            assert tables(tmp_path) == whole
+    assert analyze(*words).returncode == 0
+    assert tables(tmp_path) == whole
+    assert not list(tmp_path.rglob("*.part-*"))
 
 
 def test_workers_end_when_their_run_is_killed(dump: Path, tmp_path: Path) -> None:
