@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.config import RunnerConfig, make_config
-from attention_plasticity.outputs import RUN_FILE
+from attention_plasticity.outputs import RUN_FILE, sha256_of
 from qk_dump.errors import ConfigError, ToolkitError
+from qk_dump.files import user_path
 from qk_dump.layout import Dump
 
 if TYPE_CHECKING:
@@ -50,15 +52,20 @@ class Run:
     def _table(self, kind: str) -> pd.DataFrame:
         import pandas as pd
 
+        if kind not in self.info["tables"]:
+            raise ToolkitError(f"{self.folder}: no head was analysed; run.failures says why")
         path = self.folder / self.info["tables"][kind]
-        try:
-            return pd.read_csv(path)
-        except FileNotFoundError as error:
-            raise ToolkitError(f"{path}: is missing; run the analysis again") from error
+        if sha256_of(path) != self.info["sha256"][kind]:
+            raise ToolkitError(
+                f"{path}: is missing or no longer what this run wrote; run the analysis again"
+            )
+        return pd.read_csv(path)
 
 
 def analyze_dump(
-    dump: Dump | str | os.PathLike[str], config: RunnerConfig | None = None, **fields: Any
+    dump: Dump | str | os.PathLike[str],
+    config: RunnerConfig | Mapping[str, Any] | None = None,
+    **fields: Any,
 ) -> Run:
     """Analyse every head of a dump and write the tables, as the command line does.
 
@@ -69,7 +76,8 @@ def analyze_dump(
 
     for name in {"dataset_local_root", "dry_run"} & set(fields):
         raise ConfigError(f"{name}: cannot be given here; the dump is the first argument")
-    given = (config.model_dump(exclude_unset=True) if config else {}) | fields
+    given = _as_fields(config) | fields
+    given.pop("dry_run", None)
     if isinstance(dump, Dump):
         given |= {"dataset_local_root": str(dump.path), "model_dir": None}
     else:
@@ -80,15 +88,22 @@ def analyze_dump(
     return open_run(outcome.paths.folder)
 
 
+def _as_fields(config: RunnerConfig | Mapping[str, Any] | None) -> dict[str, Any]:
+    if isinstance(config, RunnerConfig):
+        return config.model_dump(exclude_unset=True)
+    return dict(config or {})
+
+
 def open_run(folder: str | os.PathLike[str]) -> Run:
     """Open the folder of a finished run."""
-    path = Path(folder) / RUN_FILE
+    path = user_path(folder) / RUN_FILE
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
+        _ = info["tables"], info["sha256"], info["failures"]
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path}: does not exist; is this the folder of a finished run?"
         ) from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    return Run(Path(folder), info)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a run's: {error!r}") from error
+    return Run(path.parent, info)

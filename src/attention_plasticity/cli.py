@@ -35,7 +35,7 @@ commands to paste:
   python analyze.py --config configs/qwen3-8b.yaml --dataset_local_root path/to/dump \\
       --layers 0-3 --query_model full --output_dir out
 
-A run that was interrupted continues with the same command.
+A run that was interrupted continues with the same command (without --overwrite).
 Exit codes: 0 all well, 1 some heads failed, 2 usage or config, 130 interrupted.
 """
 _DEMO_EXAMPLES = """\
@@ -83,6 +83,7 @@ def analyze() -> int:
 
 def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze") -> int:
     from attention_plasticity.config import RunnerConfig
+    from qk_dump.files import user_path
     from qk_dump.settings import add_flags, parse_flags, settings_from
 
     parser = _parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
@@ -92,7 +93,7 @@ def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze"
     path = flags.pop("config", None)
     config = settings_from(
         RunnerConfig,
-        yaml_path=Path(path) if path is not None else None,
+        yaml_path=user_path(path) if path is not None else None,
         section="analysis",
         flags=flags,
     )
@@ -111,12 +112,13 @@ def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze"
 def _dry_run(config: RunnerConfig) -> int:
     from attention_plasticity.fingerprints import InputFiles
     from attention_plasticity.plan import estimate
-    from attention_plasticity.records import Records, run_settings
+    from attention_plasticity.records import Earlier, Records, run_settings
     from attention_plasticity.runner import prepare
     from attention_plasticity.summary import print_plan
 
     dump, plan, paths = prepare(config)
-    earlier = Records(paths.folder, run_settings(config, plan.layout)).earlier(InputFiles(dump))
+    records = Records(paths.folder, run_settings(config, plan.layout))
+    earlier = Earlier({}, None) if config.overwrite else records.earlier(InputFiles(dump))
     print_plan(dump, plan, paths, estimate(dump, plan, config), earlier, config)
     return 0
 

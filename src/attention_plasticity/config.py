@@ -29,7 +29,7 @@ class RunnerConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     dataset_local_root: str | None = Field(
-        title=_DATA, default=None, description="folder of a dump on this machine"
+        title=_DATA, default=None, min_length=1, description="folder of a dump on this machine"
     )
     model_dir: str | None = Field(
         title=_DATA,
@@ -84,7 +84,7 @@ class RunnerConfig(BaseModel):
     single_example: bool = Field(
         title=_METHOD,
         default=False,
-        description="treat a key file without example_id as one sequence",
+        description="take the keys of a head as one sequence, whatever their example_id",
     )
     max_tokens_per_head: int = Field(
         title=_METHOD,
@@ -123,6 +123,7 @@ class RunnerConfig(BaseModel):
     output_dir: str | None = Field(
         title=_RESULTS,
         default=None,
+        min_length=1,
         description="folder of the run (default: results/<name of the dump>)",
     )
     output_csv: str = Field(
@@ -146,7 +147,7 @@ class RunnerConfig(BaseModel):
     overwrite: bool = Field(
         title=_RESULTS,
         default=False,
-        description="start anew where an earlier run used other settings or data",
+        description="start anew; what an earlier run finished in this folder is discarded",
     )
     dry_run: bool = Field(
         title=_RUN, default=False, description="print what would be done, then stop"

@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from attention_plasticity.config import RunnerConfig, make_config
 from attention_plasticity.progress import TerminalWatcher
 from attention_plasticity.runner import Outcome, run_analysis
-from attention_plasticity.summary import mean_of, print_summary
+from attention_plasticity.summary import console_of_the_command, mean_of, print_summary
 from qk_dump.errors import ConfigError
 from qk_dump.layout import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
@@ -144,4 +143,4 @@ def _print_known_answer(outcome: Outcome, shape: DemoShape) -> None:
         measured = mean_of(members, "ap_last20")
         window = f" (window {shape.window})" if layer == shape.windowed_layer else ""
         table.add_row(f"{layer}{window}", f"{drift:g}", f"{expected:.3f}", f"{measured:.3f}")
-    Console(highlight=False).print(table)
+    console_of_the_command().print(table)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from qk_dump.errors import DumpError
 from qk_dump.layout import Dump, HeadId
@@ -21,35 +23,51 @@ class InputFiles:
 
     def __init__(self, dump: Dump) -> None:
         self._dump = dump
-        self._seen: dict[HeadId, str] = {}
+        self._seen: dict[HeadId, list[_FileState]] = {}
 
     def look_at(self, layer: int, q_head: int, k_head: int) -> str:
         """State of a query head's files and its key head's, as first seen."""
-        heads = (HeadId(layer, q_head, "q"), HeadId(layer, k_head, "k"))
-        for head in heads:
-            if head not in self._seen:
-                self._seen[head] = self._state(head)
-        return " ".join(self._seen[head] for head in heads)
+        return json.dumps([self._first_seen(head) for head in _pair(layer, q_head, k_head)])
 
     def unchanged(self, layer: int, q_head: int, k_head: int) -> bool:
         """Whether those files are still as first seen."""
-        heads = (HeadId(layer, q_head, "q"), HeadId(layer, k_head, "k"))
-        return all(self._state(head) == self._seen[head] for head in heads)
+        return all(
+            self._state(head) == self._first_seen(head) for head in _pair(layer, q_head, k_head)
+        )
 
     def fingerprint(self, heads: Iterable[HeadId]) -> str:
-        """One hash over the files of many heads, to be quoted with the results."""
-        lines = (f"{head.folder} {self._state(head, with_time=False)}\n" for head in heads)
+        """One hash over the files of many heads as first seen, to be quoted with the results."""
+        lines = [
+            f"{head.folder} {state.name} {state.content}\n"
+            for head in heads
+            for state in self._first_seen(head)
+        ]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-    def _state(self, head: HeadId, *, with_time: bool = True) -> str:
+    def _first_seen(self, head: HeadId) -> list[_FileState]:
+        if head not in self._seen:
+            self._seen[head] = self._state(head)
+        return self._seen[head]
+
+    def _state(self, head: HeadId) -> list[_FileState]:
         try:
             files = self._dump.files(head) if head in self._dump.folders else ()
         except DumpError as error:
-            return str(error)
-        return "|".join(f"{path.name} {_file_state(path, with_time)}" for path in files)
+            return [_FileState("", str(error), 0)]
+        return [_file_state(path) for path in files]
 
 
-def _file_state(path: Path, with_time: bool) -> str:
+class _FileState(NamedTuple):
+    name: str
+    content: str  # size and hash of the footer
+    modified: int
+
+
+def _pair(layer: int, q_head: int, k_head: int) -> tuple[HeadId, HeadId]:
+    return HeadId(layer, q_head, "q"), HeadId(layer, k_head, "k")
+
+
+def _file_state(path: Path) -> _FileState:
     try:
         status = path.stat()
         with path.open("rb") as file:
@@ -58,6 +76,6 @@ def _file_state(path: Path, with_time: bool) -> str:
             file.seek(-min(status.st_size, footer_size + 8), os.SEEK_END)
             footer = file.read()
     except OSError as error:
-        return f"unreadable ({error.strerror})"
-    time = f" {status.st_mtime_ns}" if with_time else ""
-    return f"{status.st_size} {hashlib.sha256(footer).hexdigest()[:16]}{time}"
+        return _FileState(path.name, f"unreadable ({error.strerror})", 0)
+    digest = hashlib.sha256(footer).hexdigest()[:16]
+    return _FileState(path.name, f"{status.st_size} {digest}", status.st_mtime_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import shutil
@@ -136,10 +137,15 @@ def refuse_inside_dump(paths: OutputPaths, dump: Dump) -> None:
 def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
     """Move files out of the way that could pass for this run's or would be overwritten by it.
 
-    The tables that the folder's own run.json lists stay, unless `own_too`.
+    Those are files in the place of our tables that the folder's own run did not write, and its
+    tables under other names than ours. With `own_too`, all that it wrote.
     """
-    own = set() if own_too else _listed_tables(paths)
-    present = [path for path in paths.all if path.exists() and path.resolve() not in own]
+    ours = {path.resolve(): path for path in paths.all}
+    listed = {path.resolve(): path for path in _listed_files(paths)}
+    unwanted = {**listed, **ours}
+    if not own_too:
+        unwanted = {key: path for key, path in unwanted.items() if (key in ours) != (key in listed)}
+    present = [path for path in unwanted.values() if path.exists()]
     if not present:
         return None
     number = 1
@@ -155,12 +161,24 @@ def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
     return keep
 
 
-def _listed_tables(paths: OutputPaths) -> set[Path]:
+def _listed_files(paths: OutputPaths) -> list[Path]:
+    """run.json and the tables it lists, as far as they are still what that run wrote."""
     try:
-        names = json.loads(paths.run.read_text(encoding="utf-8"))["tables"].values()
-    except (OSError, ValueError, KeyError, AttributeError):
-        return set()
-    return {(paths.folder / name).resolve() for name in names} | {paths.run.resolve()}
+        run = json.loads(paths.run.read_text(encoding="utf-8"))
+        hashes = run["sha256"]
+        tables = [(paths.folder / name, hashes[kind]) for kind, name in run["tables"].items()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [paths.run, *(path for path, digest in tables if sha256_of(path) == digest)]
+
+
+def sha256_of(path: Path) -> str | None:
+    """Hash of a file's content, None when there is none."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 def write_outputs(paths: OutputPaths, results: Iterable[HeadResult], run: dict[str, Any]) -> None:
@@ -171,13 +189,16 @@ def write_outputs(paths: OutputPaths, results: Iterable[HeadResult], run: dict[s
     finished head has no tables; its run.json says why.
     """
     with ExitStack() as stack:
-        write_through(stack.enter_context(staged(paths.run)), json.dumps(run, indent=2) + "\n")
-        if run["heads"]["analysed"]:
-            _write_tables(stack, paths, results)
+        run_draft = stack.enter_context(staged(paths.run))  # first in, last to be put in place
+        hashes = _write_tables(stack, paths, results) if run["heads"]["analysed"] else {}
+        write_through(run_draft, json.dumps({**run, "sha256": hashes}, indent=2) + "\n")
         paths.run.unlink(missing_ok=True)
 
 
-def _write_tables(stack: ExitStack, paths: OutputPaths, results: Iterable[HeadResult]) -> None:
+def _write_tables(
+    stack: ExitStack, paths: OutputPaths, results: Iterable[HeadResult]
+) -> dict[str, str | None]:
+    """Fill the tables beside their targets and return their hashes."""
     tables = (
         (stack.enter_context(_table(paths.metrics, METRIC_COLUMNS)), _metric_rows),
         (stack.enter_context(_table(paths.buckets, BUCKET_COLUMNS)), _bucket_rows),
@@ -189,6 +210,8 @@ def _write_tables(stack: ExitStack, paths: OutputPaths, results: Iterable[HeadRe
     for (_, file), _ in tables:
         file.flush()
         os.fsync(file.fileno())  # a full disk is noticed here, before any file is exchanged
+    drafts = [Path(file.name) for (_, file), _ in tables]
+    return dict(zip(paths.names(), map(sha256_of, drafts), strict=True))
 
 
 @contextmanager

@@ -104,6 +104,10 @@ class Records:
         record = {"settings": self._digest, "input": inputs.look_at(*head), **asdict(result)}
         write_text(self._path(result.layer, result.q_head), json.dumps(record))
 
+    def drop(self, layer: int, q_head: int) -> None:
+        """Forget a head."""
+        self._path(layer, q_head).unlink()
+
     def load(self, layer: int, q_head: int) -> HeadResult:
         """A recorded head, whole."""
         record = json.loads(self._path(layer, q_head).read_text(encoding="utf-8"))

@@ -35,7 +35,7 @@ from attention_plasticity.records import (
     Records,
     run_settings,
 )
-from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.results import Failure
 from qk_dump.errors import ConfigError
 from qk_dump.hub import locate_dump
 from qk_dump.layout import Dump, HeadId
@@ -104,6 +104,8 @@ def run_analysis(config: RunnerConfig, watcher: Watcher | None = None) -> Outcom
             inputs.look_at(*head)
         done = _take_over(records, inputs, plan, paths, config, watcher)
         failures = _compute(dump, inputs, plan, config, records, done, watcher)
+        failures += _drop_touched(records, inputs, plan, done)
+        failures.sort(key=lambda failure: (failure.layer, failure.q_head))
         heads = [head for head in plan.heads if head in done]
         facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
         write_outputs(paths, (records.load(*head) for head in heads), facts)
@@ -151,7 +153,6 @@ def _compute(
     with closing(run_local(dump.path, groups, config, config.workers)) as outcomes:
         try:
             for outcome in outcomes:
-                outcome = _unless_touched(outcome, inputs)
                 if isinstance(outcome, Failure):
                     failures.append(outcome)
                 else:
@@ -160,15 +161,24 @@ def _compute(
                 watcher.advance(isinstance(outcome, Failure))
         finally:
             watcher.stop()
-    return sorted(failures, key=lambda failure: (failure.layer, failure.q_head))
+    return failures
 
 
-def _unless_touched(outcome: HeadResult | Failure, inputs: InputFiles) -> HeadResult | Failure:
-    """The outcome, or a failure when nobody can say which bytes it was computed from."""
-    head = outcome.layer, outcome.q_head, outcome.k_head
-    if isinstance(outcome, Failure) or inputs.unchanged(*head):
-        return outcome
-    return Failure(*head, "its files changed during the run; run the same command again")
+def _drop_touched(
+    records: Records,
+    inputs: InputFiles,
+    plan: Plan,
+    done: dict[tuple[int, int], Metrics],
+) -> list[Failure]:
+    """Failures of the heads of which nobody can say which bytes they were computed from."""
+    failures = []
+    for layer, q_head, k_head in plan.triples:
+        if (layer, q_head) in done and not inputs.unchanged(layer, q_head, k_head):
+            records.drop(layer, q_head)
+            del done[layer, q_head]
+            reason = "its files changed during the run; run the same command again"
+            failures.append(Failure(layer, q_head, k_head, reason))
+    return failures
 
 
 def _provenance(

@@ -27,7 +27,7 @@ _LEAST_WIDTH = 60  # on a narrower terminal lines wrap, but no digit is cut
 
 def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     """The run in one screen: level, profile, extreme heads, failures, files."""
-    console = console or _console()
+    console = console or console_of_the_command()
     metrics = outcome.metrics
     if metrics:
         _print_level(metrics, console)
@@ -51,13 +51,14 @@ def print_plan(
     config: RunnerConfig,
 ) -> None:
     """What a run would do."""
-    console = _console()
+    console = console_of_the_command()
     _line(console, "Dump", str(dump.path))
     _line(console, "Layout", str(plan.layout))
     heads, keys = count(len(plan.heads), "query head"), count(len(plan.groups), "key head")
     _line(console, "To analyse", f"{heads} of {keys}")
     _line(console, "Not captured", format_heads(plan.not_captured) or "none")
-    _line(console, "Finished", f"{len(earlier.metrics)} heads, by an earlier run in this folder")
+    finished = len(earlier.metrics.keys() & set(plan.heads))
+    _line(console, "Finished", f"{count(finished, 'head')}, by an earlier run in this folder")
     _line(console, "Cells", f"up to {estimate.cells:,} of query bucket × key bucket per head")
     _line(console, "Rows", f"{estimate.rows:,} in the files, {estimate.rows_used:,} used")
     workers = min(config.workers, len(shared_out(list(plan.groups), config.workers)))
@@ -65,12 +66,12 @@ def print_plan(
     _line(
         console,
         "Memory",
-        f"about {each:,.0f} MB per worker, {workers} workers: {workers * each:,.0f} MB",
+        f"about {each:,.0f} MB per worker, {count(workers, 'worker')}: {workers * each:,.0f} MB",
     )
     _line(console, "Output", str(paths.folder))
     for problem in estimate.problems:
         _line(console, "Will fail", problem)
-    if earlier.conflict and not config.overwrite:
+    if earlier.conflict:
         _line(console, "Refused", earlier.conflict)
     console.print("Nothing was computed or written.")
 
@@ -93,7 +94,8 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def _console() -> Console:
+def console_of_the_command() -> Console:
+    """Where a command prints: wide enough for its tables, quiet about a reader who left."""
     detected = Console().width
     return _Console(highlight=False, soft_wrap=True, width=max(detected, _LEAST_WIDTH))
 

@@ -66,6 +66,16 @@ def test_failures_are_a_table_and_total_failure_is_an_error(dump: Path, tmp_path
         file.write_text("spoilt")
     with pytest.raises(ap.ToolkitError, match="no head could be analysed; the first: "):
         ap.analyze_dump(dump, output_dir=str(tmp_path / "none"))
+    with pytest.raises(ap.ToolkitError, match="no head was analysed"):
+        _ = ap.open_run(tmp_path / "none").head_metrics
+
+
+def test_a_table_that_another_run_replaced_is_not_shown(dump: Path, tmp_path: Path) -> None:
+    run = ap.analyze_dump(dump, {"seed": 1}, output_dir=str(tmp_path / "out"))
+    (tmp_path / "out" / "head_metrics.csv").write_text("layer\n1\n")
+    with pytest.raises(ap.ToolkitError, match="no longer what this run wrote"):
+        _ = run.head_metrics
+    assert len(run.bucket_plasticity) > 0
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -45,6 +45,13 @@ def test_a_change_after_the_first_look_is_seen(dump: Path) -> None:
     assert not inputs.unchanged(0, 0, 0)
 
 
+def test_the_fingerprint_is_that_of_the_first_look(dump: Path) -> None:
+    inputs = InputFiles(open_dump(dump))
+    before = inputs.fingerprint(HEADS)
+    make_dump(dump, layers=1, n=60, drift=2.0)
+    assert inputs.fingerprint(HEADS) == before
+
+
 def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
     path = dump / "l00h00q" / "data.parquet"
     path.write_text("x")

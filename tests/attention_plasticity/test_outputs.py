@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,9 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
     weights = pd.read_csv(paths.components)
     sums = weights.groupby(["layer", "q_head"]).weight.sum()
     np.testing.assert_allclose(sums, 1.0, rtol=1e-12)
-    assert json.loads(paths.run.read_text()) == ran(heads=4)
+    run = json.loads(paths.run.read_text())
+    digest = hashlib.sha256(paths.buckets.read_bytes()).hexdigest()
+    assert run["sha256"]["bucket_plasticity"] == digest
 
 
 def test_missing_values_are_written_as_nan(tmp_path: Path) -> None:
@@ -125,13 +128,21 @@ def test_set_aside_numbers_what_it_keeps(tmp_path: Path) -> None:
 
 def test_set_aside_spares_what_the_run_itself_wrote(tmp_path: Path) -> None:
     paths = output_paths(make_config(output_dir=str(tmp_path)), "dump")
-    paths.run.write_text(json.dumps({"tables": {"head_metrics": "head_metrics.csv"}}))
+    digest = hashlib.sha256(b"ours").hexdigest()
+    names = {"head_metrics": "head_metrics.csv", "bucket_plasticity": "old_name.csv"}
+    run = {"tables": names, "sha256": dict.fromkeys(names, digest)}
+    paths.run.write_text(json.dumps(run))
     paths.metrics.write_text("ours")
+    (tmp_path / "old_name.csv").write_text("ours")
     paths.buckets.write_text("someone's")
     keep = set_aside(paths, own_too=False)
     assert keep is not None
-    assert [path.name for path in keep.iterdir()] == ["head_bucket_plasticity.csv"]
+    moved = sorted(path.name for path in keep.iterdir())
+    assert moved == ["head_bucket_plasticity.csv", "old_name.csv"]
     assert paths.metrics.read_text() == "ours"
+    paths.metrics.write_text("replaced by another run")
+    assert set_aside(paths, own_too=False) == tmp_path / "previous-2"
+    assert not paths.metrics.exists()
 
 
 def test_check_writable_leaves_nothing_behind(tmp_path: Path) -> None:

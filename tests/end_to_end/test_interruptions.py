@@ -184,7 +184,9 @@ def test_what_does_not_touch_the_numbers_may_change(dump: Path, tmp_path: Path) 
     again = analyze(*words, "--max_workers", 2, "--output_csv", "other.csv")
     assert again.returncode == 0
     assert "4 of 4 heads were finished earlier" in again.stderr
-    assert (tmp_path / "other.csv").read_bytes() == (tmp_path / TABLES[0]).read_bytes()
+    earlier = tmp_path / "previous-1" / TABLES[0]
+    assert (tmp_path / "other.csv").read_bytes() == earlier.read_bytes()
+    assert not (tmp_path / TABLES[0]).exists()
 
 
 def test_a_repaired_head_is_the_only_one_computed(tmp_path: Path) -> None:
@@ -212,6 +214,17 @@ def test_overwrite_computes_everything_again(dump: Path, tmp_path: Path) -> None
     assert tables(tmp_path) == tables(tmp_path / "previous-1") == before
 
 
+def test_a_table_under_another_name_does_not_stay_behind(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=60)
+    out = tmp_path / "out"
+    words = ("--dataset_local_root", dump, "--output_dir", out)
+    assert analyze(*words).returncode == 0
+    assert analyze(*words, "--seed", 1, "--output_csv", "m.csv", "--overwrite").returncode == 0
+    assert not (out / "head_metrics.csv").exists()
+    assert (out / "previous-1" / "head_metrics.csv").exists()
+    assert (out / "m.csv").exists()
+
+
 def test_tables_with_one_name_in_two_folders_are_all_kept(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, n=60)
     out = tmp_path / "out"
@@ -231,12 +244,16 @@ def test_a_file_that_changes_during_the_run_fails_its_heads(dump: Path, tmp_path
         "analyze", *words, "--max_workers", 1, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     wait_for_records(tmp_path / "out", 1, run)
-    os.utime(changing / "l02h03q" / "data.parquet", (1, 1))
+    for head in ("l00h00q", "l02h01k"):  # one whose head is finished, one whose heads are not
+        os.utime(changing / head / "data.parquet", (1, 1))
     told = run.communicate()[0].decode()
     assert run.returncode == 1
     assert "its files changed during the run" in told
-    assert "l02h03.json" not in records(tmp_path / "out")
-    assert analyze(*words).returncode == 0
+    lost = {"l00h00.json", "l02h02.json", "l02h03.json"}
+    assert not lost & records(tmp_path / "out")
+    again = analyze(*words)
+    assert again.returncode == 0
+    assert "9 of 12 heads were finished earlier" in again.stderr
 
 
 def test_a_full_disk_is_told_and_leaves_earlier_results_whole(
