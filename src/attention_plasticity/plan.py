@@ -60,7 +60,7 @@ class Plan:
     @cached_property
     def heads(self) -> list[tuple[int, int]]:
         """(layer, q_head) of every head to analyse, sorted."""
-        return [(group.layer, q_head) for group in self.groups for q_head in group.q_heads]
+        return [(layer, q_head) for layer, q_head, _ in self.triples]
 
     @cached_property
     def triples(self) -> list[tuple[int, int, int]]:

@@ -168,7 +168,8 @@ class _Collector:
             if chosen is None:
                 place[...] = values
             else:
-                np.take(values, chosen, axis=0, out=place, mode="clip")  # rows are in range
+                widened = values.astype(place.dtype, copy=False)  # an earlier shard may be wider
+                np.take(widened, chosen, axis=0, out=place, mode="clip")  # rows are in range
         self._seen += count
         self._kept += kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -256,23 +257,28 @@ def test_a_file_that_changes_during_the_run_fails_its_heads(dump: Path, tmp_path
     assert "9 of 12 heads were finished earlier" in again.stderr
 
 
+@pytest.mark.parametrize("moment", ["recording a head", "writing the tables"])
 def test_a_full_disk_is_told_and_leaves_earlier_results_whole(
-    small_disk: Path, tmp_path: Path
+    moment: str, small_disk: Path, tmp_path: Path
 ) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=60, d=4)
     out = small_disk / "out"
     words = ("--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
     assert analyze(*words).returncode == 0
     before = tables(out)
-    (out / ".heads" / "l00h01.json").unlink()
+    if moment == "recording a head":
+        (out / ".heads" / "l00h01.json").unlink()
     filler = small_disk / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(b"x" * 512)
     full = analyze(*words)
     assert full.returncode == 1
+    culprit = (
+        r"l00h01\.json|settings\.json" if "head" in moment else r"\.csv|run\.json|settings\.json"
+    )
+    assert re.search(rf"{re.escape(str(out))}\S*({culprit}): cannot be written", full.stderr)
     assert "No space left on device" in full.stderr
-    assert str(out) in full.stderr
     assert "Traceback" not in full.stderr
     assert tables(out) == before
     filler.unlink()

@@ -337,3 +337,17 @@ def test_a_number_beyond_our_integers_is_refused(file: Path, name: str) -> None:
 def test_buckets_are_counted_from_the_footers(file: Path) -> None:
     save(file, 100, group=7, bucket=pa.array(np.arange(100) // 10 + 3))
     assert bucket_count([file]) == 10
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_subsample_of_shards_of_different_float_width_loses_nothing(
+    tmp_path: Path, order: int
+) -> None:
+    wide = vectors_of(40) + 1e-9
+    shards = [
+        save(tmp_path / "narrow.parquet", 40),
+        save(tmp_path / "wide.parquet", 40, vector=pa.array(wide.tolist(), pa.list_(pa.float64()))),
+    ][::order]
+    whole = read(*shards).vectors
+    assert whole.dtype == np.float64
+    np.testing.assert_array_equal(read(*shards, max_rows=30).vectors, whole[subsample(80, 30, 0)])
