@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +103,23 @@ def test_every_config_loads(path: Path) -> None:
 def test_packages_are_typed() -> None:
     for package in ("attention_plasticity", "qk_dump", "qk_sniffer"):
         assert (ROOT / "src" / package / "py.typed").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        ("analyze_head", "layer q_head k_head"),
+        ("fit_multioutput_linear_regressor", "t X"),
+        ("make_pos_rotation", "beta"),
+        ("compute_scalar_position_predictability", "p X beta"),
+        ("sample_key_pairs", "lengths num_pairs max_rel_dist rng"),
+        (
+            "compute_attention_plasticity",
+            "p_q b_q X_q_rot alpha_rot beta_rot resid_var p_k b_k example_ids_k X_k_rot "
+            "num_pairs_per_bucket bucket_window_limits",
+        ),
+    ],
+)
+def test_functions_keep_the_argument_names_their_users_know(function: str, names: str) -> None:
+    parameters = list(inspect.signature(getattr(ap, function)).parameters)
+    assert parameters[: len(names.split())] == names.split()
