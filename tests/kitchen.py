@@ -10,10 +10,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qk_dump.errors import ConfigError
+from qk_dump.flags import add_flags, parse_flags
 from qk_dump.settings import (
     Indices,
-    add_flags,
-    parse_flags,
     settings_from,
 )
 

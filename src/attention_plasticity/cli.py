@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-import io
-import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from attention_plasticity import __version__
-from qk_dump.errors import ConfigError, ToolkitError
+from qk_dump.command_line import command_parser, command_settings, guarded, reader_may_leave
+from qk_dump.errors import ConfigError
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
 
-INTERRUPTED = 130
+_INTERRUPTED = "finished heads are kept, the same command continues the run (without --overwrite)"
+_VERBS_OF_OTHERS = "attention_plasticity.verbs"
+"""Entry points through which other packages add verbs: the analysis never imports the sniffer."""
 
 _ANALYZE_STORY = """\
 Analyse a dump of queries and keys, head by head: how much of a query is predictable from position,
@@ -48,6 +44,7 @@ usage: attention-plasticity <verb> [options]
 
 How flexibly attention heads choose between keys as context grows.
 
+  capture   run a model over texts and keep sampled queries and keys
   analyze   a dump of queries and keys → tables of plasticity, head by head
   demo      make a small dump with known structure and analyse it
 
@@ -58,7 +55,7 @@ How flexibly attention heads choose between keys as context grows.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return _guarded(lambda: _dispatch(words))
+    return guarded(lambda: _dispatch(words), _INTERRUPTED)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -69,34 +66,33 @@ def _dispatch(words: list[str]) -> int:
     if words[0] in ("-V", "--version"):
         print(__version__)
         return 0
-    if words[0] not in verbs:
-        from qk_dump.settings import nearest
+    if words[0] in verbs:
+        return verbs[words[0]](words[1:])
+    return _verb_of_others(words, verbs)
 
-        raise ConfigError(f"{words[0]!r}: unknown verb{nearest(words[0], verbs)}")
-    return verbs[words[0]](words[1:])
+
+def _verb_of_others(words: list[str], own: Iterable[str]) -> int:
+    """Run a verb that another package brings: it takes its words and returns an exit code."""
+    from importlib.metadata import entry_points
+
+    others = entry_points(group=_VERBS_OF_OTHERS)
+    if words[0] in others.names:
+        return int(others[words[0]].load()(words[1:]))
+    from qk_dump.settings import nearest
+
+    raise ConfigError(f"{words[0]!r}: unknown verb{nearest(words[0], [*own, *others.names])}")
 
 
 def analyze() -> int:
     """`python analyze.py`, the entry point the seeds name."""
-    return _guarded(lambda: _analyze(sys.argv[1:], "python analyze.py"))
+    return guarded(lambda: _analyze(sys.argv[1:], "python analyze.py"), _INTERRUPTED)
 
 
 def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze") -> int:
     from attention_plasticity.config import RunnerConfig
-    from qk_dump.files import user_path
-    from qk_dump.settings import add_flags, parse_flags, settings_from
 
-    parser = _parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
-    parser.add_argument("--config", metavar="FILE", help="YAML file with any of the fields below")
-    add_flags(parser, RunnerConfig)
-    flags = parse_flags(parser, words)
-    path = flags.pop("config", None)
-    config = settings_from(
-        RunnerConfig,
-        yaml_path=user_path(path) if path is not None else None,
-        section="analysis",
-        flags=flags,
-    )
+    parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
+    config = command_settings(parser, RunnerConfig, words, section="analysis")
     if config.dry_run:
         return _dry_run(config)
     from attention_plasticity.progress import TerminalWatcher
@@ -104,7 +100,7 @@ def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze"
     from attention_plasticity.summary import print_summary
 
     outcome = run_analysis(config, TerminalWatcher())
-    with _reader_may_leave():
+    with reader_may_leave():
         print_summary(outcome)
     return outcome.exit_code
 
@@ -125,9 +121,9 @@ def _dry_run(config: RunnerConfig) -> int:
 
 def _demo(words: Sequence[str]) -> int:
     from qk_dump.files import user_path
-    from qk_dump.settings import parse_flags
+    from qk_dump.flags import parse_flags
 
-    parser = _parser(
+    parser = command_parser(
         "attention-plasticity demo", "Make a small dump and analyse it.", _DEMO_EXAMPLES
     )
     parser.add_argument(
@@ -137,75 +133,3 @@ def _demo(words: Sequence[str]) -> int:
     from attention_plasticity.demo import run_demo
 
     return run_demo(folder)
-
-
-def _parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:
-    from qk_dump.settings import FlagParser
-
-    return FlagParser(
-        prog=program,
-        usage=f"{program} [--FIELD VALUE …]",
-        description=description,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-
-
-def _guarded(verb: Callable[[], int]) -> int:
-    """Run a verb; a person's mistake is one line, an interruption is 130, neither a traceback."""
-    _make_streams_safe()
-    try:
-        with _reader_may_leave(), _polite_termination():
-            return verb()
-        return 0  # the reader left before the end
-    except ToolkitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print(
-            "interrupted; finished heads are kept, the same command continues the run "
-            "(without --overwrite)",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-
-
-def _make_streams_safe() -> None:
-    """A closed stream swallows output; one that lacks a character shows '?' instead."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-@contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """Let the reader of our output go away (`| head`) without a word or a changed exit code."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextmanager
-def _polite_termination() -> Iterator[None]:
-    """End on SIGTERM as on Ctrl-C, workers stopped and cursor shown, with the signal's own code."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,23 +1,23 @@
 """Settings of a command: declared once as a pydantic model, filled from flags and YAML.
 
-Flag > YAML > default. A field's type, default, check and help live in its declaration; the flags
-and every message are made from it. Both stages of the toolkit use this file.
+Flag > YAML > default, field by field. A field's type, default, check and help live in its
+declaration; the flags and every message are made from it. A field that is itself a model is a
+section: a mapping in YAML, `section.field` in flags and messages. Both stages use this file.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
+import os
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, NonNegativeInt, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from qk_dump.errors import ConfigError
 
@@ -55,67 +55,65 @@ def settings_from(
     flags: Mapping[str, str] | None = None,
 ) -> Settings:
     """Build the settings from a YAML file (flat, or under `section`) and flags given as text."""
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    if yaml_path is not None:
-        for key, value in _load_yaml(yaml_path, section).items():
-            _refuse_unknown(model, key, f"{yaml_path}: {key}")
-            values[key] = value
-            sources[key] = f"{yaml_path}: {key}"
-    for key, text in (flags or {}).items():
-        values[key] = _from_text(model.model_fields[key], text)
-        sources[key] = f"--{key}"
-    return validated(model, values, sources)
+    given = flags or {}
+    values = _load_yaml(yaml_path, section) if yaml_path is not None else {}
+    fields = fields_of(model)
+    for name in sorted(given):  # a section's own flag comes before the flags inside it
+        if name not in fields:
+            raise ConfigError(f"--{name}: unknown flag{nearest(name, fields, '--')}")
+        _place(values, name.split("."), _from_text(fields[name], given[name], name))
+
+    def told(name: str) -> str:
+        in_file = yaml_path is not None and name not in given
+        return f"{yaml_path}: {name}" if in_file else f"--{name}"
+
+    return validated(model, values, told)
 
 
 def validated(
-    model: type[Settings], values: Mapping[str, Any], sources: Mapping[str, str] | None = None
+    model: type[Settings], values: Mapping[str, Any], told: Callable[[str], str] = str
 ) -> Settings:
-    """Check values strictly (a text is no number) and tell the first breach in one line."""
-    sources = sources or {}
-    for key in values:
-        _refuse_unknown(model, key, sources.get(key, key))
+    """Check values strictly (a text is no number) and tell the first breach in one line.
+
+    `told` says where a field was given, so that a message begins with its file or its flag.
+    """
+    shaped = _shaped(model, values, fields_of(model), told)
     try:
-        return model.model_validate(dict(values), strict=True)
+        return model.model_validate(shaped, strict=True)
     except ValidationError as error:
-        problem = error.errors()[0]
-        if not problem["loc"]:  # a check over several fields, which names the first of them
-            key, _, rest = _plain(problem["msg"]).partition(": ")
-            raise ConfigError(f"{sources.get(key, key)}: {rest}") from error
-        key = str(problem["loc"][0])
-        expected = describe(model.model_fields[key])
-        raise ConfigError(
-            f"{sources.get(key, key)}: expected {expected}, got {_as_yaml(values[key])}"
-        ) from error
+        raise ConfigError(_breach(error, shaped, fields_of(model), told)) from error
 
 
-def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
-    """Give the parser one flag per field, with the field's own help, below its title."""
-    groups: dict[str | None, argparse._ArgumentGroup] = {}
+def fields_of(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """Every field by its dotted name, each section just before what it holds."""
+    found: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
-        if field.title not in groups:
-            groups[field.title] = parser.add_argument_group(field.title)
-        options: dict[str, Any] = {"help": _help(field), "metavar": _metavar(field)}
-        if _base_type(field) is bool:
-            options |= {"nargs": "?", "const": "true"}
-        groups[field.title].add_argument(f"--{name}", default=argparse.SUPPRESS, **options)
+        found[prefix + name] = field
+        section = section_of(field)
+        if section is not None:
+            found |= fields_of(section, f"{prefix}{name}.")
+    return found
 
 
-def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
-    """Parse, taking dashes and underscores alike, and name the nearest flag when one is unknown."""
-    known, unknown = parser.parse_known_args([_underscored(word) for word in arguments])
-    for word in unknown:
-        if word.startswith("--"):
-            name = word[2:].partition("=")[0]
-            names = [flag[2:] for flag in parser._option_string_actions if flag.startswith("--")]
-            raise ConfigError(f"--{name}: unknown flag{nearest(name, names, '--')}")
-        raise ConfigError(f"{word!r}: unexpected argument; put its flag before it, --flag {word}")
-    return dict(vars(known))
+def section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of a field that is a section, None for any other field."""
+    base = base_type(field)
+    return base if isinstance(base, type) and issubclass(base, BaseModel) else None
+
+
+def base_type(field: FieldInfo) -> Any:
+    """A field's type without `| None` and without its checks."""
+    annotation = field.annotation
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return annotation
 
 
 def describe(field: FieldInfo) -> str:
     """What a field accepts, in words: 'an integer of at least 1'."""
-    base = _base_type(field)
+    base = base_type(field)
     if get_origin(base) is Literal:
         return "one of " + ", ".join(str(choice) for choice in get_args(base))
     if base is bool:
@@ -124,7 +122,101 @@ def describe(field: FieldInfo) -> str:
         return "text"
     if get_origin(base) is list:
         return "a list of integers such as 0-3,8"
+    if get_origin(base) is dict:
+        return "a mapping such as {name: value}"
     return ("an integer" if base is int else "a number") + _bounds(field)
+
+
+def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """A hint to append to 'unknown …': the closest known name, or where to find them all.
+
+    The same name in another section is closer than any other name.
+    """
+    wanted, known = name.replace("-", "_"), list(names)
+    close = [other for other in known if _own_name(other) == _own_name(wanted)]
+    close = close or difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
+    if not close:
+        return "; --help lists them all"
+    return f"; did you mean {' or '.join(prefix + other for other in close)}?"
+
+
+def _own_name(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def _shaped(
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    fields: Mapping[str, FieldInfo],
+    told: Callable[[str], str],
+    prefix: str = "",
+) -> dict[str, Any]:
+    """The values with a mapping for every section; refuses names and sections that are none."""
+    shaped = {_plain(str(key)): _text_of_path(value) for key, value in values.items()}
+    for key in shaped:
+        if key not in model.model_fields:
+            hint = _suggestion(key, model, fields)
+            raise ConfigError(f"{told(prefix + key)}: unknown field{hint}")
+    for name, field in model.model_fields.items():
+        section = section_of(field)
+        if section is None or (name not in shaped and not field.is_required()):
+            continue
+        inner = shaped.get(name)
+        if isinstance(inner, section) or (inner is None and field.default is None):
+            continue
+        if inner is not None and not isinstance(inner, Mapping):
+            source = told(prefix + name)
+            raise ConfigError(f"{source}: expected name: value lines, got {_as_yaml(inner)}")
+        shaped[name] = _shaped(section, inner or {}, fields, told, f"{prefix}{name}.")
+    return shaped
+
+
+def _text_of_path(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _suggestion(key: str, model: type[BaseModel], fields: Iterable[str]) -> str:
+    name = key.replace("-", "_")
+    if name not in model.model_fields:
+        elsewhere = [other for other in fields if _own_name(other) == name]
+        if elsewhere:
+            return nearest(name, elsewhere)
+    return nearest(name, model.model_fields)
+
+
+def _breach(
+    error: ValidationError,
+    values: Mapping[str, Any],
+    fields: Mapping[str, FieldInfo],
+    told: Callable[[str], str],
+) -> str:
+    """The first problem of a validation, by the dotted name of its field."""
+    problem = error.errors()[0]
+    path: list[str] = []
+    value: Any = values
+    for part in problem["loc"]:
+        path.append(str(part))
+        field = fields[".".join(path)]
+        if problem["type"] == "missing" and len(path) == len(problem["loc"]):
+            why = f" ({field.description})" if field.description else ""
+            return f"{told('.'.join(path))}: is required{why}"
+        value = value[part]
+        if section_of(field) is None:
+            return f"{told('.'.join(path))}: expected {describe(field)}, got {_as_yaml(value)}"
+    # a check over several fields of a section, which names the first of them
+    key, _, rest = _plain(problem["msg"]).partition(": ")
+    return f"{told('.'.join([*path, key]))}: {rest}"
+
+
+def _place(values: dict[str, Any], path: Sequence[str], value: object) -> None:
+    """Put a flag's value into its section; what should be one and is not is refused later."""
+    for name in path[:-1]:
+        inner = values.get(name)
+        if inner is not None and not isinstance(inner, dict):
+            return
+        values[name] = dict(inner or {})
+        values = values[name]
+    values[path[-1]] = value
 
 
 def _bounds(field: FieldInfo) -> str:
@@ -138,34 +230,9 @@ def _bounds(field: FieldInfo) -> str:
     return " " + " and ".join(found) if found else ""
 
 
-def _base_type(field: FieldInfo) -> Any:
-    annotation = field.annotation
-    if get_origin(annotation) in (Union, types.UnionType):
-        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
-    if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    return annotation
-
-
-def _metavar(field: FieldInfo) -> str:
-    base = _base_type(field)
-    if get_origin(base) is Literal:
-        return "|".join(str(choice) for choice in get_args(base))
-    if get_origin(base) is list:
-        return "LIST"
-    return {bool: "true|false", int: "N", float: "X"}.get(base, "TEXT")
-
-
-def _help(field: FieldInfo) -> str:
-    text = (field.description or "").replace("%", "%%")
-    if field.default in (None, PydanticUndefined) or field.default is False:
-        return text
-    return f"{text} [{field.default}]"
-
-
-def _from_text(field: FieldInfo, text: str) -> object:
+def _from_text(field: FieldInfo, text: str, name: str) -> object:
     """Read a flag's text as its field's type; what does not fit stays text and is refused later."""
-    base = _base_type(field)
+    base = base_type(field)
     if text.lower() in ("none", "null") and field.default is None:
         return None
     if base is bool:
@@ -177,15 +244,12 @@ def _from_text(field: FieldInfo, text: str) -> object:
             return base(text)
         except ValueError:
             return text
+    if get_origin(base) is dict:
+        try:
+            return yaml.load(text, _StrictLoader)  # noqa: S506
+        except (yaml.YAMLError, TypeError, ValueError) as error:
+            raise ConfigError(f"--{name}: is not valid YAML: {_yaml_problem(error)}") from error
     return text
-
-
-class FlagParser(argparse.ArgumentParser):
-    """A parser whose complaints are one line and end like every other usage error."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage and leaving."""
-        raise ConfigError(message.removeprefix("argument "))
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -228,7 +292,7 @@ def _load_yaml(path: Path, section: str | None) -> dict[str, Any]:
         content = {} if content[section] is None else content[section]
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected 'name: value' lines, got {type(content).__name__}")
-    return {_plain(str(key)): value for key, value in content.items()}
+    return content
 
 
 def _yaml_problem(error: Exception) -> str:
@@ -244,24 +308,6 @@ def _as_yaml(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return repr(value)
-
-
-def _refuse_unknown(model: type[BaseModel], key: str, source: str) -> None:
-    if key not in model.model_fields:
-        raise ConfigError(f"{source}: unknown field{nearest(key, model.model_fields)}")
-
-
-def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """A hint to append to 'unknown …': the closest known name, or where to find them all."""
-    close = difflib.get_close_matches(name.replace("-", "_"), list(names), n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{close[0]}?" if close else "; --help lists them all"
-
-
-def _underscored(word: str) -> str:
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"
 
 
 def _plain(message: str) -> str:

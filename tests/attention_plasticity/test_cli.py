@@ -42,8 +42,8 @@ def test_the_bare_command_lists_the_verbs(
 ) -> None:
     assert main(words) == (0 if words else 2)
     text = capsys.readouterr().out
-    assert "analyze" in text
-    assert "demo" in text
+    for verb in ("capture", "analyze", "demo"):
+        assert f"\n  {verb} " in text
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +57,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "told"),
     [
         (["analyse"], "'analyse': unknown verb; did you mean analyze?"),
+        (["captur"], "'captur': unknown verb; did you mean capture?"),
         (["analyze", "--sead", "1"], "--sead: unknown flag; did you mean --seed?"),
         (["analyze", "--seed", "x"], "--seed: expected an integer of at least 0, got 'x'"),
         (["analyze", "--seed"], "--seed: expected one argument"),

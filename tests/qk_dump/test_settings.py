@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchen import Kitchen, flag_refusal, from_flags, from_yaml, parser, saved, yaml_refusal
+from kitchen import Kitchen, flag_refusal, from_flags, from_yaml, saved, yaml_refusal
 from qk_dump.settings import (
     parse_indices,
     settings_from,
@@ -67,80 +67,6 @@ def test_an_unknown_field_under_the_section_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["menu: 3\n", "menu: [cooks]\n"])
 def test_a_section_that_holds_no_fields_is_refused(tmp_path: Path, text: str) -> None:
     assert "expected 'name: value' lines" in yaml_refusal(tmp_path, text, section="menu")
-
-
-# flags
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--open_late", "--cooks", "3"),
-        ("--open-late", "--cooks", "3"),
-        ("--open-late=true", "--cooks=3"),
-        ("--open_late", "true", "--cooks", "3"),
-        ("--cooks", "3", "--open_late", "YES"),
-        ("--open_late", "1", "--cooks", "3"),
-    ],
-    ids=" ".join,
-)
-def test_flags_are_taken_in_every_spelling(words: tuple[str, ...]) -> None:
-    assert from_flags(*words) == Kitchen(open_late=True, cooks=3)
-
-
-@pytest.mark.parametrize("text", ["false", "False", "no", "0"])
-def test_a_switch_can_be_turned_off(tmp_path: Path, text: str) -> None:
-    path = saved(tmp_path, "open_late: true")
-    assert from_flags("--open-late", text, yaml_path=path).open_late is False
-
-
-@pytest.mark.parametrize("words", [("--name=a-b=c-d",), ("--name", "a-b=c-d")])
-def test_dashes_in_a_value_stay(words: tuple[str, ...]) -> None:
-    assert from_flags(*words).name == "a-b=c-d"
-
-
-def test_the_last_of_a_repeated_flag_counts() -> None:
-    assert from_flags("--cooks", "3", "--cooks", "4").cooks == 4
-
-
-@pytest.mark.parametrize("text", ["none", "None", "NULL"])
-def test_none_means_no_value_only_where_that_is_the_default(text: str) -> None:
-    kitchen = from_flags("--cellar", text, "--seats", text, "--name", text)
-    assert kitchen.cellar is None
-    assert kitchen.seats is None
-    assert kitchen.name == text
-
-
-def test_none_is_no_number() -> None:
-    assert flag_refusal("--cooks", "none").startswith("--cooks: expected an integer")
-
-
-def test_an_unknown_flag_names_the_nearest() -> None:
-    assert (
-        flag_refusal("--open-lat", "true") == "--open_lat: unknown flag; did you mean --open_late?"
-    )
-    assert flag_refusal("--coks=3") == "--coks: unknown flag; did you mean --cooks?"
-
-
-def test_a_flag_like_none_of_ours_points_to_the_help() -> None:
-    assert flag_refusal("--zzzzzz") == "--zzzzzz: unknown flag; --help lists them all"
-
-
-def test_the_beginning_of_a_flag_is_not_the_flag() -> None:
-    assert "unknown flag" in flag_refusal("--cook", "3")
-
-
-def test_a_value_without_a_flag_is_refused() -> None:
-    assert flag_refusal("cooks", "--heat", "0.1").startswith("'cooks': unexpected argument")
-
-
-def test_the_help_tells_every_field_with_its_default() -> None:
-    text = " ".join(parser().format_help().split())
-    for name, field in Kitchen.model_fields.items():
-        assert f"--{name}" in text
-        assert (field.description or "?") in text
-    assert "people at the stove [2]" in text
-    assert "plain|rich" in text
 
 
 # indices
