@@ -1,12 +1,14 @@
 """`dump.json`: what a capture says about itself, so that no config has to repeat it.
 
 Reading a dump never requires the manifest. When it is there, the head layout and the bucket
-geometry come from it.
+geometry come from it, and a later capture knows from its plan whether it would make the same dump.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,15 +33,19 @@ class DumpManifest(BaseModel):
     num_q_heads: int | None = Field(default=None, ge=1)
     num_k_heads: int | None = Field(default=None, ge=1)
     head_dim: int | None = Field(default=None, ge=1)
+    num_examples: int | None = Field(default=None, ge=0)
     layer_types: list[str] | None = None
+    layers: list[dict[str, Any]] | None = None
     rope_parameters: dict[str, Any] | None = None
     attention_scale: float | None = None
     bucket_type: Literal["uniform", "log"] | None = None
     min_bucket_size: int | None = Field(default=None, ge=1)
     sampler: dict[str, Any] | None = None
+    pre_rope: bool | None = None
     dtype: str | None = None
     versions: dict[str, str] | None = None
     seed: int | None = None
+    capture: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _heads_divide(self) -> DumpManifest:
@@ -78,4 +84,70 @@ def read_manifest(path: Path) -> DumpManifest | None:
 def write_manifest(folder: Path, manifest: DumpManifest) -> None:
     """Write `dump.json` into a dump's folder, fields without a value left out."""
     facts = manifest.model_dump(exclude_none=True)
-    write_text(folder / MANIFEST_NAME, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    write_text(folder / MANIFEST_NAME, json_text(facts))
+
+
+def json_text(content: object) -> str:
+    """JSON for people to read. What UTF-8 cannot hold, as in odd file names, stays escaped."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def read_plan(path: Path) -> dict[str, Any] | None:
+    """The plan of a capture that is under way, or None when there is none."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error}). Choose another output.data_root, or add "
+            "--overwrite to start anew."
+        ) from error
+
+
+def plan_difference(then: Any, now: Any, *, besides: str | None = None) -> str | None:
+    """The first field in which two plans differ, with both values; None when they are equal.
+
+    The field `besides` may differ.
+    """
+    if besides is not None:
+        then, now = ({k: v for k, v in plan.items() if k != besides} for plan in (then, now))
+    return _difference(then, now, ())
+
+
+_ABSENT = object()
+_LONGEST_SHOWN = 80
+
+
+def _difference(then: object, now: object, where: tuple[str, ...]) -> str | None:
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        for key in {**now, **then}:
+            inside = (*where, str(key))
+            found = _difference(then.get(key, _ABSENT), now.get(key, _ABSENT), inside)
+            if found is not None:
+                return found
+        return None
+    shown_then, shown_now = _shown(then), _shown(now)
+    if shown_then == shown_now:
+        return None
+    if len(shown_then) > _LONGEST_SHOWN or len(shown_now) > _LONGEST_SHOWN:
+        shown_then, shown_now = _around_difference(shown_then, shown_now)
+    return f"{'.'.join(where)} ({shown_then} then, {shown_now} now)"
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _around_difference(then: str, now: str) -> tuple[str, str]:
+    """Two long texts, cut to where they begin to differ."""
+    pairs = zip(then, now, strict=False)
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    start = max(0, alike - _LONGEST_SHOWN // 2)
+    end = start + _LONGEST_SHOWN
+    shown_then, shown_now = (
+        ("…" if start else "") + text[start:end] + ("…" if len(text) > end else "")
+        for text in (then, now)
+    )
+    return shown_then, shown_now

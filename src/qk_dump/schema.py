@@ -12,12 +12,13 @@ import pyarrow.types as kinds
 
 from qk_dump.errors import DumpError
 
-BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW = (
+BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN = (
     "bucket",
     "example_id",
     "position",
     "vector",
     "sliding_window",
+    "token_str",
 )
 
 _FLOATS: dict[pa.DataType, type[np.floating[Any]]] = {
@@ -27,17 +28,20 @@ _FLOATS: dict[pa.DataType, type[np.floating[Any]]] = {
 }
 
 
-def written_schema(width: int, vector_type: pa.DataType) -> pa.Schema:
-    """The schema we write: int32 columns and one fixed-size list of floats per row."""
-    return pa.schema(
-        [
-            (BUCKET, pa.int32()),
-            (EXAMPLE, pa.int32()),
-            (POSITION, pa.int32()),
-            (VECTOR, pa.list_(vector_type, width)),
-            (WINDOW, pa.int32()),
-        ]
-    )
+def written_schema(
+    width: int, vector_type: pa.DataType, *, token_strings: bool = False
+) -> pa.Schema:
+    """The schema we write: int32 columns, one fixed-size list of floats, the token when asked."""
+    columns = [
+        (BUCKET, pa.int32()),
+        (EXAMPLE, pa.int32()),
+        (POSITION, pa.int32()),
+        (VECTOR, pa.list_(vector_type, width)),
+        (WINDOW, pa.int32()),
+    ]
+    if token_strings:
+        columns.append((TOKEN, pa.string()))
+    return pa.schema(columns)
 
 
 def check_columns(schema: pa.Schema, path: Path, *, need_example_id: bool) -> None:

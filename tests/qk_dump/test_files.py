@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from qk_dump.errors import OutputError
-from qk_dump.files import staged, write_text
+from qk_dump.files import (
+    is_locked,
+    remove_drafts,
+    remove_turn,
+    staged,
+    staged_folder,
+    sync_folder,
+    try_lock,
+    turn_in,
+    write_text,
+)
 
 
 def refusal(target: Path, text: str = "new") -> str:
@@ -119,3 +132,96 @@ def test_a_full_disk_leaves_the_old_file_and_says_so(small_disk: Path) -> None:
     assert list(small_disk.iterdir()) == [target]
     write_text(target, "y" * 10_000)
     assert target.read_text() == "y" * 10_000
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    target = tmp_path / "segment"
+    with staged_folder(target) as draft:
+        (draft / "a.txt").write_text("x")
+        assert not target.exists()
+        assert draft.name.startswith(".")
+    assert (target / "a.txt").read_text() == "x"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
+def test_a_failure_leaves_nothing_of_a_folder(tmp_path: Path, error: type[BaseException]) -> None:
+    def fail_halfway() -> None:
+        with staged_folder(tmp_path / "segment") as draft:
+            (draft / "a.txt").write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        fail_halfway()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drafts_of_killed_processes_are_removed_for_one_target(tmp_path: Path) -> None:
+    for name in (".a.txt.part-1", ".a.txt.part-23", ".b.txt.part-1", "a.txt"):
+        (tmp_path / name).write_text("x")
+    remove_drafts(tmp_path / "a.txt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.txt.part-1", "a.txt"]
+    remove_drafts(tmp_path / "nowhere" / "a.txt")
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
+def test_a_folder_that_cannot_be_synced_matters_only_when_it_should(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    if code == errno.EINVAL:
+        sync_folder(tmp_path)
+    else:
+        with pytest.raises(OSError, match="Input/output"):
+            sync_folder(tmp_path)
+
+
+def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
+    lock = try_lock(tmp_path / "a.lock")
+    assert lock is not None
+    assert try_lock(tmp_path / "a.lock") is None
+    assert is_locked(tmp_path / "a.lock")
+    lock.release()
+    assert not is_locked(tmp_path / "a.lock")
+
+
+def test_turns_are_taken_one_after_another_even_when_the_folder_goes(tmp_path: Path) -> None:
+    """Four at once add and remove; two inside together, or a lost file, would show."""
+    folder = tmp_path / "shared"
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            with turn_in(folder):
+                inside.append(number)
+                most.append(len(inside))
+                (folder / "mine").touch(exist_ok=False)
+                time.sleep(0.001)
+                inside.remove(number)
+                remove_turn(folder)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 20
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", ["file", "link", "file/sub", "/proc/nowhere/sub"])
+def test_a_turn_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError, match=place.removesuffix("/sub")), turn_in(tmp_path / place):
+        pass
+
+
+def test_a_turn_makes_the_folder_and_leaves_it(tmp_path: Path) -> None:
+    with turn_in(tmp_path / "a" / "b"):
+        assert is_locked(tmp_path / "a" / "b" / "turn.lock")
+    assert (tmp_path / "a" / "b").is_dir()

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from qk_dump.errors import ConfigError
-from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
+from qk_dump.manifest import (
+    MANIFEST_NAME,
+    DumpManifest,
+    plan_difference,
+    read_manifest,
+    read_plan,
+    write_manifest,
+)
 
 FULL = DumpManifest(
     model="HuggingFaceTB/SmolLM2-135M",
@@ -26,6 +33,10 @@ FULL = DumpManifest(
     dtype="float32",
     versions={"torch": "2.9"},
     seed=7,
+    num_examples=12,
+    layers=[{"layer": 0, "window": None}],
+    pre_rope=False,
+    capture={"model": {"name": "a", "revision": None}},
 )
 
 
@@ -115,6 +126,10 @@ def test_a_folder_in_its_place_is_refused(tmp_path: Path) -> None:
         ("min_bucket_size", 0),
         ("versions", {"torch": 2}),
         ("seed", "zero"),
+        ("num_examples", -1),
+        ("layers", {"0": {}}),
+        ("pre_rope", "no"),
+        ("capture", "all"),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_field_named(
@@ -133,3 +148,58 @@ def test_json_that_is_no_object_is_refused(tmp_path: Path, content: object) -> N
 def test_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
     message = refusal(written(tmp_path, '{"num_q_heads": 9, "num_k_heads": 2}'))
     assert "num_q_heads 9 is not a multiple of num_k_heads 2" in message
+
+
+def test_a_name_that_utf8_cannot_hold_survives(tmp_path: Path) -> None:
+    manifest = DumpManifest(model="caf\udce9 é", capture={"path": "\udc80"})
+    write_manifest(tmp_path, manifest)
+    assert "é" in (tmp_path / MANIFEST_NAME).read_text(encoding="utf-8")
+    assert read_manifest(tmp_path / MANIFEST_NAME) == manifest
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ({"a": 1}, {"a": 1}, None),
+        ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 2]}}, None),
+        ({"a": float("nan")}, {"a": float("nan")}, None),
+        ({"a": {"x": 1, "y": 2}}, {"a": {"y": 2, "x": 1}}, None),
+        ({"a": 1}, {"a": 2}, "a (1 then, 2 now)"),
+        ({"a": 1}, {"a": 1.0}, "a (1 then, 1.0 now)"),
+        ({"a": {"b": {"c": "x"}}}, {"a": {"b": {"c": None}}}, 'a.b.c ("x" then, null now)'),
+        ({"a": 1}, {}, "a (1 then, absent now)"),
+        ({}, {"a": "absent"}, 'a (absent then, "absent" now)'),
+        ({"a": {}}, {"a": {"b": 1}}, "a.b (absent then, 1 now)"),
+        ({"a": {"b": 1}}, {"a": 1}, 'a ({"b": 1} then, 1 now)'),
+        ({"a": [1, 2]}, {"a": [1, 3]}, "a ([1, 2] then, [1, 3] now)"),
+        ({"a": 1, "b": 2}, {"b": 3, "a": 4}, "b (2 then, 3 now)"),
+    ],
+)
+def test_the_first_difference_of_two_plans_is_told(
+    then: object, now: object, told: str | None
+) -> None:
+    assert plan_difference(then, now) == told
+
+
+def test_long_values_are_cut_to_where_they_differ() -> None:
+    told = plan_difference({"a": [*range(1000)]}, {"a": [*range(999), -1]})
+    assert told is not None
+    assert "999] then" in told
+    assert "-1] now" in told
+    assert len(told) < 250
+
+
+def test_a_field_may_be_left_out_of_the_comparison() -> None:
+    then, now = {"a": 1, "versions": {"x": 1}}, {"a": 1}
+    assert plan_difference(then, now) is not None
+    assert plan_difference(then, now, besides="versions") is None
+
+
+def test_a_plan_is_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert read_plan(path) is None
+    path.write_text('{"a": 1}')
+    assert read_plan(path) == {"a": 1}
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="--overwrite"):
+        read_plan(path)

@@ -57,6 +57,12 @@ def test_the_written_schema_is_the_contract() -> None:
     )
 
 
+def test_token_strings_are_one_more_column() -> None:
+    schema = written_schema(4, pa.float32(), token_strings=True)
+    assert schema.names == [*GOOD.names, "token_str"]
+    assert schema.field("token_str").type == pa.string()
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [(name, kind) for name in ("bucket", "example_id", "position") for kind in INTEGERS]

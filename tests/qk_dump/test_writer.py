@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dumps import head_rows
+from qk_dump import writer
 from qk_dump.errors import OutputError
 from qk_dump.layout import HeadId
 from qk_dump.reader import read_head
 from qk_dump.schema import written_schema
-from qk_dump.writer import write_head
+from qk_dump.writer import HeadWriter, in_example_order, write_head
 
 HEAD = HeadId(3, 7, "k")
 
@@ -115,3 +120,81 @@ def test_a_full_disk_leaves_the_head_as_it_was(small_disk: Path) -> None:
     assert str(path) in str(caught.value)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_token_strings_are_written_when_given(tmp_path: Path) -> None:
+    tokens = ["a", "é", "", "\n", "▁x"]
+    path = write_head(tmp_path, HEAD, **rows(n=5), token_str=tokens)
+    table = pq.read_table(path)
+    assert table.schema.equals(written_schema(8, pa.float32(), token_strings=True))
+    assert table["token_str"].to_pylist() == tokens
+    assert len(read_head([path], max_rows=9, seed=0, with_examples=True)) == 5
+
+
+def test_row_groups_are_of_one_size(tmp_path: Path) -> None:
+    path = write_head(tmp_path, HEAD, **rows(n=40_000, d=2))
+    metadata = pq.read_metadata(path)
+    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    assert sizes == [16_384, 16_384, 7_232]
+
+
+def head_table(n: int) -> pa.Table:
+    ids = pa.array(np.arange(n) // 3, pa.int32())
+    vectors = pa.array(np.random.default_rng(0).standard_normal(2 * n).astype(np.float32))
+    columns = [ids, ids, ids, pa.FixedSizeListArray.from_arrays(vectors, 2)]
+    columns += [pa.nulls(n, pa.int32()), pa.array([f"t{i}" for i in range(n)])]
+    return pa.table(columns, schema=written_schema(2, pa.float32(), token_strings=True))
+
+
+@settings(deadline=None)
+@given(n=st.integers(0, 60), cuts=st.lists(st.integers(0, 60)), group=st.integers(1, 20))
+def test_where_rows_are_cut_does_not_show_in_the_file(
+    tmp_path_factory: pytest.TempPathFactory, n: int, cuts: list[int], group: int
+) -> None:
+    table = head_table(n)
+    place = tmp_path_factory.mktemp("head")
+    ends = sorted({0, n, *(cut for cut in cuts if cut < n)})
+    with mock.patch.object(writer, "ROWS_PER_GROUP", group), mock.patch("os.fsync"):
+        with HeadWriter(place / "whole.parquet", table.schema) as whole:
+            whole.write(table)
+        with HeadWriter(place / "cut.parquet", table.schema) as pieces:
+            for start, end in pairwise(ends):
+                pieces.write(table.slice(start, end - start))
+    assert (place / "cut.parquet").read_bytes() == (place / "whole.parquet").read_bytes()
+    assert pq.read_table(place / "cut.parquet").equals(table)
+
+
+def test_a_failure_between_rows_leaves_no_file(tmp_path: Path) -> None:
+    table = head_table(5)
+
+    def fail_halfway() -> None:
+        with HeadWriter(tmp_path / "data.parquet", table.schema) as pieces:
+            pieces.write(table)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_halfway()
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(parts=st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=8), min_size=1, max_size=8))
+def test_pieces_are_put_in_order_of_example_and_no_row_is_held_longer_than_needed(
+    parts: list[list[int]],
+) -> None:
+    parts.sort(key=min)
+    limits = [min(part) for part in parts[1:]] + [None]
+    rows = [[(example, (i, j)) for j, example in enumerate(part)] for i, part in enumerate(parts)]
+    tables = [
+        pa.table({"example_id": pa.array(part, pa.int32()), "row": [str(row) for _, row in named]})
+        for part, named in zip(parts, rows, strict=True)
+    ]
+
+    passed: list[str] = []
+    ready = in_example_order(iter(zip(tables, limits, strict=True)))
+    for count, (limit, piece) in enumerate(zip(limits, ready, strict=True), 1):
+        passed += piece["row"].to_pylist()
+        examples = [example for part in parts[:count] for example in part]
+        assert len(passed) == sum(limit is None or example < limit for example in examples)
+
+    in_order = sorted(chain.from_iterable(rows), key=lambda row: row[0])
+    assert passed == [str(row) for _, row in in_order]

@@ -1,0 +1,116 @@
+"""README.md of a dump: a dataset card that lets `datasets` load any head by its name."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qk_dump.examples import EXAMPLES_FILE
+from qk_dump.layout import HeadId
+from qk_dump.manifest import DumpManifest
+
+CARD_FILE = "README.md"
+_MARKER = "<!-- made by attention-plasticity; a new capture replaces this file -->"
+
+_TEXT = """{marker}
+
+# Queries and keys of {model}
+
+Attention queries and keys of a transformer, sampled over the positions of many texts. One folder
+per head: `{head}` is layer, head, and `q` for queries or `k` for keys.
+
+{facts}
+
+Every row is one token: its `bucket` and `position`, the `example_id` of its text, the `vector`,
+and the `sliding_window` in tokens (null for full attention). `dump.json` holds the settings of the
+capture{texts}.
+
+## Load
+
+```python
+from datasets import load_dataset
+
+head = load_dataset("path/to/this/folder", "{head}", split="train")
+```
+
+## Analyse
+
+```bash
+attention-plasticity analyze --dataset_local_root path/to/this/folder --output_dir results
+```
+"""
+
+
+def card(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
+    """The text of the card; `examples` says whether there is an `examples.parquet`."""
+    return (
+        f"---\n{_front_matter(manifest, heads, examples)}---\n\n{_text(manifest, heads, examples)}"
+    )
+
+
+def is_card(path: Path) -> bool:
+    """Whether the file is a card made here, and not somebody's own README."""
+    try:
+        return _MARKER in path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _front_matter(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
+    configs = [
+        {"config_name": head.folder, "data_files": f"{head.folder}/*.parquet"} for head in heads
+    ]
+    if examples:
+        configs.append({"config_name": "examples", "data_files": EXAMPLES_FILE})
+    front = {
+        "pretty_name": f"Queries and keys of {_one_line(manifest.model or 'a model')}",
+        "tags": ["attention", "interpretability", "queries-and-keys"],
+        "configs": configs,
+    }
+    return yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _text(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
+    return _TEXT.format(
+        marker=_MARKER,
+        model=_code(manifest.model or "a model"),
+        head=heads[0].folder if heads else "l00h00q",
+        facts="\n".join(f"- {name}: {_code(value)}" for name, value in _facts(manifest, heads)),
+        texts=f"; `{EXAMPLES_FILE}` tells which text each `example_id` was" if examples else "",
+    )
+
+
+def _facts(manifest: DumpManifest, heads: Sequence[HeadId]) -> list[tuple[str, object]]:
+    """What a reader of the card wants to know first; facts without a value are left out."""
+    queries = sum(head.kind == "q" for head in heads)
+    kind, size = manifest.bucket_type, manifest.min_bucket_size
+    facts = [
+        ("model", manifest.model),
+        ("revision", manifest.revision),
+        ("heads", f"{queries} of queries, {len(heads) - queries} of keys"),
+        ("texts", manifest.num_examples),
+        ("sampler", _settings(manifest.sampler)),
+        ("buckets", _settings({"type": kind, "min_bucket_size": size}) if kind else None),
+        ("vectors", {True: "before the rotary embedding"}.get(bool(manifest.pre_rope))),
+    ]
+    return [(name, value) for name, value in facts if value is not None]
+
+
+def _settings(values: dict[str, Any] | None) -> str | None:
+    if values is None:
+        return None
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+
+
+def _code(value: object) -> str:
+    """A value as inline code that cannot leave its backticks, nor be taken for HTML."""
+    return f"`{html.escape(_one_line(str(value)), quote=False).replace('`', chr(39))}`"
+
+
+def _one_line(text: str) -> str:
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(printable.split())

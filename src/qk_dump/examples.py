@@ -1,0 +1,103 @@
+"""`examples.parquet`: which text every `example_id` of a dump was.
+
+Reading a dump never requires it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qk_dump.errors import ConfigError, DumpError
+from qk_dump.files import staged, sync
+
+EXAMPLES_FILE = "examples.parquet"
+MOST_EXAMPLES = 2**31 - 1  # example_id is an int32
+
+_INT64 = range(-(2**63), 2**63)
+_COLUMN_TYPES: dict[type | None, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One text of a capture."""
+
+    example_id: int
+    original_id: object  # as the dataset has it; what JSON cannot hold is kept as text
+    num_tokens: int
+    text_digest: str  # tells on resuming whether the text is still the same
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.example_id < MOST_EXAMPLES:
+            raise ConfigError(
+                f"dataset: example {self.example_id} is out of range; a dump holds at most "
+                f"{MOST_EXAMPLES:,} texts. Set dataset.max_samples."
+            )
+
+    def as_record(self) -> dict[str, Any]:
+        """The example as JSON holds it."""
+        return {**asdict(self), "original_id": _plain(self.original_id)}
+
+
+def write_examples(folder: Path, examples: Iterable[Example]) -> None:
+    """Write `examples.parquet` into a dump's folder, by ascending `example_id`."""
+    ordered = sorted(examples, key=lambda example: example.example_id)
+    table = pa.table(
+        {
+            "example_id": pa.array([example.example_id for example in ordered], pa.int32()),
+            "original_id": _id_column([_plain(example.original_id) for example in ordered]),
+            "num_tokens": pa.array([example.num_tokens for example in ordered], pa.int32()),
+        }
+    )
+    with staged(folder / EXAMPLES_FILE) as draft, draft.open("wb") as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        sync(file)
+
+
+def read_examples(folder: Path) -> pa.Table | None:
+    """The table of a dump's examples, or None when there is none."""
+    path = folder / EXAMPLES_FILE
+    try:
+        with path.open("rb") as file:
+            return pq.read_table(file, page_checksum_verification=True)
+    except FileNotFoundError:
+        return None
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise DumpError(
+            f"{path}: cannot be read ({reason}). Capture or download it again, or remove it; "
+            "reading a dump works without it."
+        ) from error
+
+
+def _id_column(ids: Sequence[Any]) -> pa.Array:
+    """Ids of one simple type keep it; any others become JSON text. None is null."""
+    kinds = {type(value) for value in ids if value is not None}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    too_large = kind is int and any(value not in _INT64 for value in ids if value is not None)
+    if kind not in _COLUMN_TYPES or too_large:
+        kind = str
+        ids = [None if value is None else json.dumps(value, ensure_ascii=False) for value in ids]
+    if kind is str:  # odd file names hold what UTF-8 cannot
+        ids = [value and value.encode("utf-8", "backslashreplace").decode() for value in ids]
+    return pa.array(ids, _COLUMN_TYPES[kind])
+
+
+def _plain(value: object) -> Any:
+    """The value as it comes back from JSON, or its text when JSON cannot hold it."""
+    try:
+        return json.loads(json.dumps(value.item() if isinstance(value, np.generic) else value))
+    except (TypeError, ValueError):
+        return str(value)

@@ -1,0 +1,123 @@
+"""A small capture whose content is decided by the number of the batch, for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qk_dump.layout import HeadId
+from qk_dump.manifest import DumpManifest
+from qk_dump.segments import (
+    Block,
+    CaptureFolder,
+    Example,
+    ExpectedHead,
+    finish_capture,
+    open_capture,
+)
+
+PLAN: dict[str, Any] = {
+    "model": {"name": "tiny", "revision": None},
+    "sampler": {"type": "uniform", "base_rate": 2.0},
+    "versions": {"torch": "2.9"},
+}
+MANIFEST = DumpManifest(model="tiny", num_q_heads=4, num_k_heads=2)
+BATCH_SIZE = 3
+
+LAYERS = ((0, 4, None), (1, 6, 16), (2, 4, None))
+"""Number, width and window; the last layer never has a row."""
+
+HEADS: list[ExpectedHead] = [
+    (HeadId(layer, head, kind), width, window)
+    for layer, width, window in LAYERS
+    for kind, count in (("q", 4), ("k", 2))
+    for head in range(count)
+]
+
+
+def examples_of(batch: int) -> list[Example]:
+    """Texts of a batch; every fifth batch has only empty ones."""
+    ids = range(batch * BATCH_SIZE, (batch + 1) * BATCH_SIZE)
+    return [Example(i, f"text {i}", 0 if batch % 5 == 3 else 10 + i, f"digest {i}") for i in ids]
+
+
+def blocks_of(batch: int, dtype: Any = np.float32, tokens: bool = False) -> list[Block]:
+    """Rows of a batch: some examples have none."""
+    if batch % 5 == 3:
+        return []
+    blocks = []
+    for layer, width, window in LAYERS[:-1]:
+        for kind, count in (("q", 4), ("k", 2)):
+            rng = np.random.default_rng([batch, layer, kind == "q"])
+            first = batch * BATCH_SIZE
+            example = np.sort(rng.integers(first, first + BATCH_SIZE, rng.integers(0, 9)))
+            n = len(example)
+            blocks.append(
+                Block(
+                    layer=layer,
+                    kind=kind,  # type: ignore[arg-type]
+                    heads=tuple(range(count)),
+                    bucket=np.arange(n) // 2,
+                    example_id=example,
+                    position=np.arange(n) * 3,
+                    vectors=rng.standard_normal((n, count, width)).astype(dtype),
+                    sliding_window=window,
+                    token_str=[f"é{i}" for i in range(n)] if tokens else None,
+                )
+            )
+    return blocks
+
+
+def add(capture: CaptureFolder, batches: Iterable[int], **options: Any) -> None:
+    for batch in batches:
+        capture.add(batch, blocks_of(batch, **options), examples_of(batch))
+
+
+def opened(folder: Path, **options: Any) -> CaptureFolder:
+    return open_capture(folder, PLAN, **options)
+
+
+def finish(capture: CaptureFolder, num_batches: int, **options: Any) -> None:
+    finish_capture(capture, num_batches, MANIFEST, HEADS, **options)
+
+
+def make_capture(folder: Path, num_batches: int = 7, **options: Any) -> Path:
+    """A dump made without interruption, by one process."""
+    capture = opened(folder)
+    add(capture, range(num_batches), **options)
+    finish(capture, num_batches)
+    capture.close()
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below the folder, by its path in it."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted((folder / ".capture" / "segments").iterdir())
+
+
+def in_process(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start Python with what this file offers, and `folder` as the first argument."""
+    paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))
+    header = "import sys, time; from pathlib import Path; from captures import *\n"
+    header += "folder = Path(sys.argv[1])\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", header + code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )

@@ -1,0 +1,139 @@
+"""README.md: what `datasets` and people read first."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from captures import HEADS, make_capture
+from qk_dump.card import card, is_card
+from qk_dump.layout import HeadId
+from qk_dump.manifest import DumpManifest
+
+SOME_HEADS = [HeadId(0, 0, "k"), HeadId(0, 0, "q"), HeadId(0, 1, "q"), HeadId(100, 12, "k")]
+MANIFEST = DumpManifest(
+    model="org/model-1",
+    revision="abc123",
+    num_examples=12_000,
+    sampler={"type": "log_uniform", "base_rate": 2.0, "seed": None},
+    bucket_type="log",
+    min_bucket_size=128,
+    pre_rope=True,
+)
+
+
+def parts(text: str) -> tuple[dict[str, Any], str]:
+    first, front, body = re.split(r"^---\n", text, maxsplit=2, flags=re.MULTILINE)
+    assert first == ""
+    return yaml.safe_load(front), body
+
+
+def test_every_head_is_a_config_of_its_own() -> None:
+    front, _ = parts(card(MANIFEST, SOME_HEADS, examples=True))
+    assert front["configs"] == [
+        {"config_name": "l00h00k", "data_files": "l00h00k/*.parquet"},
+        {"config_name": "l00h00q", "data_files": "l00h00q/*.parquet"},
+        {"config_name": "l00h01q", "data_files": "l00h01q/*.parquet"},
+        {"config_name": "l100h12k", "data_files": "l100h12k/*.parquet"},
+        {"config_name": "examples", "data_files": "examples.parquet"},
+    ]
+    assert front["tags"]
+    assert front["pretty_name"] == "Queries and keys of org/model-1"
+
+
+def test_examples_are_named_only_where_there_are_some() -> None:
+    front, body = parts(card(MANIFEST, SOME_HEADS, examples=False))
+    assert len(front["configs"]) == 4
+    assert "examples.parquet" not in body
+
+
+def test_the_text_tells_what_was_captured_and_how_to_go_on() -> None:
+    _, body = parts(card(MANIFEST, SOME_HEADS, examples=True))
+    for fact in (
+        "- model: `org/model-1`",
+        "- revision: `abc123`",
+        "- heads: `2 of queries, 2 of keys`",
+        "- texts: `12000`",
+        "- sampler: `type log_uniform, base_rate 2.0`",
+        "- buckets: `type log, min_bucket_size 128`",
+        "- vectors: `before the rotary embedding`",
+        'load_dataset("path/to/this/folder", "l00h00k", split="train")',
+        "attention-plasticity analyze --dataset_local_root path/to/this/folder",
+    ):
+        assert fact in body
+
+
+def test_facts_nobody_stated_are_left_out() -> None:
+    front, body = parts(card(DumpManifest(), [], examples=False))
+    assert front["configs"] == []
+    assert "None" not in body
+    for name in ("revision", "sampler", "buckets", "vectors"):
+        assert f"- {name}:" not in body
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a\n---\nconfigs: []",
+        "---",
+        "<script>alert(1)</script>",
+        "`code` & <b>",
+        "x: [y, 'z\"",
+        "{marker} {0}",
+        "caf\udce9\x00\x1b[31m",
+        "../模型/é",
+        "# heading\n\n- list",
+    ],
+)
+def test_no_value_can_break_out_of_its_place(name: str) -> None:
+    manifest = DumpManifest(model=name, revision=name, sampler={name: name})
+    text = card(manifest, SOME_HEADS, examples=True)
+    text.encode("utf-8")
+    front, body = parts(text)
+    assert list(front) == ["pretty_name", "tags", "configs"]
+    assert len(front["configs"]) == 5
+    assert "\n" not in front["pretty_name"]
+    assert "<script" not in body
+    assert "<b>" not in body
+    assert body.count("\n") == parts(card(MANIFEST, SOME_HEADS, examples=True))[1].count("\n") - 3
+    values = [line for line in body.splitlines() if line.startswith(("#", "-"))]
+    assert all(line.count("`") in (0, 2) for line in values)
+
+
+def test_a_card_of_ours_is_known_from_others(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    assert not is_card(path)
+    path.write_text("# My notes")
+    assert not is_card(path)
+    path.write_bytes(b"\xff")
+    assert not is_card(path)
+    path.write_text(card(MANIFEST, SOME_HEADS, examples=True))
+    assert is_card(path)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_datasets_loads_any_head_and_the_examples(tmp_path: Path, dtype: Any) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    dump = make_capture(tmp_path / "dump", dtype=dtype, tokens=True)
+    cache = str(tmp_path / "cache")
+
+    head = datasets.load_dataset(str(dump), "l00h00q", split="train", cache_dir=cache)
+    assert head.num_rows > 0
+    assert len(head[0]["vector"]) == 4
+    assert head.features["vector"].feature.dtype == np.dtype(dtype).name
+
+    other = datasets.load_dataset(str(dump), "l01h01k", split="train", cache_dir=cache)
+    assert len(other[0]["vector"]) == 6
+    assert set(other["sliding_window"]) == {16}
+
+    examples = datasets.load_dataset(str(dump), "examples", split="train", cache_dir=cache)
+    assert examples[4] == {"example_id": 4, "original_id": "text 4", "num_tokens": 14}
+
+    names = datasets.get_dataset_config_names(str(dump))
+    assert set(names) == {head.folder for head, _, _ in HEADS} | {"examples"}
