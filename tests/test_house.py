@@ -75,20 +75,25 @@ def test_the_numeric_core_knows_arrays_alone(name: str) -> None:
     assert not {"pydantic", "pyarrow", "pandas", "qk_dump"} & set(loaded.stdout.split())
 
 
-def test_import_and_help_load_no_heavy_library() -> None:
-    heavy = {"numpy", "scipy", "pandas", "pyarrow", "torch", "transformers", "rich"}
-    for code in (
+@pytest.mark.parametrize(
+    "code",
+    [
         "import attention_plasticity",
+        "import qk_sniffer",
+        "from attention_plasticity.cli import main; main(['--help'])",
         "from attention_plasticity.cli import main; main(['analyze', '--help'])",
-    ):
-        report = (
-            "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", report + code], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0
-        assert not heavy & set(done.stderr.split())
+        "from attention_plasticity.cli import main; main(['capture', '--help'])",
+        "from qk_sniffer.cli import main; main(['--help'])",
+    ],
+)
+def test_import_and_help_load_no_heavy_library(code: str) -> None:
+    heavy = {"numpy", "scipy", "pandas", "pyarrow", "torch", "transformers", "datasets", "rich"}
+    report = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+    done = subprocess.run(
+        [sys.executable, "-c", report + code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert not heavy & set(done.stderr.split())
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)

@@ -1,4 +1,50 @@
 """QK-Sniffer: captures sampled queries and keys of a Hugging Face model.
 
-The capture stage is not part of this version; the package holds its place in the house.
+Names are imported when first used, so that `import qk_sniffer` stays light.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qk_sniffer.capture import run_capture
+    from qk_sniffer.config import CaptureConfig, load_config, make_config
+    from qk_sniffer.model_layout import probe
+    from qk_sniffer.samplers import PositionSampler
+    from qk_sniffer.tapping import Tap, TappedRows, tap
+
+_HOME = {
+    "CaptureConfig": "config",
+    "PositionSampler": "samplers",
+    "Tap": "tapping",
+    "TappedRows": "tapping",
+    "load_config": "config",
+    "make_config": "config",
+    "probe": "model_layout",
+    "run_capture": "capture",
+    "tap": "tapping",
+}
+
+__all__ = [
+    "CaptureConfig",
+    "PositionSampler",
+    "Tap",
+    "TappedRows",
+    "load_config",
+    "make_config",
+    "probe",
+    "run_capture",
+    "tap",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,216 @@
+"""Speed and memory of the capture, as ratios to what it is compared with, timed in the same run.
+
+    python -m benchmarks.capture                       # overhead, memory, writing
+    python -m benchmarks.capture --only overhead       # on a GPU: the shape of Qwen3-8B
+    python -m benchmarks.capture --only pages --dump DUMP
+
+Models have random weights and texts are random tokens; `pages` wants a dump of real vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qk_sniffer.models import LoadedModel
+
+PARTS = ("overhead", "memory", "writing")
+ONE_OF_64 = {"sampler": {"type": "uniform", "base_rate": 2.0}, "min_bucket_size": 128}
+ONE_OF_8192 = {"sampler": {"type": "uniform", "base_rate": 1.0}, "min_bucket_size": 8192}
+SOME_HEADS = {**ONE_OF_8192, "head_sampling": {"count": 300}}
+
+
+def main() -> None:
+    """Print one table per part."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)},pages")
+    parser.add_argument("--rounds", type=int, default=3, help="timings of each thing, in turn")
+    parser.add_argument("--dump", type=Path, help="real vectors for 'pages'")
+    parser.add_argument("--memory_of", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory_of:
+        print(peak_memory(options.memory_of))
+        return
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    for part in options.only.split(","):
+        if part == "overhead":
+            overhead(options.rounds)
+        elif part == "memory":
+            memory()
+        elif part == "writing":
+            from benchmarks.writing import writing
+
+            writing(options.rounds)
+        elif part == "pages":
+            from benchmarks.pages import pages
+
+            pages(options.dump, options.rounds)
+
+
+def overhead(rounds: int) -> None:
+    """A capture's loop (tokens, sampling, tap, writer) over bare forwards of the same tokens."""
+    import torch
+
+    from benchmarks.random_models import random_model
+
+    if torch.cuda.is_available():
+        print(f"\noverhead, {torch.cuda.get_device_name()}, Qwen3-8B shape, bfloat16, sdpa")
+        loaded = random_model("Qwen3-8B", "cuda", torch.bfloat16)
+        cases = [(32_768, 6), (131_072, 3)]
+        settings = {"300 heads, 1/8,192": SOME_HEADS, "all heads, 1/64": ONE_OF_64}
+    else:
+        print(
+            f"\noverhead, CPU ({torch.get_num_threads()} threads), 8 layers × hidden 512, float32"
+        )
+        loaded = random_model("8 layers, hidden 512", "cpu", torch.float32)
+        cases = [(4096, 4)]
+        settings = {"all heads, 1/64": ONE_OF_64}
+    print("tokens    what                   s/text   ratio   rows/text   peak GPU memory")
+    for length, texts in cases:
+        _overhead_of(loaded, length, texts, settings, rounds)
+
+
+def _overhead_of(
+    loaded: LoadedModel, length: int, texts: int, settings: dict[str, Any], rounds: int
+) -> None:
+    from benchmarks.random_models import RandomTokenizer
+
+    tokenizer = RandomTokenizer(length, loaded.text_config.vocab_size)
+    _bare(loaded, tokenizer, 1)
+    times: dict[str, list[float]] = {name: [] for name in ("bare", *settings)}
+    rows: dict[str, float] = {"bare": 0}
+    peaks: dict[str, float] = {}
+    finishing: dict[str, float] = {}
+    for turn in range(rounds):
+        times["bare"].append(_timed(lambda: _bare(loaded, tokenizer, texts), peaks, "bare") / texts)
+        for name, capture in settings.items():
+            with tempfile.TemporaryDirectory() as folder:
+                run = _Captured(loaded, texts, length, capture, folder)
+                times[name].append(_timed(run, peaks, name) / texts)
+                rows[name] = run.rows / texts
+                if turn == 0:
+                    began = time.perf_counter()
+                    run.finish()
+                    finishing[name] = (time.perf_counter() - began) / texts
+    best = min(times["bare"])
+    for name, taken in times.items():
+        ratios = [mine / bare for mine, bare in zip(taken, times["bare"], strict=True)]
+        print(
+            f"{length:7,}   {name:20s} {min(taken):8.3f}  {statistics.median(ratios):6.3f}"
+            f"  {rows[name]:10,.0f}   {peaks.get(name, 0) / 1e9:6.2f} GB"
+            f"  (best over best {min(taken) / best:.3f}; files made afterwards: "
+            f"{finishing.get(name, 0):.3f} s/text)"
+        )
+
+
+def _timed(work: Any, peaks: dict[str, float], name: str) -> float:
+    import torch
+
+    gpu = torch.cuda.is_available()
+    if gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    work()
+    if gpu:
+        torch.cuda.synchronize()
+        peaks[name] = max(peaks.get(name, 0), torch.cuda.max_memory_allocated())
+    return time.perf_counter() - began
+
+
+def _bare(loaded: LoadedModel, tokenizer: Any, texts: int) -> None:
+    import torch
+
+    from qk_sniffer.model_layout import decoder_of, run_backbone
+
+    for number in range(texts):
+        tokens = torch.tensor(tokenizer(str(number))["input_ids"])[None]
+        run_backbone(decoder_of(loaded.model), tokens)
+
+
+class _Captured:
+    """The loop of a capture over random texts; the dump's files are made by `finish`."""
+
+    def __init__(
+        self, loaded: LoadedModel, texts: int, length: int, capture: dict[str, Any], folder: str
+    ) -> None:
+        from benchmarks.random_models import random_setup
+        from qk_dump.segments import open_capture
+
+        self._setup = random_setup(loaded, texts, length, capture, folder)
+        self._capture = open_capture(Path(folder), {"benchmark": True})
+        self._batches = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of all heads."""
+        return self._capture.rows
+
+    def __call__(self) -> None:
+        """Run all texts."""
+        from qk_sniffer.capture import run_batches
+        from qk_sniffer.progress import CaptureProgress
+        from qk_sniffer.ranks import Ranks
+
+        progress = CaptureProgress(quiet=True)
+        self._batches = run_batches(self._setup, self._capture, Ranks(), progress)
+
+    def finish(self) -> None:
+        """Make the Parquet files."""
+        from qk_dump.manifest import DumpManifest
+        from qk_dump.segments import finish_capture
+
+        heads = [
+            (head, layer.facts.width, layer.facts.window)
+            for layer in self._setup.wanted
+            for head in layer.head_ids()
+        ]
+        finish_capture(self._capture, self._batches, DumpManifest(), heads)
+
+
+def memory() -> None:
+    """Peak memory of a capture and of one with ten times the texts."""
+    print("\nmemory, CPU: 8 layers × hidden 512, 1,024 tokens per text, every position kept")
+    peaks = {}
+    for texts in (8, 80):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.capture", "--memory_of", str(texts)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        peaks[texts] = float(done.stdout)
+        print(f"{texts:4d} texts: {peaks[texts]:,.0f} MB")
+    print(f"ratio {peaks[80] / peaks[8]:.3f}")
+
+
+def peak_memory(texts: int) -> float:
+    """Megabytes a process needs at most for a whole capture."""
+    import torch
+
+    from benchmarks.random_models import random_model
+
+    loaded = random_model("8 layers, hidden 512", "cpu", torch.float32)
+    folder = tempfile.mkdtemp()
+    try:
+        run = _Captured(loaded, texts, 1024, {"sampler": {"type": "all"}}, folder)
+        run()
+        run.finish()
+    finally:
+        shutil.rmtree(folder)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Hearing every attention call of a transformers model without touching the model.
+
+Models ask `AttentionInterface.get_interface` for their attention function at every call. While
+somebody listens, that method hands out the same function behind one that first shows queries and
+keys to the listeners. Config, masks and weights stay as they are, so outputs are bit-identical.
+Rotary functions are heard in the same way, where the model's own file looks them up.
+
+When the last listener leaves, the original functions are back in place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import AttentionInterface
+
+from qk_dump.errors import ConfigError
+
+_ROTARY_NAME = re.compile(r"_?apply_\w*(rotary|rope)")
+
+
+class AttentionListener(Protocol):
+    """Called with the attention module, its query and key and the other keywords of the call."""
+
+    def __call__(
+        self, module: nn.Module, query: Tensor, key: Tensor, options: Mapping[str, Any]
+    ) -> None:
+        """Look, and leave everything as it is."""
+
+
+class RotaryListener(Protocol):
+    """Called with the tensors a rotary function turned, before and after."""
+
+    def __call__(self, before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
+        """Look, and leave everything as it is."""
+
+
+@contextmanager
+def hearing_attention(listener: AttentionListener) -> Iterator[None]:
+    """Call `listener` before every attention call of any model, until the block ends."""
+    if not hasattr(AttentionInterface, "get_interface"):
+        raise ConfigError(
+            "this version of transformers has no AttentionInterface.get_interface; "
+            "install transformers 5.1 or newer"
+        )
+    with _replaced(AttentionInterface, "get_interface", _listening_interface, listener):
+        yield
+
+
+@contextmanager
+def hearing_rotary(modules: Iterable[nn.Module], listener: RotaryListener) -> Iterator[None]:
+    """Call `listener` after every rotary function that the modules' own code calls.
+
+    A function that calls another one counts once, from outside.
+    """
+    with ExitStack() as stack:
+        for file, name in _rotary_functions(modules):
+            stack.enter_context(_replaced(file, name, _listening_rotary, listener))
+        yield
+
+
+def _listening_interface(
+    original: Callable[..., Any], listeners: list[AttentionListener]
+) -> Callable[..., Any]:
+    def get_interface(*arguments: Any, **options: Any) -> Callable[..., Any]:
+        function = original(*arguments, **options)
+
+        def attention(
+            module: nn.Module, query: Tensor, key: Tensor, *others: Any, **options: Any
+        ) -> Any:
+            for listener in tuple(listeners):
+                listener(module, query, key, options)
+            return function(module, query, key, *others, **options)
+
+        return attention
+
+    return get_interface
+
+
+def _listening_rotary(
+    original: Callable[..., Any], listeners: list[RotaryListener]
+) -> Callable[..., Any]:
+    def rotary(*arguments: Any, **options: Any) -> Any:
+        if _Depth.inside:
+            return original(*arguments, **options)
+        _Depth.inside = True
+        try:
+            result = original(*arguments, **options)
+        finally:
+            _Depth.inside = False
+        after = result if isinstance(result, tuple) else (result,)
+        given = [value for value in (*arguments, *options.values()) if torch.is_tensor(value)]
+        for listener in tuple(listeners):
+            listener(tuple(given[: len(after)]), after)
+        return result
+
+    return rotary
+
+
+class _Depth:
+    inside = False
+
+
+def _rotary_functions(modules: Iterable[nn.Module]) -> list[tuple[ModuleType, str]]:
+    """Rotary functions in the files whose code the modules' forward methods run."""
+    files = {}
+    for kind in {type(module) for module in modules}:
+        scope = getattr(inspect.unwrap(kind.forward), "__globals__", {})
+        file = sys.modules.get(scope.get("__name__", ""))
+        if file is not None and vars(file) is scope:
+            files[file.__name__] = file
+    return [
+        (file, name)
+        for file in files.values()
+        for name, value in vars(file).items()
+        if _ROTARY_NAME.match(name) and callable(value)
+    ]
+
+
+Listener = TypeVar("Listener")
+
+
+class _Replacement(Generic[Listener]):
+    def __init__(self, original: Any) -> None:
+        self.original = original
+        self.listeners: list[Listener] = []
+
+
+_replacements: dict[tuple[int, str], _Replacement[Any]] = {}
+
+
+@contextmanager
+def _replaced(
+    place: type | ModuleType,
+    name: str,
+    listening: Callable[[Callable[..., Any], list[Listener]], Callable[..., Any]],
+    listener: Listener,
+) -> Iterator[None]:
+    """Add a listener to the function, replacing it for the first and restoring it after the last.
+
+    Blocks may end in any order, as they do when a notebook holds two taps.
+    """
+    key = (id(place), name)
+    if key not in _replacements:
+        replacement: _Replacement[Listener] = _Replacement(getattr(place, name))
+        setattr(place, name, listening(replacement.original, replacement.listeners))
+        _replacements[key] = replacement
+    replacement = _replacements[key]
+    replacement.listeners.append(listener)
+    try:
+        yield
+    finally:
+        replacement.listeners.remove(listener)
+        if not replacement.listeners:
+            setattr(place, name, replacement.original)
+            del _replacements[key]

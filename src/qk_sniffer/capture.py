@@ -1,0 +1,249 @@
+"""The capture: batches of texts → the model, tapped → the dump.
+
+Three threads share the work: one tokenises and samples what comes next, the main one runs the
+model, one widens, checks and writes what the model gave. Each holds a batch or two, so memory does
+not grow with the number of texts. Finished batches are on disk within a minute and are not run
+again when the same command is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qk_dump.errors import ConfigError, OutputError, ToolkitError
+from qk_dump.files import user_path
+from qk_dump.segments import CaptureFolder, finish_capture, open_capture
+from qk_sniffer.background import OneBehind, prepared_ahead
+from qk_sniffer.batches import Batch, make_batch
+from qk_sniffer.config import CaptureConfig
+from qk_sniffer.description import capture_manifest, capture_plan
+from qk_sniffer.heads import as_ranges
+from qk_sniffer.model_layout import run_backbone
+from qk_sniffer.progress import CaptureProgress
+from qk_sniffer.ranks import Ranks, ranks_from
+from qk_sniffer.rows import RowTap, TakenRows
+from qk_sniffer.setup import Setup, prepare
+from qk_sniffer.storing import blocks_of
+from qk_sniffer.summary import print_summary
+from qk_sniffer.texts import Text, batches
+
+
+def run_capture(config: CaptureConfig) -> int:
+    """Make the dump a config describes, or complete it; the exit code is returned."""
+    ranks = ranks_from()
+    folder = user_path(config.data_root)
+    with CaptureProgress(quiet=ranks.rank > 0) as progress, memory_told():
+        require_folder(folder)
+        setup = prepare(config, ranks)
+        _announce(setup, progress)
+        with _opened(folder, setup, ranks) as capture:
+            if capture.complete:
+                progress.note(f"{folder}: is complete already; nothing to do")
+                return 0
+            num_batches = run_batches(setup, capture, ranks, progress)
+            missing = capture.missing(num_batches)
+            if missing:
+                progress.note(
+                    f"this process's share is done; {len(missing)} batches of other processes are "
+                    "not. The last process completes the dump; if one died, run the same command."
+                )
+                return 0
+            _finish(setup, capture, num_batches, progress)
+    print_summary(folder)
+    return 0
+
+
+def require_folder(folder: Path) -> None:
+    """Make the folder now: a place that cannot be written is better known before loading."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"output.data_root: {folder}: cannot be used as a folder: {error.strerror or error}"
+        ) from error
+
+
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Say what to lower when memory runs out."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ToolkitError(_OUT_OF_MEMORY.format(" ".join(str(error).split())[:200])) from error
+    except RuntimeError as error:
+        if "alloc" not in str(error):  # how the CPU's allocator says it
+            raise
+        raise ToolkitError(_OUT_OF_MEMORY.format(" ".join(str(error).split())[:200])) from error
+
+
+_OUT_OF_MEMORY = (
+    "out of memory ({}). Lower inference.batch_size or tokenizer.max_length, load in bfloat16 "
+    "(model.dtype), use sdpa or flash attention (model.attn_implementation), or spread the model "
+    "over several GPUs (model.device_map: auto). Finished texts are kept."
+)
+
+
+def _announce(setup: Setup, progress: CaptureProgress) -> None:
+    layers = [layer.facts.layer for layer in setup.wanted]
+    q = sum(len(layer.q) for layer in setup.wanted)
+    k = sum(len(layer.k) for layer in setup.wanted)
+    context = f"{setup.max_length:,} tokens" if setup.max_length else "whole texts"
+    progress.note(
+        f"{setup.config.model.name} ({setup.loaded.dtype}, {setup.loaded.attention}): "
+        f"{q} query and {k} key heads of layers {as_ranges(layers)}; {context}"
+    )
+    silent = setup.layout.silent_layers
+    if silent:
+        progress.note(f"layers {as_ranges(silent)} have no self-attention and are left out")
+
+
+@contextmanager
+def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]:
+    plan = capture_plan(setup.config, setup.loaded, setup.max_length)
+    overwrite = setup.config.overwrite
+    if overwrite and ranks.rank > 0:
+        ranks.wait_for_all()
+    capture = open_capture(folder, plan, rank=ranks.rank, overwrite=overwrite and ranks.rank == 0)
+    capture.flush_seconds = setup.config.output.save_seconds
+    try:
+        if overwrite and ranks.rank == 0:
+            ranks.wait_for_all()
+        yield capture
+    finally:
+        capture.close()
+
+
+def run_batches(
+    setup: Setup, capture: CaptureFolder, ranks: Ranks, progress: CaptureProgress
+) -> int:
+    """Run every batch of this process that is not finished; how many there are in all."""
+    counter = _Counter()
+    settings = setup.config.capture
+    done = sum(1 for _ in capture.digests)
+    if done:
+        progress.note(f"continuing: {done:,} texts are done")
+    progress.start_examples(setup.texts.total, 0)
+    writer = OneBehind()
+    tap = RowTap(
+        setup.decoder,
+        setup.wanted,
+        pre_rope=settings.capture_pre_rope,
+        max_rows=settings.max_rows_per_batch,
+    )
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(tap)
+            prepared = prepared_ahead(_prepared(setup, capture, ranks, counter, progress))
+            stack.callback(prepared.close)
+            for batch in prepared:
+                taken = _forward(setup.decoder, tap, batch)
+                writer.submit(partial(_store, setup, capture, progress, batch, taken))
+        writer.wait()
+        capture.flush()
+    except OutputError:
+        raise
+    except BaseException:
+        writer.close()
+        capture.flush()  # whole batches only, so nothing finished is lost
+        raise
+    finally:
+        writer.close()
+        progress.stop()
+    if counter.batches == 0:
+        raise ConfigError(f"dataset.path: {setup.config.dataset.path}: holds no texts")
+    return counter.batches
+
+
+@dataclass
+class _Counter:
+    batches: int = 0
+
+
+def _prepared(
+    setup: Setup,
+    capture: CaptureFolder,
+    ranks: Ranks,
+    counter: _Counter,
+    progress: CaptureProgress,
+) -> Iterator[Batch]:
+    for number, group in batches(setup.texts, setup.config.inference.batch_size):
+        counter.batches = number + 1
+        if number in capture.finished:
+            _check_unchanged(group, capture)
+            progress.advance(len(group))
+        elif ranks.owns(number):
+            yield make_batch(setup, number, group)
+        else:
+            progress.advance(len(group))
+
+
+def _check_unchanged(group: Sequence[Text], capture: CaptureFolder) -> None:
+    for text in group:
+        if capture.digests.get(text.example_id) != text.digest:
+            raise ConfigError(
+                f"dataset.path: text {text.example_id} (id {text.original_id!r}) has changed since "
+                "this capture began; use another output.data_root, or --overwrite to start anew"
+            )
+
+
+def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:
+    tap.expect(batch.rows)
+    if batch.tokens.numel():
+        try:
+            run_backbone(decoder, batch.tokens)
+        except (torch.OutOfMemoryError, ToolkitError):
+            raise
+        except (RuntimeError, IndexError, ValueError) as error:
+            if "alloc" in str(error):
+                raise
+            ids = ", ".join(str(number) for number in batch.run_ids)
+            raise ToolkitError(
+                f"the model failed on text {ids} ({batch.tokens.shape[1]:,} tokens): "
+                f"{' '.join(str(error).split())[:300]}"
+            ) from error
+    return tap.take()
+
+
+def _store(
+    setup: Setup,
+    capture: CaptureFolder,
+    progress: CaptureProgress,
+    batch: Batch,
+    taken: TakenRows,
+) -> None:
+    before = capture.rows
+    capture.add(batch.number, blocks_of(setup, batch, taken), batch.examples)
+    tokens = sum(len(ids) for ids in batch.token_ids)
+    progress.advance(len(batch.examples), tokens, capture.rows - before)
+
+
+def _finish(
+    setup: Setup, capture: CaptureFolder, num_batches: int, progress: CaptureProgress
+) -> None:
+    config = setup.config
+    manifest = capture_manifest(
+        model=config.model.name,
+        revision=setup.loaded.commit or config.model.revision,
+        text_config=setup.loaded.text_config,
+        layout=setup.layout,
+        wanted=setup.wanted,
+        sampler=setup.sampler,
+        dtype=setup.loaded.dtype,
+        pre_rope=config.capture.capture_pre_rope,
+    )
+    heads = [
+        (head, layer.facts.width, layer.facts.window)
+        for layer in setup.wanted
+        for head in layer.head_ids()
+    ]
+    finish_capture(
+        capture, num_batches, manifest=manifest, heads=heads, on_head=progress.head_written
+    )
+    progress.stop()

@@ -1,0 +1,76 @@
+"""`sniff-qk`, and the verb `capture` of `attention-plasticity`: heavy imports inside."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qk_dump.command_line import command_parser, command_settings, guarded
+from qk_dump.errors import ConfigError
+
+if TYPE_CHECKING:
+    from qk_sniffer.config import CaptureConfig
+
+_STORY = """\
+Run a model over texts and keep a sample of its queries and keys: one Parquet file per head, with
+the position of each row, ready for 'attention-plasticity analyze'.
+
+Every field can be a flag, --section.field, or a line below its section in the YAML file; a flag
+wins. Dashes and underscores are alike.
+"""
+_EXAMPLES = """\
+commands to paste:
+  sniff-qk --model.name HuggingFaceTB/SmolLM2-135M --dataset.path book.txt \\
+      --output.data_root data/book
+  sniff-qk --config configs/capture/qwen3-8b.yaml --dry_run
+  sniff-qk --config configs/capture/qwen3-8b.yaml --dataset.max_samples 4 \\
+      --capture.head_sampling none --output.data_root data/all-heads-of-four-texts
+  sniff-qk --config configs/capture/smollm3-3b-checkpoints.yaml --model.revision stage1-step-40000
+  attention-plasticity analyze --dataset_local_root data/book
+
+A capture that was interrupted continues with the same command (without --overwrite).
+Exit codes: 0 all well, 1 the capture failed, 2 usage or config, 130 interrupted.
+"""
+_CAPTURE_EXTRA = ("accelerate", "datasets", "gguf", "torch", "transformers")
+_INTERRUPTED = (
+    "finished examples are kept, the same command continues the capture (without --overwrite)"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`sniff-qk`."""
+    return capture(sys.argv[1:] if arguments is None else arguments, "sniff-qk")
+
+
+def capture(words: Sequence[str], program: str = "attention-plasticity capture") -> int:
+    """Capture as the words ask, and return the exit code."""
+    return guarded(lambda: _capture(words, program), _INTERRUPTED)
+
+
+def _capture(words: Sequence[str], program: str) -> int:
+    from qk_sniffer.config import CaptureConfig
+
+    parser = command_parser(program, _STORY, _EXAMPLES)
+    config = command_settings(parser, CaptureConfig, words)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would fill a log file
+    try:
+        return _run(config)
+    except ModuleNotFoundError as error:
+        if error.name not in _CAPTURE_EXTRA:
+            raise
+        raise ConfigError(
+            f"{error.name}: is not installed; pip install 'attention-plasticity[capture]'"
+        ) from error
+
+
+def _run(config: CaptureConfig) -> int:
+    if config.dry_run:
+        from qk_sniffer.dry_run import run_dry
+
+        return run_dry(config)
+    from qk_sniffer.capture import run_capture
+
+    return run_capture(config)

@@ -1,0 +1,288 @@
+"""What a model's attention looks like, learnt from a forward of a few tokens.
+
+Configs mislead (a head_dim that is the rotary part, a window on layers that have none), so heads,
+widths, windows and rotary embeddings are taken from the calls themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from qk_dump.errors import ConfigError
+from qk_dump.layout import Kind
+from qk_sniffer.attention import hearing_attention, hearing_rotary
+
+LayerType = Literal["full_attention", "sliding_attention", "chunked_attention"]
+
+_PROBE_LENGTHS = (5, 7, 11, 13)  # a length that is no number of heads tells the axes apart
+
+
+@dataclass(frozen=True)
+class RotaryPart:
+    """Where the rotary function sees a query or key, and which dimensions of it."""
+
+    call: int  # of the layer's rotary calls
+    tensor: int  # of that call's tensors
+    heads_last: bool  # (b, s, heads, d) instead of (b, heads, s, d)
+    start: int
+    width: int
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """One layer's attention."""
+
+    layer: int
+    module: nn.Module = field(repr=False, compare=False)
+    q_heads: int
+    k_heads: int
+    width: int
+    type: LayerType
+    window: int | None  # tokens a query can reach back; None for all
+    scale: float | None
+    softcap: float | None
+    calls: int
+    rope: bool  # False on NoPE layers and in models without rotary embedding
+    q_rotary: RotaryPart | None  # None also where the rotary input cannot be matched
+    k_rotary: RotaryPart | None
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+        return self.q_heads // self.k_heads
+
+    def rotary(self, kind: Kind) -> RotaryPart | None:
+        """Where the rotary function sees queries or keys."""
+        return self.q_rotary if kind == "q" else self.k_rotary
+
+    @property
+    def pre_rope_known(self) -> bool:
+        """Whether vectors before the rotary embedding can be taken."""
+        return not self.rope or (self.q_rotary is not None and self.k_rotary is not None)
+
+
+@dataclass(frozen=True)
+class ModelLayout:
+    """All layers that make attention calls, by layer."""
+
+    num_layers: int
+    layers: tuple[LayerFacts, ...]
+
+    def __getitem__(self, layer: int) -> LayerFacts:
+        return next(facts for facts in self.layers if facts.layer == layer)
+
+    @property
+    def silent_layers(self) -> list[int]:
+        """Layers without a self-attention call: linear attention, cross-attention."""
+        heard = {facts.layer for facts in self.layers}
+        return [layer for layer in range(self.num_layers) if layer not in heard]
+
+
+def decoder_of(model: nn.Module) -> nn.Module:
+    """The part of a model that reads text."""
+    found = getattr(model, "get_decoder", lambda: model)()
+    return model if found is None else cast(nn.Module, found)
+
+
+def run_backbone(decoder: nn.Module, tokens: Tensor) -> None:
+    """One forward without cache and without the logits; tokens (b, s) lie on any device."""
+    options: dict[str, Any] = {"use_cache": False}
+    if getattr(decoder, "lm_head", None) is not None:  # a decoder that keeps its head
+        options["logits_to_keep"] = 1
+    device = input_device(decoder)
+    if device.type == "meta":  # a ready mask, so that nobody asks for values
+        length = tokens.shape[1]
+        options["attention_mask"] = torch.zeros(1, 1, length, length, device=device)
+    with torch.inference_mode():
+        decoder(input_ids=tokens.to(device, non_blocking=True), **options)
+
+
+def input_device(decoder: nn.Module) -> torch.device:
+    """Where the decoder takes its tokens."""
+    embeddings = getattr(decoder, "get_input_embeddings", lambda: None)()
+    weights = (embeddings if embeddings is not None else decoder).parameters()
+    device = next(weights).device
+    hook = getattr(embeddings, "_hf_hook", None)  # a weight that accelerate keeps elsewhere
+    execution = getattr(hook, "execution_device", None)
+    return torch.device(execution) if execution is not None else device
+
+
+_probed: set[nn.Module] = set()
+
+
+def is_probed(decoder: nn.Module) -> bool:
+    """Whether the forward now running is a probe's, which is nobody's text."""
+    return decoder in _probed
+
+
+def probe(model: nn.Module) -> ModelLayout:
+    """Run a few tokens and read the layout off the attention calls."""
+    decoder = decoder_of(model)
+    _probed.add(decoder)
+    training = {module: module.training for module in decoder.modules()}
+    decoder.eval()  # dropout would draw random numbers that the caller's forwards expect to get
+    try:
+        for length in _PROBE_LENGTHS:
+            heard = _listen(decoder, length)
+            layout = _layout(model, decoder, heard)
+            if not any(length in (facts.q_heads, facts.k_heads) for facts in layout.layers):
+                break
+    finally:
+        _probed.discard(decoder)
+        for module, flag in training.items():
+            module.training = flag
+    _check_groups(model, layout)
+    return layout
+
+
+@dataclass
+class _Heard:
+    """The first attention call of a layer, and the rotary calls before it."""
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    options: Mapping[str, Any]
+    rotary: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
+    calls: int = 1
+
+
+def _listen(decoder: nn.Module, length: int) -> dict[int, _Heard]:
+    owned = set(decoder.modules())
+    heard: dict[int, _Heard] = {}
+    pending: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = []
+
+    def on_rotary(before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
+        pending.append((before, after))
+
+    def on_attention(
+        module: nn.Module, query: Tensor, key: Tensor, options: Mapping[str, Any]
+    ) -> None:
+        turned = list(pending)
+        pending.clear()
+        if module not in owned or not query.dim() == key.dim() == 4:
+            return
+        if not query.shape[2] == key.shape[2] == length:
+            return
+        layer = getattr(module, "layer_idx", None)
+        layer = len(heard) if layer is None else int(layer)
+        if layer in heard:
+            heard[layer].calls += 1
+            return
+        kept = {name: value for name, value in options.items() if not torch.is_tensor(value)}
+        heard[layer] = _Heard(module, query, key, kept, turned)
+
+    vocabulary = decoder.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    tokens = torch.arange(length)[None] % vocabulary  # (1, length)
+    with hearing_attention(on_attention), hearing_rotary(owned, on_rotary):
+        run_backbone(decoder, tokens)
+    return heard
+
+
+def _layout(model: nn.Module, decoder: nn.Module, heard: dict[int, _Heard]) -> ModelLayout:
+    if not heard:
+        raise ConfigError(
+            f"{type(model).__name__}: its attention does not go through transformers' attention "
+            "registry, so queries and keys cannot be seen. Known to be so: bloom, codegen, falcon, "
+            "gpt_neo, gptj, mpt, xglm. Choose another model."
+        )
+    config = text_config(decoder)
+    layers = tuple(_facts(layer, heard[layer], config) for layer in sorted(heard))
+    declared = getattr(config, "num_hidden_layers", None) or 0
+    return ModelLayout(max(declared, layers[-1].layer + 1), layers)
+
+
+def text_config(model: nn.Module) -> Any:
+    """The part of a model's config that speaks of its decoder."""
+    config: Any = model.config
+    try:
+        return config.get_text_config(decoder=True)
+    except (AttributeError, ValueError):
+        return config
+
+
+def _facts(layer: int, heard: _Heard, config: Any) -> LayerFacts:
+    q_heads, k_heads = heard.query.shape[1], heard.key.shape[1]
+    kind, window = _reach(layer, heard.options, config)
+    return LayerFacts(
+        layer=layer,
+        module=heard.module,
+        q_heads=q_heads,
+        k_heads=k_heads,
+        width=heard.query.shape[3],
+        type=kind,
+        window=window,
+        scale=_number(heard.options.get("scaling")),
+        softcap=_number(heard.options.get("softcap")),
+        calls=heard.calls,
+        rope=bool(heard.rotary),
+        q_rotary=_rotary_part(heard, heard.query, 0),
+        k_rotary=_rotary_part(heard, heard.key, 1),
+    )
+
+
+def _reach(layer: int, options: Mapping[str, Any], config: Any) -> tuple[LayerType, int | None]:
+    """How far back a layer sees: told by the call, else by the config's type of the layer."""
+    types = getattr(config, "layer_types", None) or ()
+    declared = types[layer] if layer < len(types) else None
+    if declared == "chunked_attention" and getattr(config, "attention_chunk_size", None):
+        return "chunked_attention", int(config.attention_chunk_size)
+    window = options.get("sliding_window")
+    if not window and declared == "sliding_attention":
+        window = getattr(config, "sliding_window", None)
+    return ("sliding_attention", int(window)) if window else ("full_attention", None)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _rotary_part(heard: _Heard, target: Tensor, order: int) -> RotaryPart | None:
+    """Find the tensor a rotary function turned that became `target` (1, heads, s, d)."""
+    turned = [
+        (call, index, after)
+        for call, (_, results) in enumerate(heard.rotary)
+        for index, after in enumerate(results)
+    ]
+    if len(turned) != 2:  # one call for queries and keys, or one for each
+        return None
+    call, index, after = turned[order]
+    heads, length, width = target.shape[1:]
+    if after.dim() != 4 or after.shape[3] > width:
+        return None
+    if after.shape[2] == length and after.shape[1] in (heads, 1):
+        heads_last = False
+    elif after.shape[1] == length and after.shape[2] in (heads, 1):
+        heads_last = True
+        after = after.transpose(1, 2)
+    else:
+        return None
+    start = _matching_start(after, target)
+    return None if start is None else RotaryPart(call, index, heads_last, start, after.shape[3])
+
+
+def _matching_start(after: Tensor, target: Tensor) -> int | None:
+    """First of the target's dimensions that `after` (1, heads or 1, s, r) became."""
+    width, part = target.shape[3], after.shape[3]
+    if part == width:  # also where the model scales or normalises afterwards
+        return 0
+    if after.is_meta:  # a shape without values; only the layout is wanted
+        return 0
+    for start in (0, width - part):
+        if torch.equal(after.expand(1, target.shape[1], -1, -1), target[..., start : start + part]):
+            return start
+    return None
+
+
+def _check_groups(model: nn.Module, layout: ModelLayout) -> None:
+    for facts in layout.layers:
+        if facts.q_heads % facts.k_heads:
+            raise ConfigError(
+                f"{type(model).__name__}: layer {facts.layer} has {facts.q_heads} query and "
+                f"{facts.k_heads} key heads, which do not divide"
+            )

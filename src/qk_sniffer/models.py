@@ -1,0 +1,245 @@
+"""Loading a model and its tokenizer, in the wanted precision from the start.
+
+Nothing is cast afterwards: `model.to(bfloat16)` would also cast the rotary frequencies and turn
+positions of long texts by a wrong angle.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from qk_dump.errors import ConfigError
+from qk_dump.files import user_path
+from qk_dump.settings import nearest
+from qk_sniffer.config import ModelSettings, TokenizerSettings
+from qk_sniffer.model_layout import text_config
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run, and what is to be remembered of it."""
+
+    model: Any
+    commit: str | None  # of the Hub's repository, when it came from there
+
+    @property
+    def text_config(self) -> Any:
+        """The decoder's config."""
+        return text_config(self.model)
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the weights."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def attention(self) -> str:
+        """The attention implementation in use."""
+        return str(self.text_config._attn_implementation)
+
+    @property
+    def context(self) -> int | None:
+        """Positions the model's config declares."""
+        return context_of(self.text_config)
+
+
+def context_of(config: Any) -> int | None:
+    """Positions a decoder's config declares."""
+    declared = getattr(config, "max_position_embeddings", None)
+    return int(declared) if declared else None
+
+
+def load_model_config(settings: ModelSettings) -> Any:
+    """The model's config with the overrides merged in."""
+    with _told_as("model.name", settings.name):
+        config = transformers.AutoConfig.from_pretrained(_place(settings.name), **_common(settings))
+    if not settings.config_overrides:
+        return config
+    overrides = _standard_names(settings.config_overrides)
+    values = config.to_dict()
+    _check_overrides(config, overrides, settings.name)
+    with _told_as("model.config_overrides", str(settings.config_overrides)):
+        return type(config).from_dict(merged(values, overrides))
+
+
+def _check_overrides(
+    config: Any, overrides: Mapping[str, Any], model: str, prefix: str = ""
+) -> None:
+    """Refuse what would change nothing: unknown fields, and a rope for no type of layer."""
+    values = config.to_dict()
+    for name, change in overrides.items():
+        if name not in values and not hasattr(config, name):
+            raise ConfigError(
+                f"model.config_overrides: {prefix}{name}: {model} has no such field"
+                f"{nearest(name, values, prefix)}"
+            )
+        old = getattr(config, name, None)
+        if isinstance(old, transformers.PreTrainedConfig) and isinstance(change, Mapping):
+            _check_overrides(old, change, model, f"{prefix}{name}.")
+        if name == "rope_parameters" and isinstance(change, Mapping):
+            _check_rope(old, change, prefix)
+
+
+def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
+    kinds = [kind for kind, values in (old or {}).items() if isinstance(values, Mapping)]
+    lost = [key for key in change if kinds and key not in kinds]
+    if lost:
+        raise ConfigError(
+            f"model.config_overrides: {prefix}rope_parameters.{lost[0]}: this model has one set of "
+            f"rope parameters per type of layer; put it under {' or '.join(kinds)}"
+        )
+    for values in [change[kind] for kind in kinds if kind in change] or [change]:
+        kind = values.get("rope_type")
+        if kind not in (None, "default", *ROPE_INIT_FUNCTIONS):
+            raise ConfigError(
+                f"model.config_overrides: {prefix}rope_parameters.rope_type: {kind!r} given, "
+                f"expected one of {', '.join(sorted({'default', *ROPE_INIT_FUNCTIONS}))}"
+            )
+
+
+def load_model(settings: ModelSettings, device: str) -> LoadedModel:
+    """The backbone with its weights, on `device` or spread as `device_map` says."""
+    config = load_model_config(settings)
+    options = {
+        "config": config,
+        "dtype": settings.dtype,
+        "device_map": settings.device_map or device,
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # they are refused below, by name
+        **_common(settings),
+    }
+    if settings.attn_implementation is not None:
+        options["attn_implementation"] = settings.attn_implementation
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(logging.ERROR)  # its report of an unused head is no news
+    try:
+        with _told_as("model.name", settings.name):
+            model, told = _weighted(transformers.AutoModel, settings.name, options)
+            if told["missing_keys"]:  # a checkpoint laid out for the class with a head only
+                model, told = _weighted(transformers.AutoModelForCausalLM, settings.name, options)
+    finally:
+        transformers.logging.set_verbosity(before)
+    _refuse_random_weights(settings.name, told)
+    return LoadedModel(model.eval(), _commit(settings))
+
+
+def _commit(settings: ModelSettings) -> str | None:
+    """The commit of a model of the Hub, by the folder of the cache its files came from."""
+    if user_path(settings.name).exists():
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    file = settings.gguf_file or "config.json"
+    found = try_to_load_from_cache(settings.name, file, revision=settings.revision)
+    snapshot = re.search(r"snapshots/([0-9a-f]{40})/", Path(str(found)).as_posix())
+    return snapshot[1] if snapshot else None
+
+
+def _weighted(kind: Any, name: str, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    model, told = kind.from_pretrained(_place(name), **options)
+    return model, told
+
+
+def empty_model(settings: ModelSettings) -> nn.Module:
+    """The same model without memory for its weights, for a look at its shape."""
+    config = load_model_config(settings)
+    options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code}
+    if settings.attn_implementation is not None:
+        options["attn_implementation"] = settings.attn_implementation
+    auto: Any = transformers.AutoModel
+    with _told_as("model.name", settings.name), torch.device("meta"):
+        model: nn.Module = auto.from_config(config, dtype=torch.bfloat16, **options)
+    return model.eval()
+
+
+def load_tokenizer(settings: TokenizerSettings, model: ModelSettings) -> Any:
+    """The tokenizer asked for, or the model's own."""
+    if settings.name is None:
+        name, options = model.name, _common(model)
+        if settings.revision is not None:
+            options["revision"] = settings.revision
+    else:
+        name = settings.name
+        options = {"revision": settings.revision, "trust_remote_code": model.trust_remote_code}
+    with _told_as("tokenizer.name", name):
+        return transformers.AutoTokenizer.from_pretrained(
+            _place(name, "model.name" if settings.name is None else "tokenizer.name"),
+            **{key: value for key, value in options.items() if value is not None},
+        )
+
+
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with `changes` merged in, mapping by mapping."""
+    result = dict(values)
+    for name, change in changes.items():
+        old = result.get(name)
+        nested = isinstance(old, Mapping) and isinstance(change, Mapping)
+        result[name] = merged(old, change) if nested else change  # type: ignore[arg-type]
+    return result
+
+
+def _standard_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`rope_scaling` is what `rope_parameters` was called before; both are merged alike."""
+    names = {"rope_scaling": "rope_parameters"}
+    return {
+        names.get(key, key): _standard_names(value) if isinstance(value, Mapping) else value
+        for key, value in overrides.items()
+    }
+
+
+def _common(settings: ModelSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code}
+    if settings.revision is not None:
+        options["revision"] = settings.revision
+    if settings.gguf_file is not None:
+        options["gguf_file"] = settings.gguf_file
+    return options
+
+
+def _place(name: str, setting: str = "model.name") -> str:
+    path = user_path(name)
+    if path.is_dir():
+        return str(path)
+    if path.exists():
+        hint = " (and model.gguf_file for a GGUF file)" if setting == "model.name" else ""
+        raise ConfigError(f"{setting}: {name}: is a file; give its folder{hint}")
+    if name.startswith((".", "/", "~")):
+        raise ConfigError(f"{setting}: {name}: does not exist")
+    return name
+
+
+def _refuse_random_weights(name: str, told: Mapping[str, Any]) -> None:
+    for problem in ("missing_keys", "mismatched_keys"):
+        keys = sorted(str(key) for key in told[problem])
+        if keys:
+            raise ConfigError(
+                f"model.name: {name}: {len(keys)} weights are missing or misshapen in the "
+                f"checkpoint and would be random, the first is {keys[0]}"
+            )
+
+
+@contextmanager
+def _told_as(setting: str, value: str) -> Iterator[None]:
+    """Turn a loading failure into one line that names the setting and its value."""
+    try:
+        yield
+    except (ConfigError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split())
+        if "trust_remote_code" in message:
+            message = "needs code of its own; if you trust it, add --model.trust_remote_code"
+        elif isinstance(error, OSError):
+            message = f"neither a folder here nor a model that the Hub gave us: {message}"
+        raise ConfigError(f"{setting}: {value}: {message[:400]}") from error

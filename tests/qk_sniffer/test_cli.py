@@ -1,0 +1,159 @@
+"""`sniff-qk` and `attention-plasticity capture`: help, flags, exit codes, what is started."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from attention_plasticity.cli import main as attention_plasticity
+from qk_dump.settings import fields_of
+from qk_sniffer.cli import main as sniff_qk
+from qk_sniffer.config import CaptureConfig
+
+ROOT = Path(__file__).parents[2]
+REQUIRED = ["--model.name", "m", "--dataset.path", "d", "--output.data_root", "o"]
+
+Started = list[tuple[str, CaptureConfig]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Captures and dry runs that the command starts, which here do nothing."""
+    calls: Started = []
+
+    def note(name: str, code: int) -> Callable[[CaptureConfig], int]:
+        def run(config: CaptureConfig) -> int:
+            calls.append((name, config))
+            return code
+
+        return run
+
+    replace(monkeypatch, "capture", "run_capture", note("capture", 0))
+    replace(monkeypatch, "dry_run", "run_dry", note("dry_run", 3))
+    return calls
+
+
+def replace(
+    monkeypatch: pytest.MonkeyPatch, name: str, function: str, what: Callable[..., int]
+) -> None:
+    module = ModuleType(f"qk_sniffer.{name}")
+    setattr(module, function, what)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def help_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as left:
+        (sniff_qk if len(words) == 1 else attention_plasticity)(words)
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["capture", "--help"]])
+def test_help_explains_every_field_and_ends_with_commands(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = help_of(words, capsys)
+    assert text.startswith(f"usage: {'sniff-qk' if len(words) == 1 else 'attention-plasticity'} ")
+    for name, field in fields_of(CaptureConfig).items():
+        if field.description:
+            assert f"--{name} " in text
+            assert " ".join(field.description.split()[:3]) in " ".join(text.split())
+    assert "sniff-qk --config" in text[text.index("commands to paste") :]
+
+
+def test_the_commands_to_paste_work(
+    started: Started, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    text = help_of(["--help"], capsys)
+    pasted = text[text.index("commands to paste") :].replace("\\\n", " ")
+    commands = [line.split(None, 1)[1] for line in pasted.splitlines() if "  sniff-qk" in line]
+    assert len(commands) >= 3
+    for command in commands:
+        assert sniff_qk(shlex.split(command)) in (0, 3)
+    assert len(started) == len(commands)
+
+
+@pytest.mark.parametrize("command", [sniff_qk, lambda w: attention_plasticity(["capture", *w])])
+def test_flags_and_the_config_reach_the_capture(
+    command: Callable[[list[str]], int], started: Started, tmp_path: Path
+) -> None:
+    path = tmp_path / "capture.yaml"
+    path.write_text("model: {name: a, dtype: bfloat16}\ncapture: {head_sampling: {count: 9}}\n")
+    words = ["--config", str(path), *REQUIRED, "--capture.head-sampling.seed=5"]
+    assert command(words) == 0
+    ((name, config),) = started
+    assert name == "capture"
+    assert (config.model.name, config.model.dtype) == ("m", "bfloat16")
+    assert config.capture.head_sampling is not None
+    assert config.capture.head_sampling.model_dump() == {"count": 9, "seed": 5}
+
+
+def test_a_dry_run_captures_nothing(started: Started) -> None:
+    assert sniff_qk([*REQUIRED, "--dry_run"]) == 3
+    assert [name for name, _ in started] == ["dry_run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "--dataset.path: is required (Hub dataset, or"),
+        (["--model.nam", "x"], "--model.nam: unknown flag; did you mean --model.name?"),
+        (["--max_length", "3"], "--max_length: unknown flag; did you mean --tokenizer.max_length?"),
+        ([*REQUIRED, "--tokenizer.padding_side=left"], "--tokenizer.padding_side: expected right"),
+        ([*REQUIRED, "--capture.sampler.type=x"], "--capture.sampler.type: expected one of log_un"),
+        ([*REQUIRED, "--config", "no.yaml"], "no.yaml: does not exist"),
+        (["m"], "'m': unexpected argument"),
+    ],
+)
+def test_misuse_is_one_line_and_exit_code_2(
+    words: list[str], told: str, started: Started, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sniff_qk(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"error: {told}")
+    assert captured.err.count("\n") == 1
+    assert not started
+
+
+@pytest.mark.parametrize("words", [REQUIRED, [*REQUIRED, "--dry_run"]])
+def test_a_missing_library_is_told_with_how_to_install_it(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(config: CaptureConfig) -> int:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    replace(monkeypatch, "capture", "run_capture", run)
+    replace(monkeypatch, "dry_run", "run_dry", run)
+    assert sniff_qk(words) == 2
+    told = "error: torch: is not installed; pip install 'attention-plasticity[capture]'\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_missing_module_of_our_own_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "qk_sniffer.capture", None)
+    with pytest.raises(ModuleNotFoundError):
+        sniff_qk(REQUIRED)
+
+
+@pytest.mark.parametrize("command", [sniff_qk, lambda w: attention_plasticity(["capture", *w])])
+def test_an_interruption_says_how_to_continue(
+    command: Callable[[list[str]], int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(config: CaptureConfig) -> int:
+        raise KeyboardInterrupt
+
+    replace(monkeypatch, "capture", "run_capture", run)
+    assert command(REQUIRED) == 130
+    assert capsys.readouterr().err == (
+        "interrupted; finished examples are kept, the same command continues the capture "
+        "(without --overwrite)\n"
+    )

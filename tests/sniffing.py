@@ -1,0 +1,60 @@
+"""Captures of a tiny model for tests: the command in this process or in its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qk_dump.layout import open_dump
+from qk_sniffer.cli import main
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def words(model: Path, texts: Path, dump: Path, **fields: object) -> list[str]:
+    """Flags of a capture; `model__dtype="auto"` stands for `--model.dtype auto`."""
+    given = {
+        "model.name": model,
+        "dataset.path": texts,
+        "output.data_root": dump,
+        "capture.sampler.type": "uniform",
+        "capture.sampler.base_rate": 8.0,
+        "capture.min_bucket_size": 16,
+    }
+    given |= {name.replace("__", "."): value for name, value in fields.items()}
+    return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+
+
+def sniff(model: Path, texts: Path, dump: Path, **fields: object) -> int:
+    """Run the capture in this process; its exit code."""
+    return main(words(model, texts, dump, **fields))
+
+
+def start_sniffing(*flags: str, launcher: tuple[str, ...] = (), **options: Any) -> Any:
+    """The same command in a process of its own, with one thread so that numbers agree."""
+    command = [sys.executable, *launcher, "-m", "qk_sniffer", *flags]
+    return subprocess.Popen(command, env={**os.environ, **ONE_THREAD}, **options)
+
+
+def tables_of(dump: Path) -> dict[str, pa.Table]:
+    """Every head's rows, and the examples."""
+    tables = {
+        head.folder: pq.read_table(dump / head.folder / "data.parquet")
+        for head in open_dump(dump).folders
+    }
+    return tables | {"examples": pq.read_table(dump / "examples.parquet")}
+
+
+def same_bytes(one: Path, other: Path) -> bool:
+    """Whether two dumps hold the same heads, each with the same bytes in its file."""
+    heads = [head.folder for head in open_dump(one).folders]
+    return heads == [head.folder for head in open_dump(other).folders] and all(
+        (one / head / "data.parquet").read_bytes() == (other / head / "data.parquet").read_bytes()
+        for head in heads
+    )

@@ -1,0 +1,215 @@
+"""Tiny random models of every architecture the tap is held to, made from configs on the spot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, MllamaForCausalLM
+
+VOCABULARY = 128
+LAYERS = 4
+_LLAMA = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_HALF_SLIDING = ["sliding_attention", "full_attention"] * (LAYERS // 2)
+_MLA = {
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A tiny config and what a capture must find in it."""
+
+    model_type: str
+    config: dict[str, Any] = field(default_factory=dict)
+    q_heads: int = 4
+    k_heads: int = 2
+    width: int = 16
+    windows: tuple[int | None, ...] = (None,) * LAYERS  # by captured layer
+    rope: tuple[bool, ...] = (True,) * LAYERS
+    layers: tuple[int, ...] = tuple(range(LAYERS))
+    attention: tuple[str, ...] = ("sdpa", "eager")
+
+    def model(self, implementation: str = "sdpa", dtype: torch.dtype = torch.float32) -> Any:
+        """A random model, the same one for every implementation."""
+        config = AutoConfig.for_model(self.model_type, **self.config)
+        config._attn_implementation = implementation
+        config.dtype = dtype
+        torch.manual_seed(0)
+        if self.model_type == "mllama_text_model":  # in no AutoModel's list
+            model = MllamaForCausalLM._from_config(config)
+        else:
+            model = AutoModelForCausalLM.from_config(config)
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1 and "norm" not in name:
+                weight.data.mul_(4)  # scores that differ, so that a wrong pair of vectors shows
+        return model.eval()
+
+
+_SLIDING = tuple(8 if kind == "sliding_attention" else None for kind in _HALF_SLIDING)
+
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.model_type: architecture
+    for architecture in (
+        Architecture("llama", _LLAMA),
+        Architecture(
+            "qwen2",
+            {
+                **_LLAMA,
+                "use_sliding_window": True,
+                "sliding_window": 8,
+                "max_window_layers": 2,
+            },
+            windows=(None, None, 8, 8),
+        ),
+        Architecture("qwen3", {**_LLAMA, "head_dim": 16}),
+        Architecture(
+            "qwen3_moe",
+            {
+                **_LLAMA,
+                "head_dim": 16,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+            },
+        ),
+        Architecture(
+            "gemma2",
+            {
+                **_LLAMA,
+                "head_dim": 16,
+                "sliding_window": 8,
+                "query_pre_attn_scalar": 16,
+                "layer_types": _HALF_SLIDING,
+            },
+            windows=_SLIDING,
+            attention=("eager",),
+        ),
+        Architecture(
+            "gemma3_text",
+            {
+                **_LLAMA,
+                "head_dim": 16,
+                "sliding_window": 8,
+                "query_pre_attn_scalar": 16,
+                "layer_types": _HALF_SLIDING,
+            },
+            windows=_SLIDING,
+        ),
+        Architecture("glm", {**_LLAMA, "head_dim": 16}),
+        Architecture("glm4", {**_LLAMA, "head_dim": 16}),
+        Architecture("mistral", {**_LLAMA, "sliding_window": 8}, windows=(8,) * LAYERS),
+        Architecture("ministral3", {**_LLAMA, "head_dim": 16}),
+        Architecture(
+            "mllama_text_model",
+            {**_LLAMA, "cross_attention_layers": [1]},
+            layers=(0, 2, 3),
+            windows=(None,) * 3,
+            rope=(True,) * 3,
+        ),
+        Architecture(
+            "smollm3", {**_LLAMA, "no_rope_layers": [1, 1, 1, 0]}, rope=(True, True, True, False)
+        ),
+        Architecture("olmo2", _LLAMA),
+        Architecture("phi3", _LLAMA),
+        Architecture(
+            "cohere2",
+            {**_LLAMA, "sliding_window": 8, "layer_types": _HALF_SLIDING},
+            windows=_SLIDING,
+            rope=(True, False, True, False),
+        ),
+        Architecture(
+            "gpt_oss",
+            {
+                **_LLAMA,
+                "head_dim": 16,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "sliding_window": 8,
+                "layer_types": _HALF_SLIDING,
+            },
+            windows=_SLIDING,
+            attention=("eager",),
+        ),
+        Architecture(
+            "llama4_text",
+            {
+                **_LLAMA,
+                "head_dim": 16,
+                "intermediate_size_mlp": 96,
+                "num_local_experts": 2,
+                "num_experts_per_tok": 1,
+                "attention_chunk_size": 8,
+                "no_rope_layers": [1, 1, 1, 0],
+            },
+            windows=(8, 8, 8, None),
+            rope=(True, True, True, False),
+        ),
+        Architecture(
+            "gpt2",
+            {
+                "vocab_size": VOCABULARY,
+                "n_embd": 64,
+                "n_layer": LAYERS,
+                "n_head": 4,
+                "n_positions": 512,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+            },
+            k_heads=4,
+            rope=(False,) * LAYERS,
+        ),
+        Architecture("gpt_neox", {**_LLAMA, "rotary_pct": 0.5}, k_heads=4),
+        Architecture("starcoder2", {**_LLAMA, "sliding_window": 8}, windows=(8,) * LAYERS),
+        Architecture("granite", {**_LLAMA, "attention_multiplier": 0.2}),
+        Architecture("stablelm", {**_LLAMA, "partial_rotary_factor": 0.5}),
+        Architecture(
+            "deepseek_v3",
+            {
+                **_LLAMA,
+                **_MLA,
+                "num_key_value_heads": 4,
+                "n_routed_experts": 4,
+                "n_group": 2,
+                "topk_group": 1,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "first_k_dense_replace": 1,
+            },
+            k_heads=4,
+            width=24,
+        ),
+    )
+}
+
+PLAIN_PROJECTIONS = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "mistral",
+    "smollm3",
+    "olmo2",
+    "starcoder2",
+    "granite",
+)
+"""Queries and keys are a projection, perhaps a norm, and the rotary function, nothing more."""
