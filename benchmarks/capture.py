@@ -14,11 +14,11 @@ import os
 import platform
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)},pages")
     parser.add_argument("--rounds", type=int, default=3, help="timings of each thing, in turn")
+    parser.add_argument("--lengths", default="4096,32768,131072", help="tokens per text")
     parser.add_argument("--dump", type=Path, help="real vectors for 'pages'")
     parser.add_argument("--memory_of", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -45,7 +46,7 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for part in options.only.split(","):
         if part == "overhead":
-            overhead(options.rounds)
+            overhead(options.rounds, [int(length) for length in options.lengths.split(",")])
         elif part == "memory":
             memory()
         elif part == "writing":
@@ -58,7 +59,7 @@ def main() -> None:
             pages(options.dump, options.rounds)
 
 
-def overhead(rounds: int) -> None:
+def overhead(rounds: int, lengths: list[int]) -> None:
     """A capture's loop (tokens, sampling, tap, writer) over bare forwards of the same tokens."""
     import torch
 
@@ -67,50 +68,61 @@ def overhead(rounds: int) -> None:
     if torch.cuda.is_available():
         print(f"\noverhead, {torch.cuda.get_device_name()}, Qwen3-8B shape, bfloat16, sdpa")
         loaded = random_model("Qwen3-8B", "cuda", torch.bfloat16)
-        cases = [(32_768, 6), (131_072, 3)]
+        cases = {32_768: (2, 18), 131_072: (2, 6)}
         settings = {"300 heads, 1/8,192": SOME_HEADS, "all heads, 1/64": ONE_OF_64}
     else:
-        print(
-            f"\noverhead, CPU ({torch.get_num_threads()} threads), 8 layers × hidden 512, float32"
-        )
+        threads = torch.get_num_threads()
+        print(f"\noverhead, CPU ({threads} threads), 8 layers × hidden 512, float32")
         loaded = random_model("8 layers, hidden 512", "cpu", torch.float32)
-        cases = [(4096, 4)]
+        cases = {4096: (1, 4)}
         settings = {"all heads, 1/64": ONE_OF_64}
-    print("tokens    what                   s/text   ratio   rows/text   peak GPU memory")
-    for length, texts in cases:
-        _overhead_of(loaded, length, texts, settings, rounds)
+    print("s/text: seconds for each further text, after start and end are taken off\n")
+    print(" tokens  what                 s/text   ratio   rows/text   peak GPU   start+end   files")
+    for length, texts in cases.items():
+        if length in lengths:
+            _overhead_of(loaded, length, texts, settings, rounds)
 
 
 def _overhead_of(
-    loaded: LoadedModel, length: int, texts: int, settings: dict[str, Any], rounds: int
+    loaded: LoadedModel,
+    length: int,
+    texts: tuple[int, int],
+    settings: dict[str, Any],
+    rounds: int,
 ) -> None:
+    """Time few and more texts: the difference is what a further text costs, the rest is fixed."""
     from benchmarks.random_models import RandomTokenizer
 
     tokenizer = RandomTokenizer(length, loaded.text_config.vocab_size)
+    few, more = texts
     _bare(loaded, tokenizer, 1)
-    times: dict[str, list[float]] = {name: [] for name in ("bare", *settings)}
-    rows: dict[str, float] = {"bare": 0}
+    names = ("bare forward", *settings)
+    seconds: dict[tuple[str, int], list[float]] = {
+        (name, number): [] for name in names for number in texts
+    }
+    rows = dict.fromkeys(names, 0.0)
+    files = dict.fromkeys(names, 0.0)
     peaks: dict[str, float] = {}
-    finishing: dict[str, float] = {}
-    for turn in range(rounds):
-        times["bare"].append(_timed(lambda: _bare(loaded, tokenizer, texts), peaks, "bare") / texts)
-        for name, capture in settings.items():
-            with tempfile.TemporaryDirectory() as folder:
-                run = _Captured(loaded, texts, length, capture, folder)
-                times[name].append(_timed(run, peaks, name) / texts)
-                rows[name] = run.rows / texts
-                if turn == 0:
+    for _ in range(rounds):
+        for number in texts:
+            bare = partial(_bare, loaded, tokenizer, number)
+            seconds["bare forward", number].append(_timed(bare, peaks, "bare forward"))
+            for name, capture in settings.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    run = _Captured(loaded, number, length, capture, folder)
+                    seconds[name, number].append(_timed(run, peaks, name))
                     began = time.perf_counter()
                     run.finish()
-                    finishing[name] = (time.perf_counter() - began) / texts
-    best = min(times["bare"])
-    for name, taken in times.items():
-        ratios = [mine / bare for mine, bare in zip(taken, times["bare"], strict=True)]
+                    rows[name] = run.rows / number
+                    files[name] = (time.perf_counter() - began) / number
+    best = {key: min(taken) for key, taken in seconds.items()}
+    slope = {name: (best[name, more] - best[name, few]) / (more - few) for name in names}
+    for name in names:
+        fixed = best[name, few] - few * slope[name]
         print(
-            f"{length:7,}   {name:20s} {min(taken):8.3f}  {statistics.median(ratios):6.3f}"
-            f"  {rows[name]:10,.0f}   {peaks.get(name, 0) / 1e9:6.2f} GB"
-            f"  (best over best {min(taken) / best:.3f}; files made afterwards: "
-            f"{finishing.get(name, 0):.3f} s/text)"
+            f"{length:7,}  {name:20s} {slope[name]:6.3f}  {slope[name] / slope[names[0]]:6.3f}"
+            f"  {rows[name]:10,.0f}  {peaks.get(name, 0) / 1e9:6.2f} GB  {fixed:8.2f} s"
+            f"  {files[name]:.2f} s/text"
         )
 
 

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 from filelock import FileLock
 
+from qk_dump.blocks import Block, Segment, read_segment, write_segment
 from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.errors import ConfigError, OutputError
 from qk_dump.examples import EXAMPLES_FILE, Example, write_examples
@@ -51,15 +52,8 @@ from qk_dump.manifest import (
     read_plan,
     write_manifest,
 )
-from qk_dump.schema import WINDOW, written_schema
-from qk_dump.writer import (
-    Block,
-    Segment,
-    blocks_columns,
-    read_segment,
-    write_heads,
-    write_segment,
-)
+from qk_dump.schema import TOKEN, VECTOR, WINDOW, written_schema
+from qk_dump.writer import write_heads
 
 __all__ = ["Block", "CaptureFolder", "Example", "ExpectedHead", "finish_capture", "open_capture"]
 
@@ -380,16 +374,14 @@ def _make_dump(
 
 def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict[HeadId, pa.Schema]:
     """The columns of every head: those of the rows at hand, in the width announced."""
-    files = {
-        segment.path / name: places
-        for segment in segments
-        for name, places in segment.files.items()
+    files = [file for segment in segments for file in segment.files.values()]
+    unexpected = {name for file in files for name in file.places} - {
+        head.folder for head, _, _ in heads
     }
-    unexpected = set().union(*files.values()) - {head.folder for head, _, _ in heads}
     if unexpected:
         raise ValueError(f"rows of heads that were not announced: {sorted(unexpected)}")
-    some_file = next(iter(files), None)
-    vector_type, tokens = blocks_columns(some_file) if some_file else (pa.float32(), False)
+    rows = files[0].schema if files else written_schema(1, pa.float32())
+    vector_type, tokens = rows.field(VECTOR).type.value_type, TOKEN in rows.names
     return {
         head: written_schema(width, vector_type, token_strings=tokens) for head, width, _ in heads
     }

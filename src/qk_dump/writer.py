@@ -1,82 +1,26 @@
-"""Writing rows: one Parquet file per head, complete or not there at all.
-
-While a capture runs, rows come in blocks, a batch of texts and all heads of a layer at a time.
-They are kept in segments, Arrow files with one record batch per head, until all are there and a
-head's rows can be put in order and written as one.
-"""
+"""Writing rows: one Parquet file per head, complete or not there at all."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qk_dump.errors import DumpError
-from qk_dump.examples import Example
-from qk_dump.files import (
-    remove_drafts,
-    staged,
-    staged_folder,
-    sync,
-    sync_folder,
-    write_through,
-)
-from qk_dump.layout import HeadId, Kind
-from qk_dump.reader import Floats, Ints
+from qk_dump.files import remove_drafts, staged, sync, sync_folder
+from qk_dump.layout import HeadId
 from qk_dump.schema import BUCKET, EXAMPLE, POSITION, TOKEN, VECTOR, WINDOW, written_schema
 
 DATA_FILE = "data.parquet"
 ROWS_PER_GROUP = 16_384
-
-_SEGMENT_FILE = "segment.json"
-_SEGMENT_VERSION = 1  # segments of another version are as if they were not there
-
-
-@dataclass(frozen=True)
-class Block:
-    """Rows of one layer and kind from one batch; its heads share the rows.
-
-    The arrays are kept until they are written, so they must not be changed afterwards.
-    """
-
-    layer: int
-    kind: Kind
-    heads: tuple[int, ...]
-    bucket: Ints  # (n,)
-    example_id: Ints  # (n,), ascending
-    position: Ints  # (n,), ascending within an example
-    vectors: Floats  # (n, heads, d), float32 or float16
-    sliding_window: int | None
-    token_str: Sequence[str] | None = None  # (n,)
-
-    def __post_init__(self) -> None:
-        n = len(self.bucket)
-        lengths = {len(self.example_id), len(self.position), len(self.vectors)}
-        if self.token_str is not None:
-            lengths.add(len(self.token_str))
-        if lengths != {n} or self.vectors.shape[:-1] != (n, len(self.heads)):
-            raise ValueError(
-                f"layer {self.layer} {self.kind}: {n} buckets and {len(self.heads)} heads do not "
-                f"fit vectors {self.vectors.shape} and columns of {sorted(lengths)} rows"
-            )
-
-    @property
-    def nbytes(self) -> int:
-        """Memory the rows take, token strings left out."""
-        columns = (self.bucket, self.example_id, self.position, self.vectors)
-        return sum(column.nbytes for column in columns)
 
 
 class HeadWriter:
@@ -197,159 +141,6 @@ def vector_column(vectors: npt.NDArray[np.floating[Any]]) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Whole batches on the disk, in a folder that appeared in one step."""
-
-    path: Path
-    batches: dict[int, list[Example]]
-    files: dict[str, dict[str, list[int]]]  # name → head's folder → its record batches
-    repeated: frozenset[int] = frozenset()  # examples that an earlier segment has, too
-
-    @property
-    def examples(self) -> list[Example]:
-        """All texts of its batches."""
-        return [example for batch in self.batches.values() for example in batch]
-
-    @cached_property
-    def first_example(self) -> int:
-        """No row of the segment belongs to an earlier example."""
-        return min((example.example_id for example in self.examples), default=0)
-
-    def rows(self, head: HeadId, schema: pa.Schema) -> pa.Table:
-        """The head's rows, in the order in which they were added."""
-        tables = [
-            _read_blocks(self.path / name, number, schema)
-            for name, places in self.files.items()
-            for number in places.get(head.folder, ())
-        ]
-        table = pa.concat_tables(tables or [schema.empty_table()])
-        if self.repeated:
-            fresh = ~np.isin(table[EXAMPLE].to_numpy(), list(self.repeated))
-            table = table.filter(pa.array(fresh))
-        return table
-
-
-def write_segment(
-    target: Path, batches: Mapping[int, Sequence[Example]], blocks: Sequence[Block]
-) -> None:
-    """Write a segment, all the way to the disk; it appears at `target` whole or not at all."""
-    with staged_folder(target) as draft:
-        content = {
-            "format_version": _SEGMENT_VERSION,
-            "batches": {
-                batch: [example.as_record() for example in examples]
-                for batch, examples in batches.items()
-            },
-            "files": _write_blocks(draft, blocks),
-        }
-        write_through(draft / _SEGMENT_FILE, json.dumps(content))
-
-
-def read_segment(path: Path) -> Segment | None:
-    """The segment in a folder, or None when it is damaged, which is as if it were not there."""
-    try:
-        content = json.loads((path / _SEGMENT_FILE).read_text(encoding="utf-8"))
-        if content["format_version"] != _SEGMENT_VERSION:
-            return None
-        for name, file in content["files"].items():
-            if (path / name).stat().st_size != file["bytes"]:
-                return None
-        files = {name: _places(tuple(file["heads"])) for name, file in content["files"].items()}
-        batches = {
-            int(batch): [Example(**record) for record in records]
-            for batch, records in content["batches"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return Segment(path, batches, files)
-
-
-@lru_cache(maxsize=64)
-def _places(heads: tuple[str, ...]) -> dict[str, list[int]]:
-    """Where each head is in a list; mostly the same in all segments, so that they share it."""
-    places: dict[str, list[int]] = {}
-    for number, head in enumerate(heads):
-        places.setdefault(head, []).append(number)
-    return places
-
-
-def _write_blocks(folder: Path, blocks: Sequence[Block]) -> dict[str, dict[str, Any]]:
-    """Write blocks as `rows-<width>.arrow`, all the way to the disk.
-
-    For each file, its size and the heads of its record batches in order are returned.
-    """
-    groups: dict[tuple[object, ...], list[Block]] = {}
-    for block in blocks:
-        kind = block.layer, block.kind, block.heads, block.sliding_window, block.vectors.shape[2]
-        groups.setdefault(kind, []).append(block)
-    files: dict[str, dict[str, Any]] = {}
-    for width in sorted({block.vectors.shape[2] for block in blocks}):
-        same_width = [group for group in groups.values() if group[0].vectors.shape[2] == width]
-        path = folder / f"rows-{width}.arrow"
-        with path.open("wb") as file:
-            heads = _write_batches(file, same_width)
-            sync(file)
-        files[path.name] = {"bytes": path.stat().st_size, "heads": heads}
-    return files
-
-
-def _write_batches(file: IO[bytes], groups: Sequence[Sequence[Block]]) -> list[str]:
-    first = groups[0][0]
-    kind = vector_column(first.vectors[:0, 0]).type
-    schema = written_schema(
-        kind.list_size, kind.value_type, token_strings=first.token_str is not None
-    )
-    heads = []
-    with pa.ipc.new_file(file, schema) as arrow:
-        for group in groups:
-            columns = _joined_columns(group)
-            for place, head in enumerate(group[0].heads):
-                vectors = np.concatenate([block.vectors[:, place] for block in group])  # (n, d)
-                columns[VECTOR] = vector_column(vectors)
-                arrow.write_batch(pa.RecordBatch.from_pydict(columns, schema))
-                heads.append(HeadId(group[0].layer, head, group[0].kind).folder)
-    return heads
-
-
-def _joined_columns(group: Sequence[Block]) -> dict[str, pa.Array]:
-    tokens = [block.token_str for block in group]
-    return row_columns(
-        bucket=np.concatenate([block.bucket for block in group]),
-        example_id=np.concatenate([block.example_id for block in group]),
-        position=np.concatenate([block.position for block in group]),
-        sliding_window=group[0].sliding_window,
-        token_str=None if None in tokens else [text for part in tokens for text in part or ()],
-    )
-
-
-def _read_blocks(path: Path, number: int, schema: pa.Schema) -> pa.Table:
-    """One head's rows out of a file of blocks; the rest of the file is not read."""
-    with _readable(path) as reader:
-        if reader.schema != schema:
-            raise pa.ArrowInvalid(f"columns are {reader.schema}, expected {schema}")
-        return pa.Table.from_batches([reader.get_batch(number)])
-
-
-def blocks_columns(path: Path) -> tuple[pa.DataType, bool]:
-    """The type of numbers in the vectors of a file of blocks, and whether it has token strings."""
-    with _readable(path) as reader:
-        return reader.schema.field(VECTOR).type.value_type, TOKEN in reader.schema.names
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[Any]:
-    try:
-        with path.open("rb") as file:
-            yield pa.ipc.open_file(file)
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise DumpError(
-            f"{path}: cannot be read ({reason}). Remove {path.parent} and run the same command "
-            "again; its batches are then captured anew."
-        ) from error
-
-
 Pieces = Iterator[tuple[pa.Table, int | None]]
 """Rows of a head, each piece with the first example that later pieces may hold (None: the last)."""
 
@@ -361,7 +152,7 @@ def write_heads(
     on_head: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write the files of many heads, a few at a time; `on_head` hears how many of all are done."""
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         jobs = [
             pool.submit(
                 _write_pieces, dump / head.folder / DATA_FILE, schema, pieces_of(head, schema)
