@@ -51,8 +51,9 @@ def run_capture(config: CaptureConfig) -> int:
             missing = capture.missing(num_batches)
             if missing:
                 progress.note(
-                    f"this process's share is done; {len(missing)} batches of other processes are "
-                    "not. The last process completes the dump; if one died, run the same command."
+                    "this process's share is done; those of others are not (batches left: "
+                    f"{len(missing)}). The last process completes the dump; if one died, run the "
+                    "same command again."
                 )
                 return 0
             _finish(setup, capture, num_batches, progress)
@@ -86,7 +87,8 @@ def memory_told() -> Iterator[None]:
 _OUT_OF_MEMORY = (
     "out of memory ({}). Lower inference.batch_size or tokenizer.max_length, load in bfloat16 "
     "(model.dtype), use sdpa or flash attention (model.attn_implementation), or spread the model "
-    "over several GPUs (model.device_map: auto). Finished texts are kept."
+    "over several GPUs (model.device_map: auto). With other settings the capture begins anew "
+    "(--overwrite); with the same ones, and more memory, it goes on."
 )
 
 

@@ -35,7 +35,7 @@ Exit codes: 0 all well, 1 the capture failed, 2 usage or config, 130 interrupted
 """
 _CAPTURE_EXTRA = ("accelerate", "datasets", "gguf", "torch", "transformers")
 _INTERRUPTED = (
-    "finished examples are kept, the same command continues the capture (without --overwrite)"
+    "finished texts are kept, the same command continues the capture (without --overwrite)"
 )
 
 

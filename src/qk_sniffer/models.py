@@ -172,9 +172,11 @@ def load_tokenizer(settings: TokenizerSettings, model: ModelSettings) -> Any:
     else:
         name = settings.name
         options = {"revision": settings.revision, "trust_remote_code": model.trust_remote_code}
-    with _told_as("tokenizer.name", name):
+    own = settings.name or settings.revision or user_path(name).is_dir()
+    setting = "tokenizer.name" if own else "model.name"
+    with _told_as(setting, name):
         return transformers.AutoTokenizer.from_pretrained(
-            _place(name, "model.name" if settings.name is None else "tokenizer.name"),
+            _place(name, setting),
             **{key: value for key, value in options.items() if value is not None},
         )
 
@@ -221,7 +223,7 @@ def _place(name: str, setting: str = "model.name") -> str:
 
 def _refuse_random_weights(name: str, told: Mapping[str, Any]) -> None:
     for problem in ("missing_keys", "mismatched_keys"):
-        keys = sorted(str(key) for key in told[problem])
+        keys = sorted(key if isinstance(key, str) else str(key[0]) for key in told[problem])
         if keys:
             raise ConfigError(
                 f"model.name: {name}: {len(keys)} weights are missing or misshapen in the "
@@ -240,6 +242,6 @@ def _told_as(setting: str, value: str) -> Iterator[None]:
         message = " ".join(str(error).split())
         if "trust_remote_code" in message:
             message = "needs code of its own; if you trust it, add --model.trust_remote_code"
-        elif isinstance(error, OSError):
+        elif isinstance(error, OSError) and not user_path(value).exists():
             message = f"neither a folder here nor a model that the Hub gave us: {message}"
         raise ConfigError(f"{setting}: {value}: {message[:400]}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qk_dump.card import CARD_FILE, card
+from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.errors import ConfigError
 from qk_dump.examples import Example, write_examples
 from qk_dump.files import user_path, write_text
@@ -58,6 +58,7 @@ def save_tap(tap: Tap, folder: str | os.PathLike[str]) -> Path:
     write_examples(
         place, [Example(number, number, length, "") for number, length in enumerate(tap.lengths)]
     )
-    write_text(place / CARD_FILE, card(manifest, tap.heads, True))
+    if is_card(place / CARD_FILE) or not (place / CARD_FILE).exists():
+        write_text(place / CARD_FILE, card(manifest, tap.heads, True))
     write_manifest(place, manifest)
     return place

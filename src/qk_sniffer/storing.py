@@ -38,10 +38,11 @@ def _block(setup: Setup, batch: Batch, taken: TakenRows, layer: WantedLayer, kin
         )
     vectors: npt.NDArray[Any] = taken.vectors((facts.layer, kind))  # (n, heads, d)
     example_id = batch.run_ids[rows.sequence]  # (n,)
+    check_finite(vectors, example_id, facts.layer, kind)
     if setup.config.output.vector_dtype == "float16":
         with np.errstate(over="ignore"):  # told below
             vectors = vectors.astype(np.float16)
-    check_finite(vectors, example_id, facts.layer, kind)
+        check_finite(vectors, example_id, facts.layer, kind)
     return Block(
         layer=facts.layer,
         kind=kind,
@@ -71,7 +72,7 @@ def check_finite(
     )
     raise ToolkitError(
         f"layer {layer}: NaN or infinity in the {what} of text {example_id[row]}. {way_out}. "
-        "Texts finished before are kept."
+        "What was finished before is kept."
     )
 
 

@@ -154,6 +154,6 @@ def test_an_interruption_says_how_to_continue(
     replace(monkeypatch, "capture", "run_capture", run)
     assert command(REQUIRED) == 130
     assert capsys.readouterr().err == (
-        "interrupted; finished examples are kept, the same command continues the capture "
+        "interrupted; finished texts are kept, the same command continues the capture "
         "(without --overwrite)\n"
     )

@@ -282,7 +282,7 @@ def test_an_unknown_model_is_told_in_one_line(name: str) -> None:
     for load in (lambda: load_model(settings, "cpu"), lambda: empty_model(settings)):
         assert refusal(load).startswith(f"model.name: {name}: neither a folder here nor a model")
     message = refusal(lambda: load_tokenizer(TokenizerSettings(), settings))
-    assert message.startswith(f"tokenizer.name: {name}: neither a folder here nor a model")
+    assert message.startswith(f"model.name: {name}: neither a folder here nor a model")
 
 
 def test_a_model_of_the_hub_is_remembered_by_its_commit(hub: Path) -> None:
