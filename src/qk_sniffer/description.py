@@ -39,6 +39,7 @@ def capture_plan(
     )
     sections["model"] |= {
         "commit": loaded.commit,
+        "files": loaded.files,
         "dtype": loaded.dtype,
         "attn_implementation": loaded.attention,
         "device": loaded.model.device.type,

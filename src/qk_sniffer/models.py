@@ -6,6 +6,7 @@ positions of long texts by a wrong angle.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,8 @@ from qk_dump.settings import nearest
 from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.model_layout import text_config
 
+_MODEL_FILES = {".bin", ".gguf", ".json", ".model", ".safetensors"}
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -32,6 +35,7 @@ class LoadedModel:
 
     model: Any
     commit: str | None  # of the Hub's repository, when it came from there
+    files: str | None = None  # a short hash of a local folder's files, when it did not
 
     @property
     def text_config(self) -> Any:
@@ -131,7 +135,21 @@ def load_model(settings: ModelSettings, device: str) -> LoadedModel:
     finally:
         transformers.logging.set_verbosity(before)
     _refuse_random_weights(settings.name, told)
-    return LoadedModel(model.eval(), _commit(settings))
+    return LoadedModel(model.eval(), _commit(settings), _files_hash(user_path(settings.name)))
+
+
+def _files_hash(folder: Path) -> str | None:
+    """A hash of a model's files, their ends and sizes: other weights have another one."""
+    if not folder.is_dir():
+        return None
+    seen = hashlib.blake2b(digest_size=8)
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _MODEL_FILES:
+            with path.open("rb") as file:
+                seen.update(f"{path.name} {path.stat().st_size}".encode() + file.read(1 << 16))
+                file.seek(max(0, path.stat().st_size - (1 << 20)))
+                seen.update(file.read())
+    return seen.hexdigest()
 
 
 def _commit(settings: ModelSettings) -> str | None:

@@ -270,6 +270,17 @@ def test_a_changed_text_is_noticed_when_a_capture_goes_on(
     assert "continuing" in capsys.readouterr().err
 
 
+def test_other_weights_under_the_same_name_are_noticed(
+    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = save_tiny_model(tmp_path / "model")
+    assert sniff(mine, texts, tmp_path / "dump", dataset__max_samples=1) == 0
+    assert sniff(mine, texts, tmp_path / "dump", dataset__max_samples=1) == 0
+    spoiled(mine, mine, "model.layers.3.self_attn.q_proj.weight", 0.5)
+    assert sniff(mine, texts, tmp_path / "dump", dataset__max_samples=1) == 2
+    assert "model.files (" in refusal(capsys)
+
+
 @pytest.mark.parametrize(
     ("fields", "phrase"),
     [
