@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 
-.PHONY: setup demo test test-oldest lint types bench bench-capture architectures clean
+.PHONY: setup demo test test-oldest lint types bench bench-capture architectures hub-faults clean
 
 setup: $(VENV)/.dev
 
@@ -33,6 +33,9 @@ bench-capture: $(VENV)/.dev
 
 architectures: $(VENV)/.dev
 	$(BIN)/python tests/architecture_table.py
+
+hub-faults: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python tests/hub_fault_table.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

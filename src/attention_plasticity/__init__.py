@@ -28,8 +28,16 @@ if TYPE_CHECKING:
         make_pos_rotation,
         orientation_from_keys,
     )
-    from qk_dump.errors import ConfigError, DumpError, HeadError, OutputError, ToolkitError
-    from qk_dump.layout import Dump, open_dump
+    from qk_dump.errors import (
+        ConfigError,
+        DumpError,
+        HeadError,
+        HubError,
+        OutputError,
+        ToolkitError,
+    )
+    from qk_dump.hub import open_dump
+    from qk_dump.layout import Dump
 
 _HOME = {
     "attention_plasticity.api": ("Run", "analyze_dump", "open_run"),
@@ -46,8 +54,16 @@ _HOME = {
         "make_pos_rotation",
         "orientation_from_keys",
     ),
-    "qk_dump.errors": ("ConfigError", "DumpError", "HeadError", "OutputError", "ToolkitError"),
-    "qk_dump.layout": ("Dump", "open_dump"),
+    "qk_dump.errors": (
+        "ConfigError",
+        "DumpError",
+        "HeadError",
+        "HubError",
+        "OutputError",
+        "ToolkitError",
+    ),
+    "qk_dump.hub": ("open_dump",),
+    "qk_dump.layout": ("Dump",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -58,6 +74,7 @@ __all__ = [
     "DumpError",
     "HeadError",
     "HeadResult",
+    "HubError",
     "OutputError",
     "Run",
     "RunnerConfig",

@@ -70,7 +70,8 @@ def analyze_dump(
     """Analyse every head of a dump and write the tables, as the command line does.
 
     `fields` are settings of `RunnerConfig`, on top of `config`. A run that was interrupted
-    continues. Raises when no head could be analysed; `Run.failures` lists those that failed.
+    continues. The dump may be on the Hub, `hf://datasets/owner/name@branch`. Raises when no head
+    could be analysed; `Run.failures` lists those that failed.
     """
     from attention_plasticity.runner import run_analysis
 
@@ -82,7 +83,8 @@ def analyze_dump(
         given |= {"dataset_local_root": str(dump.path), "model_dir": None}
     else:
         given |= {"dataset_local_root": str(dump)}
-    outcome = run_analysis(make_config(given))
+    fetched = dump if isinstance(dump, Dump) and dump.origin else None  # run.json tells whence
+    outcome = run_analysis(make_config(given), dump=fetched)
     if not outcome.metrics:
         raise ToolkitError(f"no head could be analysed; the first: {outcome.failures[0].reason}")
     return open_run(outcome.paths.folder)

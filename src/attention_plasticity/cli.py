@@ -27,6 +27,7 @@ _ANALYZE_EXAMPLES = """\
 commands to paste:
   attention-plasticity analyze --dataset_local_root path/to/dump
   attention-plasticity analyze --dataset_local_root path/to/dump --dry_run
+  attention-plasticity analyze --dataset_local_root hf://datasets/owner/name@branch
   python analyze.py --config configs/smollm2-135m.yaml --dataset_local_root path/to/dump
   python analyze.py --config configs/qwen3-8b.yaml --dataset_local_root path/to/dump \\
       --layers 0-3 --query_model full --output_dir out
@@ -46,6 +47,8 @@ How flexibly attention heads choose between keys as context grows.
 
   capture   run a model over texts and keep sampled queries and keys
   analyze   a dump of queries and keys → tables of plasticity, head by head
+  push      publish a dump on the Hugging Face Hub, one branch per model
+  pull      fetch a dump from there
   demo      make a small dump with known structure and analyse it
 
 'attention-plasticity <verb> --help' explains a verb.
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    verbs = {"analyze": _analyze, "demo": _demo}
+    verbs = {"analyze": _analyze, "demo": _demo, "push": _push, "pull": _pull}
     if not words or words[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
         return 0 if words else 2
@@ -108,15 +111,28 @@ def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze"
 def _dry_run(config: RunnerConfig) -> int:
     from attention_plasticity.fingerprints import InputFiles
     from attention_plasticity.plan import estimate
+    from attention_plasticity.progress import TerminalWatcher
     from attention_plasticity.records import Earlier, Records, run_settings
     from attention_plasticity.runner import prepare
     from attention_plasticity.summary import print_plan
 
-    dump, plan, paths = prepare(config)
+    dump, plan, paths = prepare(config, TerminalWatcher())
     records = Records(paths.folder, run_settings(config, plan.layout))
     earlier = Earlier({}, None) if config.overwrite else records.earlier(InputFiles(dump))
     print_plan(dump, plan, paths, estimate(dump, plan, config), earlier, config)
     return 0
+
+
+def _push(words: Sequence[str]) -> int:
+    from qk_dump.hub_commands import INTERRUPTED, push
+
+    return guarded(lambda: push(words), INTERRUPTED)
+
+
+def _pull(words: Sequence[str]) -> int:
+    from qk_dump.hub_commands import INTERRUPTED, pull
+
+    return guarded(lambda: pull(words), INTERRUPTED)
 
 
 def _demo(words: Sequence[str]) -> int:

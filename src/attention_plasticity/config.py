@@ -16,7 +16,7 @@ PairSampling = Literal["bucket", "local"]
 
 # headings of the help, in which a field stands by its title
 _DATA = "which data"
-_HUB = "from the Hub (accepted, read by a later version)"
+_HUB = "from the Hub, when no folder is given"
 _HEADS = "which heads"
 _METHOD = "how to analyse"
 _RESULTS = "where results go"
@@ -29,7 +29,10 @@ class RunnerConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     dataset_local_root: str | None = Field(
-        title=_DATA, default=None, min_length=1, description="folder of a dump on this machine"
+        title=_DATA,
+        default=None,
+        min_length=1,
+        description="folder of a dump, or hf://datasets/owner/name@branch",
     )
     model_dir: str | None = Field(
         title=_DATA,

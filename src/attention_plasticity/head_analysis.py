@@ -41,7 +41,8 @@ from attention_plasticity.statistics import (
     rotate_vector,
 )
 from qk_dump.errors import DumpError, HeadError, ToolkitError
-from qk_dump.layout import Dump, HeadId, open_dump
+from qk_dump.hub import open_dump
+from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows, read_head
 
 Array = npt.NDArray[np.float64]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from attention_plasticity.runner import Watcher
+from qk_dump.hub_commands import byte_bar
 
 
 class _HeadsPerSecond(ProgressColumn):
@@ -38,10 +41,21 @@ class TerminalWatcher(Watcher):
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._failed = 0
+        self._stack = ExitStack()
+        self._fetching: Callable[[int, int], None] | None = None
 
     def note(self, text: str) -> None:
         """Print a line, above the bar if there is one."""
         self._console.print(text, markup=False)
+
+    def fetch(self, done: int, total: int) -> None:
+        """Show how much of a dump has come from the Hub."""
+        if self._fetching is None:
+            self._fetching = self._stack.enter_context(byte_bar("fetching"))
+        self._fetching(done, total)
+        if done >= total:
+            self._stack.close()
+            self._fetching = None
 
     def start(self, total: int, done: int) -> None:
         """Show the bar."""
@@ -71,6 +85,7 @@ class TerminalWatcher(Watcher):
 
     def stop(self) -> None:
         """Leave the bar as it stands."""
+        self._stack.close()
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

@@ -37,7 +37,8 @@ from attention_plasticity.records import (
 )
 from attention_plasticity.results import Failure
 from qk_dump.errors import ConfigError
-from qk_dump.hub import locate_dump
+from qk_dump.hub import Source, locate_dump
+from qk_dump.hub_pull import HeadChoice
 from qk_dump.layout import Dump, HeadId
 
 
@@ -46,6 +47,9 @@ class Watcher:
 
     def note(self, text: str) -> None:
         """Something worth a line."""
+
+    def fetch(self, done: int, total: int) -> None:
+        """Bytes of the dump that are here, when it comes from the Hub."""
 
     def start(self, total: int, done: int) -> None:
         """Heads of the run, and how many an earlier run had finished."""
@@ -72,27 +76,53 @@ class Outcome:
         return 1 if self.failures else 0
 
 
-def prepare(config: RunnerConfig) -> tuple[Dump, Plan, OutputPaths]:
-    """Find the dump, pair its heads and place the outputs; nothing is written."""
-    dump = locate_dump(
-        config.dataset_local_root,
-        config.model_dir,
-        dataset_name=config.dataset_name,
-        dataset_revision=config.dataset_revision,
-    )
-    paths = output_paths(config, dump.path.absolute().name)
+def prepare(
+    config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
+) -> tuple[Dump, Plan, OutputPaths]:
+    """Find the dump (or fetch it), pair its heads and place the outputs; no result is written."""
+    dump = dump or _find(config, watcher or Watcher())
+    paths = output_paths(config, dump.name)
     refuse_inside_dump(paths, dump)
     return dump, make_plan(dump, config), paths
 
 
-def run_analysis(config: RunnerConfig, watcher: Watcher | None = None) -> Outcome:
-    """Analyse every head of the dump and write the tables.
+def _find(config: RunnerConfig, watcher: Watcher) -> Dump:
+    source = Source(
+        config.dataset_local_root,
+        config.model_dir,
+        config.dataset_name,
+        config.dataset_revision,
+        config.dataset_cache_dir,
+        config.download_max_workers,
+    )
+    choice = _heads_to_fetch(config)
+    try:
+        return locate_dump(source, choice=choice, note=watcher.note, on_bytes=watcher.fetch)
+    except BaseException:
+        watcher.stop()  # a bar is not left behind
+        raise
+
+
+def _heads_to_fetch(config: RunnerConfig) -> HeadChoice:
+    layers = config.layers
+    if layers is None and config.num_layers is not None:
+        layers = list(range(config.num_layers))
+    group = None
+    if config.num_q_heads and config.num_k_heads:
+        group = config.num_q_heads // config.num_k_heads
+    return HeadChoice(layers, config.heads, group)
+
+
+def run_analysis(
+    config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
+) -> Outcome:
+    """Analyse every head of the dump (the config's, unless one is given) and write the tables.
 
     Raises a `ToolkitError` when nothing can be done; heads that fail are listed in the result.
     """
     watcher = watcher or Watcher()
     began = time.monotonic()
-    dump, plan, paths = prepare(config)
+    dump, plan, paths = prepare(config, watcher, dump)
     check_writable(paths)
     for note in plan.notes:
         watcher.note(note)
@@ -201,6 +231,7 @@ def _provenance(
         "seed": config.seed,
         "input": {
             "path": str(dump.path),
+            "hub": dump.origin,
             "fingerprint": inputs.fingerprint(sorted(used)),
             "dump": manifest,
         },

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import json
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +46,61 @@ attention-plasticity analyze --dataset_local_root path/to/this/folder --output_d
 ```
 """
 
+_TAGS = ["attention", "interpretability", "queries-and-keys"]
+_OVERVIEW = """---
+{front}---
+
+{marker}
+
+# Queries and keys
+
+Attention queries and keys of transformers, one branch per model. This branch holds the list alone.
+
+| branch | model | texts |
+|---|---|---|
+{lines}
+
+```bash
+attention-plasticity analyze --dataset_local_root {path}
+```
+
+```python
+from datasets import load_dataset
+
+head = load_dataset("{repo}", "l00h00q", revision={revision}, split="train")
+```
+"""
+
 
 def card(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
     """The text of the card; `examples` says whether there is an `examples.parquet`."""
     return (
         f"---\n{_front_matter(manifest, heads, examples)}---\n\n{_text(manifest, heads, examples)}"
     )
+
+
+def overview_card(repo: str, branches: Mapping[str, DumpManifest | None]) -> str:
+    """The card of a dataset's main branch: which branch holds which model, and how to get one."""
+    lines = [
+        f"| {_cell(name)} | {_cell(manifest and manifest.model)} "
+        f"| {_cell(manifest and manifest.num_examples)} |"
+        for name, manifest in sorted(branches.items())
+    ]
+    front = {"pretty_name": "Queries and keys", "tags": _TAGS}
+    some = min((name for name in branches if branches[name]), default=min(branches, default="…"))
+    return _OVERVIEW.format(
+        front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
+        marker=_MARKER,
+        repo=_one_line(repo),
+        path=shlex.quote(f"hf://datasets/{_one_line(repo)}@{some.replace('/', '%2F')}"),
+        revision=json.dumps(some, ensure_ascii=False),
+        lines="\n".join(lines),
+    )
+
+
+def _cell(value: object) -> str:
+    """A value in a table, empty where there is none."""
+    return "" if value is None else _code(value).replace("|", "\\|")
 
 
 def is_card(path: Path) -> bool:
@@ -68,7 +119,7 @@ def _front_matter(manifest: DumpManifest, heads: Sequence[HeadId], examples: boo
         configs.append({"config_name": "examples", "data_files": EXAMPLES_FILE})
     front = {
         "pretty_name": f"Queries and keys of {_one_line(manifest.model or 'a model')}",
-        "tags": ["attention", "interpretability", "queries-and-keys"],
+        "tags": _TAGS,
         "configs": configs,
     }
     return yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)

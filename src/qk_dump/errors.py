@@ -25,3 +25,7 @@ class HeadError(ToolkitError):
 
 class OutputError(ToolkitError):
     """A result could not be written."""
+
+
+class HubError(ToolkitError):
+    """The Hub refused, failed or cannot be reached. What was done before is intact."""

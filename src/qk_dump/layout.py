@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from qk_dump.errors import ConfigError, DumpError
 from qk_dump.files import user_path
@@ -51,6 +51,14 @@ class Dump:
     path: Path
     folders: dict[HeadId, Path]
     manifest: DumpManifest | None = None
+    origin: dict[str, Any] | None = None  # where on the Hub it was fetched from
+
+    @property
+    def name(self) -> str:
+        """A short name: the folder's, or that of the branch it was fetched from."""
+        if self.origin is None:
+            return self.path.absolute().name
+        return str(self.origin.get("model_dir") or self.origin["revision"]).replace("/", "-")
 
     @cached_property
     def query_heads(self) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ import torch
 
 from qk_dump.errors import ConfigError, OutputError, ToolkitError
 from qk_dump.files import user_path
+from qk_dump.hub_commands import publish, require_target
 from qk_dump.segments import CaptureFolder, finish_capture, open_capture
 from qk_sniffer.background import OneBehind, prepared_ahead
 from qk_sniffer.batches import Batch, make_batch
@@ -39,26 +40,38 @@ def run_capture(config: CaptureConfig) -> int:
     """Make the dump a config describes, or complete it; the exit code is returned."""
     ranks = ranks_from()
     folder = user_path(config.data_root)
+    if config.output.hf_repo_id is not None:
+        require_target(config.output.hf_repo_id, config.hf_branch)
     with CaptureProgress(quiet=ranks.rank > 0) as progress, memory_told():
         require_folder(folder)
         setup = prepare(config, ranks)
         _announce(setup, progress)
         with _opened(folder, setup, ranks) as capture:
-            if capture.complete:
+            was_complete = capture.complete
+            if was_complete:
                 progress.note(f"{folder}: is complete already; nothing to do")
-                return 0
-            num_batches = run_batches(setup, capture, ranks, progress)
-            missing = capture.missing(num_batches)
-            if missing:
-                progress.note(
-                    "this process's share is done; those of others are not (batches left: "
-                    f"{len(missing)}). The last process completes the dump; if one died, run the "
-                    "same command again."
-                )
-                return 0
-            _finish(setup, capture, num_batches, progress)
-    print_summary(folder)
+            else:
+                num_batches = run_batches(setup, capture, ranks, progress)
+                missing = capture.missing(num_batches)
+                if missing:
+                    progress.note(
+                        "this process's share is done; those of others are not (batches left: "
+                        f"{len(missing)}). The last process completes the dump; if one died, run "
+                        "the same command again."
+                    )
+                    return 0
+                _finish(setup, capture, num_batches, progress)
+    if not was_complete:
+        print_summary(folder)
+    if ranks.rank == 0 or not was_complete:  # of several that find it complete, one is enough
+        publish_where_asked(config, folder)
     return 0
+
+
+def publish_where_asked(config: CaptureConfig, folder: Path) -> None:
+    """Push the complete dump to `output.hf_repo_id`, where one is given."""
+    if config.output.hf_repo_id is not None:
+        publish(folder, config.output.hf_repo_id, config.hf_branch, private=config.output.private)
 
 
 def require_folder(folder: Path) -> None:

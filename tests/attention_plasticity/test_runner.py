@@ -10,6 +10,7 @@ import pytest
 from attention_plasticity.config import make_config
 from attention_plasticity.runner import Watcher, prepare, run_analysis
 from dumps import make_dump
+from qk_dump.errors import ConfigError
 from qk_dump.manifest import DumpManifest, write_manifest
 
 
@@ -91,3 +92,10 @@ def test_preparing_writes_nothing(dump: Path, tmp_path: Path) -> None:
     )
     assert len(plan.heads) == 4
     assert not paths.folder.exists()
+
+
+def test_a_bar_does_not_outlive_a_dump_that_cannot_be_fetched() -> None:
+    log = Log()
+    with pytest.raises(ConfigError, match="expected owner/name@branch"):
+        run_analysis(make_config(dataset_local_root="hf://models/a/b"), log)
+    assert log.events == ["stop"]

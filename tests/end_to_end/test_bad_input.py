@@ -181,12 +181,12 @@ CASES = {
     "layers out of range": Case(
         lambda _: None, "given, there are", code=2, names="layers: 7", flags=["--layers", "7"]
     ),
-    "nothing named": Case(
+    "misspelt place on the Hub": Case(
         lambda _: None,
-        "reading from the Hub is not available",
+        "expected owner/name@branch, or hf://datasets/owner/name@branch",
         code=2,
-        names="hf download",
-        flags=["--dataset_local_root", "none"],
+        names="hf://models/a/b",
+        flags=["--dataset_local_root", "hf://models/a/b"],
     ),
 }
 

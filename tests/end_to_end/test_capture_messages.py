@@ -1,4 +1,4 @@
-"""Every message of a capture is explained, and every explanation has its message.
+"""Every message of a capture and of the Hub is explained, and every explanation has its message.
 
 Runs that produce the messages are in tests/qk_sniffer and tests/qk_dump. Here a table of phrases is
 held against the source and against docs/troubleshooting.md, and the source against the table.
@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "troubleshooting.md"
-NOT_OF_THE_CAPTURE = ("hub", "layout", "reader", "schema")  # the analysis and the Hub tell these
+NOT_OF_THE_CAPTURE = ("layout", "reader", "schema")  # the analysis tells these
 SOURCES = [
     *sorted((ROOT / "src" / "qk_sniffer").glob("*.py")),
     *sorted(
@@ -23,7 +23,7 @@ SOURCES = [
         if not path.stem.startswith(NOT_OF_THE_CAPTURE)
     ),
 ]
-ERRORS = {"ConfigError", "DumpError", "OutputError", "ToolkitError"}
+ERRORS = {"ConfigError", "DumpError", "HubError", "OutputError", "ToolkitError"}
 
 SETTINGS = (
     "is required",
@@ -117,7 +117,46 @@ NOTEBOOK = (
     "the forward gave no queries and keys of its own length",
     "holds a dump already; choose another folder",
 )
-PHRASES = (*SETTINGS, *TEXTS, *MODEL, *HEADS, *FOLDER, *STOPS, *NOTES, *NOTEBOOK)
+HUB = (
+    "expected owner/name@branch, or",
+    "repo: expected owner/name, got",
+    "main holds the list of branches; name one after the model",
+    "cannot name a branch; use letters",
+    "the dump does not name its model; add --branch NAME",
+    "its capture is not finished; run the same capture again, then push",
+    "holds no Parquet file; capture the head again, or remove its folder",
+    "the dataset is there already and public; nothing was sent",
+    "the token holds characters that no token has",
+    "no heads found.",
+    "Name the branch of a model",
+    "Set model_dir to one of:",
+    "Heads lie in the branch's root",
+    "none of the selected query heads is in the dump",
+    "expected a list of integers such as 0-3,8",
+    "--max_workers: expected an integer of at least 1",
+    " failed: ",
+    "needs a token; set HF_TOKEN or run 'hf auth login'",
+    "no such dataset, or no right to it",
+    "no such dataset; check the name",
+    "there is no branch, tag or commit",
+    "the dataset is gated; ask for access on its page",
+    "the token may not do this",
+    "too many requests; wait a while",
+    "the Hub answered",
+    "no connection (",
+    "the answer was garbled on its way",
+    "somebody else changed the branch meanwhile",
+    "a file is gone from the commit",
+    "arrives with other bytes than commit",
+    "offline, and the cache holds no checked copy of it",
+    "is no checked file of the cache; unset HF_HUB_OFFLINE to fetch it",
+    "HF_HUB_OFFLINE is set; unset it, then run the same command again",
+    ", offline: the checked copy in the cache",
+    "main has a card of its own, which is kept",
+    "the Hub's viewer shows",
+    "what was sent or fetched is kept, the same command continues",
+)
+PHRASES = (*SETTINGS, *TEXTS, *MODEL, *HEADS, *FOLDER, *STOPS, *NOTES, *NOTEBOOK, *HUB)
 
 
 def pieces(text: ast.expr) -> list[str]:

@@ -8,30 +8,42 @@ import pytest
 
 from dumps import make_dump
 from qk_dump.errors import ConfigError
-from qk_dump.hub import locate_dump
+from qk_dump.hub import Source, locate_dump, open_dump
+from qk_dump.hub_client import HubPlace
 
 
 @pytest.mark.parametrize("model_dir", [None, "model"])
 def test_a_dump_on_this_machine_is_opened(tmp_path: Path, model_dir: str | None) -> None:
     make_dump(tmp_path / (model_dir or ""), layers=1, q_heads=1, k_heads=1, n=3)
-
-    dump = locate_dump(str(tmp_path), model_dir, dataset_name="a/b", dataset_revision=None)
-
-    assert dump.path == tmp_path / (model_dir or "")
-    assert dump.query_heads == [(0, 0)]
+    for dump in (
+        locate_dump(Source(str(tmp_path), model_dir, "a/b", "branch")),
+        open_dump(tmp_path, model_dir),
+        open_dump(str(tmp_path)),
+    ):
+        assert dump.path == tmp_path / (model_dir or "")
+        assert dump.query_heads == [(0, 0)]
+        assert dump.origin is None
+        assert dump.name == dump.path.name
 
 
 @pytest.mark.parametrize(
-    ("revision", "command"),
+    ("source", "place"),
     [
-        (None, "hf download a/b --repo-type dataset --local-dir dump"),
-        ("qwen3-8b", "hf download a/b --repo-type dataset --revision qwen3-8b --local-dir dump"),
+        (Source("data/mine", None, "a/b", "c"), None),
+        (Source(None, None, "a/b", "c"), HubPlace("a/b", "c")),
+        (Source(None, "m", "a/b", None), HubPlace("a/b", "main", "m")),
+        (Source("hf://datasets/d/e@f", None, "a/b", "c"), HubPlace("d/e", "f")),
+        (Source("hf://datasets/d/e@f/m", None, "a/b", "c"), HubPlace("d/e", "f", "m")),
+        (Source("hf://datasets/d/e@f%2Fg", "m", "a/b", "c"), HubPlace("d/e", "f/g", "m")),
+        (Source("hf://datasets/d/e", None, "a/b", "c"), HubPlace("d/e", "c")),
+        (Source("hf://datasets/d/e", None, "a/b", None), HubPlace("d/e", "main")),
     ],
 )
-def test_without_a_folder_the_command_to_get_one_is_told(
-    revision: str | None, command: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        locate_dump(None, None, dataset_name="a/b", dataset_revision=revision)
-    assert command in str(caught.value)
-    assert "--dataset_local_root" in str(caught.value)
+def test_a_config_names_a_folder_or_a_branch(source: Source, place: HubPlace | None) -> None:
+    assert source.place == place
+
+
+@pytest.mark.parametrize("path", ["hf://models/d/e", "hf://datasets/d", "hf://datasets/d/e@f/g/h"])
+def test_a_misspelt_place_is_told(path: str) -> None:
+    with pytest.raises(ConfigError, match="expected owner/name@branch"):
+        open_dump(path)

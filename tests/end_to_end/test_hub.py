@@ -1,0 +1,138 @@
+"""Capture, push, pull on another cache, analyse: the same bytes as from the local dump."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from commands import command, run
+from hub_server import HubServer, reset_before, running_hub, status
+from sniffing import ONE_THREAD, words
+from tiny_texts import save_texts, save_tiny_model
+
+REPO = "me/sniffed"
+TABLES = ("head_metrics.csv", "head_bucket_plasticity.csv", "head_component_weights.csv")
+
+
+def done(*flags: object, hub: HubServer, **extra: str) -> str:
+    """Run the command as somebody whose Hub is `hub`; what it printed."""
+    finished = run(*flags, env={**hub.environment, **extra})
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout + finished.stderr
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in TABLES}
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A capture of a tiny model."""
+    folder = tmp_path_factory.mktemp("capture")
+    model, texts = save_tiny_model(folder / "model"), save_texts(folder / "texts", [200] * 6)
+    flags = words(model, texts, folder / "dump", capture__sampler__base_rate=16.0)
+    finished = run("capture", *flags, env={**os.environ, **ONE_THREAD})
+    assert finished.returncode == 0, finished.stderr
+    return folder / "dump"
+
+
+@pytest.mark.parametrize("by", ["pull", "address", "config"])
+def test_a_dump_that_travelled_gives_the_same_tables(dump: Path, tmp_path: Path, by: str) -> None:
+    options = ("--max_workers", 1, "--num_pairs_per_bucket", 50)
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    with running_hub() as hub:
+        done("analyze", "--dataset_local_root", dump, "--output_dir", mine, *options, hub=hub)
+        done("push", dump, "--repo", REPO, "--branch", "tiny", hub=hub)
+        elsewhere = {"HF_HOME": str(tmp_path / "elsewhere")}
+        given: tuple[object, ...] = ("--dataset_name", REPO, "--dataset_revision", "tiny")
+        if by == "pull":
+            said = done("pull", f"{REPO}@tiny", hub=hub, **elsewhere)
+            given = ("--dataset_local_root", said.splitlines()[-1])
+        elif by == "address":
+            given = ("--dataset_local_root", f"hf://datasets/{REPO}@tiny")
+        said = done("analyze", *given, "--output_dir", theirs, *options, hub=hub, **elsewhere)
+        commit = hub.branches(REPO)["tiny"]
+        assert tables(theirs) == tables(mine)
+        origin = json.loads((theirs / "run.json").read_text())["input"]["hub"]
+        if by != "pull":
+            assert origin["commit"] == commit
+            assert commit in said
+            again = (*given, "--output_dir", tmp_path / "offline", *options)
+            hub.fail("*", reset_before, times=None)
+            said = done("analyze", *again, hub=hub, **elsewhere, HF_HUB_OFFLINE="1")
+            assert f"{commit}, offline: the checked copy in the cache" in said
+            assert tables(tmp_path / "offline") == tables(mine)
+
+
+def test_the_datasets_library_reads_a_branch(dump: Path, tmp_path: Path) -> None:
+    code = (
+        "from datasets import load_dataset; import sys; "
+        f"rows = load_dataset('{REPO}', 'l00h00q', revision='tiny', split='train'); "
+        "print(rows.num_rows, *rows.column_names)"
+    )
+    with running_hub() as hub:
+        done("push", dump, "--repo", REPO, "--branch", "tiny", hub=hub)
+        loaded = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**hub.environment, "HF_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    import pyarrow.parquet as pq
+
+    assert loaded.returncode == 0, loaded.stderr
+    table = pq.read_table(dump / "l00h00q" / "data.parquet")
+    assert loaded.stdout.split() == [str(table.num_rows), *table.column_names]
+
+
+def test_importing_needs_no_network(tmp_path: Path) -> None:
+    code = (
+        "import socket; socket.socket.connect = None; import attention_plasticity as ap; "
+        "import qk_dump.hub_push, qk_dump.hub_commands, qk_sniffer, attention_plasticity.runner; "
+        "print(ap.open_dump, ap.analyze_head)"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code], env={"HF_HOME": str(tmp_path)}, check=False
+    )
+    assert finished.returncode == 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["push", "pull", "analyze", "failing"])
+def test_bytes_have_a_bar_on_a_terminal(dump: Path, tmp_path: Path, verb: str) -> None:
+    words = {
+        "push": ("push", dump, "--repo", REPO, "--branch", "tiny"),
+        "pull": ("pull", f"{REPO}@tiny"),
+        "analyze": ("analyze", "--dataset_local_root", f"hf://datasets/{REPO}@tiny", "--dry_run"),
+    }
+    with running_hub() as hub:
+        if verb != "push":
+            done(*words["push"], hub=hub)
+        if verb == "failing":
+            hub.fail("resolve_get", status(403), path="l00h00q", times=None)
+        ours, theirs = pty.openpty()
+        running = subprocess.Popen(
+            command(*words["analyze" if verb == "failing" else verb]),
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+            cwd=tmp_path,
+            env={**hub.environment, "TERM": "xterm", "COLUMNS": "120"},
+        )
+        os.close(theirs)
+        told = b""
+        with suppress(OSError):  # a terminal whose other side is gone
+            while chunk := os.read(ours, 1 << 16):
+                told += chunk
+        os.close(ours)
+        assert running.wait() == (1 if verb == "failing" else 0)
+    assert (b"sending" if verb == "push" else b"fetching") in told
+    assert b"data.parquet:" not in told  # the client's own bars, one per file
+    assert told.count(b"\x1b[?25l") == told.count(b"\x1b[?25h") == 1  # the cursor comes back

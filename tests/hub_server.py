@@ -1,0 +1,383 @@
+"""A Hugging Face Hub on this machine for the real client: datasets, and faults on demand.
+
+with running_hub() as hub:
+    hub.fail("commit", reset_after)
+    hub.api().create_repo("me/data", repo_type="dataset")
+    assert hub.branch("me/data", "main")
+    subprocess.run([...], env=hub.environment)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from http.client import responses
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Lock, Thread
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+from urllib.parse import parse_qsl, unquote
+
+import pytest
+
+from hub_endpoints import Call, Endpoints, Reply, Route, error_reply, route
+from hub_store import Account, Commit, HubError, HubStore
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+WRITER, READER, STRANGER = "hf_writer", "hf_reader", "hf_stranger"
+ACCOUNTS = {WRITER: Account("me"), READER: Account("me", write=False), STRANGER: Account("other")}
+CLIENT_WARNINGS = "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
+"""The client's uploads of LFS files warn; `pytest.mark.filterwarnings` takes this."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with a request; see `status`, `slow` and the ready-made ones below."""
+
+    kind: str
+    reply: Reply = field(default_factory=Reply)
+    takes_effect: bool = True
+    seconds: float = 0.0
+
+
+reset_before = Fault("reset", takes_effect=False)
+"""The connection is reset; nothing happened."""
+reset_after = Fault("reset")
+"""It happened, then the connection is reset: the reply is lost."""
+truncated = Fault("truncated")
+"""Half of the reply comes, then the connection is closed."""
+wrong_bytes = Fault("wrong_bytes")
+"""As many bytes, but others: those that arrive at `lfs_put`, else those of the reply."""
+
+
+def status(
+    code: int,
+    headers: Mapping[str, str] | None = None,
+    *,
+    body: bytes | None = None,
+    takes_effect: bool = False,
+) -> Fault:
+    """Another answer; `takes_effect` lets the request do its work all the same."""
+    message = "Invalid credentials in Authorization header" if code == 401 else f"fault {code}"
+    content = json.dumps({"error": message}).encode() if body is None else body
+    reply = Reply(code, content, {"X-Error-Message": message, **(headers or {})})
+    return Fault("status", reply=reply, takes_effect=takes_effect)
+
+
+def slow(seconds: float) -> Fault:
+    """The right answer, late."""
+    return Fault("slow", seconds=seconds)
+
+
+@dataclass
+class Plan:
+    """A fault in waiting."""
+
+    endpoint: str
+    fault: Fault
+    path: str
+    times: int | None
+    skip: int
+    hits: int = 0
+
+    def takes(self, endpoint: str, path: str) -> bool:
+        """Whether the fault happens to this request; counts it."""
+        if self.endpoint not in ("*", endpoint) or self.path not in path or self.times == self.hits:
+            return False
+        self.skip -= 1
+        self.hits += self.skip < 0
+        return self.skip < 0
+
+
+class Request(NamedTuple):
+    """What was asked; `status` 0 means that the connection was reset."""
+
+    endpoint: str
+    method: str
+    path: str
+    bytes_in: int
+    bytes_out: int
+    status: int
+
+
+class HubServer(ThreadingHTTPServer):
+    """The server; `running_hub` makes one and starts it."""
+
+    request_queue_size = 128
+    daemon_threads = False
+
+    def __init__(self, store: HubStore, home: Path, page_size: int = 1000) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.endpoint = f"http://127.0.0.1:{self.server_port}"
+        self.store = store
+        self.endpoints = Endpoints(store, self.endpoint, page_size)
+        self.environment = environment(self.endpoint, home)
+        self.log: list[Request] = []
+        self.errors: list[str] = []
+        self.stopping = Event()
+        self._plans: list[Plan] = []
+        self._connections: set[socket.socket] = set()
+        self._lock = Lock()
+
+    def fail(
+        self, endpoint: str, fault: Fault, *, path: str = "", times: int | None = 1, skip: int = 0
+    ) -> Plan:
+        """Let the next `times` requests (None: all) of an endpoint ("*": any) go wrong.
+
+        `path` must be part of the request's path; the first `skip` that match are left alone.
+        """
+        plan = Plan(endpoint, fault, path, times, skip)
+        with self._lock:
+            self._plans.append(plan)
+        return plan
+
+    def heal(self) -> None:
+        """Forget all faults."""
+        with self._lock:
+            self._plans.clear()
+
+    def fault(self, endpoint: str, path: str) -> Fault | None:
+        """The fault that this request meets."""
+        with self._lock:
+            return next((plan.fault for plan in self._plans if plan.takes(endpoint, path)), None)
+
+    def requests(self, *endpoints: str) -> list[Request]:
+        """The log, or the part of it for these endpoints."""
+        return [entry for entry in self.log if not endpoints or entry.endpoint in endpoints]
+
+    def bytes_in(self, *endpoints: str) -> int:
+        """How much was sent to these endpoints."""
+        return sum(entry.bytes_in for entry in self.requests(*endpoints))
+
+    def branch(self, repo: str, name: str = "main") -> dict[str, bytes]:
+        """The files at the head of a branch."""
+        return self.store.repos[repo].head(name).files
+
+    def branches(self, repo: str) -> dict[str, str]:
+        """The branches, and the id of the commit each is at."""
+        return dict(self.store.repos[repo].branches)
+
+    def commits(self, repo: str, branch: str = "main") -> list[Commit]:
+        """The commits of a branch, newest first."""
+        return list(self.store.repos[repo].history(branch))
+
+    def api(self, token: str | bool = WRITER) -> HfApi:
+        """The real client, bound to this server; `token=False` is nobody."""
+        from huggingface_hub import HfApi
+
+        return HfApi(endpoint=self.endpoint, token=token)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error of ours; anything else is."""
+        problem = traceback.format_exc()
+        if "ConnectionResetError" not in problem and "BrokenPipeError" not in problem:
+            self.errors.append(problem)
+
+    def close(self) -> None:
+        """Stop serving, and end what is still open."""
+        self.stopping.set()
+        self.shutdown()
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: HubServer
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing on the terminal: `HubServer.log` has it."""
+
+    def serve(self) -> None:
+        body = self._body()
+        raw, _, query = self.path.partition("?")
+        where = route(self.command, [unquote(word) for word in raw.strip("/").split("/")])
+        fault = self.server.fault(where.endpoint, unquote(raw))
+        if fault and fault.kind == "slow":
+            self.server.stopping.wait(fault.seconds)
+        if fault and fault.kind == "wrong_bytes" and where.endpoint == "lfs_put":
+            body = _other_bytes(body)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        call = Call(where, self.command, raw, dict(parse_qsl(query)), headers, body)
+        reply = None if fault and not fault.takes_effect else self._answer(call)
+        self._finish(where, len(body), _faulty(reply, fault, where.endpoint), fault)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = serve  # noqa: N815
+
+    def _answer(self, call: Call) -> Reply:
+        try:
+            return self.server.endpoints.answer(call)
+        except HubError as error:
+            return error_reply(error)
+        except Exception:
+            self.server.errors.append(traceback.format_exc())
+            return Reply(500, traceback.format_exc().encode())
+
+    def _finish(
+        self, where: Route, received: int, reply: Reply | None, fault: Fault | None
+    ) -> None:
+        head, body = (b"", b"") if reply is None else self._bytes(reply)
+        if fault and fault.kind == "truncated":
+            head, body = (head, body[: len(body) // 2]) if body else (head[: len(head) // 2], b"")
+            self.close_connection = True
+        path = unquote(self.path.partition("?")[0])
+        code = reply.status if reply else 0
+        request = Request(where.endpoint, self.command, path, received, len(body), code)
+        self.server.log.append(request)
+        if reply is None:
+            self._reset()
+        else:
+            self.wfile.write(head + body)
+
+    def _bytes(self, reply: Reply) -> tuple[bytes, bytes]:
+        headers = {"Content-Length": len(reply.body), **reply.headers}
+        lines = [f"HTTP/1.1 {reply.status} {responses.get(reply.status, '')}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        return head, b"" if self.command == "HEAD" else reply.body
+
+    def _reset(self) -> None:
+        """End the connection with RST: nothing is flushed, no orderly goodbye."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        os.close(self.connection.detach())
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self._read(int(self.headers.get("Content-Length", 0)))
+        chunks = []
+        while size := int(self.rfile.readline().split(b";")[0] or b"0", 16):
+            chunks.append(self._read(size))
+            self.rfile.readline()
+        if not self.rfile.readline():
+            raise ConnectionResetError("the client went away")
+        return b"".join(chunks)
+
+    def _read(self, size: int) -> bytes:
+        """That many bytes; a request of which only a part arrives must not take effect."""
+        data = self.rfile.read(size)
+        if len(data) < size:
+            raise ConnectionResetError("the client went away")
+        return data
+
+
+def _faulty(reply: Reply | None, fault: Fault | None, endpoint: str) -> Reply | None:
+    """The reply that a fault makes of the right one; None for no reply at all."""
+    if fault is None:
+        return reply
+    if fault.kind == "reset":
+        return None
+    if fault.kind == "status":
+        return fault.reply
+    if fault.kind == "wrong_bytes" and reply and endpoint != "lfs_put":
+        return replace(reply, body=_other_bytes(reply.body, only_one=endpoint == "resolve_get"))
+    return reply
+
+
+def _other_bytes(data: bytes, only_one: bool = True) -> bytes:
+    """Files change in a single byte, so that only a checksum can tell; JSON in every one."""
+    if only_one:
+        middle = len(data) // 2
+        return (
+            data[:middle]
+            + bytes(byte ^ 255 for byte in data[middle : middle + 1])
+            + data[middle + 1 :]
+        )
+    return bytes(byte ^ 1 for byte in data)
+
+
+def environment(endpoint: str, home: Path, token: str | None = WRITER) -> dict[str, str]:
+    """What a process needs to take the server for the Hub, and nothing of the caller's Hub."""
+    kept = {name: value for name, value in os.environ.items() if not _meddles(name)}
+    tokens = {"HF_TOKEN": token} if token else {}
+    return (
+        kept
+        | tokens
+        | {
+            "HF_ENDPOINT": endpoint,
+            "HF_HOME": str(home),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
+    )
+
+
+def _meddles(name: str) -> bool:
+    return name.upper().startswith(("HF_", "HUGGING")) or name.upper().endswith("_PROXY")
+
+
+@contextmanager
+def running_hub(
+    accounts: Mapping[str, Account] = ACCOUNTS, *, page_size: int = 1000, **rules: Any
+) -> Iterator[HubServer]:
+    """A Hub that serves until the block ends; `rules` go to `HubStore`.
+
+    Inside the block the client of this process keeps off Xet, proxies and the caller's own token.
+    """
+    with tempfile.TemporaryDirectory() as home, _client_here(Path(home)):
+        server = HubServer(HubStore(accounts, **rules), Path(home), page_size)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.close()
+            thread.join()
+        assert not server.errors, "the test server itself failed:\n" + "\n".join(server.errors)
+
+
+@contextmanager
+def _client_here(home: Path) -> Iterator[None]:
+    from huggingface_hub import close_session, constants
+
+    kept = {name: value for name, value in os.environ.items() if not _meddles(name)}
+    token_file = patch.object(constants, "HF_TOKEN_PATH", str(home / "token"))
+    no_xet = patch.object(constants, "HF_HUB_DISABLE_XET", True)
+    close_session()
+    with patch.dict(os.environ, kept, clear=True), token_file, no_xet:
+        try:
+            yield
+        finally:
+            close_session()
+
+
+@contextmanager
+def no_naps() -> Iterator[list[float]]:
+    """The client's waits between its tries, written down and not waited for."""
+    naps: list[float] = []
+    clock = SimpleNamespace(**{**vars(time), "sleep": naps.append})
+    http, download = "huggingface_hub.utils._http.time", "huggingface_hub.file_download.time"
+    with patch(http, clock), patch(download, clock):
+        yield naps
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    """A Hub with nothing on it."""
+    with running_hub() as server:
+        yield server

@@ -1,0 +1,296 @@
+"""Dataset repositories as the Hub keeps them, in memory: what `hub_server` serves.
+
+A repository has branches, a branch points to a commit, a commit never changes. Small files are kept
+in the commit ("regular"), large ones apart by their sha256 ("LFS"), one store per repository.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from functools import cached_property
+from itertools import pairwise
+from pathlib import PurePosixPath
+from threading import RLock
+from typing import Any
+
+ATTRIBUTES = {".gitattributes": b"*.parquet filter=lfs diff=lfs merge=lfs -text\n"}
+"""What a new repository holds: the Hub puts such a file there by itself."""
+
+
+class HubError(Exception):
+    """An answer other than success, with what the client's exceptions are made from."""
+
+    def __init__(self, status: int, message: str, code: str = "", **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.content: dict[str, str] = {}
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.headers["X-Error-Message"] = message.encode("ascii", "replace").decode()
+        if code:
+            self.headers["X-Error-Code"] = code
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who a token belongs to, and whether it may write."""
+
+    name: str
+    write: bool = True
+    orgs: tuple[str, ...] = ()
+
+    def owns(self, repo: str) -> bool:
+        """Whether the repository lies in a namespace of this account."""
+        return repo.split("/")[0] in (self.name, *self.orgs)
+
+
+@dataclass(frozen=True)
+class Blob:
+    """The content of a file."""
+
+    data: bytes
+    lfs: bool = False
+
+    @cached_property
+    def sha256(self) -> str:
+        """The name of an LFS object."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def pointer(self) -> bytes:
+        """What git holds in place of an LFS object."""
+        head = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\n"
+        return f"{head}size {len(self.data)}\n".encode()
+
+    @cached_property
+    def oid(self) -> str:
+        """The name git gives to what it holds."""
+        held = self.pointer if self.lfs else self.data
+        return hashlib.sha1(b"blob %d\0" % len(held) + held).hexdigest()
+
+    @property
+    def etag(self) -> str:
+        """What the client takes for the file's identity."""
+        return self.sha256 if self.lfs else self.oid
+
+
+@dataclass(frozen=True)
+class Commit:
+    """All files at one moment."""
+
+    tree: Mapping[str, Blob]
+    parent: str | None = None
+    title: str = "initial commit"
+    message: str = ""
+    author: str = "system"
+    id: str = field(default_factory=lambda: secrets.token_hex(20))  # never one seen before
+    date: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The content of every file."""
+        return {path: blob.data for path, blob in self.tree.items()}
+
+    @cached_property
+    def folders(self) -> set[str]:
+        """Every folder that has a file somewhere below it."""
+        parents = {str(parent) for path in self.tree for parent in PurePosixPath(path).parents}
+        return parents - {"."}
+
+
+@dataclass
+class Repo:
+    """One dataset repository."""
+
+    name: str
+    private: bool = False
+    gated: bool = False
+    granted: set[str] = field(default_factory=set)
+    commits: dict[str, Commit] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    objects: dict[str, Blob] = field(default_factory=dict)
+
+    def head(self, branch: str) -> Commit:
+        """The newest commit of a branch."""
+        if branch not in self.branches:
+            raise HubError(404, f"Invalid rev id: {branch}", "RevisionNotFound")
+        return self.commits[self.branches[branch]]
+
+    def at(self, revision: str) -> Commit:
+        """The commit that a branch or a commit's id names."""
+        return self.commits.get(revision) or self.head(revision.removeprefix("refs/heads/"))
+
+    def file(self, revision: str, path: str) -> tuple[Commit, Blob]:
+        """A file, and the commit it was found in."""
+        commit = self.at(revision)
+        if path not in commit.tree:
+            raise HubError(404, "Entry not found", "EntryNotFound", X_Repo_Commit=commit.id)
+        return commit, commit.tree[path]
+
+    def history(self, revision: str) -> Iterator[Commit]:
+        """The commit and those before it, newest first."""
+        commit: Commit | None = self.at(revision)
+        while commit is not None:
+            yield commit
+            commit = self.commits[commit.parent] if commit.parent else None
+
+    def last_change(self, revision: str, path: str) -> Commit:
+        """The commit that gave a path what it holds."""
+        history = list(self.history(revision))
+        for newer, older in pairwise(history):
+            if path in newer.folders or older.tree.get(path) != newer.tree.get(path):
+                return newer
+        return history[-1]
+
+    def create_branch(self, branch: str, start: str | None) -> None:
+        """A branch that begins where another revision is; without one, where `main` is."""
+        if branch in self.branches:
+            raise HubError(409, f"Reference already exists: {branch}")
+        if branch.startswith("refs/") or branch in self.commits:
+            raise HubError(400, f"Invalid reference for a branch: {branch}")
+        self.branches[branch] = self.at(start or "main").id
+
+    def delete_branch(self, branch: str) -> None:
+        """Forget a branch; its commits stay reachable by id."""
+        if branch == "main":
+            raise HubError(403, "Cannot delete the main branch")
+        self.head(branch)
+        del self.branches[branch]
+
+    def add(self, commit: Commit, branch: str) -> Commit:
+        """Move a branch to a new commit."""
+        self.commits[commit.id] = commit
+        self.branches[branch] = commit.id
+        return commit
+
+    def commit(self, branch: str, lines: Iterable[dict[str, Any]], author: str) -> Commit:
+        """Apply the lines that the client sends: all of them or none."""
+        header, *operations = lines
+        about, head = header["value"], self.head(branch)
+        if about.get("parentCommit") not in (None, head.id):
+            raise HubError(412, "A commit has happened since. Please refresh and try again.")
+        tree = dict(head.tree)
+        for operation in operations:
+            self._apply(operation["key"], operation["value"], tree)
+        title, message = about["summary"], about.get("description", "")
+        return self.add(Commit(tree, head.id, title, message, author), branch)
+
+    def _apply(self, key: str, value: dict[str, Any], tree: dict[str, Blob]) -> None:
+        path = value["path"]
+        if key == "file":
+            tree[path] = Blob(base64.b64decode(value["content"]))
+        elif key == "lfsFile":
+            if value["oid"] not in self.objects:
+                raise HubError(400, "An LFS pointer pointed to a file that does not exist")
+            tree[path] = self.objects[value["oid"]]
+        elif key == "deletedFile" and path in tree:
+            del tree[path]
+        elif key == "deletedFolder" and (inside := _inside(path, tree)):
+            for name in inside:
+                del tree[name]
+        elif key in ("deletedFile", "deletedFolder"):
+            raise HubError(404, f"A file with this name doesn't exist: {path}", "EntryNotFound")
+        else:
+            raise HubError(400, f"Unknown operation: {key}")
+
+
+def _inside(folder: str, tree: Mapping[str, Blob]) -> list[str]:
+    prefix = f"{folder.rstrip('/')}/"
+    return [path for path in tree if path.startswith(prefix)]
+
+
+class HubStore:
+    """All repositories, and who may do what with them."""
+
+    def __init__(
+        self,
+        accounts: Mapping[str, Account],
+        lfs_patterns: tuple[str, ...] = ("*.parquet",),
+        lfs_over: int = 1_000_000,
+    ) -> None:
+        self.accounts = dict(accounts)
+        self.lfs_patterns = lfs_patterns
+        self.lfs_over = lfs_over
+        self.repos: dict[str, Repo] = {}
+        self.lock = RLock()
+
+    def is_lfs(self, path: str, size: int) -> bool:
+        """Whether a file of this name and size is kept apart."""
+        return size > self.lfs_over or any(fnmatch(path, glob) for glob in self.lfs_patterns)
+
+    def account(self, token: str | None) -> Account | None:
+        """Whose token this is; no token is nobody's."""
+        if token is not None and token not in self.accounts:
+            raise HubError(401, "Invalid credentials in Authorization header")
+        return None if token is None else self.accounts[token]
+
+    def readable(self, name: str, account: Account | None) -> Repo:
+        """A repository that this account can see."""
+        repo = self.repos.get(name)
+        if repo is None or (repo.private and not (account and account.owns(name))):
+            status = 404 if account else 401
+            message = "Repository not found" if account else "Invalid username or password."
+            raise HubError(status, message, "RepoNotFound")
+        return repo
+
+    def downloadable(self, name: str, account: Account | None) -> Repo:
+        """A repository whose files this account may have."""
+        repo = self.readable(name, account)
+        if repo.gated and not (account and (account.owns(name) or account.name in repo.granted)):
+            message = f"Access to dataset {name} is restricted."
+            raise HubError(403 if account else 401, message, "GatedRepo")
+        return repo
+
+    def writable(self, name: str, account: Account | None) -> Repo:
+        """A repository that this account may change."""
+        repo = self.readable(name, account)
+        self.require_write(name, account)
+        return repo
+
+    def require_write(self, name: str, account: Account | None) -> Account:
+        """The account, when it may write in the namespace of `name`."""
+        if account is None:
+            raise HubError(401, "Invalid username or password.")
+        if not (account.write and account.owns(name)):
+            raise HubError(403, f"You don't have the rights to write to {name}")
+        return account
+
+    def create_repo(self, name: str, *, private: bool = False, gated: bool = False) -> Repo:
+        """A new repository, with what the Hub itself puts in it."""
+        if name in self.repos:
+            raise HubError(409, "You already created this dataset repo")
+        repo = self.repos[name] = Repo(name, private=private, gated=gated)
+        repo.add(Commit({path: Blob(data) for path, data in ATTRIBUTES.items()}), "main")
+        return repo
+
+    def write(
+        self,
+        name: str,
+        files: Mapping[str, bytes | None],
+        branch: str = "main",
+        title: str = "seed",
+    ) -> Commit:
+        """A commit made without any client; None deletes. Makes repository and branch as needed."""
+        with self.lock:
+            repo = self.repos.get(name) or self.create_repo(name)
+            if branch not in repo.branches:
+                repo.create_branch(branch, None)
+            head = repo.head(branch)
+            tree = {path: blob for path, blob in head.tree.items() if path not in files}
+            for path, data in files.items():
+                if data is not None:
+                    tree[path] = self.blob(repo, path, data)
+            return repo.add(Commit(tree, head.id, title), branch)
+
+    def blob(self, repo: Repo, path: str, data: bytes) -> Blob:
+        """A file's content, kept where its name and size want it."""
+        blob = Blob(data, lfs=self.is_lfs(path, len(data)))
+        if blob.lfs:
+            repo.objects[blob.sha256] = blob
+        return blob
