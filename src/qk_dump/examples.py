@@ -67,11 +67,15 @@ def write_examples(folder: Path, examples: Iterable[Example]) -> None:
 
 
 def read_examples(folder: Path) -> pa.Table | None:
-    """The table of a dump's examples, or None when there is none."""
+    """The table of a dump's examples, or None when there is none.
+
+    Arrow opens the file itself: its threads let go of a Python file late, which aborts a process
+    that ends at that moment.
+    """
     path = folder / EXAMPLES_FILE
     try:
-        with path.open("rb") as file:
-            return pq.read_table(file, page_checksum_verification=True)
+        with pa.OSFile(str(path)) as file:
+            return pq.ParquetFile(file, page_checksum_verification=True).read()
     except FileNotFoundError:
         return None
     except (OSError, pa.ArrowException) as error:

@@ -64,6 +64,18 @@ def test_ids_keep_a_simple_type_or_become_text(
     assert column.to_pylist() == (ids if stored is None else stored)
 
 
+def test_arrow_holds_no_python_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # one that Arrow's threads let go of while the process ends aborts it
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a Python file was handed to Arrow")
+
+    write_examples(tmp_path, [Example(0, "a", 3, "x")])
+    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr("builtins.open", refused)
+    monkeypatch.setattr(pa, "PythonFile", refused)
+    assert read_examples(tmp_path) is not None
+
+
 def test_no_file_is_no_table(tmp_path: Path) -> None:
     assert read_examples(tmp_path) is None
 
