@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts background jobs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children are to be interrupted
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
+import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, MllamaForCausalLM
 
 VOCABULARY = 128
@@ -48,18 +50,26 @@ class Architecture:
 
     def model(self, implementation: str = "sdpa", dtype: torch.dtype = torch.float32) -> Any:
         """A random model, the same one for every implementation."""
-        config = AutoConfig.for_model(self.model_type, **self.config)
+        alone = self.model_type == "mllama_text_model"  # in no AutoModel's list
+        if alone:
+            config = MllamaForCausalLM.config_class(**self.config)
+        else:
+            config = AutoConfig.for_model(self.model_type, **self.config)
         config._attn_implementation = implementation
         config.dtype = dtype
         torch.manual_seed(0)
-        if self.model_type == "mllama_text_model":  # in no AutoModel's list
-            model = MllamaForCausalLM._from_config(config)
-        else:
-            model = AutoModelForCausalLM.from_config(config)
+        make = MllamaForCausalLM._from_config if alone else AutoModelForCausalLM.from_config
+        model = make(config)
         for name, weight in model.named_parameters():
             if weight.dim() > 1 and "norm" not in name:
                 weight.data.mul_(4)  # scores that differ, so that a wrong pair of vectors shows
         return model.eval()
+
+
+def needs(given: bool, what: str) -> None:
+    """Skip a test of what the installed transformers, older than the pinned one, does not do."""
+    if not given:
+        pytest.skip(f"transformers {transformers.__version__} does not {what}")
 
 
 _SLIDING = tuple(8 if kind == "sliding_attention" else None for kind in _HALF_SLIDING)

@@ -6,7 +6,8 @@ widths, windows and rotary embeddings are taken from the calls themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -95,11 +96,26 @@ def run_backbone(decoder: nn.Module, tokens: Tensor) -> None:
     if getattr(decoder, "lm_head", None) is not None:  # a decoder that keeps its head
         options["logits_to_keep"] = 1
     device = input_device(decoder)
-    if device.type == "meta":  # a ready mask, so that nobody asks for values
+    empty = device.type == "meta"
+    if empty:  # a ready mask, so that nobody asks for values
         length = tokens.shape[1]
         options["attention_mask"] = torch.zeros(1, 1, length, length, device=device)
-    with torch.inference_mode():
+    with torch.inference_mode(), _no_autocast_on_meta() if empty else nullcontext():
         decoder(input_ids=tokens.to(device, non_blocking=True), **options)
+
+
+@contextmanager
+def _no_autocast_on_meta() -> Iterator[None]:
+    """Answer models that ask whether autocast is on for the meta device.
+
+    Those of transformers before 5.4 do, and torch raises instead of saying no.
+    """
+    torch_answers = torch.is_autocast_enabled
+    torch.is_autocast_enabled = lambda *device: device != ("meta",) and torch_answers(*device)
+    try:
+        yield
+    finally:
+        torch.is_autocast_enabled = torch_answers
 
 
 def input_device(decoder: nn.Module) -> torch.device:
@@ -174,7 +190,7 @@ def _listen(decoder: nn.Module, length: int) -> dict[int, _Heard]:
         if layer in heard:
             heard[layer].calls += 1
             return
-        kept = {name: value for name, value in options.items() if not torch.is_tensor(value)}
+        kept = {name: None if torch.is_tensor(value) else value for name, value in options.items()}
         heard[layer] = _Heard(module, query, key, kept, turned)
 
     vocabulary = decoder.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
@@ -199,7 +215,11 @@ def _layout(model: nn.Module, decoder: nn.Module, heard: dict[int, _Heard]) -> M
 
 def text_config(model: nn.Module) -> Any:
     """The part of a model's config that speaks of its decoder."""
-    config: Any = model.config
+    return decoder_config(model.config)
+
+
+def decoder_config(config: Any) -> Any:
+    """The part of a config that speaks of the decoder."""
     try:
         return config.get_text_config(decoder=True)
     except (AttributeError, ValueError):
@@ -208,16 +228,17 @@ def text_config(model: nn.Module) -> Any:
 
 def _facts(layer: int, heard: _Heard, config: Any) -> LayerFacts:
     q_heads, k_heads = heard.query.shape[1], heard.key.shape[1]
+    width = heard.query.shape[3]
     kind, window = _reach(layer, heard.options, config)
     return LayerFacts(
         layer=layer,
         module=heard.module,
         q_heads=q_heads,
         k_heads=k_heads,
-        width=heard.query.shape[3],
+        width=width,
         type=kind,
         window=window,
-        scale=_number(heard.options.get("scaling")),
+        scale=_number(heard.options.get("scaling", width**-0.5)),  # attention's own default
         softcap=_number(heard.options.get("softcap")),
         calls=heard.calls,
         rope=bool(heard.rotary),

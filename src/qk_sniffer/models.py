@@ -24,7 +24,7 @@ from qk_dump.errors import ConfigError
 from qk_dump.files import user_path
 from qk_dump.settings import nearest
 from qk_sniffer.config import ModelSettings, TokenizerSettings
-from qk_sniffer.model_layout import text_config
+from qk_sniffer.model_layout import decoder_config, text_config
 
 _MODEL_FILES = {".bin", ".gguf", ".json", ".model", ".safetensors"}
 
@@ -80,7 +80,7 @@ def load_model_config(settings: ModelSettings) -> Any:
 def _check_overrides(
     config: Any, overrides: Mapping[str, Any], model: str, prefix: str = ""
 ) -> None:
-    """Refuse what would change nothing: unknown fields, and a rope for no type of layer."""
+    """Refuse unknown fields, words for numbers, and a rope for no type of layer."""
     values = config.to_dict()
     for name, change in overrides.items():
         if name not in values and not hasattr(config, name):
@@ -91,6 +91,11 @@ def _check_overrides(
         old = getattr(config, name, None)
         if isinstance(old, transformers.PreTrainedConfig) and isinstance(change, Mapping):
             _check_overrides(old, change, model, f"{prefix}{name}.")
+        if isinstance(old, int | float) and isinstance(change, str):
+            raise ConfigError(
+                f"model.config_overrides: {prefix}{name}: {change!r} given, "
+                f"expected something like {old!r}"
+            )
         if name == "rope_parameters" and isinstance(change, Mapping):
             _check_rope(old, change, prefix)
 
@@ -121,10 +126,9 @@ def load_model(settings: ModelSettings, device: str) -> LoadedModel:
         "device_map": settings.device_map or device,
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # they are refused below, by name
+        **_attention(settings, config),
         **_common(settings),
     }
-    if settings.attn_implementation is not None:
-        options["attn_implementation"] = settings.attn_implementation
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity(logging.ERROR)  # its report of an unused head is no news
     try:
@@ -152,6 +156,17 @@ def _files_hash(folder: Path) -> str | None:
     return seen.hexdigest()
 
 
+def _attention(settings: ModelSettings, config: Any) -> dict[str, Any]:
+    """The attention asked for; else eager where scores are capped, as sdpa leaves the cap out.
+
+    Transformers choose so themselves from 5.21 on.
+    """
+    asked = settings.attn_implementation
+    if asked is None and getattr(decoder_config(config), "attn_logit_softcapping", None):
+        asked = "eager"
+    return {} if asked is None else {"attn_implementation": asked}
+
+
 def _commit(settings: ModelSettings) -> str | None:
     """The commit of a model of the Hub, by the folder of the cache its files came from."""
     if user_path(settings.name).exists():
@@ -172,9 +187,7 @@ def _weighted(kind: Any, name: str, options: Mapping[str, Any]) -> tuple[Any, Ma
 def empty_model(settings: ModelSettings) -> nn.Module:
     """The same model without memory for its weights, for a look at its shape."""
     config = load_model_config(settings)
-    options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code}
-    if settings.attn_implementation is not None:
-        options["attn_implementation"] = settings.attn_implementation
+    options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
     auto: Any = transformers.AutoModel
     with _told_as("model.name", settings.name), torch.device("meta"):
         model: nn.Module = auto.from_config(config, dtype=torch.bfloat16, **options)
@@ -193,10 +206,15 @@ def load_tokenizer(settings: TokenizerSettings, model: ModelSettings) -> Any:
     own = settings.name or settings.revision or user_path(name).is_dir()
     setting = "tokenizer.name" if own else "model.name"
     with _told_as(setting, name):
-        return transformers.AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             _place(name, setting),
             **{key: value for key, value in options.items() if value is not None},
         )
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made without any file
+        raise ConfigError(
+            f"tokenizer.name: {name}: holds no vocabulary; give the model its tokenizer belongs to"
+        )
+    return tokenizer
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

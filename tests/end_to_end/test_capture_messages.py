@@ -63,6 +63,7 @@ MODEL = (
     "its attention does not go through transformers' attention registry",
     "key heads, which do not divide",
     "the tokenizer belongs to another model",
+    "holds no vocabulary",
 )
 HEADS = (
     ", there are",

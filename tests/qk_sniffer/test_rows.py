@@ -17,7 +17,7 @@ from qk_sniffer.heads import WantedLayer, choose_heads
 from qk_sniffer.model_layout import decoder_of, probe, run_backbone
 from qk_sniffer.rows import KINDS, KindRows, RowTap, TakenRows, sample_rows
 from qk_sniffer.samplers import PositionSampler
-from tiny_models import ARCHITECTURES, LAYERS, VOCABULARY
+from tiny_models import ARCHITECTURES, LAYERS, VOCABULARY, needs
 
 EVERYTHING = PositionSampler("all")
 SOME = PositionSampler("uniform", 8, 3.0, seed=4)  # three of eight positions
@@ -305,6 +305,7 @@ def test_the_first_of_two_calls_of_a_layer_is_taken() -> None:
     config = AutoConfig.for_model("diffllama", **ARCHITECTURES["llama"].config)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
+    needs(model._supports_attention_backend, "let diffllama's attention go through the registry")
     layout = probe(model)
     assert [facts.calls for facts in layout.layers] == [2] * LAYERS
     wanted = choose_heads(layout)
