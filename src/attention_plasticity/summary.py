@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.metric_words import FIFTH_NAMES, FIFTHS
 from attention_plasticity.outputs import OutputPaths
 from attention_plasticity.plan import Estimate, Plan, format_heads, format_indices, shared_out
 from attention_plasticity.records import Earlier, Metrics
@@ -18,8 +19,6 @@ from attention_plasticity.results import Failure
 from attention_plasticity.runner import Outcome
 from qk_dump.layout import Dump
 
-_FIFTHS = ("ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20")
-_FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 _EXTREMES = 5
 _BAR = 24
 _LEAST_WIDTH = 60  # on a narrower terminal lines wrap, but no digit is cut
@@ -129,7 +128,7 @@ def _print_profile(metrics: Sequence[Metrics], console: Console) -> None:
     table.add_column("part")
     table.add_column("plasticity", justify="right")
     table.add_column("")
-    for name, column in zip(_FIFTH_NAMES, _FIFTHS, strict=True):
+    for name, column in zip(FIFTH_NAMES, FIFTHS, strict=True):
         value = mean_of(metrics, column)
         bar = "" if math.isnan(value) else "█" * round(_BAR * value)
         table.add_row(name, _number(value), bar)

@@ -1,0 +1,163 @@
+"""Tables of a run as figures, the page and comparisons read them.
+
+Files of this version and of earlier ones, whose columns had other names, checked before anything is
+drawn. A run is a folder; one table of it can also be given alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from attention_plasticity.buckets import BucketGeometry, geometry_of
+from attention_plasticity.outputs import RUN_FILE
+from qk_dump.errors import ConfigError
+from qk_dump.files import user_path
+from qk_dump.settings import nearest
+
+TableKind = Literal["head_metrics", "bucket_plasticity", "component_weights"]
+
+FILE_NAMES: dict[TableKind, str] = {
+    "head_metrics": "head_metrics.csv",
+    "bucket_plasticity": "head_bucket_plasticity.csv",
+    "component_weights": "head_component_weights.csv",
+}
+_NEEDED: dict[TableKind, tuple[str, ...]] = {
+    "head_metrics": ("layer", "q_head", "ap_overall"),
+    "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
+    "component_weights": ("layer", "q_head", "component", "weight"),
+}
+_EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
+_INTEGERS = ("layer", "q_head", "k_head", "q_bucket", "k_bucket", "component")
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """A run's folder: its tables, and what run.json says (nothing in a folder without one)."""
+
+    folder: Path
+    info: dict[str, Any] = field(repr=False)
+
+    @cached_property
+    def head_metrics(self) -> pd.DataFrame:
+        """One row per query head."""
+        return read_table(self.path("head_metrics"), "head_metrics")
+
+    @cached_property
+    def bucket_plasticity(self) -> pd.DataFrame:
+        """One row per query head, query bucket and key bucket."""
+        return read_table(self.path("bucket_plasticity"), "bucket_plasticity")
+
+    @cached_property
+    def component_weights(self) -> pd.DataFrame:
+        """One row per query head and dimension."""
+        return read_table(self.path("component_weights"), "component_weights")
+
+    @property
+    def dump(self) -> dict[str, Any]:
+        """The manifest of the dump that was analysed."""
+        return (self.info.get("input") or {}).get("dump") or {}
+
+    @property
+    def geometry(self) -> BucketGeometry | None:
+        """Where its buckets begin, when the dump told."""
+        return geometry_of(self.dump)
+
+    @property
+    def model_name(self) -> str:
+        """The model's name without its owner, or the folder's."""
+        model = str(self.dump.get("model") or "").rstrip("/")
+        return model.rsplit("/", 1)[-1] or self.folder.resolve().name
+
+    def path(self, kind: TableKind) -> Path:
+        """Where a table lies."""
+        tables = self.info.get("tables")
+        if tables == {}:
+            raise ConfigError(f"{self.folder}: no head was analysed, so there are no tables")
+        return self.folder / (tables or FILE_NAMES).get(kind, FILE_NAMES[kind])
+
+
+def open_tables(folder: str | os.PathLike[str]) -> RunTables:
+    """A run's folder, or one that holds its tables alone."""
+    path = user_path(folder)
+    if not path.is_dir():
+        state = "is a file, not the folder of a run" if path.exists() else "does not exist"
+        raise ConfigError(f"{path}: {state}")
+    file = path / RUN_FILE
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        if not any((path / name).is_file() for name in FILE_NAMES.values()):
+            raise ConfigError(
+                f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an analysis"
+            ) from error
+        info = {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(info, dict):
+        raise ConfigError(f"{file}: is not a run's: expected a mapping")
+    return RunTables(path, info)
+
+
+def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
+    """A table with its columns under their present names, numbers only."""
+    try:
+        table = pd.read_csv(path)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: does not exist") from error
+    except pd.errors.EmptyDataError as error:
+        raise ConfigError(f"{path}: is empty") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as CSV: {_one_line(error)}") from error
+    table = table.rename(
+        columns={old: new for old, new in _EARLIER.items() if new not in table.columns}
+    )
+    require_columns(table, (*_NEEDED[kind], *needed), path)
+    if table.empty:
+        raise ConfigError(f"{path}: holds no rows")
+    for name in table.columns:
+        if not pd.api.types.is_numeric_dtype(table[name]):
+            raise ConfigError(f"{path}: {name}: expected numbers, got {_first_word(table[name])}")
+    for name in set(_INTEGERS) & set(table.columns):
+        values = table[name].to_numpy(dtype=np.float64)
+        if not (np.isfinite(values) & (values == np.floor(values)) & (values >= 0)).all():
+            raise ConfigError(f"{path}: {name}: expected integers of at least 0")
+        table[name] = values.astype(np.int64)
+    return table
+
+
+def require_columns(table: pd.DataFrame, names: Iterable[str], source: object) -> None:
+    """Refuse a table that lacks a column, naming it and those that are there."""
+    old_name = {new: old for old, new in _EARLIER.items()}
+    for name in names:
+        if name not in table.columns:
+            also = f" (nor {old_name[name]!r})" if name in old_name else ""
+            found = [str(column) for column in table.columns]
+            hint = nearest(name, found)
+            hint = "" if "--help" in hint else hint
+            raise ConfigError(
+                f"{source}: has no column {name!r}{also}; its columns are {', '.join(found)}{hint}"
+            )
+
+
+def require_values(table: pd.DataFrame, column: str, source: object) -> None:
+    """Refuse a column in which nothing is known."""
+    if not table[column].notna().any():
+        raise ConfigError(f"{source}: {column}: every value is NaN, so there is nothing to draw")
+
+
+def _first_word(column: pd.Series[Any]) -> str:
+    wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
+    return repr(wrong.iloc[0]) if len(wrong) else "something else"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
