@@ -85,12 +85,15 @@ def test_the_numeric_core_knows_arrays_alone(name: str) -> None:
         "from attention_plasticity.cli import main; main(['capture', '--help'])",
         "from attention_plasticity.cli import main; main(['push', '--help'])",
         "from attention_plasticity.cli import main; main(['pull', '--help'])",
+        "from attention_plasticity.cli import main; main(['plot', '--help'])",
+        "from attention_plasticity.cli import main; main(['plot', 'map', '--help'])",
+        "from attention_plasticity.cli import main; main(['compare', '--help'])",
         "from qk_sniffer.cli import main; main(['--help'])",
     ],
 )
 def test_import_and_help_load_no_heavy_library(code: str) -> None:
     heavy = {"numpy", "scipy", "pandas", "pyarrow", "torch", "transformers", "datasets", "rich"}
-    heavy |= {"huggingface_hub"}
+    heavy |= {"huggingface_hub", "matplotlib"}
     report = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
     done = subprocess.run(
         [sys.executable, "-c", report + code], capture_output=True, text=True, check=False

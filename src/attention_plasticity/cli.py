@@ -47,6 +47,8 @@ How flexibly attention heads choose between keys as context grows.
 
   capture   run a model over texts and keep sampled queries and keys
   analyze   a dump of queries and keys → tables of plasticity, head by head
+  plot      figures of an analysis, for a paper
+  compare   several analyses side by side, and against benchmark scores
   push      publish a dump on the Hugging Face Hub, one branch per model
   pull      fetch a dump from there
   demo      make a small dump with known structure and analyse it
@@ -63,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     verbs = {"analyze": _analyze, "demo": _demo, "push": _push, "pull": _pull}
+    verbs |= {"plot": _plot, "compare": _compare}
     if not words or words[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
         return 0 if words else 2
@@ -121,6 +124,18 @@ def _dry_run(config: RunnerConfig) -> int:
     earlier = Earlier({}, None) if config.overwrite else records.earlier(InputFiles(dump))
     print_plan(dump, plan, paths, estimate(dump, plan, config), earlier, config)
     return 0
+
+
+def _plot(words: Sequence[str]) -> int:
+    from attention_plasticity.plots.commands import plot
+
+    return guarded(lambda: plot(words), "nothing was written")
+
+
+def _compare(words: Sequence[str]) -> int:
+    from attention_plasticity.compare.command import compare
+
+    return guarded(lambda: compare(words), "nothing was written")
 
 
 def _push(words: Sequence[str]) -> int:

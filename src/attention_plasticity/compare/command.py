@@ -1,0 +1,111 @@
+"""The verb `compare`: tables and figures of several runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from qk_dump.command_line import command_parser
+from qk_dump.errors import ConfigError
+from qk_dump.flags import parse_flags
+
+_STORY = """\
+Put runs side by side: mean plasticity, its profile over five fifths of the context, and its drop.
+With scores of a benchmark, how the drop goes with the score.
+"""
+_EXAMPLES = """\
+commands to paste:
+  attention-plasticity compare results/qwen3-0.6b results/qwen3-8b
+  attention-plasticity compare results/* --format latex > table.tex
+  attention-plasticity compare results/a results/b --labels small,large --scores scores.csv \\
+      --output_dir results/comparison
+  attention-plasticity compare results/step-* --trajectory --output_dir results/training
+
+scores.csv has a column 'model', holding the runs' labels, and a column per benchmark.
+"""
+_PROGRAM = "attention-plasticity compare"
+
+
+def compare(words: Sequence[str]) -> int:
+    """Print the table in the form asked for, and write everything where a folder is given."""
+    given = _given(words)
+    from attention_plasticity.compare.runs import (
+        compare_runs,
+        correlations,
+        labels_of,
+        obstacles,
+        read_scores,
+        reservations,
+    )
+    from attention_plasticity.tables import open_tables
+    from qk_dump.files import user_path
+
+    runs = [open_tables(folder) for folder in given["runs"]]
+    labels = labels_of(runs, given["labels"])
+    found = obstacles(runs, labels)
+    if found and not given["force"]:
+        raise ConfigError(
+            f"these runs cannot be compared: {'; '.join(found)}. --force shows them anyway"
+        )
+    for note in [*found, *reservations(runs, labels)]:
+        print(f"note: {note}", file=sys.stderr)
+    compared = compare_runs(runs, labels)
+    scores = read_scores(user_path(given["scores"]), labels) if given["scores"] else None
+    relations = correlations(compared, scores) if scores is not None else []
+    _print(compared, relations, given["format"])
+    if given["output_dir"] is not None:
+        from attention_plasticity.compare.files import write_comparison
+
+        folder = user_path(given["output_dir"])
+        figures = (given["figures"], bool(given["trajectory"]))
+        for path in write_comparison(folder, compared, scores, relations, *figures):
+            print(path, file=sys.stderr)
+    return 0
+
+
+def _given(words: Sequence[str]) -> dict[str, Any]:
+    parser = command_parser(_PROGRAM, _STORY, _EXAMPLES)
+    parser.usage = f"{_PROGRAM} RUN RUN … [--labels A,B] [--scores FILE] [--output_dir FOLDER]"
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of analyses")
+    parser.add_argument("--labels", metavar="A,B", help="names of the runs (default: the models')")
+    parser.add_argument("--scores", metavar="FILE", help="CSV of benchmark scores per model")
+    parser.add_argument(
+        "--trajectory", action="store_true", help="the runs are checkpoints, in order: draw that"
+    )
+    parser.add_argument(
+        "--format",
+        choices=["text", "csv", "markdown", "latex"],
+        default="text",
+        help="form of the printed table [text]",
+    )
+    parser.add_argument("--output_dir", metavar="FOLDER", help="write the tables and figures there")
+    parser.add_argument(
+        "--figures", choices=["png", "svg", "pdf"], default="png", help="kind of figures [png]"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="compare runs whose numbers mean different things"
+    )
+    given: dict[str, Any] = parse_flags(parser, words)
+    if len(given["runs"]) < 2:
+        raise ConfigError("RUN: two runs or more are compared; one was given")
+    if given["trajectory"] and given["output_dir"] is None:
+        raise ConfigError("--trajectory: is a figure; add --output_dir FOLDER")
+    labels = given["labels"]
+    given["labels"] = [label.strip() for label in labels.split(",")] if labels else None
+    return given
+
+
+def _print(compared: Any, relations: Any, form: str) -> None:
+    from attention_plasticity.compare.text import (
+        as_csv,
+        as_latex,
+        as_markdown,
+        print_comparison,
+    )
+    from attention_plasticity.summary import console_of_the_command
+
+    if form == "text":
+        print_comparison(compared, relations, console_of_the_command())
+    else:
+        print({"csv": as_csv, "markdown": as_markdown, "latex": as_latex}[form](compared), end="")

@@ -1,0 +1,45 @@
+"""The files of a comparison: its table in three forms, its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from attention_plasticity.compare.runs import Correlation
+from attention_plasticity.compare.text import as_csv, as_latex, as_markdown
+from attention_plasticity.plots.comparison import profiles_figure, scores_figure, trajectory_figure
+from attention_plasticity.plots.saving import save_figure
+from qk_dump.files import staged, write_through
+
+
+def write_comparison(
+    folder: Path,
+    compared: pd.DataFrame,
+    scores: pd.DataFrame | None,
+    relations: Sequence[Correlation],
+    kind: str,
+    trajectory: bool,
+) -> Iterator[Path]:
+    """Write every file and tell each when it is there."""
+    texts = {"compare.csv": as_csv, "compare.md": as_markdown, "compare.tex": as_latex}
+    for name, text_of in texts.items():
+        yield _write(folder / name, text_of(compared))
+    if relations:
+        yield _write(folder / "correlations.csv", pd.DataFrame(relations).to_csv(index=False))
+    figures = {"profiles": profiles_figure(compared)}
+    if trajectory:
+        figures["trajectory"] = trajectory_figure(compared)
+    if scores is not None:
+        figures["scores"] = scores_figure(compared, scores, relations)
+    for name, figure in figures.items():
+        path = folder / f"{name}.{kind}"
+        save_figure(figure, path)
+        yield path
+
+
+def _write(path: Path, text: str) -> Path:
+    with staged(path) as draft:
+        write_through(draft, text)
+    return path

@@ -1,0 +1,160 @@
+"""Runs side by side: one row per run, what forbids comparing them, and benchmark scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import pearsonr, spearmanr
+
+from attention_plasticity.metric_words import FIFTHS
+from attention_plasticity.tables import RunTables, require_columns
+from qk_dump.errors import ConfigError
+
+COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
+_METHOD = ("query_model", "pair_sampling", "single_example")
+_METHOD_OF_LOCAL_PAIRS = ("max_rel_dist",)
+
+
+def compare_runs(runs: Sequence[RunTables], labels: Sequence[str]) -> pd.DataFrame:
+    """One row per run: heads, context, and the means over heads of `COLUMNS`.
+
+    A column that a run's table lacks is NaN.
+    """
+    rows = []
+    for label, run in zip(labels, runs, strict=True):
+        metrics = run.head_metrics
+        known = {name: metrics[name].mean() for name in COLUMNS if name in metrics}
+        rows.append({"run": label, "heads": len(metrics), "context": _context(run), **known})
+    return pd.DataFrame(rows, columns=["run", "heads", "context", *COLUMNS])
+
+
+def _context(run: RunTables) -> float:
+    """Tokens up to the last captured query."""
+    if "q_position_max" not in run.head_metrics:
+        return math.nan
+    return float(run.head_metrics["q_position_max"].max()) + 1.0
+
+
+def labels_of(runs: Sequence[RunTables], given: Sequence[str] | None) -> list[str]:
+    """The labels that were given, or the models' names, made distinct by the folders'."""
+    if given is not None:
+        if len(given) != len(runs):
+            raise ConfigError(f"labels: {len(given)} given for {len(runs)} runs")
+        labels = list(given)
+    else:
+        labels = [run.model_name for run in runs]
+        if len(set(labels)) < len(labels):
+            labels = [run.folder.resolve().name for run in runs]
+        if len(set(labels)) < len(labels):
+            labels = [str(run.folder) for run in runs]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(f"labels: {label!r} stands for two runs; give --labels")
+    return labels
+
+
+def obstacles(runs: Sequence[RunTables], labels: Sequence[str]) -> list[str]:
+    """Why the runs' numbers mean different things; empty when they can be compared."""
+    found = []
+    for name in COLUMNS:
+        lacking = [
+            label for label, run in zip(labels, runs, strict=True) if name not in run.head_metrics
+        ]
+        if lacking:
+            found.append(f"{', '.join(lacking)}: the table of heads has no column {name}")
+            break
+    settings = [run.info.get("config") or {} for run in runs]
+    names: tuple[str, ...] = _METHOD
+    if any(one.get("pair_sampling") == "local" for one in settings):
+        names += _METHOD_OF_LOCAL_PAIRS
+    for name in names:
+        values = {label: one.get(name) for label, one in zip(labels, settings, strict=True)}
+        known = {label: value for label, value in values.items() if value is not None}
+        if len(set(known.values())) > 1:
+            told = ", ".join(f"{label} {value}" for label, value in known.items())
+            found.append(f"{name} differs: {told}")
+    return found
+
+
+def reservations(runs: Sequence[RunTables], labels: Sequence[str]) -> list[str]:
+    """What a reader should know although the runs can be compared."""
+    found = []
+    contexts = [context for run in runs if not math.isnan(context := _context(run))]
+    if contexts and max(contexts) > 1.25 * min(contexts):
+        found.append(
+            f"the runs saw different contexts ({min(contexts):,.0f} to {max(contexts):,.0f} tokens): "
+            "a fifth is not the same number of tokens in each"
+        )
+    for label, run in zip(labels, runs, strict=True):
+        heads = run.info.get("heads") or {}
+        if heads.get("not_captured"):
+            found.append(f"{label}: {heads['not_captured']:,} heads were not captured")
+        if heads.get("failed"):
+            found.append(f"{label}: {heads['failed']:,} heads failed")
+    unknown = [label for label, run in zip(labels, runs, strict=True) if not run.info]
+    if unknown:
+        found.append(f"{', '.join(unknown)}: no run.json, so how it was made is not known")
+    return found
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Of the drop of plasticity with a score, over models."""
+
+    score: str
+    models: int
+    pearson: float
+    spearman: float
+
+
+def read_scores(path: Path, labels: Sequence[str]) -> pd.DataFrame:
+    """Scores of the runs, in their order: `model` first, then one column per benchmark."""
+    try:
+        table = pd.read_csv(path)
+    except FileNotFoundError as error:
+        raise ConfigError(f"scores: {path}: does not exist") from error
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"scores: {path}: cannot be read as CSV: {reason}") from error
+    require_columns(table, ["model"], f"scores: {path}")
+    scores = [name for name in table.columns if name != "model"]
+    if not scores:
+        raise ConfigError(f"scores: {path}: has no column of scores beside 'model'")
+    table["model"] = table["model"].astype(str)
+    for name in scores:
+        if not pd.api.types.is_numeric_dtype(table[name]):
+            raise ConfigError(f"scores: {path}: {name}: expected numbers")
+    repeated = table["model"][table["model"].duplicated()]
+    if len(repeated):
+        raise ConfigError(f"scores: {path}: {repeated.iloc[0]!r} has two rows")
+    missing = [label for label in labels if label not in set(table["model"])]
+    if missing:
+        raise ConfigError(
+            f"scores: {path}: has no row for {', '.join(missing)} "
+            f"(models: {', '.join(table['model'])}); --labels names the runs"
+        )
+    return table.set_index("model").loc[list(labels)].reset_index()
+
+
+def correlations(compared: pd.DataFrame, scores: pd.DataFrame) -> list[Correlation]:
+    """Pearson's and Spearman's, for each benchmark, over the models that have both numbers."""
+    found = []
+    drop = compared["ap_drop"].to_numpy(dtype=np.float64)
+    for name in scores.columns[1:]:
+        score = scores[name].to_numpy(dtype=np.float64)
+        known = ~(np.isnan(drop) | np.isnan(score))
+        found.append(_correlation(str(name), drop[known], score[known]))
+    return found
+
+
+def _correlation(name: str, drop: Any, score: Any) -> Correlation:
+    if len(drop) < 3 or np.ptp(drop) == 0 or np.ptp(score) == 0:
+        return Correlation(name, len(drop), math.nan, math.nan)
+    pearson, spearman = pearsonr(drop, score), spearmanr(drop, score)
+    return Correlation(name, len(drop), float(pearson.statistic), float(spearman.statistic))

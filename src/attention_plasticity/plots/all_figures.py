@@ -1,0 +1,32 @@
+"""Every figure of a run, with the settings that need no thought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attention_plasticity.plots.drawing import draw
+from attention_plasticity.plots.saving import save_figure
+from attention_plasticity.plots.settings import KINDS
+from attention_plasticity.tables import open_tables
+
+FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "plasticity": ("plasticity", {"color_by_layer": True}),
+    "heatmap": ("heatmap", {}),
+    "components": ("components", {}),
+    "map-plasticity": ("map", {"metric": "ap_overall"}),
+    "map-drop": ("map", {"metric": "ap_drop"}),
+    "profile": ("profile", {}),
+    "predictability": ("predictability", {}),
+}
+
+
+def save_all(run: Path, folder: Path, kind: str = "png") -> Iterator[Path]:
+    """Draw them one after the other and tell each file when it is there."""
+    open_tables(run)
+    for name, (figure, options) in FIGURES.items():
+        path = folder / f"{name}.{kind}"
+        settings = KINDS[figure](run=str(run), output=str(path), **options)
+        save_figure(draw(settings), path)
+        yield path

@@ -1,0 +1,68 @@
+"""Which dimensions of a query carry position, averaged over heads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from attention_plasticity.plots.settings import Agg
+from attention_plasticity.plots.style import (
+    BLUE,
+    INK,
+    footnote,
+    headline,
+    house_style,
+    new_figure,
+)
+from attention_plasticity.profiles import HEAD
+from attention_plasticity.tables import require_values
+
+
+def components_figure(
+    weights: pd.DataFrame,
+    *,
+    limit: int | None = None,
+    agg: Agg = "mean",
+    title: str | None = None,
+    ylabel: str | None = None,
+    model_name: str | None = None,
+) -> Figure:
+    """Draw the share of positional information of every dimension, or of the `limit` largest.
+
+    Each head's weights are made to sum to 1 first, so that every head counts alike.
+    """
+    require_values(weights, "weight", "the table of components")
+    shares = component_shares(weights, agg)
+    width = len(shares)
+    if limit is not None:
+        shares = shares.nlargest(limit)
+    with house_style():
+        figure, axes = new_figure()
+        places = np.arange(len(shares))
+        axes.bar(places, shares.to_numpy(), width=0.85, color=BLUE)
+        even = axes.axhline(1.0 / width, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.legend([even], ["all dimensions alike"], loc="best", handlelength=1.8)
+        axes.set_xlabel("dimension" if limit is None else "dimension, by weight")
+        axes.set_ylabel(ylabel or f"share of position, {agg} over heads")
+        if limit is not None and limit <= 40:
+            tilt = 90 if len(shares) > 14 else 0
+            axes.set_xticks(places, [str(name) for name in shares.index], rotation=tilt)
+        elif limit is None:
+            axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 4, 8], integer=True))
+        else:
+            axes.set_xticks([])
+        axes.margins(x=0.01)
+        headline(axes, title, "Where position is stored", model_name)
+        shown = f"{len(shares)} of {width} dimensions" if limit is not None else None
+        footnote(figure, f"{len(weights[HEAD].drop_duplicates()):,} heads", shown)
+    return figure
+
+
+def component_shares(weights: pd.DataFrame, agg: Agg) -> pd.Series[float]:
+    """Per dimension, the mean or median over heads of a head's normalised weights."""
+    sums = weights.groupby(HEAD)["weight"].transform("sum")
+    normalised = (weights["weight"] / sums.where(sums > 0)).rename("share")
+    grouped = normalised.groupby(weights["component"])
+    return grouped.mean() if agg == "mean" else grouped.median()

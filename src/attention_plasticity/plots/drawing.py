@@ -1,0 +1,102 @@
+"""Settings → figure: where each kind of figure finds its table and its axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from attention_plasticity.buckets import BucketGeometry
+from attention_plasticity.plots.components import components_figure
+from attention_plasticity.plots.fifths import fifths_figure
+from attention_plasticity.plots.head_map import head_map_figure
+from attention_plasticity.plots.heatmap import heatmap_figure
+from attention_plasticity.plots.plasticity import plasticity_figure
+from attention_plasticity.plots.predictability import predictability_figure
+from attention_plasticity.plots.settings import (
+    ComponentsPlot,
+    HeatmapPlot,
+    MapPlot,
+    PlasticityPlot,
+    ProfilePlot,
+)
+from attention_plasticity.tables import RunTables, TableKind, open_tables, read_table
+from qk_dump.errors import ConfigError
+from qk_dump.files import user_path
+
+_TABLE_OF: dict[str, TableKind] = {
+    "bucket_csv": "bucket_plasticity",
+    "component_csv": "component_weights",
+    "metrics_csv": "head_metrics",
+}
+
+
+def draw(settings: Any) -> Figure:
+    """The figure that the settings describe; errors begin with the file they are about."""
+    field = next(name for name in _TABLE_OF if hasattr(settings, name))
+    run, path = _source(settings, field)
+    table = read_table(path, _TABLE_OF[field])
+    name = settings.model_name or (run.model_name if run else None)
+    options = settings.model_dump(
+        exclude={"run", "output", "model_name", field, "bucket_type", "bucket_min_size"}
+    )
+    try:
+        if isinstance(settings, PlasticityPlot | HeatmapPlot):
+            return _draw_cells(settings, table, run, model_name=name, **options)
+        if isinstance(settings, ComponentsPlot):
+            return components_figure(table, model_name=name, **options)
+        if isinstance(settings, MapPlot):
+            return head_map_figure(table, model_name=name, **options)
+        if isinstance(settings, ProfilePlot):
+            return fifths_figure(table, model_name=name, **options)
+        return predictability_figure(table, model_name=name, **options)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("the table of", f"{path}, the table of", 1)) from error
+
+
+def _draw_cells(
+    settings: PlasticityPlot | HeatmapPlot,
+    cells: pd.DataFrame,
+    run: RunTables | None,
+    **options: Any,
+) -> Figure:
+    geometry = _geometry(settings, run)
+    if isinstance(settings, HeatmapPlot):
+        return heatmap_figure(cells, geometry=geometry, **options)
+    asked = settings.bucket_type is not None or settings.bucket_min_size is not None
+    return plasticity_figure(cells, geometry=geometry, at_starts=asked, **options)
+
+
+def _source(settings: Any, field: str) -> tuple[RunTables | None, Path]:
+    """The run and the file of a table; a table given alone may still lie in its run's folder."""
+    if settings.run is not None:
+        run = open_tables(settings.run)
+        return run, run.path(_TABLE_OF[field])
+    path = user_path(getattr(settings, field))
+    if path.is_dir():
+        raise ConfigError(f"{field}: {path}: is a folder; give its table, or the folder as --run")
+    try:
+        beside = open_tables(path.parent)
+    except ConfigError:
+        return None, path
+    listed = beside.info and path.name in (beside.info.get("tables") or {}).values()
+    return (beside if listed else None), path
+
+
+def _geometry(
+    settings: PlasticityPlot | HeatmapPlot, run: RunTables | None
+) -> BucketGeometry | None:
+    told = run.geometry if run else None
+    kind, size = settings.bucket_type, settings.bucket_min_size
+    if kind is None and size is None:
+        return told
+    same = told is not None and kind in (None, told.type)
+    size = size if size is not None else (told.min_size if told and same else None)
+    kind = kind or (told.type if told else "uniform")
+    if size is None:
+        raise ConfigError(
+            f"bucket_min_size: is required with bucket_type {kind}; the run does not tell it"
+        )
+    return BucketGeometry(kind, size)

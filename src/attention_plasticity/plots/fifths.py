@@ -1,0 +1,56 @@
+"""Plasticity by fifths of the context, with the spread over heads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from attention_plasticity.metric_words import FIFTH_NAMES, FIFTHS
+from attention_plasticity.plots.style import (
+    BLUE,
+    INK,
+    footnote,
+    headline,
+    house_style,
+    new_figure,
+    plasticity_axis,
+)
+from attention_plasticity.tables import require_columns
+from qk_dump.errors import ConfigError
+
+
+def fifths_figure(
+    metrics: pd.DataFrame, *, title: str | None = None, model_name: str | None = None
+) -> Figure:
+    """Draw the mean over heads per fifth, between bands of the middle half and nine tenths."""
+    require_columns(metrics, FIFTHS, "the table of heads")
+    values = metrics[list(FIFTHS)].to_numpy(dtype=np.float64)  # (heads, 5)
+    if np.isnan(values).all():
+        raise ConfigError("the table of heads: every fifth is NaN, so there is nothing to draw")
+    places = np.arange(len(FIFTHS))
+    known = [column[~np.isnan(column)] for column in values.T]
+    marks = np.array(
+        [
+            np.quantile(part, (0.05, 0.25, 0.75, 0.95)) if len(part) else [np.nan] * 4
+            for part in known
+        ]
+    ).T  # (4, 5)
+    means = np.array([part.mean() if len(part) else np.nan for part in known])
+    with house_style():
+        figure, axes = new_figure()
+        wide = axes.fill_between(places, marks[0], marks[3], color=BLUE, alpha=0.14, linewidth=0)
+        half = axes.fill_between(places, marks[1], marks[2], color=BLUE, alpha=0.32, linewidth=0)
+        (line,) = axes.plot(places, means, color=INK, linewidth=1.8, marker="o", markersize=3.5)
+        plasticity_axis(axes)
+        axes.set_xticks(places, FIFTH_NAMES)
+        axes.set_xlabel("part of the observed context")
+        axes.legend([line, half, wide], ["mean", "half of the heads", "nine in ten"], loc="best")
+        headline(axes, title, "Plasticity over the context", model_name)
+        gaps = int(np.isnan(values).any(axis=1).sum())
+        footnote(
+            figure,
+            f"{len(values):,} heads",
+            f"{gaps:,} of them lack a value in some fifth" if gaps else None,
+        )
+    return figure

@@ -1,0 +1,87 @@
+"""Plasticity by where the query stands and where the keys do, over all heads."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from attention_plasticity.buckets import BucketGeometry
+from attention_plasticity.plots.settings import Agg
+from attention_plasticity.plots.style import (
+    SEQUENTIAL,
+    bucket_ticks,
+    footnote,
+    headline,
+    house_style,
+    new_figure,
+    require_colormap,
+    whole,
+)
+from attention_plasticity.profiles import HEAD, heads_with_gaps
+from attention_plasticity.tables import require_values
+from qk_dump.errors import ConfigError
+
+
+def heatmap_figure(
+    cells: pd.DataFrame,
+    *,
+    geometry: BucketGeometry | None = None,
+    agg: Agg = "mean",
+    cmap: str = SEQUENTIAL,
+    vmin: float | None = 0.0,
+    vmax: float | None = 1.0,
+    title: str | None = None,
+    model_name: str | None = None,
+) -> Figure:
+    """Draw the mean or median over heads of every (query bucket, key bucket) cell.
+
+    Ticks stand where buckets begin. Keys that come after their query have no cell and are blank,
+    as are cells in which no head has a value.
+    """
+    require_colormap(cmap)
+    if vmin is not None and vmax is not None and vmin >= vmax:
+        raise ConfigError(f"vmin: must be below vmax, got {vmin} and {vmax}")
+    require_values(cells, "plasticity", "the table of cells")
+    values, buckets = cell_grid(cells, agg)
+    with house_style():
+        figure, axes = new_figure(height=3.5)
+        edges = np.arange(len(buckets) + 1) - 0.5
+        mesh = axes.pcolormesh(edges, edges, values.T, cmap=cmap, vmin=vmin, vmax=vmax)
+        axes.set_aspect("equal")
+        labels = bucket_labels(buckets, geometry)
+        bucket_ticks(axes.xaxis, labels)
+        bucket_ticks(axes.yaxis, labels)
+        unit = "position, from (tokens)" if geometry else "bucket"
+        axes.set_xlabel(f"query {unit}")
+        axes.set_ylabel(f"key {unit}")
+        bar = figure.colorbar(mesh, ax=axes, label=f"plasticity, {agg} over heads", pad=0.02)
+        bar.outline.set_visible(False)
+        headline(axes, title, "Plasticity by distance", model_name)
+        heads, gaps = len(cells[HEAD].drop_duplicates()), heads_with_gaps(cells)
+        footnote(
+            figure,
+            f"{heads:,} heads",
+            f"{gaps:,} of them have cells without key pairs, left out" if gaps else None,
+        )
+    return figure
+
+
+def cell_grid(
+    cells: pd.DataFrame, agg: Agg
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """(query buckets × key buckets) and the buckets, every one from the first to the last."""
+    grouped = cells.groupby(["q_bucket", "k_bucket"])["plasticity"]
+    found = grouped.mean() if agg == "mean" else grouped.median()
+    seen = pd.concat([cells["q_bucket"], cells["k_bucket"]])
+    buckets = np.arange(seen.min(), seen.max() + 1, dtype=np.int64)
+    grid = np.full((len(buckets), len(buckets)), np.nan)
+    where = found.index.to_frame().to_numpy() - buckets[0]
+    grid[where[:, 0], where[:, 1]] = found.to_numpy()
+    return grid, buckets
+
+
+def bucket_labels(buckets: npt.NDArray[np.int64], geometry: BucketGeometry | None) -> list[str]:
+    """The position at which each bucket begins, or its number where that is not known."""
+    return [whole(start) for start in (geometry.starts(buckets) if geometry else buckets)]

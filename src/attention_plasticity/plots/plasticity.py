@@ -1,0 +1,177 @@
+"""Plasticity over the context: one trace per head, and their mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from scipy.stats import rankdata
+
+from attention_plasticity.buckets import BucketGeometry
+from attention_plasticity.plots.style import (
+    BLUE,
+    INK,
+    QUIET,
+    SEQUENTIAL,
+    VERMILION,
+    footnote,
+    headline,
+    house_style,
+    line_shades,
+    new_figure,
+    plasticity_axis,
+    position_axis,
+    require_colormap,
+)
+from attention_plasticity.profiles import HEAD, head_profiles, heads_with_gaps
+from attention_plasticity.tables import require_values
+from qk_dump.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
+
+_TREND_COLOURS = {"rising": BLUE, "falling": VERMILION, "neither": QUIET}
+
+
+def plasticity_figure(
+    cells: pd.DataFrame,
+    *,
+    geometry: BucketGeometry | None = None,
+    at_starts: bool = False,
+    model_name: str | None = None,
+    color_by_layer: bool = False,
+    color_trend: bool = False,
+    trend_threshold: float = 0.5,
+    alpha: float | None = None,
+    line_width: float = 0.6,
+    cmap: str = SEQUENTIAL,
+    title: str | None = None,
+) -> Figure:
+    """Draw every head's plasticity per query bucket, and the mean over heads.
+
+    A point lies at the mean position of its bucket's queries; `at_starts` puts it at the bucket's
+    start instead, which also happens where the table tells no positions. `color_trend` colours a
+    head by the rank correlation of its plasticity with position.
+    """
+    if color_by_layer and color_trend:
+        raise ConfigError("color_by_layer: cannot be used together with color_trend; choose one")
+    require_colormap(cmap)
+    require_values(cells, "plasticity", "the table of cells")
+    grid = _Grid(cells, geometry, at_starts)
+    with house_style():
+        figure, axes = new_figure()
+        opacity = alpha if alpha is not None else min(0.7, 0.15 + 6.0 / len(grid.heads))
+        lines = _traces(grid.x, grid.values, linewidth=line_width, alpha=opacity)
+        axes.add_collection(lines)
+        if color_by_layer:
+            _colour_by_layer(figure, axes, lines, grid.heads["layer"].to_numpy(), cmap)
+        elif color_trend:
+            _colour_by_trend(axes, lines, grid.values, trend_threshold)
+        else:
+            lines.set_color(BLUE)
+        axes.plot(grid.mean_x, grid.mean, color=INK, linewidth=1.8, label="mean over heads")
+        _axes(axes, grid, geometry)
+        _legend(axes, color_by_layer, color_trend)
+        headline(axes, title, "Attention plasticity", model_name)
+        gaps, heads = heads_with_gaps(cells), len(grid.heads)
+        footnote(
+            figure,
+            f"{heads:,} heads",
+            f"{gaps:,} of them have cells without key pairs, left as gaps" if gaps else None,
+        )
+    return figure
+
+
+class _Grid:
+    """Heads × query buckets: values, and where they are drawn."""
+
+    def __init__(self, cells: pd.DataFrame, geometry: BucketGeometry | None, at_starts: bool):
+        profiles = head_profiles(cells)
+        values = profiles.pivot(index=HEAD, columns="q_bucket", values="plasticity")
+        self.heads = values.index.to_frame(index=False)
+        self.buckets = values.columns.to_numpy()
+        self.values: Floats = values.to_numpy(dtype=np.float64)  # (heads, buckets)
+        self.from_table = "q_position" in profiles and not at_starts
+        if self.from_table:
+            places = profiles.pivot(index=HEAD, columns="q_bucket", values="q_position")
+            self.x: Floats = places.to_numpy(dtype=np.float64)  # (heads, buckets)
+        else:
+            starts = geometry.starts(self.buckets) if geometry else self.buckets.astype(float)
+            self.x = np.broadcast_to(starts, self.values.shape)
+        seen = ~np.isnan(self.values)
+        self.mean: Floats = _column_mean(self.values, seen)
+        self.mean_x: Floats = _column_mean(self.x, seen)
+
+
+def _column_mean(values: Floats, seen: npt.NDArray[np.bool_]) -> Floats:
+    count = seen.sum(axis=0)
+    total = np.where(seen, values, 0.0).sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _traces(x: Floats, values: Floats, **options: Any) -> LineCollection:
+    """One line per head; NaN breaks it, and a bucket the head lacks is passed over."""
+    paths = []
+    for places, heights in zip(x, values, strict=True):
+        known = ~np.isnan(places)
+        paths.append(np.column_stack([places[known], heights[known]]))
+    return LineCollection(paths, **options)
+
+
+def _axes(axes: Axes, grid: _Grid, geometry: BucketGeometry | None) -> None:
+    axes.autoscale_view()
+    plasticity_axis(axes)
+    if grid.from_table or geometry is not None:
+        log = geometry is not None and geometry.type == "log"
+        position_axis(axes, grid.x[np.isfinite(grid.x)], log)
+    else:
+        axes.set_xlabel("query bucket")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _colour_by_layer(
+    figure: Figure, axes: Axes, lines: LineCollection, layers: Floats, cmap: str
+) -> None:
+    shades = ScalarMappable(
+        Normalize(layers.min(), max(layers.max(), layers.min() + 1)), line_shades(cmap)
+    )
+    lines.set_color(list(map(tuple, shades.to_rgba(layers))))
+    bar = figure.colorbar(shades, ax=axes, label="layer", pad=0.02)
+    bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(5, integer=True)
+    bar.update_ticks()
+
+
+def _colour_by_trend(axes: Axes, lines: LineCollection, values: Floats, threshold: float) -> None:
+    trends = [trend_of(row, threshold) for row in values]
+    lines.set_color([_TREND_COLOURS[trend] for trend in trends])
+    for trend, colour in _TREND_COLOURS.items():
+        label = f"{trend} ({trends.count(trend):,})"
+        axes.add_line(Line2D([], [], color=colour, linewidth=1.2, label=label))
+
+
+def _legend(axes: Axes, color_by_layer: bool, color_trend: bool) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if not (color_by_layer or color_trend):
+        handles.insert(0, Line2D([], [], color=BLUE, linewidth=1.0, alpha=0.7))
+        labels.insert(0, "a head")
+    axes.legend(handles, labels, loc="best", handlelength=1.4)
+
+
+def trend_of(values: Floats, threshold: float) -> str:
+    """`rising`, `falling` or `neither`: Spearman's correlation with the order of buckets."""
+    known = values[~np.isnan(values)]
+    if len(known) < 3 or np.ptp(known) == 0:
+        return "neither"
+    correlation = float(np.corrcoef(np.arange(len(known)), rankdata(known))[0, 1])
+    if abs(correlation) < threshold:
+        return "neither"
+    return "rising" if correlation > 0 else "falling"

@@ -1,0 +1,57 @@
+"""A figure → a file, or a window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from attention_plasticity.plots.style import house_style
+from qk_dump.errors import ConfigError
+from qk_dump.files import staged
+
+_WINDOWLESS = ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template")
+_NO_DATES: dict[str, Any] = {
+    "png": {},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "ModDate": None},
+}
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a .png, .svg or .pdf in one step; the same figure gives the same bytes."""
+    kind = require_format(path)
+    if path.is_dir():
+        raise ConfigError(f"output: {path}: is a folder; give a file in it")
+    with house_style(), staged(path) as draft:
+        figure.savefig(draft, format=kind, metadata=_NO_DATES[kind])
+
+
+def require_format(path: Path) -> str:
+    """The kind of file that a name asks for."""
+    kind = path.suffix[1:].lower()
+    if kind not in _NO_DATES:
+        raise ConfigError(f"output: {path}: expected a name ending in .png, .svg or .pdf")
+    return kind
+
+
+def require_display() -> None:
+    """Fail early where no window can be opened."""
+    import matplotlib.pyplot as plt
+
+    if plt.get_backend().lower() in _WINDOWLESS:
+        raise ConfigError("output: there is no display to show a figure on; add --output FILE.png")
+
+
+def show_figure(figure: Figure) -> None:
+    """Open a window and return when it is closed."""
+    import matplotlib.pyplot as plt
+
+    manager = plt.figure().canvas.manager
+    if manager is None:
+        raise ConfigError("output: there is no display to show a figure on; add --output FILE.png")
+    manager.canvas.figure = figure
+    figure.set_canvas(manager.canvas)
+    with house_style():
+        plt.show()

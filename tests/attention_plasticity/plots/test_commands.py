@@ -1,0 +1,205 @@
+"""`attention-plasticity plot`, the scripts of the seeds, and the files they write."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+import yaml
+
+from attention_plasticity.cli import main
+from attention_plasticity.plots import save_figure
+from attention_plasticity.plots.all_figures import FIGURES
+from attention_plasticity.plots.drawing import draw
+from attention_plasticity.plots.settings import (
+    ComponentsPlot,
+    HeatmapPlot,
+    MapPlot,
+    PlasticityPlot,
+)
+from run_tables import cells_table, write_run
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = {
+    "plot_plasticity.py": PlasticityPlot,
+    "plot_bucket_heatmap.py": HeatmapPlot,
+    "plot_component_weights.py": ComponentsPlot,
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run")
+
+
+def plot(*words: object) -> int:
+    return main(["plot", *(str(word) for word in words)])
+
+
+def labels(figure: Any) -> list[str]:
+    return [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+
+
+def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plot("all", run) == 0
+    paths = [run / "figures" / f"{name}.png" for name in FIGURES]
+    assert capsys.readouterr().out.split() == [str(path) for path in paths]
+    for path in paths:
+        picture = matplotlib.image.imread(path)  # (height, width, rgba)
+        assert picture.shape[1] > 1000
+        assert np.ptp(picture[..., :3]) > 0.5
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_the_same_figure_gives_the_same_bytes(run: Path, tmp_path: Path, kind: str) -> None:
+    for name in ("a", "b"):
+        assert plot("map", run, "--metric", "ap_drop", "--output", tmp_path / f"{name}.{kind}") == 0
+    content = (tmp_path / f"a.{kind}").read_bytes()
+    assert content == (tmp_path / f"b.{kind}").read_bytes()
+    assert content.startswith({"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}[kind])
+
+
+def test_a_table_in_its_runs_folder_knows_model_and_positions(run: Path) -> None:
+    figure = draw(HeatmapPlot(bucket_csv=str(run / "head_bucket_plasticity.csv")))
+    assert figure.axes[0].get_title(loc="left").endswith("Tiny-1B")
+    assert labels(figure)[:3] == ["0", "128", "256"]
+
+
+def test_flags_say_where_buckets_begin(run: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "elsewhere.csv"
+    cells_table().to_csv(alone, index=False)
+    assert labels(draw(HeatmapPlot(bucket_csv=str(alone))))[:3] == ["0", "1", "2"]
+    sized = HeatmapPlot(bucket_csv=str(alone), bucket_min_size=10)
+    assert labels(draw(sized))[:3] == ["0", "10", "20"]
+    log = HeatmapPlot(run=str(run), bucket_type="log", bucket_min_size=2)
+    assert labels(draw(log))[:4] == ["0", "0", "3", "7"]
+    x = draw(PlasticityPlot(run=str(run), bucket_min_size=10)).axes[0].lines[-1].get_xdata()
+    assert list(x) == [10, 20, 30, 40, 50]
+
+
+def test_a_table_of_an_earlier_version_is_drawn(tmp_path: Path) -> None:
+    old = cells_table()[["layer", "q_head", "q_bucket", "k_bucket", "plasticity"]]
+    old.rename(columns={"plasticity": "ap_bucket"}).to_csv(tmp_path / "old.csv", index=False)
+    output = tmp_path / "old.png"
+    assert plot("plasticity", "--bucket_csv", tmp_path / "old.csv", "--output", output) == 0
+    assert output.exists()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_scripts_of_the_seeds_work(name: str, run: Path, tmp_path: Path) -> None:
+    field = "component_csv" if "component" in name else "bucket_csv"
+    table = {"component_csv": "head_component_weights", "bucket_csv": "head_bucket_plasticity"}
+    config = tmp_path / "plot.yaml"
+    config.write_text(yaml.safe_dump({field: str(run / f"{table[field]}.csv"), "title": "yes"}))
+    words = ["--config", config, "--output", tmp_path / "out.svg"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / name, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == str(tmp_path / "out.svg")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "plots").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_plot_config_draws(path: Path, run: Path, tmp_path: Path) -> None:
+    kind = path.stem.rsplit("-", 1)[-1]
+    settings = yaml.safe_load(path.read_text())
+    table = next(settings[name] for name in ("bucket_csv", "component_csv") if name in settings)
+    place = tmp_path / Path(table).parent
+    place.parent.mkdir(parents=True)
+    shutil.copytree(run, place)
+    given = f"--{'component' if kind == 'components' else 'bucket'}_csv"
+    output = tmp_path / settings["output"]
+    assert plot(kind, "--config", path, given, tmp_path / table, "--output", output) == 0
+    assert output.is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["plasticity"], "--bucket_csv: give a run's folder or bucket_csv"),
+        (
+            ["plasticity", "{run}", "--bucket_csv", "x"],
+            "give a run's folder or bucket_csv, not both",
+        ),
+        (["heatmap", "--bucket_csv", "{run}"], "is a folder; give its table"),
+        (["heatmap", "--bucket_csv", "nowhere.csv"], "nowhere.csv: does not exist"),
+        (["map", "nowhere"], "nowhere: does not exist"),
+        (["maps", "{run}"], "'maps': unknown kind of figure; did you mean map?"),
+        (["map", "{run}", "--metric", "ap_drp"], "has no column 'ap_drp'"),
+        (["heatmap", "{run}", "--cmap", "virids"], "did you mean viridis?"),
+        (["heatmap", "{run}", "--agg", "max"], "expected one of mean, median"),
+        (["heatmap", "{run}", "--vmin", "2"], "--vmin: must be below vmax"),
+        (["plasticity", "{run}", "--bucket_min_size", "-4"], "an integer of at least 1, got -4"),
+        (["plasticity", "{run}", "--line_width", "-1"], "a number above 0, got -1"),
+        (["plasticity", "{run}", "--alpha", "2"], "a number above 0 and of at most 1"),
+        (["plasticity", "{run}", "--color_by_layer", "--color_trend"], "choose one"),
+        (["components", "{run}", "--limit", "0"], "an integer of at least 1, got 0"),
+        (["map", "{run}", "--output", "{run}/figure.bmp"], "ending in .png, .svg or .pdf"),
+        (["map", "{run}", "--output", "{run}/run.json/x.png"], "run.json/x.png"),
+        (["map", "{run}", "--colour", "red"], "--colour: unknown flag"),
+        (["all", "{run}/nothing"], "does not exist"),
+    ],
+)
+def test_misuse_is_one_line(
+    words: list[str], told: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [word.replace("{run}", str(run)) for word in words]
+    if "--output" not in given and given[0] != "all":
+        given += ["--output", str(run / "figure.png")]
+    assert plot(*given) in (1, 2)
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    assert told in message
+    assert not (run / "figure.png").exists()
+
+
+def test_bucket_type_without_size_is_refused_where_the_run_does_not_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells_table().to_csv(tmp_path / "cells.csv", index=False)
+    words = ("--bucket_csv", tmp_path / "cells.csv", "--output", tmp_path / "x.png")
+    assert plot("heatmap", *words, "--bucket_type", "log") == 2
+    assert "bucket_min_size: is required with bucket_type log" in capsys.readouterr().err
+
+
+def test_without_a_display_a_file_must_be_named(run: Path) -> None:
+    command = [sys.executable, "-m", "attention_plasticity", "plot", "map", str(run)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"MPLBACKEND": "agg"}
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: output: there is no display to show a figure on; add --output FILE.png\n"
+    )
+
+
+def test_a_full_disk_leaves_no_half_figure(run: Path, small_disk: Path) -> None:
+    path = small_disk / "figure.png"
+    path.write_bytes(b"earlier")
+    (small_disk / "filler").write_bytes(bytes(60 * 1024))
+    assert plot("map", run, "--output", path) == 1
+    assert path.read_bytes() == b"earlier"
+    assert sorted(file.name for file in small_disk.iterdir()) == ["figure.png", "filler"]
+
+
+def test_help_and_no_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plot() == 2
+    assert plot("--help") == 0
+    assert "predictability" in capsys.readouterr().out
+
+
+def test_a_figure_can_be_saved_from_the_library(run: Path, tmp_path: Path) -> None:
+    save_figure(draw(MapPlot(run=str(run))), tmp_path / "new" / "map.PNG")
+    assert (tmp_path / "new" / "map.PNG").read_bytes().startswith(b"\x89PNG")

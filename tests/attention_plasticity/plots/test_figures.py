@@ -1,0 +1,309 @@
+"""What the figures draw is what the tables say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import LineCollection, PathCollection, QuadMesh
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from attention_plasticity.buckets import BucketGeometry
+from attention_plasticity.metric_words import FIFTHS
+from attention_plasticity.plots import (
+    components_figure,
+    fifths_figure,
+    head_map_figure,
+    heatmap_figure,
+    plasticity_figure,
+    predictability_figure,
+)
+from attention_plasticity.plots.plasticity import trend_of
+from attention_plasticity.plots.style import line_shades
+from attention_plasticity.profiles import head_profiles
+from qk_dump.errors import ConfigError
+from run_tables import cells_table, components_table, metrics_table
+
+UNIFORM = BucketGeometry("uniform", 128)
+
+
+def one(items: Any, kind: type[Any]) -> Any:
+    (found,) = [item for item in items if isinstance(item, kind)]
+    return found
+
+
+def traces(figure: Figure) -> list[np.ndarray]:
+    paths = one(figure.axes[0].collections, LineCollection).get_paths()
+    return [path.vertices for path in paths]
+
+
+def mean_line(figure: Figure) -> tuple[np.ndarray, np.ndarray]:
+    (line,) = [line for line in figure.axes[0].lines if line.get_label() == "mean over heads"]
+    return np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+
+
+def note(figure: Figure) -> str:
+    return figure._supxlabel.get_text()  # type: ignore[attr-defined]
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_every_head_is_a_trace_and_the_mean_is_their_mean() -> None:
+    cells = cells_table()
+    figure = plasticity_figure(cells, model_name="tiny")
+    profiles = head_profiles(cells)
+    expected = [
+        group[["q_position", "plasticity"]].to_numpy()
+        for _, group in profiles.groupby(["layer", "q_head"])
+    ]
+    assert len(traces(figure)) == 12
+    for drawn, wanted in zip(traces(figure), expected, strict=True):
+        np.testing.assert_allclose(drawn, wanted)
+    x, y = mean_line(figure)
+    np.testing.assert_allclose(x, [192, 320, 448, 576, 704])
+    np.testing.assert_allclose(y, profiles.groupby("q_bucket")["plasticity"].mean())
+    axes = figure.axes[0]
+    assert axes.get_title(loc="left") == "Attention plasticity: tiny"
+    assert axes.get_xlabel() == "query position (tokens)"
+    assert axes.get_ylabel() == "attention plasticity"
+    assert note(figure) == "12 heads"
+
+
+def test_asked_for_starts_are_drawn_at_bucket_starts() -> None:
+    figure = plasticity_figure(cells_table(), geometry=UNIFORM, at_starts=True)
+    assert mean_line(figure)[0].tolist() == [128, 256, 384, 512, 640]
+    log = plasticity_figure(cells_table(), geometry=BucketGeometry("log", 2), at_starts=True)
+    assert mean_line(log)[0].tolist() == [0, 3, 7, 15, 31]
+    assert log.axes[0].get_xscale() == "symlog"
+
+
+def test_without_positions_the_axis_says_bucket() -> None:
+    bare = cells_table().drop(columns=["q_position", "k_position", "n_pairs"])
+    figure = plasticity_figure(bare)
+    assert figure.axes[0].get_xlabel() == "query bucket"
+    assert mean_line(figure)[0].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_nan_cells_leave_gaps_that_are_counted() -> None:
+    cells = cells_table()
+    cells.loc[(cells["layer"] == 1) & (cells["q_bucket"] == 3), "plasticity"] = np.nan
+    figure = plasticity_figure(cells)
+    broken = [np.isnan(path[:, 1]).tolist() for path in traces(figure)]
+    gap = [False, False, True, False, False]
+    assert broken == [[False] * 5] * 4 + [gap] * 4 + [[False] * 5] * 4
+    assert note(figure).endswith("4 of them have cells without key pairs, left as gaps")
+    known = head_profiles(cells).groupby("q_bucket")["plasticity"].mean()
+    np.testing.assert_allclose(mean_line(figure)[1], known)
+    assert "4 of them have cells without key pairs" in note(heatmap_figure(cells))
+
+
+def test_layers_have_their_own_colours() -> None:
+    figure = plasticity_figure(cells_table(), color_by_layer=True, cmap="plasma")
+    colours = [to_hex(colour) for colour in figure.axes[0].collections[0].get_colors()]
+    shades = line_shades("plasma")
+    expected = [to_hex(shades(value)) for value in (0.0, 0.5, 1.0) for _ in range(4)]
+    assert colours == expected
+    assert figure.axes[1].get_ylabel() == "layer"
+
+
+def test_trends_have_colours_and_counts() -> None:
+    cells = cells_table()
+    rises = cells["layer"] == 0
+    cells.loc[rises, "plasticity"] = 0.1 * cells.loc[rises, "q_bucket"]
+    figure = plasticity_figure(cells, color_trend=True)
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend == ["rising (4)", "falling (8)", "neither (0)", "mean over heads"]
+
+
+@pytest.mark.parametrize(
+    ("values", "threshold", "trend"),
+    [
+        ([0.1, 0.2, 0.3, 0.9], 0.5, "rising"),
+        ([0.9, 0.2, 0.1], 0.99, "falling"),
+        ([0.1, 0.9, 0.1, 0.9, 0.1], 0.5, "neither"),
+        ([0.5, 0.5, 0.5], 0.0, "neither"),
+        ([0.5, np.nan, 0.7], 0.0, "neither"),
+        ([0.1, np.nan, 0.2, 0.3], 0.5, "rising"),
+        ([0.1, 0.9, 0.2, 0.8], 0.5, "neither"),
+    ],
+)
+def test_a_trend_is_a_rank_correlation(values: list[float], threshold: float, trend: str) -> None:
+    assert trend_of(np.array(values), threshold) == trend
+
+
+def test_look_of_the_traces_can_be_chosen() -> None:
+    lines = plasticity_figure(cells_table(), alpha=0.3, line_width=2.0).axes[0].collections[0]
+    assert lines.get_alpha() == 0.3
+    assert lines.get_linewidth() == [2.0]
+
+
+@pytest.mark.parametrize("agg", ["mean", "median"])
+def test_the_heatmap_holds_the_aggregate_of_every_cell(agg: Any) -> None:
+    cells = cells_table()
+    cells.loc[(cells["q_bucket"] == 4) & (cells["k_bucket"] == 0), "plasticity"] = np.nan
+    figure = heatmap_figure(cells, geometry=UNIFORM, agg=agg, title="mine", vmin=0.1, vmax=0.9)
+    mesh = one(figure.axes[0].collections, QuadMesh)
+    drawn = np.ma.filled(mesh.get_array(), np.nan)  # (key buckets, query buckets)
+    assert drawn.shape == (6, 6)
+    for q in range(6):
+        for k in range(6):
+            cell = cells[(cells["q_bucket"] == q) & (cells["k_bucket"] == k)]["plasticity"]
+            if k < q and (q, k) != (4, 0):
+                assert drawn[k, q] == pytest.approx(getattr(cell, agg)())
+            else:
+                assert np.isnan(drawn[k, q])
+    assert mesh.get_clim() == (0.1, 0.9)
+    axes = figure.axes[0]
+    assert axes.get_title(loc="left") == "mine"
+    assert [tick.get_text() for tick in axes.get_xticklabels()][:3] == ["0", "128", "256"]
+    assert axes.get_xticks()[:3].tolist() == [-0.5, 0.5, 1.5]  # where the buckets begin
+    assert agg in figure.axes[1].get_ylabel()
+
+
+def test_without_geometry_the_heatmap_shows_bucket_numbers() -> None:
+    figure = heatmap_figure(cells_table())
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()][:2] == ["0", "1"]
+    assert figure.axes[0].get_xlabel() == "query bucket"
+
+
+def bars(figure: Figure) -> list[float]:
+    return [float(bar.get_height()) for bar in figure.axes[0].patches]
+
+
+def test_components_are_normalised_per_head_before_averaging() -> None:
+    figure = components_figure(components_table())
+    # each head gives 3 of 10 to its own dimension and 1 of 10 to each other one
+    expected = [(3 + 1 + 1 + 1) / 40] * 4 + [0.1] * 4
+    np.testing.assert_allclose(bars(figure), expected)
+    np.testing.assert_allclose(bars(components_figure(components_table(), agg="median")), 0.1)
+
+
+def test_the_largest_components_come_first() -> None:
+    figure = components_figure(components_table(), limit=3, title="t", ylabel="share")
+    assert len(bars(figure)) == 3
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0", "1", "2"]
+    assert figure.axes[0].get_ylabel() == "share"
+    assert note(figure) == "12 heads  ·  3 of 8 dimensions"
+
+
+@pytest.mark.parametrize("metric", ["ap_overall", "ap_drop", "q_R2_total"])
+def test_the_map_shows_the_metric_of_every_head(metric: str) -> None:
+    metrics = metrics_table().drop(index=5)  # layer 1, head 1
+    figure = head_map_figure(metrics, metric=metric)
+    (image,) = figure.axes[0].images
+    drawn = np.ma.filled(image.get_array(), np.nan)
+    for row in metrics.itertuples():
+        assert drawn[row.layer, row.q_head] == pytest.approx(getattr(row, metric))
+    assert np.isnan(drawn[1, 1])
+    assert "1 without a value or not captured" in note(figure)
+    low, high = image.get_clim()
+    if metric == "ap_overall":
+        assert (low, high) == (0, 1)
+    if metric == "ap_drop":
+        assert low == -high
+    assert one(figure.axes[0].collections, PathCollection).get_offsets().tolist() == [[1, 1]]
+
+
+def test_fifths_show_mean_and_spread() -> None:
+    metrics = metrics_table()
+    metrics.loc[0, "ap_first20"] = np.nan
+    figure = fifths_figure(metrics)
+    (line,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 5]  # type: ignore[arg-type]
+    np.testing.assert_allclose(line.get_ydata(), metrics[list(FIFTHS)].mean())
+    wide, half = figure.axes[0].collections[:2]
+    points = half.get_paths()[0].vertices  # type: ignore[index]
+    known = metrics["ap_last20"]
+    assert points[:, 1].min() == pytest.approx(known.quantile(0.25))
+    assert wide.get_paths()[0].vertices[:, 1].min() == pytest.approx(known.quantile(0.05))  # type: ignore[index]
+    assert note(figure).endswith("1 of them lack a value in some fifth")
+
+
+def test_predictability_is_a_point_per_head() -> None:
+    metrics = metrics_table()
+    figure = predictability_figure(metrics)
+    points = one(figure.axes[0].collections, PathCollection)
+    np.testing.assert_allclose(points.get_offsets(), metrics[["q_R2_total", "ap_overall"]])
+    np.testing.assert_allclose(points.get_array(), metrics["layer"])
+    rho = metrics["q_R2_total"].corr(metrics["ap_overall"], method="spearman")
+    assert f"ρ {rho:.2f}" in note(figure)
+    older = predictability_figure(metrics.drop(columns="q_R2_total"))
+    assert "R² of position" in older.axes[0].get_xlabel()
+
+
+def test_a_figure_of_one_head_and_one_cell_can_be_drawn() -> None:
+    cells = cells_table(1, 1, 2)
+    metrics = metrics_table(1, 1)
+    for figure in (
+        plasticity_figure(cells, color_by_layer=True),
+        plasticity_figure(cells, color_trend=True),
+        heatmap_figure(cells, geometry=UNIFORM),
+        components_figure(components_table(1, 1, 1)),
+        head_map_figure(metrics),
+        head_map_figure(metrics.assign(ap_drop=0.0), metric="ap_drop"),
+        fifths_figure(metrics),
+        predictability_figure(metrics),
+    ):
+        figure.draw_without_rendering()
+
+
+NOTHING = cells_table().assign(plasticity=np.nan)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: plasticity_figure(NOTHING), "plasticity: every value is NaN"),
+        (lambda: heatmap_figure(NOTHING), "plasticity: every value is NaN"),
+        (
+            lambda: components_figure(components_table().assign(weight=np.nan)),
+            "weight: every value is NaN",
+        ),
+        (
+            lambda: head_map_figure(metrics_table().assign(ap_drop=np.nan), metric="ap_drop"),
+            "ap_drop: every value is NaN",
+        ),
+        (lambda: head_map_figure(metrics_table(), metric="ap_dropp"), "did you mean ap_drop?"),
+        (
+            lambda: fifths_figure(metrics_table().drop(columns="ap_20to40")),
+            "has no column 'ap_20to40'",
+        ),
+        (lambda: fifths_figure(metrics_table().assign(**dict.fromkeys(FIFTHS, np.nan))), "NaN"),
+        (
+            lambda: predictability_figure(metrics_table().assign(ap_overall=np.nan)),
+            "no head has both values",
+        ),
+        (lambda: heatmap_figure(cells_table(), cmap="viridiss"), "did you mean viridis?"),
+        (lambda: plasticity_figure(cells_table(), cmap="??"), "such as viridis"),
+        (lambda: heatmap_figure(cells_table(), vmin=1, vmax=0), "must be below vmax"),
+        (
+            lambda: plasticity_figure(cells_table(), color_by_layer=True, color_trend=True),
+            "cannot be used together with color_trend",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_told(call: Callable[[], object], told: str) -> None:
+    assert told in refusal(call)
+
+
+def test_a_model_name_is_no_mathematics() -> None:
+    figure = plasticity_figure(cells_table(), model_name="a$b_{c}$ <script>")
+    assert figure.axes[0].get_title(loc="left").endswith("a$b_{c}$ <script>")
+    figure.draw_without_rendering()
+
+
+def test_heads_of_different_widths_are_averaged_where_they_have_the_dimension() -> None:
+    wide = components_table(1, 1, 4)
+    narrow = components_table(1, 1, 2).assign(layer=1)
+    figure = components_figure(pd.concat([wide, narrow]))
+    # 3:1:1:1 of a head of four dimensions, 3:1 of one of two
+    np.testing.assert_allclose(
+        bars(figure), [(3 / 6 + 3 / 4) / 2, (1 / 6 + 1 / 4) / 2, 1 / 6, 1 / 6]
+    )

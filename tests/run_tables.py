@@ -1,0 +1,102 @@
+"""Tables of runs that nobody computed: known values, written where a run would put them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from attention_plasticity.metric_words import FIFTHS
+
+LAYERS, HEADS, BUCKETS, SIZE, WIDTH = 3, 4, 6, 128, 8
+
+
+def cells_table(layers: int = LAYERS, heads: int = HEADS, buckets: int = BUCKETS) -> pd.DataFrame:
+    """Cells whose plasticity falls with the query bucket, a little differently in each head."""
+    rows = [
+        {
+            "layer": layer,
+            "q_head": head,
+            "k_head": head // 2,
+            "q_bucket": q,
+            "k_bucket": k,
+            "plasticity": round(0.95 - 0.1 * q - 0.01 * k + 0.02 * layer - 0.003 * head, 6),
+            "n_pairs": 100 + k,
+            "q_position": (q + 0.5) * SIZE,
+            "k_position": (k + 0.5) * SIZE,
+            "n_queries": 40 + q,
+        }
+        for layer in range(layers)
+        for head in range(heads)
+        for q in range(1, buckets)
+        for k in range(q)
+    ]
+    return pd.DataFrame(rows)
+
+
+def metrics_table(layers: int = LAYERS, heads: int = HEADS, shift: float = 0.0) -> pd.DataFrame:
+    """One row per head: fifths fall evenly, position explains more in later layers."""
+    rows = []
+    for layer in range(layers):
+        for head in range(heads):
+            fifths = [0.9 - 0.1 * part + 0.02 * layer - 0.01 * head + shift for part in range(5)]
+            rows.append(
+                {
+                    "layer": layer,
+                    "q_head": head,
+                    "k_head": head // 2,
+                    "n_q_tokens": 200,
+                    "ap_overall": float(np.mean(fifths)),
+                    "q_R2_pos": 0.08 * layer,
+                    "q_R2_total": 0.1 * layer + 0.01 * head,
+                    **dict(zip(FIFTHS, fifths, strict=True)),
+                    "ap_drop": fifths[0] - fifths[-1],
+                    "q_position_max": BUCKETS * SIZE - 1,
+                    "sliding_window": np.nan,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def components_table(layers: int = LAYERS, heads: int = HEADS, width: int = WIDTH) -> pd.DataFrame:
+    """Weights that a head gives mostly to one dimension; they do not sum to 1."""
+    rows = [
+        {"layer": layer, "q_head": head, "k_head": head // 2, "component": d, "weight": weight}
+        for layer in range(layers)
+        for head in range(heads)
+        for d in range(width)
+        for weight in [(3.0 if d == head else 1.0) * (layer + 1)]
+    ]
+    return pd.DataFrame(rows).assign(r2=lambda table: table["weight"] / 10)
+
+
+def write_run(
+    folder: Path, *, model: str = "owner/Tiny-1B", shift: float = 0.0, **config: Any
+) -> Path:
+    """A run's folder with the three tables and run.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = {
+        "head_metrics": ("head_metrics.csv", metrics_table(shift=shift)),
+        "bucket_plasticity": ("head_bucket_plasticity.csv", cells_table()),
+        "component_weights": ("head_component_weights.csv", components_table()),
+    }
+    for name, table in tables.values():
+        table.to_csv(folder / name, index=False, na_rep="nan")
+    settings = {"query_model": "positional", "pair_sampling": "bucket", "single_example": False}
+    dump = {"model": model, "bucket_type": "uniform", "min_bucket_size": SIZE, "revision": "abc"}
+    run = {
+        "attention_plasticity": "0.1.0",
+        "config": settings | config,
+        "seed": 0,
+        "input": {"path": "dump", "hub": None, "fingerprint": "f00", "dump": dump},
+        "heads": {"analysed": LAYERS * HEADS, "not_captured": 0, "failed": 0},
+        "failures": [],
+        "tables": {kind: name for kind, (name, _) in tables.items()},
+        "finished": "2026-01-01T00:00:00+00:00",
+        "versions": {"python": "3.11"},
+    }
+    (folder / "run.json").write_text(json.dumps(run))
+    return folder
