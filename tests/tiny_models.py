@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, MllamaForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, MllamaForCausalLM
 
 VOCABULARY = 128
 LAYERS = 4
@@ -207,6 +207,47 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
     )
 }
+
+_ENCODER = {
+    **_LLAMA,
+    "num_key_value_heads": 4,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
+_TWO_STACKS = {
+    "vocab_size": VOCABULARY,
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "pad_token_id": 0,
+}
+
+LOOKING_AHEAD = {
+    "bert": _ENCODER,
+    "roberta": _ENCODER,
+    "modernbert": _ENCODER,
+    "gemma3_text": {
+        **ARCHITECTURES["gemma3_text"].config,
+        "use_bidirectional_attention": True,
+    },
+}
+ENCODER_DECODERS = {
+    "bart": _TWO_STACKS,
+    "t5": {"vocab_size": VOCABULARY, "d_model": 64, "d_kv": 16, "d_ff": 64, "num_layers": 2},
+}
+
+
+def other_model(model_type: str, settings: dict[str, Any], implementation: str = "sdpa") -> Any:
+    """A random backbone of a kind that is not captured."""
+    config = AutoConfig.for_model(model_type, **settings)
+    config._attn_implementation = implementation
+    torch.manual_seed(0)
+    return AutoModel.from_config(config).eval()
+
 
 PLAIN_PROJECTIONS = (
     "llama",

@@ -160,7 +160,7 @@ def told(place: HubPlace, doing: str) -> Iterator[None]:
         found = _of_the_network(error)
         if found is None:
             raise
-        raise HubError(f"{place}: {doing} failed: {_in_words(found, place)}") from error
+        raise HubError(f"{place}: {doing} failed: {_in_words(found, place, doing)}") from error
 
 
 def _transport_error() -> type[Exception]:
@@ -189,7 +189,7 @@ def _digest(file: IO[bytes], size: int, kind: str) -> str:
     return known.hexdigest()
 
 
-def _in_words(error: Exception, place: HubPlace) -> str:
+def _in_words(error: Exception, place: HubPlace, doing: str) -> str:
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -213,7 +213,8 @@ def _in_words(error: Exception, place: HubPlace) -> str:
     if isinstance(error, RepositoryNotFoundError) or status == 404:
         return "no such dataset; check the name (a private one needs HF_TOKEN or 'hf auth login')"
     if status == 403:
-        return "the token may not do this; it needs write access to the dataset"
+        right = "access" if doing == "fetching" else "write access"
+        return f"the token may not do this; it needs {right} to the dataset"
     if status == _CONFLICT:
         return "somebody else changed the branch meanwhile; run the same command again"
     if status == 429:

@@ -13,10 +13,12 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,41 @@ from transformers.modeling_utils import AttentionInterface
 from qk_dump.errors import ConfigError
 
 _ROTARY_NAME = re.compile(r"_?apply_\w*(rotary|rope)")
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """An attention call that is about to be made."""
+
+    module: nn.Module
+    query: Tensor  # (b, heads, s, d)
+    key: Tensor  # (b, key heads, s, d)
+    value: Tensor  # (b, key heads, s, d of values)
+    others: tuple[Any, ...]
+    options: Mapping[str, Any]
+    function: Callable[..., Any]
+
+    def output(self, key: Tensor, value: Tensor) -> Tensor:
+        """What attention gives (b, s, heads, d of values) with this key and value instead."""
+        given = self.function(self.module, self.query, key, value, *self.others, **self.options)
+        return cast(Tensor, given[0] if isinstance(given, tuple) else given)
+
+    def looks_ahead(self) -> bool:
+        """Whether the outputs of earlier tokens change with the last token's key and value.
+
+        A masked token weighs nothing, so that causal attention gives the same bits.
+        """
+        key, value = self.key.clone(), self.value.clone()
+        key[:, :, -1] *= -1
+        value[:, :, -1] += 1
+        before, after = (
+            torch.nan_to_num(self.output(*given)[:, :-1])  # (b, s - 1, heads, d of values)
+            for given in ((self.key, self.value), (key, value))
+        )
+        return not torch.equal(before, after)
+
+
+CallListener = Callable[[AttentionCall], None]
 
 
 class AttentionListener(Protocol):
@@ -46,6 +83,13 @@ class RotaryListener(Protocol):
 @contextmanager
 def hearing_attention(listener: AttentionListener) -> Iterator[None]:
     """Call `listener` before every attention call of any model, until the block ends."""
+    with hearing_calls(lambda call: listener(call.module, call.query, call.key, call.options)):
+        yield
+
+
+@contextmanager
+def hearing_calls(listener: CallListener) -> Iterator[None]:
+    """The same for a listener that wants all of a call."""
     if not hasattr(AttentionInterface, "get_interface"):
         raise ConfigError(
             "this version of transformers has no AttentionInterface.get_interface; "
@@ -68,17 +112,23 @@ def hearing_rotary(modules: Iterable[nn.Module], listener: RotaryListener) -> It
 
 
 def _listening_interface(
-    original: Callable[..., Any], listeners: list[AttentionListener]
+    original: Callable[..., Any], listeners: list[CallListener]
 ) -> Callable[..., Any]:
     def get_interface(*arguments: Any, **options: Any) -> Callable[..., Any]:
         function = original(*arguments, **options)
 
         def attention(
-            module: nn.Module, query: Tensor, key: Tensor, *others: Any, **options: Any
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            *others: Any,
+            **options: Any,
         ) -> Any:
+            call = AttentionCall(module, query, key, value, others, options, function)
             for listener in tuple(listeners):
-                listener(module, query, key, options)
-            return function(module, query, key, *others, **options)
+                listener(call)
+            return function(module, query, key, value, *others, **options)
 
         return attention
 
@@ -89,13 +139,13 @@ def _listening_rotary(
     original: Callable[..., Any], listeners: list[RotaryListener]
 ) -> Callable[..., Any]:
     def rotary(*arguments: Any, **options: Any) -> Any:
-        if _Depth.inside:
+        if _depth.inside:
             return original(*arguments, **options)
-        _Depth.inside = True
+        _depth.inside = True
         try:
             result = original(*arguments, **options)
         finally:
-            _Depth.inside = False
+            _depth.inside = False
         after = result if isinstance(result, tuple) else (result,)
         given = [value for value in (*arguments, *options.values()) if torch.is_tensor(value)]
         for listener in tuple(listeners):
@@ -105,8 +155,11 @@ def _listening_rotary(
     return rotary
 
 
-class _Depth:
+class _Depth(threading.local):
     inside = False
+
+
+_depth = _Depth()
 
 
 def _rotary_functions(modules: Iterable[nn.Module]) -> list[tuple[ModuleType, str]]:

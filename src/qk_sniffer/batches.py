@@ -51,9 +51,14 @@ def make_batch(setup: Setup, number: int, group: Sequence[Text]) -> Batch:
 def _tokens(setup: Setup, text: Text) -> Sequence[int]:
     special = setup.config.tokenizer.add_special_tokens
     ids = tokenize(setup.tokenizer, text.text, setup.max_length, special)
-    if ids and max(ids) >= setup.vocabulary:
+    require_known_tokens(ids, setup.vocabulary)
+    return ids
+
+
+def require_known_tokens(ids: Sequence[int], vocabulary: int) -> None:
+    """Refuse tokens that the model has no embedding for."""
+    if ids and max(ids) >= vocabulary:
         raise ConfigError(
-            f"tokenizer.name: gives token {max(ids)}, but the model knows {setup.vocabulary}; "
+            f"tokenizer.name: gives token {max(ids)}, but the model knows {vocabulary}; "
             "the tokenizer belongs to another model"
         )
-    return ids

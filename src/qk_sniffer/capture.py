@@ -20,6 +20,7 @@ import torch
 from qk_dump.errors import ConfigError, OutputError, ToolkitError
 from qk_dump.files import user_path
 from qk_dump.hub_commands import publish, require_target
+from qk_dump.manifest import MANIFEST_NAME, read_manifest
 from qk_dump.segments import CaptureFolder, finish_capture, open_capture
 from qk_sniffer.background import OneBehind, prepared_ahead
 from qk_sniffer.batches import Batch, make_batch
@@ -49,6 +50,7 @@ def run_capture(config: CaptureConfig) -> int:
         with _opened(folder, setup, ranks) as capture:
             was_complete = capture.complete
             if was_complete:
+                _check_number(setup.texts.total, folder)
                 progress.note(f"{folder}: is complete already; nothing to do")
             else:
                 num_batches = run_batches(setup, capture, ranks, progress)
@@ -206,6 +208,17 @@ def _check_unchanged(group: Sequence[Text], capture: CaptureFolder) -> None:
                 f"dataset.path: text {text.example_id} (id {text.original_id!r}) has changed since "
                 "this capture began; use another output.data_root, or --overwrite to start anew"
             )
+
+
+def _check_number(texts: int | None, folder: Path) -> None:
+    """Notice texts that came or went after the dump was complete; their content is not read."""
+    manifest = read_manifest(folder / MANIFEST_NAME)
+    held = manifest.num_examples if manifest else None
+    if texts is not None and held is not None and texts != held:
+        raise ConfigError(
+            f"{folder}: holds a dump of {held:,} texts, of which the dataset now has {texts:,}; "
+            "use another output.data_root, or --overwrite to start anew"
+        )
 
 
 def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:

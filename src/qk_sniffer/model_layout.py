@@ -6,6 +6,7 @@ widths, windows and rotary embeddings are taken from the calls themselves.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from qk_dump.errors import ConfigError
 from qk_dump.layout import Kind
-from qk_sniffer.attention import hearing_attention, hearing_rotary
+from qk_sniffer.attention import AttentionCall, hearing_calls, hearing_rotary
 
 LayerType = Literal["full_attention", "sliding_attention", "chunked_attention"]
 
@@ -128,18 +129,23 @@ def input_device(decoder: nn.Module) -> torch.device:
     return torch.device(execution) if execution is not None else device
 
 
-_probed: set[nn.Module] = set()
+_probed: set[tuple[nn.Module, int]] = set()  # a decoder, and the thread that probes it
 
 
 def is_probed(decoder: nn.Module) -> bool:
-    """Whether the forward now running is a probe's, which is nobody's text."""
-    return decoder in _probed
+    """Whether the forward that this thread runs is a probe's, which is nobody's text."""
+    return (decoder, threading.get_ident()) in _probed
 
 
 def probe(model: nn.Module) -> ModelLayout:
-    """Run a few tokens and read the layout off the attention calls."""
+    """Run a few tokens and read the layout off the attention calls.
+
+    Models that are not causal decoders are refused: plasticity compares the keys before a query.
+    """
+    _refuse_encoder_decoder(model)
     decoder = decoder_of(model)
-    _probed.add(decoder)
+    mine = (decoder, threading.get_ident())
+    _probed.add(mine)
     training = {module: module.training for module in decoder.modules()}
     decoder.eval()  # dropout would draw random numbers that the caller's forwards expect to get
     try:
@@ -149,7 +155,7 @@ def probe(model: nn.Module) -> ModelLayout:
             if not any(length in (facts.q_heads, facts.k_heads) for facts in layout.layers):
                 break
     finally:
-        _probed.discard(decoder)
+        _probed.discard(mine)
         for module, flag in training.items():
             module.training = flag
     _check_groups(model, layout)
@@ -165,6 +171,7 @@ class _Heard:
     key: Tensor
     options: Mapping[str, Any]
     rotary: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
+    looks_ahead: bool
     calls: int = 1
 
 
@@ -174,11 +181,13 @@ def _listen(decoder: nn.Module, length: int) -> dict[int, _Heard]:
     pending: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = []
 
     def on_rotary(before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
-        pending.append((before, after))
+        if is_probed(decoder):
+            pending.append((before, after))
 
-    def on_attention(
-        module: nn.Module, query: Tensor, key: Tensor, options: Mapping[str, Any]
-    ) -> None:
+    def on_attention(call: AttentionCall) -> None:
+        if not is_probed(decoder):  # somebody else's forward, in another thread
+            return
+        module, query, key = call.module, call.query, call.key
         turned = list(pending)
         pending.clear()
         if module not in owned or not query.dim() == key.dim() == 4:
@@ -190,14 +199,35 @@ def _listen(decoder: nn.Module, length: int) -> dict[int, _Heard]:
         if layer in heard:
             heard[layer].calls += 1
             return
-        kept = {name: None if torch.is_tensor(value) else value for name, value in options.items()}
-        heard[layer] = _Heard(module, query, key, kept, turned)
+        kept = {
+            name: None if torch.is_tensor(value) else value for name, value in call.options.items()
+        }
+        heard[layer] = _Heard(module, query, key, kept, turned, _looks_ahead(call))
 
     vocabulary = decoder.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     tokens = torch.arange(length)[None] % vocabulary  # (1, length)
-    with hearing_attention(on_attention), hearing_rotary(owned, on_rotary):
+    with hearing_calls(on_attention), hearing_rotary(owned, on_rotary):
         run_backbone(decoder, tokens)
     return heard
+
+
+def _looks_ahead(call: AttentionCall) -> bool:
+    if call.query.shape[1] % call.key.shape[1]:  # refused later, by these numbers
+        return False
+    if not call.query.is_meta:
+        return call.looks_ahead()
+    if getattr(call.module, "is_causal", True):
+        return False
+    raise NotImplementedError("without values nobody can tell whether attention looks ahead")
+
+
+def _refuse_encoder_decoder(model: nn.Module) -> None:
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise ConfigError(
+            f"{type(model).__name__}: is an encoder-decoder: its decoder reads a text together "
+            "with what the encoder made of another, and there is only one. Choose a decoder-only "
+            "model."
+        )
 
 
 def _layout(model: nn.Module, decoder: nn.Module, heard: dict[int, _Heard]) -> ModelLayout:
@@ -205,7 +235,13 @@ def _layout(model: nn.Module, decoder: nn.Module, heard: dict[int, _Heard]) -> M
         raise ConfigError(
             f"{type(model).__name__}: its attention does not go through transformers' attention "
             "registry, so queries and keys cannot be seen. Known to be so: bloom, codegen, falcon, "
-            "gpt_neo, gptj, mpt, xglm. Choose another model."
+            "gpt_neo, gptj, mpt, xglm, and models without attention. Choose another model."
+        )
+    if any(call.looks_ahead for call in heard.values()):
+        raise ConfigError(
+            f"{type(model).__name__}: its attention looks ahead: what a token gets depends on "
+            "later ones, as in encoders. Plasticity compares the keys before a query. Choose a "
+            "causal model."
         )
     config = text_config(decoder)
     layers = tuple(_facts(layer, heard[layer], config) for layer in sorted(heard))

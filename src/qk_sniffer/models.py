@@ -119,6 +119,7 @@ def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
 
 def load_model(settings: ModelSettings, device: str) -> LoadedModel:
     """The backbone with its weights, on `device` or spread as `device_map` says."""
+    _require_device(settings.device_map)
     config = load_model_config(settings)
     options = {
         "config": config,
@@ -132,7 +133,7 @@ def load_model(settings: ModelSettings, device: str) -> LoadedModel:
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity(logging.ERROR)  # its report of an unused head is no news
     try:
-        with _told_as("model.name", settings.name):
+        with _loading(settings):
             model, told = _weighted(transformers.AutoModel, settings.name, options)
             if told["missing_keys"]:  # a checkpoint laid out for the class with a head only
                 model, told = _weighted(transformers.AutoModelForCausalLM, settings.name, options)
@@ -140,6 +141,36 @@ def load_model(settings: ModelSettings, device: str) -> LoadedModel:
         transformers.logging.set_verbosity(before)
     _refuse_random_weights(settings.name, told)
     return LoadedModel(model.eval(), _commit(settings), _files_hash(user_path(settings.name)))
+
+
+_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
+
+
+def _require_device(device_map: str | None) -> None:
+    """Refuse a device that does not exist, or not here."""
+    if device_map is None or device_map in _SPREAD:
+        return
+    try:
+        torch.empty(0, device=device_map)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"model.device_map: {device_map}: cannot be used here; expected cpu, cuda, cuda:1 or "
+            f"auto ({' '.join(str(error).split())[:100]})"
+        ) from error
+
+
+@contextmanager
+def _loading(settings: ModelSettings) -> Iterator[None]:
+    """Tell a failure by the model's name, or by the attention where it speaks of the one asked."""
+    asked = settings.attn_implementation
+    try:
+        with _told_as("model.name", settings.name):
+            yield
+    except ConfigError as error:
+        message = str(error).removeprefix(f"model.name: {settings.name}: ")
+        if asked is None or not re.search("attn_implementation|FlashAttention", message):
+            raise
+        raise ConfigError(f"model.attn_implementation: {asked}: {message}") from error
 
 
 def _files_hash(folder: Path) -> str | None:
@@ -189,7 +220,7 @@ def empty_model(settings: ModelSettings) -> nn.Module:
     config = load_model_config(settings)
     options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
     auto: Any = transformers.AutoModel
-    with _told_as("model.name", settings.name), torch.device("meta"):
+    with _loading(settings), torch.device("meta"):
         model: nn.Module = auto.from_config(config, dtype=torch.bfloat16, **options)
     return model.eval()
 

@@ -6,6 +6,7 @@ the host without waiting. No full tensor is kept alive, and nothing the model se
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ class RowTap:
         self._stack = ExitStack()
         self._rows = _RowIndex({})
         self._taken = TakenRows()
+        self._thread = threading.get_ident()  # whose forwards are heard
         self._inside: WantedLayer | None = None  # the layer whose attention module is running
         self._rotary_calls = 0
         self._unturned: dict[Kind, Tensor] = {}  # rows of a rotary part, before it was turned
@@ -130,7 +132,11 @@ class RowTap:
         self._stack.close()
 
     def expect(self, rows: Mapping[tuple[int, Kind], KindRows]) -> None:
-        """Say which rows the next forward shall give; what an earlier one left is dropped."""
+        """Say which rows the next forward shall give; what an earlier one left is dropped.
+
+        It must run in the same thread; what the model does in others is not heard.
+        """
+        self._thread = threading.get_ident()
         self._rows = _RowIndex(rows)
         self._taken = TakenRows()
         self._inside = None
@@ -143,12 +149,14 @@ class RowTap:
         return taken
 
     def _on_module(self, module: nn.Module, arguments: object) -> None:
+        if threading.get_ident() != self._thread:
+            return
         self._inside = self._wanted[module]
         self._rotary_calls = 0
         self._unturned = {}
 
     def _on_rotary(self, before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
-        if self._inside is None:
+        if self._inside is None or threading.get_ident() != self._thread:
             return
         call, self._rotary_calls = self._rotary_calls, self._rotary_calls + 1
         facts = self._inside.facts
@@ -170,14 +178,18 @@ class RowTap:
         layer = self._wanted.get(module)
         if layer is None or query.shape[2] != key.shape[2]:
             return
+        if threading.get_ident() != self._thread:
+            return
         tensors: tuple[tuple[Kind, Tensor], ...] = (("q", query), ("k", key))
         for kind, tensor in tensors:
             name = (layer.facts.layer, kind)
             if name not in self._rows or name in self._taken:
                 continue
             part, unturned = layer.facts.rotary(kind), self._unturned.get(kind)
-            if part is None or unturned is None:
+            if not self._pre_rope or part is None:
                 rows = self._to_host(tensor, name, layer.heads(kind))
+            elif unturned is None:  # turned by a function that was not heard
+                continue
             else:  # the rotary function saw some of the dimensions
                 whole = self._gather(tensor, name, layer.heads(kind))  # (heads, n, d)
                 whole[..., part.start : part.start + part.width] = unturned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -104,6 +105,8 @@ class Tap:
             (layer.facts.layer, kind): [] for layer in wanted for kind in KINDS
         }
         self._mask: object = None  # that the whole model was given
+        self._thread: int | None = None  # in which a forward is running
+        self._thread_known = threading.Lock()
         self._stack = ExitStack()
 
     @property
@@ -119,6 +122,8 @@ class Tap:
             before = self._decoder.register_forward_pre_hook(self._before, with_kwargs=True)
             stack.callback(before.remove)
             stack.callback(self._decoder.register_forward_hook(self._after).remove)
+            ended = self._decoder.register_forward_hook(self._ended, always_call=True)
+            stack.callback(ended.remove)
             self._stack = stack.pop_all()
         return self
 
@@ -168,19 +173,43 @@ class Tap:
     def _before(
         self, module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> None:
-        self._new = []
         if is_probed(self._decoder):
+            if self._thread in (None, threading.get_ident()):
+                self._forget()
             return
+        self._require_one_thread()
+        self._forget()
         if isinstance(options.get("attention_mask"), Mapping):
             options = {**options, "attention_mask": self._mask}
         self._new = _lengths(arguments, options)
         first = len(self.lengths)
         examples = range(first, first + len(self._new))
         self._expected = sample_rows(self.sampler, self.wanted, examples, self._new)
-        self._rows.expect(self._expected if self._new else {})
+        if self._new:
+            self._rows.expect(self._expected)
+
+    def _require_one_thread(self) -> None:
+        me = threading.get_ident()
+        with self._thread_known:
+            if self._thread not in (None, me):
+                raise ConfigError(
+                    "two threads run the model at once under one tap, which would mix the rows of "
+                    "their texts; let one wait for the other"
+                )
+            self._thread = me
+
+    def _forget(self) -> None:
+        """Drop what a forward that failed has left."""
+        self._new = []
+        self._rows.expect({})
+
+    def _ended(self, *_: object) -> None:
+        """Called after every forward, also one that failed."""
+        if self._thread == threading.get_ident():
+            self._thread = None
 
     def _after(self, module: nn.Module, arguments: object, output: object) -> None:
-        if not self._new:
+        if not self._new or self._thread != threading.get_ident():
             return
         taken = self._rows.take()
         first = len(self.lengths)

@@ -92,8 +92,9 @@ def open_texts(settings: DatasetSettings) -> Texts:
     names = None
     try:
         if place.exists():
+            _refuse_hub_settings(settings)
             files, reader = _local_files(place)
-            options = {"text": {"sample_by": "document"}, "tsv": {"sep": "\t"}}.get(reader, {})
+            options = _reader_options(reader, settings.text_column)
             rows = datasets.load_dataset(
                 "csv" if reader == "tsv" else reader,
                 data_files=[glob.escape(str(file)) for file in files],
@@ -166,6 +167,8 @@ def _local_files(place: Path) -> tuple[list[Path], str]:
             and _reader(path) is not None
             and not any(part.startswith(".") for part in path.relative_to(place).parts)
         )
+    if len({_reader(path) for path in files}) > 1:  # a card beside tables is none of the texts
+        files = [path for path in files if path.name.lower() != "readme.md"]
     readers = {_reader(path) for path in files}
     if not files or None in readers:
         raise ConfigError(
@@ -178,6 +181,27 @@ def _local_files(place: Path) -> tuple[list[Path], str]:
             f"dataset.path: {place}: holds files of several kinds ({found}); give a folder of one"
         )
     return files, str(readers.pop())
+
+
+def _reader_options(reader: str, text_column: str) -> dict[str, Any]:
+    """How `datasets` shall read files of a kind."""
+    if reader == "text":
+        return {"sample_by": "document"}
+    if reader not in ("csv", "tsv"):
+        return {}
+    separator = {"tsv": {"sep": "\t"}}.get(reader, {})
+    as_they_stand = {"converters": {text_column: str}, "keep_default_na": False}  # "12" and "NA"
+    return {**separator, **as_they_stand}
+
+
+def _refuse_hub_settings(settings: DatasetSettings) -> None:
+    for field, usual in (("name", None), ("revision", None), ("split", "train")):
+        given = getattr(settings, field)
+        if given != usual:
+            raise ConfigError(
+                f"dataset.{field}: {given!r} given, but {settings.path} is no dataset of the Hub; "
+                "leave it out"
+            )
 
 
 def _reader(path: Path) -> str | None:

@@ -50,6 +50,7 @@ TEXTS = (
     "texts; set max_samples",
     "is out of range; a dump holds at most",
     "has changed since this capture began",
+    "is no dataset of the Hub; leave it out",
     "batches of texts, of which the dataset now has only",
 )
 MODEL = (
@@ -60,7 +61,12 @@ MODEL = (
     "has no such field",
     "this model has one set of rope parameters per type of layer; put it under",
     "given, expected one of",
+    "given, expected something like",
     "its attention does not go through transformers' attention registry",
+    "its attention looks ahead",
+    "is an encoder-decoder",
+    "model.attn_implementation: ",
+    "cannot be used here; expected cpu, cuda, cuda:1 or auto",
     "key heads, which do not divide",
     "the tokenizer belongs to another model",
     "holds no vocabulary",
@@ -79,6 +85,7 @@ FOLDER = (
     "is a file, not a folder",
     "holds another dump",
     "holds a capture that differs in",
+    "holds a dump of",
     "another capture is writing here",
     "Choose another output.data_root, or add --overwrite to start anew",
     "is not JSON",
@@ -117,6 +124,15 @@ NOTEBOOK = (
     "a tap counts positions from 0",
     "the forward gave no queries and keys of its own length",
     "holds a dump already; choose another folder",
+    "two threads run the model at once under one tap",
+)
+VERIFY = (
+    "weights differ from 1 only where a query sees 2 or more",
+    "its attention function returns no weights to compare with",
+    "the model failed on the text (",
+    "Choose fewer tokens (--max_length)",
+    "layers differ by more than the tolerance",
+    " are not tested",
 )
 HUB = (
     "expected owner/name@branch, or",
@@ -157,7 +173,7 @@ HUB = (
     "the Hub's viewer shows",
     "what was sent or fetched is kept, the same command continues",
 )
-PHRASES = (*SETTINGS, *TEXTS, *MODEL, *HEADS, *FOLDER, *STOPS, *NOTES, *NOTEBOOK, *HUB)
+PHRASES = (*SETTINGS, *TEXTS, *MODEL, *HEADS, *FOLDER, *STOPS, *NOTES, *NOTEBOOK, *VERIFY, *HUB)
 
 
 def pieces(text: ast.expr) -> list[str]:

@@ -253,3 +253,8 @@ def test_hashes_are_those_of_the_hub(data: bytes, tmp_path: Path) -> None:
     for content in (data, tmp_path / "file"):
         assert content_digest(content, "sha256") == hashlib.sha256(data).hexdigest()
         assert content_digest(content, "git") == git
+
+
+def test_a_right_that_is_missing_is_the_one_needed() -> None:
+    with pytest.raises(HubError, match="it needs access to the dataset"), told(PLACE, "fetching"):
+        raise answer(403)

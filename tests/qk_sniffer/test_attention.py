@@ -18,7 +18,13 @@ from transformers.models.llama import modeling_llama
 from qk_dump.errors import ConfigError
 from qk_sniffer.attention import hearing_attention, hearing_rotary
 from qk_sniffer.model_layout import RotaryPart, decoder_of, probe
-from tiny_models import ARCHITECTURES, VOCABULARY
+from tiny_models import (
+    ARCHITECTURES,
+    ENCODER_DECODERS,
+    LOOKING_AHEAD,
+    VOCABULARY,
+    other_model,
+)
 from tiny_texts import vision_language_model
 
 ORIGINALS = (AttentionInterface.get_interface, modeling_llama.apply_rotary_pos_emb)
@@ -317,3 +323,23 @@ def test_a_call_that_names_no_scale_has_the_usual_one(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(modeling_llama, "ALL_ATTENTION_FUNCTIONS", Silent())
     assert {facts.scale for facts in probe(llama()).layers} == {0.25}
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("model_type", LOOKING_AHEAD)
+def test_attention_that_looks_ahead_is_refused(model_type: str, implementation: str) -> None:
+    model = other_model(model_type, LOOKING_AHEAD[model_type], implementation)
+    refused = "its attention (looks ahead|does not go through)"  # modernbert's did not before
+    with pytest.raises(ConfigError, match=refused):
+        probe(model)
+
+
+def test_an_encoder_used_as_a_decoder_is_causal() -> None:
+    model = other_model("bert", {**LOOKING_AHEAD["bert"], "is_decoder": True})
+    assert len(probe(model).layers) == 4
+
+
+@pytest.mark.parametrize("model_type", ENCODER_DECODERS)
+def test_encoder_decoders_are_refused(model_type: str) -> None:
+    with pytest.raises(ConfigError, match="is an encoder-decoder"):
+        probe(other_model(model_type, ENCODER_DECODERS[model_type], "eager"))

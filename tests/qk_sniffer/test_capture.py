@@ -369,3 +369,17 @@ def test_a_dry_run_writes_nothing(
     told = capsys.readouterr().out
     assert "16 query, 8 key, in layers 0-3" in told
     assert not (tmp_path / "dump").exists()
+
+
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_texts_that_came_or_went_after_the_dump_was_complete_are_noticed(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
+    mine = save_texts(tmp_path / "texts", [20, 30])
+    assert sniff(model, mine, tmp_path / "dump") == 0
+    if change == "added":
+        (mine / "more.txt").write_text("more")
+    else:
+        (mine / "001.txt").unlink()
+    assert sniff(model, mine, tmp_path / "dump") == 2
+    assert "holds a dump of 2 texts, of which the dataset now has" in refusal(capsys)

@@ -14,7 +14,8 @@ from qk_dump.errors import ConfigError
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.dry_run import estimate, run_dry
 from qk_sniffer.samplers import PositionSampler
-from tiny_texts import save_texts, save_tiny_model, some_text
+from tiny_models import LOOKING_AHEAD, other_model
+from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
 LENGTHS = [300, 40, 0, 511, 2000]
 TOKENS = [301, 41, 0, 512, 512]  # with a begin token, up to the model's context
@@ -205,3 +206,10 @@ def test_what_a_capture_would_refuse_is_refused(
     with pytest.raises(ConfigError) as caught:
         estimate(config_for(model, texts, **sections))
     assert str(caught.value) == message
+
+
+def test_attention_that_looks_ahead_is_refused(texts: Path, tmp_path: Path) -> None:
+    other_model("bert", LOOKING_AHEAD["bert"]).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="its attention looks ahead"):
+        estimate(config_for(tmp_path, texts))

@@ -412,3 +412,17 @@ def test_a_revision_of_the_tokenizer_is_not_ignored(hub: Path) -> None:
     assert refusal(lambda: load_tokenizer(TokenizerSettings(revision="older"), model)).startswith(
         "tokenizer."
     )
+
+
+@pytest.mark.parametrize("name", ["sdqa", "flash_attention_2"])
+def test_an_attention_that_cannot_be_used_is_told_by_its_setting(llama: Path, name: str) -> None:
+    settings = ModelSettings(name=str(llama), attn_implementation=name)
+    for load in (lambda: load_model(settings, "cpu"), lambda: empty_model(settings)):
+        assert refusal(load).startswith(f"model.attn_implementation: {name}: ")
+
+
+@pytest.mark.parametrize("name", ["cudaa", "cuda:97", "gpu"])
+def test_a_device_that_is_not_there_is_told_by_its_setting(llama: Path, name: str) -> None:
+    settings = ModelSettings(name=str(llama), device_map=name)
+    message = refusal(lambda: load_model(settings, "cpu"))
+    assert message.startswith(f"model.device_map: {name}: cannot be used here; expected cpu, ")

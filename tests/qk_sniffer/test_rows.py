@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -371,3 +372,21 @@ def test_rows_from_a_gpu(model_type: str, dtype: torch.dtype, pre_rope: bool) ->
         ids, (_, rows) = batches[0], results[0]
         same_again = taken_from(model, wanted, rows, ids, pre_rope=True, max_rows=10**6)
         assert same(same_again, expected[0])
+
+
+@pytest.mark.parametrize("model_type", ["llama", "stablelm"])
+def test_turned_vectors_are_never_taken_for_straight_ones(model_type: str) -> None:
+    model = some_model(model_type)
+    wanted = choose_heads(probe(model))
+    rows = rows_of(wanted, [24], EVERYTHING)
+    file = sys.modules[type(wanted[0].facts.module).__module__]
+    original = file.apply_rotary_pos_emb
+    with (
+        RowTap(decoder_of(model), wanted, pre_rope=True) as tap,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(file, "apply_rotary_pos_emb", original)  # not heard
+        tap.expect(rows)
+        run_backbone(decoder_of(model), tokens(1))
+        taken = tap.take()
+    assert not any(key in taken for key in rows)

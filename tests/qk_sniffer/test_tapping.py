@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any
@@ -382,3 +383,77 @@ def test_the_import_is_light() -> None:
     code = "import sys, qk_sniffer; dir(qk_sniffer); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "datasets", "numpy"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("pre_rope", [False, True])
+def test_a_second_tap_after_a_forward_that_failed(pre_rope: bool) -> None:
+    model = ARCHITECTURES["llama"].model()
+
+    def fail(*_: object) -> None:
+        raise ValueError("in the middle")
+
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as first:
+        hook = model.model.layers[2].mlp.register_forward_pre_hook(fail)
+        with pytest.raises(ValueError, match="in the middle"):
+            model(input_ids=tokens(1, 90))
+        hook.remove()
+        with qk_sniffer.tap(model, pre_rope=pre_rope) as second:
+            model(input_ids=tokens(1, 9))
+    assert first.lengths == second.lengths == [9]
+
+
+def meanwhile(model: Any, work: Any) -> list[BaseException]:
+    """Do some work in another thread while the model is inside its third layer; its errors."""
+    errors: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    def elsewhere(*_: object) -> None:
+        hook.remove()
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        thread.join()
+
+    hook = model.model.layers[2].mlp.register_forward_pre_hook(elsewhere)
+    model(input_ids=tokens(1, 20, seed=1))
+    return errors
+
+
+def test_two_threads_at_once_are_refused_and_mix_no_rows() -> None:
+    model = ARCHITECTURES["llama"].model()
+    with qk_sniffer.tap(model) as alone:
+        model(input_ids=tokens(1, 20, seed=1))
+    with qk_sniffer.tap(model) as tapped:
+        (error,) = meanwhile(model, lambda: model(input_ids=tokens(1, 20, seed=2)))
+    assert isinstance(error, ConfigError)
+    assert "two threads run the model at once" in str(error)
+    assert all(same(tapped.rows(head), alone.rows(head)) for head in alone.heads)
+
+
+@pytest.mark.parametrize("pre_rope", [False, True])
+def test_a_tap_made_in_another_thread_mixes_no_rows(pre_rope: bool) -> None:
+    model = ARCHITECTURES["llama"].model()
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as alone:
+        model(input_ids=tokens(1, 20, seed=1))
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
+        assert meanwhile(model, lambda: qk_sniffer.tap(model)) == []
+    assert all(same(tapped.rows(head), alone.rows(head)) for head in alone.heads)
+
+
+def test_threads_may_take_turns_under_a_tap() -> None:
+    model = some_model()
+    with qk_sniffer.tap(model) as tapped:
+        for length in (5, 6):
+            thread = threading.Thread(target=model, args=(tokens(1, length),))
+            thread.start()
+            thread.join()
+        with suppress(RuntimeError):
+            model(input_ids=tokens(1, 3).float())
+        thread = threading.Thread(target=model, args=(tokens(1, 7),))
+        thread.start()
+        thread.join()
+    assert tapped.lengths == [5, 6, 7]

@@ -368,3 +368,35 @@ def test_a_text_longer_than_the_tokenizer_declares_is_kept_whole(
     assert len(tokenize(tokenizer, "a" * 100, None, False)) == 100
     assert len(tokenize(tokenizer, "a" * 100, 50, False)) == 50
     assert capfd.readouterr().err == ""
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", ["README.md", "readme.md"])
+def test_a_card_beside_tables_is_no_text(tmp_path: Path, name: str, streaming: bool) -> None:
+    saved(tmp_path / "rows.jsonl", ROWS)
+    saved(tmp_path / name, "# Rows")
+    assert texts_of(tmp_path, id_column="id", streaming=streaming) == TEXTS
+
+
+def test_a_readme_among_text_files_is_a_text(tmp_path: Path) -> None:
+    saved(tmp_path / "README.md", "mine")
+    assert texts_of(tmp_path) == [("README.md", "mine")]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_cells_of_a_table_are_texts_as_they_stand(
+    tmp_path: Path, name: str, separator: str, streaming: bool
+) -> None:
+    cells = ["NA", "null", "nan", "12", "1.50", "", "word"]
+    rows = [f"{number}{separator}{cell}\n" for number, cell in enumerate(cells)]
+    file = saved(tmp_path / name, "".join([f"id{separator}text\n", *rows]))
+    assert [text for _, text in texts_of(file, streaming=streaming)] == cells
+
+
+@pytest.mark.parametrize("field", ["name", "revision", "split"])
+def test_settings_of_the_hub_are_refused_for_files(tmp_path: Path, field: str) -> None:
+    file = saved(tmp_path / "book.txt", "mine")
+    assert refusal(file, **{field: "test"}) == (
+        f"dataset.{field}: 'test' given, but PATH is no dataset of the Hub; leave it out"
+    )
