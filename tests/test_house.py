@@ -83,6 +83,8 @@ def test_the_numeric_core_knows_arrays_alone(name: str) -> None:
         "from attention_plasticity.cli import main; main(['--help'])",
         "from attention_plasticity.cli import main; main(['analyze', '--help'])",
         "from attention_plasticity.cli import main; main(['capture', '--help'])",
+        "from attention_plasticity.cli import main; main(['verify', '--help'])",
+        "from attention_plasticity.cli import main; main(['report', '--help'])",
         "from attention_plasticity.cli import main; main(['push', '--help'])",
         "from attention_plasticity.cli import main; main(['pull', '--help'])",
         "from attention_plasticity.cli import main; main(['plot', '--help'])",

@@ -102,7 +102,8 @@ def save_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType) -> None:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(["<unk>", "<s>", "</s>", *(f"\u2581w{n}" for n in range(VOCABULARY - 3))])
+    known = ["<unk>", "<s>", "</s>", "\u2581", *CHARACTERS.replace(" ", "").replace("\n", "")]
+    writer.add_token_list([*known, *(f"\u2581w{n}" for n in range(VOCABULARY - len(known)))])
     writer.add_token_scores([0.0] * VOCABULARY)
     writer.add_token_types([2, 3, 3] + [1] * (VOCABULARY - 3))
     writer.add_bos_token_id(1)

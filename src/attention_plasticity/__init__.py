@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from attention_plasticity.api import Run, analyze_dump, open_run
     from attention_plasticity.config import RunnerConfig, load_config, make_config
+    from attention_plasticity.demo.sample import open_sample
     from attention_plasticity.head_analysis import analyze_head
     from attention_plasticity.key_pairs import sample_key_pairs
     from attention_plasticity.plasticity import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _HOME = {
     "attention_plasticity.api": ("Run", "analyze_dump", "open_run"),
     "attention_plasticity.config": ("RunnerConfig", "load_config", "make_config"),
+    "attention_plasticity.demo.sample": ("open_sample",),
     "attention_plasticity.head_analysis": ("analyze_head",),
     "attention_plasticity.key_pairs": ("sample_key_pairs",),
     "attention_plasticity.plasticity": ("AttentionPlasticity", "compute_attention_plasticity"),
@@ -92,6 +94,7 @@ __all__ = [
     "make_pos_rotation",
     "open_dump",
     "open_run",
+    "open_sample",
     "orientation_from_keys",
     "sample_key_pairs",
 ]

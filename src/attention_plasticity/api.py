@@ -19,6 +19,8 @@ from qk_dump.layout import Dump
 if TYPE_CHECKING:
     import pandas as pd
 
+    from attention_plasticity.report import Report
+
 
 @dataclass(frozen=True)
 class Run:
@@ -49,17 +51,30 @@ class Run:
 
         return pd.DataFrame(self.info["failures"], columns=["layer", "q_head", "k_head", "reason"])
 
+    def report(self) -> Report:
+        """The interactive page: shown inline by a notebook, `.save(path)` makes a file of it."""
+        from attention_plasticity.report import make_report
+        from attention_plasticity.tables import FILE_NAMES, RunTables
+
+        for kind in FILE_NAMES:
+            self._path(kind)
+        return make_report([RunTables(self.folder, self.info)])
+
     def _table(self, kind: str) -> pd.DataFrame:
         import pandas as pd
 
+        return pd.read_csv(self._path(kind))
+
+    def _path(self, kind: str) -> Path:
+        """Where a table lies, provided it is still what this run wrote."""
         if kind not in self.info["tables"]:
             raise ToolkitError(f"{self.folder}: no head was analysed; run.failures says why")
-        path = self.folder / self.info["tables"][kind]
+        path = self.folder / str(self.info["tables"][kind])
         if sha256_of(path) != self.info["sha256"][kind]:
             raise ToolkitError(
                 f"{path}: is missing or no longer what this run wrote; run the analysis again"
             )
-        return pd.read_csv(path)
+        return path
 
 
 def analyze_dump(

@@ -35,23 +35,20 @@ commands to paste:
 A run that was interrupted continues with the same command (without --overwrite).
 Exit codes: 0 all well, 1 some heads failed, 2 usage or config, 130 interrupted.
 """
-_DEMO_EXAMPLES = """\
-commands to paste:
-  attention-plasticity demo
-  attention-plasticity demo --output_dir my-demo
-"""
 _OVERVIEW = """\
 usage: attention-plasticity <verb> [options]
 
 How flexibly attention heads choose between keys as context grows.
 
   capture   run a model over texts and keep sampled queries and keys
+  verify    check that captured queries and keys are those a model's attention uses
   analyze   a dump of queries and keys → tables of plasticity, head by head
   plot      figures of an analysis, for a paper
   compare   several analyses side by side, and against benchmark scores
+  report    one HTML file in which to explore analyses
   push      publish a dump on the Hugging Face Hub, one branch per model
   pull      fetch a dump from there
-  demo      make a small dump with known structure and analyse it
+  demo      a real model's heads, analysed, drawn and put on a page
 
 'attention-plasticity <verb> --help' explains a verb.
 """
@@ -65,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     verbs = {"analyze": _analyze, "demo": _demo, "push": _push, "pull": _pull}
-    verbs |= {"plot": _plot, "compare": _compare}
+    verbs |= {"plot": _plot, "compare": _compare, "report": _report}
     if not words or words[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
         return 0 if words else 2
@@ -138,6 +135,12 @@ def _compare(words: Sequence[str]) -> int:
     return guarded(lambda: compare(words), "nothing was written")
 
 
+def _report(words: Sequence[str]) -> int:
+    from attention_plasticity.report.command import report
+
+    return guarded(lambda: report(words), "nothing was written")
+
+
 def _push(words: Sequence[str]) -> int:
     from qk_dump.hub_commands import INTERRUPTED, push
 
@@ -151,16 +154,6 @@ def _pull(words: Sequence[str]) -> int:
 
 
 def _demo(words: Sequence[str]) -> int:
-    from qk_dump.files import user_path
-    from qk_dump.flags import parse_flags
+    from attention_plasticity.demo.command import demo
 
-    parser = command_parser(
-        "attention-plasticity demo", "Make a small dump and analyse it.", _DEMO_EXAMPLES
-    )
-    parser.add_argument(
-        "--output_dir", default="demo", metavar="TEXT", help="where to put it [demo]"
-    )
-    folder = user_path(parse_flags(parser, words)["output_dir"])
-    from attention_plasticity.demo import run_demo
-
-    return run_demo(folder)
+    return guarded(lambda: demo(words), "what is finished is kept, the same command continues")

@@ -38,7 +38,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     console.print()
     files = outcome.paths.all if metrics else (outcome.paths.run,)
     for label, path in zip(["Files", *[""] * len(files)], files, strict=False):
-        _line(console, label, str(path))
+        print_line(console, label, str(path))
 
 
 def print_plan(
@@ -51,27 +51,27 @@ def print_plan(
 ) -> None:
     """What a run would do."""
     console = console_of_the_command()
-    _line(console, "Dump", str(dump.path))
-    _line(console, "Layout", str(plan.layout))
+    print_line(console, "Dump", str(dump.path))
+    print_line(console, "Layout", str(plan.layout))
     heads, keys = count(len(plan.heads), "query head"), count(len(plan.groups), "key head")
-    _line(console, "To analyse", f"{heads} of {keys}")
-    _line(console, "Not captured", format_heads(plan.not_captured) or "none")
+    print_line(console, "To analyse", f"{heads} of {keys}")
+    print_line(console, "Not captured", format_heads(plan.not_captured) or "none")
     finished = len(earlier.metrics.keys() & set(plan.heads))
-    _line(console, "Finished", f"{count(finished, 'head')}, by an earlier run in this folder")
-    _line(console, "Cells", f"up to {estimate.cells:,} of query bucket × key bucket per head")
-    _line(console, "Rows", f"{estimate.rows:,} in the files, {estimate.rows_used:,} used")
+    print_line(console, "Finished", f"{count(finished, 'head')}, by an earlier run in this folder")
+    print_line(console, "Cells", f"up to {estimate.cells:,} of query bucket × key bucket per head")
+    print_line(console, "Rows", f"{estimate.rows:,} in the files, {estimate.rows_used:,} used")
     workers = min(config.workers, len(shared_out(list(plan.groups), config.workers)))
     each = estimate.worker_memory / 2**20
-    _line(
+    print_line(
         console,
         "Memory",
         f"about {each:,.0f} MB per worker, {count(workers, 'worker')}: {workers * each:,.0f} MB",
     )
-    _line(console, "Output", str(paths.folder))
+    print_line(console, "Output", str(paths.folder))
     for problem in estimate.problems:
-        _line(console, "Will fail", problem)
+        print_line(console, "Will fail", problem)
     if earlier.conflict:
-        _line(console, "Refused", earlier.conflict)
+        print_line(console, "Refused", earlier.conflict)
     console.print("Nothing was computed or written.")
 
 
@@ -99,7 +99,8 @@ def console_of_the_command() -> Console:
     return _Console(highlight=False, soft_wrap=True, width=max(detected, _LEAST_WIDTH))
 
 
-def _line(console: Console, label: str, text: str) -> None:
+def print_line(console: Console, label: str, text: str) -> None:
+    """A label, and what it is about."""
     console.print(Text.assemble((f"{label:<13}", "bold"), text))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -105,6 +105,26 @@ def open_tables(folder: str | os.PathLike[str]) -> RunTables:
     if not isinstance(info, dict):
         raise ConfigError(f"{file}: is not a run's: expected a mapping")
     return RunTables(path, info)
+
+
+def labels_of(runs: Sequence[RunTables], given: Sequence[str] | None = None) -> list[str]:
+    """A name for each run: as given, or its model, with the folder where models repeat."""
+    if given is None:
+        models = [run.model_name for run in runs]
+        named = [
+            model if models.count(model) == 1 else f"{model} ({run.folder.resolve().name})"
+            for model, run in zip(models, runs, strict=True)
+        ]
+        return [
+            name if named.count(name) == 1 else f"{name} {named[: place + 1].count(name)}"
+            for place, name in enumerate(named)
+        ]
+    labels = [label.strip() for label in given]
+    if len(labels) != len(runs):
+        raise ConfigError(f"labels: {len(labels)} given for {len(runs)} runs; give one for each")
+    if not all(labels) or len(set(labels)) < len(labels):
+        raise ConfigError(f"labels: must be different and not empty, got {', '.join(labels)}")
+    return labels
 
 
 def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:

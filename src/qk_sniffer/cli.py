@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qk_dump.command_line import command_parser, command_settings, guarded
-from qk_dump.errors import ConfigError
+from qk_sniffer.extras import capture_extra
 
 if TYPE_CHECKING:
     from qk_sniffer.config import CaptureConfig
@@ -33,7 +33,6 @@ commands to paste:
 A capture that was interrupted continues with the same command (without --overwrite).
 Exit codes: 0 all well, 1 the capture failed, 2 usage or config, 130 interrupted.
 """
-_CAPTURE_EXTRA = ("accelerate", "datasets", "gguf", "torch", "transformers")
 _INTERRUPTED = (
     "finished texts are kept, the same command continues the capture (without --overwrite)"
 )
@@ -56,14 +55,8 @@ def _capture(words: Sequence[str], program: str) -> int:
     config = command_settings(parser, CaptureConfig, words)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would fill a log file
-    try:
+    with capture_extra():
         return _run(config)
-    except ModuleNotFoundError as error:
-        if error.name not in _CAPTURE_EXTRA:
-            raise
-        raise ConfigError(
-            f"{error.name}: is not installed; pip install 'attention-plasticity[capture]'"
-        ) from error
 
 
 def _run(config: CaptureConfig) -> int:

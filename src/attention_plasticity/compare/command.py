@@ -33,12 +33,11 @@ def compare(words: Sequence[str]) -> int:
     from attention_plasticity.compare.runs import (
         compare_runs,
         correlations,
-        labels_of,
         obstacles,
         read_scores,
         reservations,
     )
-    from attention_plasticity.tables import open_tables
+    from attention_plasticity.tables import labels_of, open_tables
     from qk_dump.files import user_path
 
     runs = [open_tables(folder) for folder in given["runs"]]
@@ -91,8 +90,7 @@ def _given(words: Sequence[str]) -> dict[str, Any]:
         raise ConfigError("RUN: two runs or more are compared; one was given")
     if given["trajectory"] and given["output_dir"] is None:
         raise ConfigError("--trajectory: is a figure; add --output_dir FOLDER")
-    labels = given["labels"]
-    given["labels"] = [label.strip() for label in labels.split(",")] if labels else None
+    given["labels"] = given["labels"].split(",") if given["labels"] else None
     return given
 
 

@@ -41,24 +41,6 @@ def _context(run: RunTables) -> float:
     return float(run.head_metrics["q_position_max"].max()) + 1.0
 
 
-def labels_of(runs: Sequence[RunTables], given: Sequence[str] | None) -> list[str]:
-    """The labels that were given, or the models' names, made distinct by the folders'."""
-    if given is not None:
-        if len(given) != len(runs):
-            raise ConfigError(f"labels: {len(given)} given for {len(runs)} runs")
-        labels = list(given)
-    else:
-        labels = [run.model_name for run in runs]
-        if len(set(labels)) < len(labels):
-            labels = [run.folder.resolve().name for run in runs]
-        if len(set(labels)) < len(labels):
-            labels = [str(run.folder) for run in runs]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise ConfigError(f"labels: {label!r} stands for two runs; give --labels")
-    return labels
-
-
 def obstacles(runs: Sequence[RunTables], labels: Sequence[str]) -> list[str]:
     """Why the runs' numbers mean different things; empty when they can be compared."""
     found = []
@@ -87,9 +69,10 @@ def reservations(runs: Sequence[RunTables], labels: Sequence[str]) -> list[str]:
     found = []
     contexts = [context for run in runs if not math.isnan(context := _context(run))]
     if contexts and max(contexts) > 1.25 * min(contexts):
+        span = f"{min(contexts):,.0f} to {max(contexts):,.0f} tokens"
         found.append(
-            f"the runs saw different contexts ({min(contexts):,.0f} to {max(contexts):,.0f} tokens): "
-            "a fifth is not the same number of tokens in each"
+            f"the runs saw different contexts ({span}): a fifth is not the same number of tokens "
+            "in each"
         )
     for label, run in zip(labels, runs, strict=True):
         heads = run.info.get("heads") or {}

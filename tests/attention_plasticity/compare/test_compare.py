@@ -17,7 +17,6 @@ from attention_plasticity.compare.runs import (
     COLUMNS,
     compare_runs,
     correlations,
-    labels_of,
     obstacles,
     read_scores,
     reservations,
@@ -25,7 +24,7 @@ from attention_plasticity.compare.runs import (
 from attention_plasticity.compare.text import as_latex, as_markdown
 from attention_plasticity.metric_words import FIFTHS
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
-from attention_plasticity.tables import open_tables
+from attention_plasticity.tables import labels_of, open_tables
 from qk_dump.errors import ConfigError
 from run_tables import metrics_table, write_run
 
@@ -211,7 +210,7 @@ def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
 
 def test_runs_of_one_model_are_named_by_their_folders(tmp_path: Path) -> None:
     opened = [open_tables(write_run(tmp_path / name)) for name in ("x", "y")]
-    assert labels_of(opened, None) == ["x", "y"]
+    assert labels_of(opened) == ["Tiny-1B (x)", "Tiny-1B (y)"]
 
 
 @pytest.mark.parametrize(
@@ -220,8 +219,7 @@ def test_runs_of_one_model_are_named_by_their_folders(tmp_path: Path) -> None:
         (["{0}"], "two runs or more are compared"),
         (["{0}", "nowhere"], "nowhere: does not exist"),
         (["{0}", "{1}", "--labels", "a"], "labels: 1 given for 2 runs"),
-        (["{0}", "{1}", "--labels", "a,a"], "'a' stands for two runs"),
-        (["{0}", "{0}"], "stands for two runs"),
+        (["{0}", "{1}", "--labels", "a,a"], "labels: must be different and not empty, got a, a"),
         (["{0}", "{1}", "--trajectory"], "add --output_dir"),
         (["{0}", "{1}", "--format", "html"], "--format"),
         (["{0}", "{1}", "--scores", "{0}/none.csv"], "none.csv: does not exist"),

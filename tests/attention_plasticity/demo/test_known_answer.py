@@ -9,7 +9,7 @@ import pytest
 
 from attention_plasticity.api import open_run
 from attention_plasticity.config import make_config
-from attention_plasticity.demo import DemoShape, expected_plasticity, make_demo_dump
+from attention_plasticity.demo.known_answer import DemoShape, expected_plasticity, make_demo_dump
 from attention_plasticity.runner import run_analysis
 from qk_dump.layout import HeadId, open_dump
 from qk_dump.reader import read_head

@@ -1,4 +1,4 @@
-"""A small dump made here, with a known answer, and its analysis.
+"""A small dump made here, with a known answer.
 
 Queries are content plus a drift along one direction that grows with position; keys are content
 alone. For a drift of strength s at a position, the margin of a random key pair is N(0, s²) in units
@@ -16,10 +16,8 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from attention_plasticity.config import RunnerConfig, make_config
-from attention_plasticity.progress import TerminalWatcher
-from attention_plasticity.runner import Outcome, run_analysis
-from attention_plasticity.summary import console_of_the_command, mean_of, print_summary
+from attention_plasticity.runner import Outcome
+from attention_plasticity.summary import console_of_the_command, mean_of
 from qk_dump.errors import ConfigError
 from qk_dump.layout import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
@@ -81,8 +79,8 @@ def make_demo_dump(folder: Path, shape: DemoShape | None = None, seed: int = 0) 
     return folder
 
 
-def run_demo(folder: Path) -> int:
-    """Make the dump, analyse it, and hold the result against the known answer."""
+def known_dump(folder: Path) -> Path:
+    """The dump in `folder`, made there the first time."""
     dump = folder / "dump"
     if read_manifest(dump / MANIFEST_NAME) != _manifest(DemoShape(), 0):
         if dump.exists():
@@ -90,19 +88,7 @@ def run_demo(folder: Path) -> int:
         unfinished = folder / ".dump-unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         make_demo_dump(unfinished).rename(dump)
-    config = make_config(dataset_local_root=str(dump), output_dir=str(folder / "results"))
-    outcome = _run(config)
-    _print_known_answer(outcome, DemoShape())
-    print_summary(outcome)
-    return outcome.exit_code
-
-
-def _run(config: RunnerConfig) -> Outcome:
-    """Continue what lies there, or start anew when it was made by another version."""
-    try:
-        return run_analysis(config, TerminalWatcher())
-    except ConfigError:
-        return run_analysis(config.model_copy(update={"overwrite": True}), TerminalWatcher())
+    return dump
 
 
 def _kept_positions(shape: DemoShape, rng: np.random.Generator) -> tuple[Ints, Ints]:
@@ -115,7 +101,7 @@ def _manifest(shape: DemoShape, seed: int) -> DumpManifest:
     types = ["full_attention"] * len(shape.drifts)
     types[shape.windowed_layer] = "sliding_attention"
     return DumpManifest(
-        model="generated demo (no language model)",
+        model="known answer (generated)",
         num_layers=len(shape.drifts),
         num_q_heads=shape.q_heads,
         num_k_heads=shape.k_heads,
@@ -128,7 +114,9 @@ def _manifest(shape: DemoShape, seed: int) -> DumpManifest:
     )
 
 
-def _print_known_answer(outcome: Outcome, shape: DemoShape) -> None:
+def print_known_answer(outcome: Outcome) -> None:
+    """Hold a run of the dump against what was built into it."""
+    shape = DemoShape()
     table = Table(
         box=box.SIMPLE,
         title="Against the known answer (plasticity in the last fifth)",

@@ -1,0 +1,71 @@
+# %% [markdown]
+# # A tour of the library
+#
+# Real queries and keys come with the package: three layers of SmolLM2-135M reading Moby-Dick. This
+# script runs as it is (`python examples/tour_of_the_sample.py`), or cell by cell in an editor that
+# knows `# %%`, or as a notebook (`jupytext --to ipynb`).
+
+# %%
+from pathlib import Path
+from tempfile import mkdtemp
+
+import attention_plasticity as ap
+from attention_plasticity.plots import head_map_figure, plasticity_figure, save_figure
+from attention_plasticity.profiles import head_profiles
+
+dump = ap.open_sample()
+print(f"{len(dump.query_heads)} query heads and {len(dump.key_heads)} key heads")
+
+# %% [markdown]
+# ## One head
+#
+# `analyze_head` gives the numbers of a single head: how much of a query position explains, how
+# Gaussian the rest is, and its plasticity.
+
+# %%
+head = ap.analyze_head(layer=14, q_head=4, k_head=1, dump=dump)
+print(f"plasticity {head.metrics['ap_overall']:.3f}, drop {head.metrics['ap_drop']:+.3f}")
+print(f"variance from position {head.metrics['q_R2_total']:.3f}")
+print(head.bucket_plasticity.head())
+
+# %% [markdown]
+# ## All heads
+#
+# `analyze_dump` writes the tables that the command writes, and gives them as DataFrames.
+
+# %%
+folder = Path(mkdtemp(prefix="plasticity-"))
+run = ap.analyze_dump(dump, output_dir=str(folder))
+metrics = run.head_metrics
+print(metrics.groupby("layer")[["ap_overall", "ap_drop", "q_R2_total"]].mean().round(3))
+most = metrics.nlargest(3, "ap_overall")[["layer", "q_head", "ap_overall"]]
+print(most.to_string(index=False))
+
+# %% [markdown]
+# ## Does the choice of the query model matter?
+
+# %%
+full = ap.analyze_dump(dump, output_dir=str(folder / "full"), query_model="full")
+both = metrics.merge(full.head_metrics, on=["layer", "q_head"], suffixes=("", "_full"))
+agreement = both["ap_overall"].corr(both["ap_overall_full"], method="spearman")
+print(f"rank correlation of the heads' plasticity, positional against full: {agreement:.3f}")
+
+# %% [markdown]
+# ## Figures and the page
+#
+# A figure is a function from a table to a matplotlib `Figure`. In a notebook the last expression of
+# a cell is shown; `run.report()` shows the interactive page inline.
+
+# %%
+figure = plasticity_figure(run.bucket_plasticity, color_by_layer=True, model_name="SmolLM2-135M")
+save_figure(figure, folder / "plasticity.png")
+save_figure(head_map_figure(metrics, metric="ap_drop"), folder / "drop.svg")
+page = run.report().save(folder / "report.html")
+print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
+
+# %% [markdown]
+# ## The profile by hand
+
+# %%
+profile = head_profiles(run.bucket_plasticity).groupby("q_bucket")["plasticity"].mean()
+print(profile.round(3).to_string())

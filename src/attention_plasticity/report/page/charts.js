@@ -1,0 +1,185 @@
+// Charts of the selected head, and of all runs' means.
+
+const PLOT_CONFIG = { displayModeBar: false, responsive: false, showTips: false, doubleClick: false };
+const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
+
+function baseLayout() {
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, dragmode: false, autosize: false,
+    font: { family: FONT, size: 11.5, color: theme.quiet },
+    hoverlabel: { bgcolor: theme.panel, bordercolor: theme.line, align: "left", font: { family: FONT, size: 12.5, color: theme.ink } },
+  };
+}
+
+function baseAxis() {
+  return {
+    fixedrange: true, zeroline: false, gridcolor: theme.faint, linecolor: theme.line, tickcolor: theme.line,
+    automargin: false, tickangle: 0, separatethousands: true, ticklabeloverflow: "allow",
+  };
+}
+
+/** Sizes of the charts' places, measured once until the page is laid out anew: measuring is slow. */
+const sizes = new Map();
+
+function sizeOf(element) {
+  if (!sizes.has(element)) sizes.set(element, { width: element.clientWidth, height: element.clientHeight });
+  return sizes.get(element);
+}
+
+/** Draw into a place. Axes are named by the place itself: Plotly would measure every label first. */
+function draw(id, traces, layout, names) {
+  const element = byId(id);
+  Object.assign(element.dataset, names);
+  return Plotly.react(element, traces, { ...baseLayout(), ...sizeOf(element), ...layout }, PLOT_CONFIG);
+}
+
+/** Where a profile's buckets lie on x: at their mean positions, else their starts or numbers. */
+function positionsOf(run, rows) {
+  if (rows.q_position) return Array.from(rows.q_position);
+  const { bucket, start } = run.tables.buckets.columns;
+  return Array.from(rows.q_bucket, (number) => start[bucket.indexOf(number)]);
+}
+
+function positionAxis(runs, id) {
+  const log = runs.some((run) => run.log);
+  const axis = { ...baseAxis(), nticks: Math.min(8, Math.ceil(sizeOf(byId(id)).width / 85)), showgrid: false, showline: true, ticks: "outside", ticklen: 4 };
+  return log ? { ...axis, type: "log", dtick: Math.log10(runs[0].tables.mean.rows > 8 ? 4 : 2), tickformat: ",d" } : { ...axis, rangemode: "tozero", tickformat: ",d" };
+}
+
+const positionName = (runs) => (runs.every((run) => run.unit === "tokens") ? "query position (tokens)" : "query bucket");
+
+const plasticityAxis = () => ({
+  ...baseAxis(), range: [-0.02, 1.04], tickvals: [0, 0.25, 0.5, 0.75, 1],
+});
+
+function drawProfile(run, other, key) {
+  const mean = run.tables.mean.columns;
+  const x = positionsOf(run, mean);
+  const quartiles = Array.from(mean.low, (low, i) => [low, mean.high[i]]);
+  const silent = { hoverinfo: "skip", mode: "lines", line: { width: 0 } };
+  const traces = [
+    { ...silent, x, y: Array.from(mean.low) },
+    { ...silent, x, y: Array.from(mean.high), fill: "tonexty", fillcolor: theme.band },
+    {
+      x, y: Array.from(mean.plasticity), mode: "lines", line: { color: theme.mean, width: 2 }, customdata: quartiles,
+      hovertemplate: "%{y:.3f} mean of heads, half of them %{customdata[0]:.3f}–%{customdata[1]:.3f}<extra></extra>",
+    },
+  ];
+  if (other) traces.push(headTrace(other, key, theme.two, "dash", ` ${plain(other.label)}`));
+  traces.push(headTrace(run, key, theme.one, "solid", " this head"));
+  showProfileKeys(run, other, key);
+  byId("profile").setAttribute("aria-label", profileWords(run, key));
+  return draw("profile", traces, {
+    margin: { l: 48, r: 14, t: 8, b: 42 }, hovermode: "x unified", hoverdistance: -1, xaxis: positionAxis([run], "profile"), yaxis: plasticityAxis(),
+  }, { x: positionName([run]), y: "plasticity" });
+}
+
+function headTrace(run, key, color, dash, name) {
+  const rows = rowsOfHead(run, "profiles", key);
+  if (!rows) return { x: [], y: [], hoverinfo: "skip" };
+  return {
+    x: positionsOf(run, rows), y: rows.plasticity, mode: "lines+markers", connectgaps: false,
+    line: { color, width: 2.5, dash }, marker: { color, size: 5.5 },
+    hovertemplate: `<b>%{y:.3f}</b>${name}<extra></extra>`,
+  };
+}
+
+function showProfileKeys(run, other, key) {
+  const entry = (colour, text, kind = "") => {
+    const line = make("i", "", kind ? { class: kind } : {});
+    line.style[kind === "band" ? "background" : "borderColor"] = colour;
+    return make("span", "", {}, [line, text]);
+  };
+  const entries = [entry(theme.one, "this head")];
+  if (other) {
+    const there = other.ranges.profiles.has(key);
+    entries.push(entry(theme.two, there ? `same head, ${other.label}` : `${other.label}: not captured`, "dashed"));
+  }
+  entries.push(entry(theme.mean, "mean of heads"), entry(theme.band, "middle half of heads", "band"));
+  byId("profile-keys").replaceChildren(...entries);
+}
+
+function profileWords(run, key) {
+  const known = (rowsOfHead(run, "profiles", key)?.plasticity ?? []).filter(Number.isFinite);
+  if (!known.length) return "Profile of this head: no values";
+  return `Profile of this head: plasticity from ${show(known[0])} at the start to ${show(known.at(-1))} at the end of the context`;
+}
+
+function drawCells(run, key) {
+  const { bucket, start, end } = run.tables.buckets.columns;
+  const place = new Map(Array.from(bucket, (number, i) => [number, i]));
+  const size = bucket.length;
+  const z = Array.from({ length: size }, () => new Array(size).fill(null));
+  const text = Array.from({ length: size }, () => new Array(size).fill(""));
+  const rows = rowsOfHead(run, "cells", key);
+  const span = (i) => (end ? `${whole(start[i])}–${whole(end[i])}` : `${run.unit === "tokens" ? "around " : "bucket "}${whole(start[i])}`);
+  for (let i = 0; i < (rows?.plasticity.length ?? 0); i++) {
+    const q = place.get(rows.q_bucket[i]), k = place.get(rows.k_bucket[i]);
+    const value = rows.plasticity[i];
+    z[k][q] = Number.isFinite(value) ? value : null;
+    const pairs = rows.n_pairs ? `<br>${plural(rows.n_pairs[i], "pair")} of keys` : "";
+    text[k][q] = `<b>${showIn("ap_", value)}</b> plasticity<br>queries ${span(q)}<br>keys ${span(k)}${pairs}`;
+  }
+  const trace = {
+    type: "heatmap", z, text, hoverinfo: "text", hoverongaps: false, colorscale: stopsOf(VIRIDIS), zmin: 0, zmax: 1, xgap: 1, ygap: 1, showscale: false,
+  };
+  byId("cells").setAttribute("aria-label", "Plasticity of this head by query bucket and key bucket");
+  return draw("cells", [trace], {
+    margin: { l: 70, r: 8, t: 6, b: 42 },
+    xaxis: bucketAxis("query", run, start), yaxis: bucketAxis("key", run, start),
+  }, { x: `query ${run.unit === "tokens" ? "position" : "bucket"}`, y: `key ${run.unit === "tokens" ? "position" : "bucket"}` });
+}
+
+/** Ticks where buckets begin: at their edges when that is known, else at their middles. */
+function bucketAxis(kind, run, start) {
+  const exact = Boolean(run.tables.buckets.columns.end);
+  const step = tickStep(start.length, kind === "query" ? 4 : 6);
+  const places = Array.from(start.keys()).filter((i) => i % step === 0);
+  return {
+    ...baseAxis(), showgrid: false, range: [-0.5, start.length - 0.5],
+    showline: true, mirror: true, ticks: exact ? "outside" : "", ticklen: 4,
+    tickvals: places.map((i) => (exact ? i - 0.5 : i)), ticktext: places.map((i) => whole(start[i])),
+  };
+}
+
+/** Bars as one outline: quicker to draw than a shape for each of many dimensions. */
+function drawComponents(run, key) {
+  byId("components-figure").hidden = !run.tables.components;
+  if (!run.tables.components) return Promise.resolve();
+  const { component = [], weight = [], r2 } = rowsOfHead(run, "components", key) ?? {};
+  const most = weight.indexOf(Math.max(...weight));
+  const half = component.length > 90 ? 0.5 : 0.4;
+  const trace = {
+    x: component.flatMap((number) => [number - half, number - half, number + half, number + half]),
+    y: weight.flatMap((value) => [0, value, value, 0]),
+    customdata: component.flatMap((number, i) => new Array(4).fill([number, weight[i], r2?.[i]])),
+    mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: theme.one,
+    hovertemplate: `<b>%{customdata[1]:.3f}</b> of the information<br>dimension %{customdata[0]}${r2 ? "<br>R² of position %{customdata[2]:.3f}" : ""}<extra></extra>`,
+  };
+  byId("components").setAttribute("aria-label", most < 0 ? "No component weights" : `Component weights; the largest, ${show(weight[most])}, is dimension ${component[most]}`);
+  return draw("components", [trace], {
+    margin: { l: 58, r: 6, t: 6, b: 42 }, hovermode: "x", hoverdistance: -1,
+    xaxis: { ...baseAxis(), showgrid: false, showline: true, ticks: "outside", ticklen: 4, nticks: 6, range: [-1, Math.max(1, ...component) + 1] },
+    yaxis: { ...baseAxis(), range: [0, 1.05 * Math.max(weight[most] ?? 0, 1e-6)], nticks: 5 },
+  }, { x: "dimension", y: "weight" });
+}
+
+function drawRuns(runs) {
+  const traces = runs.map((run, i) => {
+    const mean = run.tables.mean.columns;
+    return {
+      x: positionsOf(run, mean), y: Array.from(mean.plasticity), mode: "lines+markers", marker: { size: 5 },
+      line: { color: colourOfRun(i), width: 2.5 }, hovertemplate: `<b>%{y:.3f}</b> ${plain(run.label)}<extra></extra>`,
+    };
+  });
+  return draw("runs-chart", traces, {
+    margin: { l: 48, r: 14, t: 8, b: 42 }, hovermode: "closest", xaxis: positionAxis(runs, "runs-chart"), yaxis: plasticityAxis(),
+  }, { x: positionName(runs), y: "plasticity" });
+}
+
+/** The run shown and the one beside it keep their two colours; the others share the rest. */
+function colourOfRun(number) {
+  if (number === state.run) return theme.one;
+  if (number === state.beside) return theme.two;
+  return theme.runs[number % theme.runs.length];
+}

@@ -1,0 +1,94 @@
+// The page's data: compressed blocks → typed arrays, and heads looked up in them.
+
+const ARRAYS = {
+  u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f4: Float32Array, f8: Float64Array,
+};
+
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
+/** A compressed block of the page, as a Response to read once. The block leaves the document. */
+function inflated(id) {
+  const element = document.getElementById(id);
+  const stream = new Blob([bytesOf(element.textContent)]).stream();
+  element.remove();
+  return new Response(stream.pipeThrough(new DecompressionStream("gzip")));
+}
+
+function openTable({ rows, columns }, buffer) {
+  const arrays = {};
+  for (const [name, kind, offset] of columns) arrays[name] = new ARRAYS[kind](buffer, offset, rows);
+  return { rows, names: columns.map(([name]) => name), columns: arrays };
+}
+
+const keyOf = (layer, head) => `${layer}.${head}`;
+
+/** For a table sorted by head: key of the head → first row and row after the last. */
+function rangesOf({ rows, columns }) {
+  const found = new Map();
+  const { layer, q_head: head } = columns;
+  for (let start = 0; start < rows; ) {
+    let end = start + 1;
+    while (end < rows && layer[end] === layer[start] && head[end] === head[start]) end++;
+    found.set(keyOf(layer[start], head[start]), [start, end]);
+    start = end;
+  }
+  return found;
+}
+
+async function openRun(about, number) {
+  const buffer = await inflated(`run-${number}`).arrayBuffer();
+  const tables = {};
+  for (const [name, header] of Object.entries(about.tables)) tables[name] = openTable(header, buffer);
+  const ranges = {};
+  for (const name of ["cells", "profiles", "components"]) {
+    ranges[name] = tables[name] ? rangesOf(tables[name]) : new Map();
+  }
+  const { layer, q_head: head } = tables.heads.columns;
+  const rowOf = new Map();
+  for (let row = 0; row < tables.heads.rows; row++) rowOf.set(keyOf(layer[row], head[row]), row);
+  return { ...about, number, tables, ranges, rowOf, spreads: new Map() };
+}
+
+/** Rows of one head in one of the run's tables, as plain arrays by column; null when it has none. */
+function rowsOfHead(run, table, key) {
+  const range = run.ranges[table].get(key);
+  if (!range) return null;
+  const found = {};
+  for (const name of run.tables[table].names) {
+    found[name] = Array.from(run.tables[table].columns[name].subarray(...range));
+  }
+  return found;
+}
+
+/** A metric of a head, NaN when run, head or metric has none. */
+function metricOf(run, key, metric) {
+  const row = run.rowOf.get(key);
+  const column = run.tables.heads.columns[metric];
+  return row === undefined || !column ? NaN : column[row];
+}
+
+/** Mean, quartiles and range of a metric over the heads that have a value; null when none has. */
+function spreadOf(run, metric) {
+  if (!run.spreads.has(metric)) {
+    const known = Float64Array.from(run.tables.heads.columns[metric] ?? []).filter(Number.isFinite).sort();
+    run.spreads.set(metric, known.length ? summarised(known) : null);
+  }
+  return run.spreads.get(metric);
+}
+
+function summarised(sorted) {
+  const at = (share) => {
+    const place = share * (sorted.length - 1);
+    const below = Math.floor(place);
+    const above = Math.min(below + 1, sorted.length - 1);
+    return sorted[below] + (sorted[above] - sorted[below]) * (place - below);
+  };
+  const mean = sorted.reduce((sum, value) => sum + value, 0) / sorted.length;
+  return { mean, low: sorted[0], high: sorted.at(-1), q1: at(0.25), q3: at(0.75), count: sorted.length };
+}

@@ -1,0 +1,133 @@
+// Words and numbers: the model's cards, the selected head, every run, and where numbers come from.
+
+const CARDS = [
+  ["Plasticity", ["ap_overall"], "mean over heads; 1: the query decides which key wins, 0: the order is fixed"],
+  ["Drop over the context", ["ap_drop"], "first fifth minus last; near 0: heads stay as flexible far away"],
+  ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the queries' variance that a line in position explains"],
+];
+
+function showCards(run, other) {
+  const cards = CARDS.map(([title, metrics, meaning]) => {
+    const metric = metrics.find((name) => run.tables.heads.columns[name]);
+    const mean = (of) => showIn("ap_", (metric && spreadOf(of, metric)?.mean) ?? NaN);
+    return card(title, mean(run), other && mean(other), meaning, other);
+  });
+  const { shown, not_captured: missing, failed } = run.counts;
+  const notes = [missing && `${whole(missing)} not captured`, failed && `${whole(failed)} failed`].filter(Boolean);
+  const context = spreadOf(run, "q_position_max");
+  if (context) notes.push(`context of ${plural(context.high + 1, "token")}`);
+  notes.push(`${run.grid[0]} layers × ${run.grid[1]} heads`);
+  cards.push(card("Heads", whole(shown), other && whole(other.counts.shown), notes.join(" · "), other));
+  byId("cards").replaceChildren(...cards);
+}
+
+function card(title, number, otherNumber, meaning, other) {
+  const big = make("div", number, { class: "number" });
+  if (other) big.append(make("span", otherNumber, { class: "other", title: other.label }));
+  return make("div", "", { class: "card" }, [make("h2", title), big, make("p", meaning)]);
+}
+
+function showSubtitle(run, other) {
+  const story = "How flexibly each attention head chooses between keys, and how that changes along the context";
+  byId("subtitle").textContent = other ? `${run.label} beside ${other.label}, whose numbers are orange` : story;
+}
+
+function showHead(run, other, { layer, head }) {
+  const key = keyOf(layer, head);
+  byId("head-title").textContent = headName(layer, head);
+  const facts = [];
+  const value = (name) => metricOf(run, key, name);
+  if (Number.isFinite(value("k_head"))) facts.push(`reads key head ${value("k_head")}`);
+  if (run.tables.heads.columns.sliding_window) {
+    facts.push(Number.isFinite(value("sliding_window")) ? `window of ${whole(value("sliding_window"))} tokens` : "full attention");
+  }
+  if (Number.isFinite(value("n_q_tokens"))) facts.push(`${whole(value("n_q_tokens"))} queries, ${whole(value("n_k_tokens"))} keys`);
+  if (Number.isFinite(value("d_model"))) facts.push(`${value("d_model")} dimensions`);
+  byId("head-facts").textContent = facts.join(" · ");
+  const metric = wordsOf(state.metric).label;
+  byId("said").textContent = `${headName(layer, head)}: ${metric} ${showIn(state.metric, value(state.metric))}`;
+  showMetrics(run, other, key);
+}
+
+/** The table of metrics: made anew for other runs, filled for another head. */
+const metricsTable = { run: null, other: null, rows: [] };
+
+function showMetrics(run, other, key) {
+  if (metricsTable.run !== run || metricsTable.other !== other) makeMetrics(run, other);
+  byId("metrics-title").textContent = `Every metric of ${headName(...key.split(".")).toLowerCase()}`;
+  for (const { name, mine, theirs, dot, otherDot } of metricsTable.rows) {
+    const value = metricOf(run, key, name);
+    mine.textContent = showIn(name, value);
+    mine.title = `${name}: ${value}`;
+    placeDot(dot, run, name, value);
+    if (!other) continue;
+    const otherValue = metricOf(other, key, name);
+    theirs.textContent = showIn(name, otherValue);
+    placeDot(otherDot, run, name, otherValue);
+  }
+}
+
+function makeMetrics(run, other) {
+  const rows = [];
+  byId("metrics-key").textContent = "strip: range over heads, middle half shaded, line: mean, dot: this head" + (other ? `; orange: ${other.label}` : "");
+  byId("metrics").replaceChildren(...metricGroups(run).map(([title, names]) => {
+    const made = names.map((name) => metricRow(run, other, name));
+    rows.push(...made);
+    const body = make("tbody", "", {}, made.map(({ row }) => row));
+    return make("section", "", { class: "metric-group" }, [make("h3", title), make("table", "", {}, [body])]);
+  }));
+  Object.assign(metricsTable, { run, other, rows });
+}
+
+function metricRow(run, other, name) {
+  const { label, meaning } = wordsOf(name);
+  const dot = make("i", "", { class: "dot" }), otherDot = make("i", "", { class: "dot other" });
+  const mine = make("td", "", { class: "value", "data-metric": name });
+  const theirs = make("td", "", { class: "value other", title: other?.label ?? "" });
+  const words = make("td", "", { title: name }, [capital(label), make("span", meaning, { class: "meaning" })]);
+  const where = make("td", "", { class: "where" }, [strip(run, name, other ? [otherDot, dot] : [dot])]);
+  return { name, mine, theirs, dot, otherDot, row: make("tr", "", {}, [words, where, mine, ...(other ? [theirs] : [])]) };
+}
+
+/** Where a head stands among all: range, middle half, mean, and dots placed for each head. */
+function strip(run, name, dots) {
+  const spread = spreadOf(run, name);
+  if (!spread || spread.high === spread.low) return "";
+  const middle = make("i", "", { class: "middle" }), mean = make("i", "", { class: "mean" });
+  middle.style.left = `${shareOf(spread, spread.q1)}%`;
+  middle.style.right = `${100 - shareOf(spread, spread.q3)}%`;
+  mean.style.left = `${shareOf(spread, spread.mean)}%`;
+  const words = `heads: ${showIn(name, spread.low)} to ${showIn(name, spread.high)}, mean ${showIn(name, spread.mean)}`;
+  return make("span", "", { class: "strip", role: "img", "aria-label": words, title: words }, [middle, mean, ...dots]);
+}
+
+const shareOf = ({ low, high }, value) => Math.min(100, Math.max(0, (100 * (value - low)) / (high - low)));
+
+function placeDot(dot, run, name, value) {
+  const spread = spreadOf(run, name);
+  dot.hidden = !spread || !Number.isFinite(value);
+  if (!dot.hidden) dot.style.left = `${shareOf(spread, value)}%`;
+}
+
+function showRunsTable(runs, current, onRun) {
+  const metrics = ["ap_overall", "ap_first20", "ap_last20", "ap_drop", "q_R2_total"].filter((name) => runs.some((run) => spreadOf(run, name)));
+  const names = ["run", "heads", ...metrics.map((name) => wordsOf(name).label)];
+  const head = make("thead", "", {}, [make("tr", "", {}, names.map((name) => make("th", name, { scope: "col" })))]);
+  const rows = runs.map((run, number) => {
+    const line = make("i");
+    line.style.borderColor = colourOfRun(number);
+    const button = make("button", "", { type: "button" }, [line, run.label]);
+    button.addEventListener("click", () => onRun(number));
+    const cells = metrics.map((name) => make("td", showIn("ap_", spreadOf(run, name)?.mean ?? NaN)));
+    return make("tr", "", { "aria-current": run === current }, [make("td", "", {}, [button]), make("td", whole(run.counts.shown)), ...cells]);
+  });
+  byId("runs-table").replaceChildren(head, make("tbody", "", {}, rows));
+}
+
+function showProvenance(runs) {
+  const sections = runs.flatMap((run) => run.provenance.map(([title, lines]) => {
+    const list = make("dl", "", {}, lines.flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
+    return make("section", "", {}, [make("h3", runs.length > 1 ? `${run.label}: ${title}` : title), list]);
+  }));
+  byId("provenance-list").replaceChildren(...sections);
+}

@@ -1,0 +1,166 @@
+// The table of heads: sorted, searched, and only as many rows in the document as can be seen.
+
+const ROW_HEIGHT = 26, SPARE_ROWS = 6;
+const USUAL_METRICS = ["ap_overall", "ap_drop", "q_R2_total"];
+
+const headsTable = { order: [], sort: { by: "head", up: true }, columns: [] };
+
+/** Columns for the run, the map's metric, and the run beside it. */
+function tableColumns(run, other, metric) {
+  const there = new Set(run.tables.heads.names);
+  const metrics = USUAL_METRICS.filter((name) => there.has(name));
+  if (!metrics.includes(metric)) metrics.push(metric);
+  const columns = metrics.map((name) => ({
+    id: name, label: wordsOf(name).label, title: wordsOf(name).meaning,
+    value: (key) => metricOf(run, key, name), show: (value) => showIn(name, value),
+  }));
+  if (other) {
+    columns.push({
+      id: "change", label: `${wordsOf(metric).label}, minus ${other.label}`, title: "this run minus the other, in the map's metric",
+      value: (key) => metricOf(run, key, metric) - metricOf(other, key, metric), show: showChange,
+    });
+  }
+  return columns;
+}
+
+function fillTable(run, other) {
+  headsTable.columns = tableColumns(run, other, state.metric);
+  const { sort } = headsTable;
+  if (sort.by !== "head" && !headsTable.columns.some((column) => column.id === sort.by)) {
+    headsTable.sort = { by: "head", up: true };
+  }
+  showNames();
+  orderHeads(run);
+}
+
+function showNames() {
+  const { columns, sort } = headsTable;
+  const all = [{ id: "head", label: "head", title: "layer and query head" }, ...columns];
+  byId("heads-names").replaceChildren(...all.map(({ id, label, title }) => {
+    const sorted = sort.by === id;
+    const button = make("button", label + (sorted ? (sort.up ? " ↑" : " ↓") : ""), { type: "button", title, "data-sort": id });
+    const order = sorted ? { "aria-sort": sort.up ? "ascending" : "descending" } : {};
+    return make("th", "", { scope: "col", ...order }, [button]);
+  }));
+}
+
+/** Sort by a column; a second time the other way. Numbers begin with the largest. */
+function sortHeads(run, by) {
+  const { sort } = headsTable;
+  headsTable.sort = { by, up: sort.by === by ? !sort.up : by === "head" };
+  showNames();
+  document.querySelector(`[data-sort="${CSS.escape(by)}"]`)?.focus();
+  orderHeads(run);
+}
+
+function orderHeads(run) {
+  const sought = byId("search").value.trim();
+  const wanted = sought ? soughtHead(sought) : {};
+  const { layer, q_head: head } = run.tables.heads.columns;
+  const rows = [];
+  for (let row = 0; wanted && row < run.tables.heads.rows; row++) {
+    if (layer[row] === (wanted.layer ?? layer[row]) && head[row] === (wanted.head ?? head[row])) rows.push(row);
+  }
+  const keys = rows.map((row) => keyOf(layer[row], head[row]));
+  const { by, up } = headsTable.sort;
+  const column = headsTable.columns.find(({ id }) => id === by);
+  if (column) {
+    const value = new Map(keys.map((key) => [key, column.value(key)]));
+    const sign = up ? 1 : -1;
+    keys.sort((a, b) => {
+      const x = value.get(a), y = value.get(b);
+      if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
+      return sign * (x - y);
+    });
+  } else if (!up) keys.reverse();
+  headsTable.order = keys;
+  byId("found").textContent = sought ? `${whole(keys.length)} of ${plural(run.tables.heads.rows, "head")}` : plural(run.tables.heads.rows, "head");
+  byId("heads-table").setAttribute("aria-rowcount", keys.length + 1);
+  showRows();
+}
+
+/** Put the rows that can be seen into the document, between two spacers. */
+function showRows() {
+  const box = byId("heads"), { order, columns } = headsTable;
+  const first = Math.max(0, Math.floor(box.scrollTop / ROW_HEIGHT) - SPARE_ROWS);
+  const last = Math.min(order.length, first + Math.ceil(box.clientHeight / ROW_HEIGHT) + 2 * SPARE_ROWS);
+  const rows = [];
+  if (first) rows.push(spacer(first));
+  for (let place = first; place < last; place++) rows.push(headRow(order[place], place, columns));
+  if (last < order.length) rows.push(spacer(order.length - last));
+  if (!order.length) rows.push(make("tr", "", {}, [make("td", "No such head; try l12h3, 12.3 or layer 12", { class: "none", colspan: columns.length + 1 })]));
+  byId("heads-rows").replaceChildren(...rows);
+  showSelected();
+}
+
+/** Mark the selected row, if it is among those in the document. */
+function showSelected() {
+  const key = keyOf(state.layer, state.head);
+  byId("heads-rows").querySelector('[aria-selected="true"]')?.setAttribute("aria-selected", "false");
+  const row = byId(`head-${key}`);
+  row?.setAttribute("aria-selected", "true");
+  if (row) byId("heads-table").setAttribute("aria-activedescendant", row.id);
+  else byId("heads-table").removeAttribute("aria-activedescendant");
+}
+
+function spacer(count) {
+  const row = make("tr", "", { "aria-hidden": "true" });
+  row.style.height = `${count * ROW_HEIGHT}px`;
+  return row;
+}
+
+function headRow(key, place, columns) {
+  const cells = columns.map((column) => make("td", column.show(column.value(key))));
+  const [layer, head] = key.split(".");
+  return make("tr", "", {
+    class: "row", id: `head-${key}`, "data-key": key, "aria-rowindex": place + 2, "aria-selected": "false",
+  }, [make("td", `L${layer} H${head}`), ...cells]);
+}
+
+/** Bring the selection into view, scrolling only as far as needed. */
+function revealSelected() {
+  const box = byId("heads");
+  const place = headsTable.order.indexOf(keyOf(state.layer, state.head));
+  if (place >= 0) {
+    const top = place * ROW_HEIGHT, room = box.clientHeight - byId("heads-names").offsetHeight - ROW_HEIGHT;
+    const before = box.scrollTop;
+    if (top < before) box.scrollTop = top;
+    else if (top > before + room) box.scrollTop = top - room;
+    if (box.scrollTop !== before) return showRows();
+  }
+  showSelected();
+}
+
+function moveInTable(event, onSelect) {
+  const { order } = headsTable;
+  const at = order.indexOf(keyOf(state.layer, state.head));
+  const page = Math.max(1, Math.floor(byId("heads").clientHeight / ROW_HEIGHT) - 2);
+  const steps = { ArrowUp: -1, ArrowDown: 1, PageUp: -page, PageDown: page, Home: -order.length, End: order.length };
+  if (!(event.key in steps) || !order.length) return;
+  event.preventDefault();
+  const next = at < 0 ? 0 : Math.min(order.length - 1, Math.max(0, at + steps[event.key]));
+  onSelect(order[next]);
+}
+
+function wireTable(runShown, onSelect) {
+  let waiting = false;
+  byId("heads").addEventListener("scroll", () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => { waiting = false; showRows(); });
+  });
+  byId("heads-rows").addEventListener("click", (event) => {
+    const row = event.target.closest("tr.row");
+    if (row) onSelect(row.dataset.key);
+  });
+  byId("heads-names").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button) sortHeads(runShown(), button.dataset.sort);
+  });
+  byId("heads-table").addEventListener("keydown", (event) => moveInTable(event, onSelect));
+  byId("search").addEventListener("input", () => { byId("heads").scrollTop = 0; orderHeads(runShown()); });
+  byId("search").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && headsTable.order.length) onSelect(headsTable.order[0]);
+    if (event.key === "Escape") { byId("search").value = ""; orderHeads(runShown()); }
+  });
+}

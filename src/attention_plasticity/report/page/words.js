@@ -1,0 +1,78 @@
+// Numbers and names as a person reads them.
+
+const MINUS = "−", NONE = "–";
+const GROUPS = [
+  ["Plasticity", ["ap_overall", "ap_drop", "ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20"]],
+  ["Position in the queries", ["q_R2_total", "q_R2_pos", "q_R2_scalar", "q_mae_ratio", "q_mae_proj", "q_mae_baseline", "q_beta_norm"]],
+  ["What position leaves unexplained", ["q_resid0_skew", "q_resid0_kurt", "q_resid0_ks_p", "q_noise_med_abs_skew", "q_noise_med_abs_kurt", "q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha"]],
+  ["Data", ["n_q_tokens", "n_k_tokens", "d_model", "q_position_max", "sliding_window"]],
+];
+
+const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const whole = (value) => GROUPED.format(value);
+
+function show(value) {
+  if (!Number.isFinite(value)) return NONE;
+  const size = Math.abs(value);
+  let text;
+  if (Number.isInteger(value) || size >= 1000) text = whole(size);
+  else if (size < 0.001) text = size.toExponential(2);
+  else text = size >= 100 ? size.toFixed(1) : size >= 10 ? size.toFixed(2) : size.toFixed(3);
+  return value < 0 ? MINUS + text : text;
+}
+
+/** A value of a plasticity or another share: always three decimals, so that columns line up. */
+function showIn(metric, value) {
+  if (!metric.startsWith("ap_") || !Number.isFinite(value)) return show(value);
+  const text = Math.abs(value).toFixed(3);
+  return value < 0 && text !== "0.000" ? MINUS + text : text;
+}
+
+/** A difference, with its sign. */
+function showChange(value) {
+  if (!Number.isFinite(value)) return NONE;
+  const text = show(value);
+  return value > 0 ? `+${text}` : text;
+}
+
+const plural = (count, thing) => `${whole(count)} ${thing}${count === 1 ? "" : "s"}`;
+const headName = (layer, head) => `Layer ${layer} · head ${head}`;
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** Text for Plotly, which would read tags in it. */
+const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+function wordsOf(metric) {
+  return page.words[metric] ?? { label: metric, meaning: "a column of head_metrics.csv", signed: false };
+}
+
+/** Metrics of a run by group, those without words last. */
+function metricGroups(run) {
+  const ids = new Set(["layer", "q_head", "k_head"]);
+  const there = new Set(run.tables.heads.names.filter((name) => !ids.has(name)));
+  const groups = GROUPS.map(([title, names]) => [title, names.filter((name) => there.delete(name))]);
+  groups.push(["Other columns", [...there]]);
+  return groups.filter(([, names]) => names.length);
+}
+
+/** The layer and head a search asks for, either may be missing; null when it asks for neither. */
+function soughtHead(text) {
+  const numbers = text.toLowerCase().match(/\d+/g)?.map(Number) ?? [];
+  const words = text.toLowerCase().replace(/\d+/g, " ").match(/[a-z]+/g) ?? [];
+  const allowed = { l: "layer", layer: "layer", layers: "layer", h: "head", head: "head", heads: "head", q: "", k: "" };
+  if (!numbers.length || numbers.length > 2 || words.some((word) => !(word in allowed))) return null;
+  const kinds = words.map((word) => allowed[word]).filter(Boolean);
+  if (numbers.length === 1) return kinds[0] === "head" ? { head: numbers[0] } : { layer: numbers[0] };
+  return kinds[0] === "head" ? { head: numbers[0], layer: numbers[1] } : { layer: numbers[0], head: numbers[1] };
+}
+
+/** An element with text and attributes; texts are never read as HTML. */
+function make(tag, text = "", attributes = {}, children = []) {
+  const element = document.createElement(tag);
+  if (text) element.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+const byId = (id) => document.getElementById(id);

@@ -1,0 +1,81 @@
+"""`make_report`: runs → the page, and where it may be written."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qk_dump.errors import ConfigError
+from qk_dump.files import user_path, write_text
+
+if TYPE_CHECKING:
+    from attention_plasticity.tables import RunTables
+
+_NOTEBOOK_HEIGHT = 900
+
+
+@dataclass(frozen=True)
+class Report:
+    """The page, whole: saved as a file, or shown inline by a notebook."""
+
+    html: str = field(repr=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it in one step and return where it is."""
+        target = user_path(path)
+        require_target(target)
+        write_text(target, self.html)
+        return target
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.html)
+        return (
+            f'<iframe srcdoc="{page}" title="Attention plasticity" '
+            f'style="width:100%;height:{_NOTEBOOK_HEIGHT}px;border:0"></iframe>'
+        )
+
+
+def make_report(
+    runs: Sequence[RunTables], labels: Sequence[str] | None = None, title: str | None = None
+) -> Report:
+    """One page of one or several runs; labels are the models' names unless given."""
+    from attention_plasticity.report.content import run_content
+    from attention_plasticity.report.page import page_html
+    from attention_plasticity.report.payload import pack
+    from attention_plasticity.tables import labels_of
+
+    if not runs:
+        raise ConfigError("report: give the folder of at least one run")
+    names = labels_of(runs, labels)
+    packed = []
+    for run, name in zip(runs, names, strict=True):
+        about, tables = run_content(run, name)
+        packed.append((about, *pack(tables)))
+    return Report(page_html(title or f"Attention plasticity: {', '.join(names)}", packed))
+
+
+def require_target(target: Path, runs: Sequence[RunTables] = ()) -> None:
+    """Refuse, before any work, a place where the page cannot or must not be written."""
+    from attention_plasticity.outputs import RUN_FILE
+    from attention_plasticity.tables import FILE_NAMES
+
+    if target.is_dir():
+        raise ConfigError(f"{target}: is a folder; name the file to write, such as report.html")
+    kept = {(run.folder / RUN_FILE).resolve() for run in runs}
+    kept |= {run.path(kind).resolve() for run in runs for kind in FILE_NAMES}
+    if target.resolve() in kept:
+        raise ConfigError(f"{target}: belongs to the run; the page must not replace it")
+    probe = target.with_name(f".{target.name}.probe-{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{target}: the page cannot be written here: {error.strerror or error}. "
+            "Choose another --output."
+        ) from error

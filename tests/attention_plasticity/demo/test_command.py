@@ -1,0 +1,36 @@
+"""`attention-plasticity demo`: on the sample that comes with the package, and on a known answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commands import run
+
+
+def test_the_demo_ends_with_figures_and_a_page(tmp_path: Path) -> None:
+    done = run("demo", "--output_dir", tmp_path / "demo")
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "demo" / "results"
+    for name in ("head_metrics.csv", "run.json", "figures/plasticity.png", "report.html"):
+        assert str(results / name) in done.stdout
+        assert (results / name).is_file()
+    assert "SmolLM2-135M" in (results / "run.json").read_text()
+
+
+def test_the_known_answer_is_met(tmp_path: Path) -> None:
+    words = ("demo", "--known_answer", "--output_dir", tmp_path / "demo")
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert "Against the known answer" in done.stdout
+    before = (tmp_path / "demo" / "results" / "head_metrics.csv").read_bytes()
+    assert run(*words).returncode == 0
+    assert (tmp_path / "demo" / "results" / "head_metrics.csv").read_bytes() == before
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "dump").mkdir()
+    done = run("demo", "--known_answer", "--output_dir", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {tmp_path / 'dump'}: holds something else; choose another --output_dir\n"
+    )

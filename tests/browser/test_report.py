@@ -1,0 +1,438 @@
+"""The page in a browser: what it shows is what the tables hold, and every control works."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from attention_plasticity.profiles import head_profiles, mean_profile
+from attention_plasticity.report import make_report
+from attention_plasticity.tables import RunTables, open_tables
+from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
+
+EVIL = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
+READY = "html[data-state=ready]"
+NONCE = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> list[RunTables]:
+    one = write_run(folder / "one")
+    two = write_run(folder / "two", seed=1, model=f"owner/{EVIL}")
+    old = write_run(folder / "old", seed=2, model="earlier", min_bucket_size=None)
+    for name in ("head_metrics", "head_bucket_plasticity"):
+        table = pd.read_csv(old / f"{name}.csv")
+        columns = ["layer", "q_head", "ap_overall", "q_bucket", "k_bucket", "plasticity"]
+        table[[c for c in columns if c in table]].to_csv(old / f"{name}.csv", index=False)
+    (old / "head_component_weights.csv").unlink()
+    return [open_tables(run) for run in (one, two, old)]
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, folder: Path, runs: list[RunTables]) -> Iterator[Page]:
+    """One page for all tests of this file: loading it is what takes time."""
+    make_report(runs, labels=["one", EVIL, "old"]).save(folder / "report.html")
+    context = browser.new_context(viewport={"width": 1366, "height": 768}, offline=True)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def page(opened: Page, folder: Path) -> Iterator[Page]:
+    """The page as it opens; at the end, that nothing was fetched and nothing complained."""
+    seen: list[str] = []
+
+    def watch(kind: str) -> Any:
+        return lambda event: seen.append(f"{kind}: {getattr(event, 'text', event)}")
+
+    def request(event: Any) -> None:
+        if not event.url.startswith(("file:", "data:", "blob:")):
+            seen.append(event.url)
+
+    listeners = {"console": watch("console"), "pageerror": watch("error"), "request": request}
+    for name, listener in listeners.items():
+        opened.on(name, listener)  # type: ignore[call-overload]
+    if opened.url == "about:blank":
+        opened.goto((folder / "report.html").as_uri())
+    show(opened, "run=0&head=1.2&metric=ap_overall")
+    yield opened
+    for name, listener in listeners.items():
+        opened.remove_listener(name, listener)
+    assert seen == []
+    assert opened.evaluate("window.harmed") is None
+
+
+def show(page: Page, address: str) -> None:
+    page.wait_for_selector(READY)
+    page.evaluate("document.documentElement.dataset.state = 'asked'")
+    page.evaluate("address => { location.hash = address }", f"{address}&n={next(NONCE)}")
+    page.wait_for_selector(READY)
+
+
+def settled(page: Page) -> None:
+    frame = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
+    page.evaluate(f"{frame}.then(() => {frame})")
+    page.wait_for_selector(READY)
+
+
+def click_map(page: Page, layer: int, head: int, number: int = 0) -> None:
+    """A click in the middle of a head, by the box in which Plotly drew the map."""
+    plot = page.locator(".map-plot .nsewdrag").nth(number)
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box
+    page.mouse.click(
+        box["x"] + (head + 0.5) * box["width"] / HEADS,
+        box["y"] + (layer + 0.5) * box["height"] / LAYERS,
+    )
+    settled(page)
+
+
+def data_of(page: Page, chart: str) -> list[dict[str, Any]]:
+    """The traces as they were given to Plotly; NaN comes as None."""
+    code = "id => JSON.parse(JSON.stringify(document.getElementById(id).data))"
+    found: list[dict[str, Any]] = page.evaluate(code, chart)
+    return found
+
+
+def of_head(table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
+    return table[(table["layer"] == layer) & (table["q_head"] == head)].reset_index(drop=True)
+
+
+def singles(values: pd.Series[Any]) -> list[float]:
+    return values.astype(np.float32).astype(float).tolist()
+
+
+def first_rows(page: Page, count: int) -> list[str]:
+    return page.locator("tr.row td:first-child").all_text_contents()[:count]
+
+
+def test_a_click_on_the_map_shows_that_head_in_every_view(
+    page: Page, runs: list[RunTables]
+) -> None:
+    click_map(page, 3, 4)
+    expect(page.locator("#head-title")).to_have_text("Layer 3 · head 4")
+    expect(page.locator("#said")).to_contain_text("Layer 3 · head 4: plasticity 0.")
+    row = of_head(runs[0].head_metrics, 3, 4).iloc[0]
+    for name in runs[0].head_metrics.columns.drop(["layer", "q_head", "k_head"]):
+        title = page.locator(f'[data-metric="{name}"]').get_attribute("title") or ""
+        shown = float(title.removeprefix(f"{name}: "))
+        assert shown == row[name] or (np.isnan(shown) and np.isnan(row[name]))
+    cells = of_head(runs[0].bucket_plasticity, 3, 4)
+    [heatmap] = data_of(page, "cells")
+    assert len(heatmap["z"]) == BUCKETS
+    values = singles(cells["plasticity"])
+    for q, k, value in zip(cells["q_bucket"], cells["k_bucket"], values, strict=True):
+        assert heatmap["z"][k][q] == value
+    assert sum(value is not None for line in heatmap["z"] for value in line) == len(cells)
+    assert "queries 128–255" in heatmap["text"][0][1]
+    profiles = head_profiles(runs[0].bucket_plasticity)
+    low, high, mean, head = data_of(page, "profile")
+    assert head["y"] == singles(of_head(profiles, 3, 4)["plasticity"])
+    assert head["x"] == [128 * b + 63.25 for b in range(1, BUCKETS)]
+    expected = mean_profile(profiles)
+    assert [mean["y"], low["y"], high["y"]] == [
+        expected[name].tolist() for name in ("plasticity", "low", "high")
+    ]
+    weights = of_head(runs[0].component_weights, 3, 4)
+    [bars] = data_of(page, "components")
+    assert [bar[1] for bar in bars["customdata"][::4]] == singles(weights["weight"])
+    assert len(bars["x"]) == 4 * WIDTH
+
+
+def test_a_head_that_was_not_captured_cannot_be_selected(page: Page) -> None:
+    click_map(page, *MISSING)
+    expect(page.locator("#head-title")).to_have_text("Layer 1 · head 2")
+    text = page.evaluate("document.querySelector('.map-plot').data[0].text[2][3]")
+    assert "not captured" in text
+
+
+def test_arrow_keys_move_over_what_was_captured(page: Page) -> None:
+    page.locator(".map-plot").focus()
+    for key, title in (
+        ("ArrowRight", "Layer 1 · head 3"),
+        ("ArrowDown", "Layer 3 · head 3"),  # over the head that is missing
+        ("ArrowLeft", "Layer 3 · head 2"),
+        ("ArrowUp", "Layer 2 · head 2"),
+        ("ArrowRight", "Layer 2 · head 4"),
+    ):
+        page.keyboard.press(key)
+        expect(page.locator("#head-title")).to_have_text(title)
+    for _ in range(HEADS):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator("#head-title")).to_have_text("Layer 2 · head 5")
+
+
+@pytest.mark.parametrize(
+    ("sought", "found"),
+    [
+        ("3", [f"L3 H{head}" for head in range(HEADS)]),
+        ("l3", [f"L3 H{head}" for head in range(HEADS)]),
+        ("l3h4", ["L3 H4"]),
+        ("3.4", ["L3 H4"]),
+        ("Layer 3, head 4", ["L3 H4"]),
+        ("head 1", [f"L{layer} H1" for layer in range(LAYERS)]),
+        ("l2h3", []),
+        ("nonsense", []),
+    ],
+)
+def test_the_search_finds_heads(page: Page, sought: str, found: list[str]) -> None:
+    page.locator("#head-panel").focus()
+    page.keyboard.press("/")
+    expect(page.locator("#search")).to_be_focused()
+    page.keyboard.type(sought)
+    assert first_rows(page, 99) == found
+    expect(page.locator("#found")).to_have_text(f"{len(found)} of {LAYERS * HEADS - 1} heads")
+    page.keyboard.press("Enter")
+    layer, head = re.findall(r"\d+", found[0]) if found else (1, 2)
+    expect(page.locator("#head-title")).to_have_text(f"Layer {layer} · head {head}")
+    page.keyboard.press("Escape")
+    expect(page.locator("#search")).to_have_value("")
+
+
+def test_the_table_sorts_and_is_walked_by_keys(page: Page, runs: list[RunTables]) -> None:
+    by_drop = runs[0].head_metrics.sort_values("ap_drop", ascending=False, kind="stable")
+    names = [f"L{row.layer} H{row.q_head}" for row in by_drop.itertuples()]
+    page.locator('[data-sort="ap_drop"]').click()
+    page.evaluate("document.getElementById('heads').scrollTop = 0")
+    settled(page)
+    assert first_rows(page, 5) == names[:5]
+    page.locator('[data-sort="ap_drop"]').press("Enter")
+    expect(page.locator("th[aria-sort]")).to_have_attribute("aria-sort", "ascending")
+    settled(page)
+    page.locator("#heads-table").focus()
+    page.keyboard.press("Home")
+    expect(page.locator('tr[aria-selected="true"] td').first).to_have_text(names[-1])
+    page.keyboard.press("ArrowDown")
+    expect(page.locator('tr[aria-selected="true"] td').first).to_have_text(names[-2])
+    page.keyboard.press("End")
+    expect(page.locator('tr[aria-selected="true"] td').first).to_have_text(names[0])
+    active = page.locator("#heads-table").get_attribute("aria-activedescendant")
+    assert active == f"head-{by_drop.layer.iloc[0]}.{by_drop.q_head.iloc[0]}"
+    page.locator('[data-sort="head"]').click()
+
+
+def test_missing_values_come_last_however_it_is_sorted(page: Page) -> None:
+    page.select_option("#metric", "ap_first20")
+    for _ in range(2):
+        page.locator('[data-sort="ap_first20"]').click()
+        page.locator("#heads-table").focus()
+        page.keyboard.press("End")
+        expect(page.locator('tr[aria-selected="true"] td').last).to_have_text("–")
+    page.locator('[data-sort="head"]').click()
+
+
+def test_the_map_shows_the_metric_that_is_chosen(page: Page, runs: list[RunTables]) -> None:
+    table = runs[0].head_metrics
+    page.select_option("#metric", "ap_drop")
+    settled(page)
+    [drawn] = page.evaluate("JSON.parse(JSON.stringify(document.querySelector('.map-plot').data))")
+    for row in table.itertuples():
+        assert drawn["z"][row.layer][row.q_head] == row.ap_drop
+    assert drawn["z"][MISSING[0]][MISSING[1]] is None
+    assert drawn["zmax"] == -drawn["zmin"] == table["ap_drop"].abs().max()
+    expect(page.locator("#metric-meaning")).to_contain_text("First fifth of the context")
+    page.select_option("#metric", "ap_first20")
+    settled(page)
+    assert page.evaluate("document.querySelector('.map-plot').data[0].zmax") == 1
+    expect(page.locator("#heads-names")).to_contain_text("plasticity, 0–20 %")
+
+
+def test_runs_are_switched_and_put_side_by_side(page: Page, runs: list[RunTables]) -> None:
+    page.select_option("#beside", "1")
+    settled(page)
+    assert page.locator(".map-plot").count() == 2
+    traces = data_of(page, "profile")
+    other, head = traces[-2:]
+    profiles = [head_profiles(run.bucket_plasticity) for run in runs]
+    assert head["y"] == singles(of_head(profiles[0], 1, 2)["plasticity"])
+    assert other["y"] == singles(of_head(profiles[1], 1, 2)["plasticity"])
+    assert other["line"]["dash"] == "dash"
+    click_map(page, 4, 1, number=1)
+    expect(page.locator("#head-title")).to_have_text("Layer 4 · head 1")
+    change = page.locator('tr[aria-selected="true"] td').last.text_content() or ""
+    values = [of_head(run.head_metrics, 4, 1)["ap_overall"].iloc[0] for run in runs]
+    assert float(change.replace("−", "-")) == pytest.approx(values[0] - values[1], abs=5.1e-4)
+    page.select_option("#run", "1")
+    settled(page)
+    expect(page.locator("#beside")).to_have_value("0")
+    assert data_of(page, "profile")[-1]["y"] == singles(of_head(profiles[1], 4, 1)["plasticity"])
+    assert len(data_of(page, "runs-chart")) == 3
+    page.locator("#runs-table button").first.click()
+    expect(page.locator("#run")).to_have_value("0")
+
+
+def test_names_are_shown_as_text(page: Page) -> None:
+    show(page, "run=1&beside=0")
+    expect(page.locator("#run option").nth(1)).to_have_text(EVIL)
+    expect(page.locator(".map figcaption").first).to_have_text(EVIL)
+    expect(page.locator("#profile-keys")).to_contain_text("one")
+    show(page, "run=0&beside=1")
+    expect(page.locator("#profile-keys")).to_contain_text(EVIL)
+    assert "&lt;/script&gt;" in data_of(page, "profile")[-2]["hovertemplate"]
+    page.locator("#provenance summary").click()
+    expect(page.locator("#provenance-list")).to_contain_text(f"owner/{EVIL}")
+    page.locator("#provenance summary").click()
+
+
+def test_provenance_is_told(page: Page) -> None:
+    told = page.locator("#provenance-list").text_content() or ""
+    for words in ("owner/model-one", "abc123", "f1f2f3", "c0ffee", "positional", "2.4.6"):
+        assert words in told
+
+
+def test_tables_of_an_earlier_version_are_shown(page: Page, runs: list[RunTables]) -> None:
+    show(page, "run=2&head=3.4")
+    value = of_head(runs[2].head_metrics, 3, 4)["ap_overall"].iloc[0]
+    expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{value:.3f}")
+    expect(page.locator("#components-figure")).to_be_hidden()
+    assert data_of(page, "profile")[-1]["x"] == list(range(1, BUCKETS))
+    expect(page.locator("#profile")).to_have_attribute("data-x", "query bucket")
+
+
+@pytest.mark.parametrize(
+    ("button", "kind", "one_head"),
+    [
+        ("download-heads", "head_metrics", False),
+        ("download-cells", "bucket_plasticity", False),
+        ("download-head-cells", "bucket_plasticity", True),
+        ("download-head-components", "component_weights", True),
+    ],
+)
+def test_downloads_hold_the_tables(
+    page: Page, runs: list[RunTables], tmp_path: Path, button: str, kind: str, one_head: bool
+) -> None:
+    page.locator("#downloads summary").click()
+    with page.expect_download() as waiting:
+        page.locator(f"#{button}").click()
+    assert waiting.value.suggested_filename.startswith("one-")
+    waiting.value.save_as(tmp_path / "table.csv")
+    expected = getattr(runs[0], kind)
+    if one_head:
+        expected = of_head(expected, 1, 2)
+    if kind != "head_metrics":
+        floats = expected.select_dtypes("float64").columns
+        expected = expected.astype(dict.fromkeys(floats, np.float32))
+    got = pd.read_csv(tmp_path / "table.csv").astype(expected.dtypes)
+    pd.testing.assert_frame_equal(got, expected, check_exact=True)
+
+
+def test_the_address_brings_the_view_back(page: Page, folder: Path) -> None:
+    click_map(page, 4, 4)
+    page.select_option("#metric", "q_R2_total")
+    page.select_option("#beside", "2")
+    page.wait_for_url(lambda url: "beside=2" in url)
+    address = page.url
+    assert "head=4.4" in address
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(page.locator("#head-title")).to_have_text("Layer 4 · head 4")
+    expect(page.locator("#metric")).to_have_value("q_R2_total")
+    expect(page.locator("#beside")).to_have_value("2")
+    show(page, "run=77&head=99.99&metric=nothing&beside=0")
+    expect(page.locator("#run")).to_have_value("0")
+    expect(page.locator("#metric")).to_have_value("ap_overall")
+    assert page.locator(".map-plot").count() == 1
+
+
+def test_light_and_dark(page: Page) -> None:
+    def colours() -> tuple[str, str]:
+        ink = page.evaluate("document.getElementById('profile').layout.font.color")
+        return page.evaluate("getComputedStyle(document.body).backgroundColor"), ink
+
+    light = colours()
+    page.emulate_media(color_scheme="dark")
+    settled(page)
+    dark = colours()
+    assert len({*light, *dark}) == 4
+    page.locator("#theme").click()
+    settled(page)
+    assert colours() == light
+    page.evaluate("localStorage.clear()")
+    page.emulate_media(color_scheme="light")
+    settled(page)
+    assert colours() == light
+
+
+@pytest.mark.parametrize("width", [1366, 760, 420])
+def test_nothing_sticks_out_at_any_width(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 768})
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    sizes = "['#profile', '#profile .main-svg'].map(s => document.querySelector(s).clientWidth)"
+    place, drawn = page.evaluate(sizes)
+    assert drawn == place
+    page.set_viewport_size({"width": 1366, "height": 768})
+    settled(page)
+
+
+def test_every_control_can_be_reached_and_is_named(page: Page) -> None:
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll('select, input, button, [tabindex="0"], [role=img]')]
+        .filter(e => e.offsetParent && !e.ariaLabel && !e.getAttribute('aria-label')
+            && !e.textContent.trim() && !e.labels?.length).map(e => e.outerHTML.slice(0, 80))"""
+    )
+    assert unnamed == []
+    page.locator("#skip").focus()
+    reached = set()
+    for _ in range(14):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert {"run", "beside", "theme", "metric", "search", "heads-table"} <= reached
+    assert any("map-plot" in name for name in reached)
+
+
+def test_an_old_browser_and_one_without_scripts_say_so(browser: Browser, folder: Path) -> None:
+    with browser.new_context(offline=True) as context:
+        page = context.new_page()
+        page.add_init_script("delete window.DecompressionStream")
+        page.goto((folder / "report.html").as_uri())
+        expect(page.locator("#notice")).to_contain_text("cannot be shown: this browser cannot")
+    with browser.new_context(offline=True, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto((folder / "report.html").as_uri())
+        expect(page.locator(".notice")).to_contain_text("which is switched off here")
+
+
+def test_a_notebook_frame_shows_the_page(
+    browser: Browser, runs: list[RunTables], folder: Path
+) -> None:
+    (folder / "notebook.html").write_text(
+        f"<!doctype html><body>{make_report(runs[:1])._repr_html_()}"
+    )
+    with browser.new_context(offline=True) as context:
+        page = context.new_page()
+        page.goto((folder / "notebook.html").as_uri())
+        frame = page.frame_locator("iframe")
+        expect(frame.locator(READY)).to_be_attached(timeout=20_000)
+        expect(frame.locator("#run")).to_be_hidden()
+        frame.locator(".map-plot").press("ArrowUp")
+        expect(frame.locator("#head-title")).to_contain_text("Layer")
+
+
+@pytest.mark.parametrize(
+    ("chart", "told"),
+    [
+        ("profile", "mean of heads, half of them 0."),
+        ("cells", "pairs of keys"),
+        ("components", "of the information"),
+    ],
+)
+def test_a_pointer_over_a_chart_is_told_what_is_there(page: Page, chart: str, told: str) -> None:
+    page.locator(f"#{chart} .nsewdrag").hover(position={"x": 150, "y": 120})
+    expect(page.locator(f"#{chart} .hoverlayer")).to_contain_text(told)
