@@ -17,7 +17,7 @@ _HELD_OUT = 20_000  # the last characters of a book are not captured
 
 def read_book(name: str) -> str:
     """The text of a book."""
-    path = files("qk_sniffer.demo") / "books" / f"{name}.txt.gz"
+    path = files("qk_sniffer.demo") / "texts" / f"{name}.txt.gz"
     return gzip.decompress(path.read_bytes()).decode()
 
 

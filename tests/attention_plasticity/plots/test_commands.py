@@ -174,6 +174,14 @@ def test_bucket_type_without_size_is_refused_where_the_run_does_not_tell(
     assert "bucket_min_size: is required with bucket_type log" in capsys.readouterr().err
 
 
+def test_without_an_output_a_window_shows_the_figure(run: Path) -> None:
+    command = [sys.executable, "-m", "attention_plasticity", "plot", "map", str(run)]
+    given = {"MPLBACKEND": "module://window_backend", "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "shown: Plasticity by head: Tiny-1B\n"
+
+
 def test_without_a_display_a_file_must_be_named(run: Path) -> None:
     command = [sys.executable, "-m", "attention_plasticity", "plot", "map", str(run)]
     done = subprocess.run(
