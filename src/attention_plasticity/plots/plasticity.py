@@ -68,7 +68,7 @@ def plasticity_figure(
     grid = _Grid(cells, geometry, at_starts)
     with house_style():
         figure, axes = new_figure()
-        opacity = alpha if alpha is not None else min(0.7, 0.15 + 6.0 / len(grid.heads))
+        opacity = alpha if alpha is not None else min(0.7, 0.3 + 6.0 / len(grid.heads))
         lines = _traces(grid.x, grid.values, linewidth=line_width, alpha=opacity)
         axes.add_collection(lines)
         if color_by_layer:
