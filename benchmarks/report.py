@@ -16,7 +16,6 @@ import platform
 import shutil
 import tempfile
 import time
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from attention_plasticity.outputs import METRIC_COLUMNS
 from attention_plasticity.report import make_report
+from attention_plasticity.report.page import plotly_code
 from attention_plasticity.tables import open_tables
 
 LAYERS, HEADS, BUCKETS, CELLS, WIDTH, CONTEXT = 30, 40, 16, 117, 128, 131_072
@@ -155,7 +155,7 @@ def _print(found: dict[str, Times]) -> None:
 
 def _bare_page() -> str:
     """What Plotly alone takes: its library uncompressed in the page, and one heatmap."""
-    plotly = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    plotly = plotly_code()
     z = np.random.default_rng(0).random((LAYERS * HEADS, CELLS)).round(4)
     return _BARE.format(plotly=plotly.replace("</script", "<\\/script"), z=json.dumps(z.tolist()))
 
