@@ -38,7 +38,7 @@ def verify(*words: object) -> int:
 def told_by(err: str) -> str:
     """The error's line; bars of libraries that were imported before the command stand above it."""
     *above, line = err.splitlines()
-    assert all(not part.strip() or "it/s]" in part for part in above)
+    assert all(not part.strip() or "it/s" in part for part in above)
     return line
 
 
