@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# timings are no assertions; what fails once fails again
+settings.register_profile("house", deadline=None, derandomize=True)
+settings.load_profile("house")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children are to be interrupted
