@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.config import RunnerConfig, make_config
-from attention_plasticity.outputs import RUN_FILE, sha256_of
+from attention_plasticity.outputs import RUN_FILE, require_as_written
 from qk_dump.errors import ConfigError, ToolkitError
 from qk_dump.files import user_path
 from qk_dump.layout import Dump
@@ -54,27 +54,18 @@ class Run:
     def report(self) -> Report:
         """The interactive page: shown inline by a notebook, `.save(path)` makes a file of it."""
         from attention_plasticity.report import make_report
-        from attention_plasticity.tables import FILE_NAMES, RunTables
+        from attention_plasticity.tables import RunTables
 
-        for kind in FILE_NAMES:
-            self._path(kind)
         return make_report([RunTables(self.folder, self.info)])
 
     def _table(self, kind: str) -> pd.DataFrame:
         import pandas as pd
 
-        return pd.read_csv(self._path(kind))
-
-    def _path(self, kind: str) -> Path:
-        """Where a table lies, provided it is still what this run wrote."""
         if kind not in self.info["tables"]:
             raise ToolkitError(f"{self.folder}: no head was analysed; run.failures says why")
-        path = self.folder / str(self.info["tables"][kind])
-        if sha256_of(path) != self.info["sha256"][kind]:
-            raise ToolkitError(
-                f"{path}: is missing or no longer what this run wrote; run the analysis again"
-            )
-        return path
+        path = self.folder / self.info["tables"][kind]
+        require_as_written(path, self.info["sha256"][kind])
+        return pd.read_csv(path)
 
 
 def analyze_dump(

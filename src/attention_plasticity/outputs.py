@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Columns, HeadResult
-from qk_dump.errors import ConfigError
+from qk_dump.errors import ConfigError, ToolkitError
 from qk_dump.files import cannot_write, staged, user_path, write_through
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME
@@ -179,6 +179,14 @@ def sha256_of(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
+
+
+def require_as_written(path: Path, digest: str | None) -> None:
+    """Refuse a table that was cut, edited or lost since its run wrote it."""
+    if sha256_of(path) != digest:
+        raise ToolkitError(
+            f"{path}: is missing or no longer what this run wrote; run the analysis again"
+        )
 
 
 def write_outputs(paths: OutputPaths, results: Iterable[HeadResult], run: dict[str, Any]) -> None:

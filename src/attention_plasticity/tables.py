@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from attention_plasticity.buckets import BucketGeometry, geometry_of
-from attention_plasticity.outputs import RUN_FILE
+from attention_plasticity.outputs import RUN_FILE, require_as_written
 from qk_dump.errors import ConfigError
 from qk_dump.files import user_path
 from qk_dump.settings import nearest
@@ -49,17 +49,20 @@ class RunTables:
     @cached_property
     def head_metrics(self) -> pd.DataFrame:
         """One row per query head."""
-        return read_table(self.path("head_metrics"), "head_metrics")
+        return self._table("head_metrics")
 
     @cached_property
     def bucket_plasticity(self) -> pd.DataFrame:
         """One row per query head, query bucket and key bucket."""
-        return read_table(self.path("bucket_plasticity"), "bucket_plasticity")
+        return self._table("bucket_plasticity")
 
     @cached_property
     def component_weights(self) -> pd.DataFrame:
         """One row per query head and dimension."""
-        return read_table(self.path("component_weights"), "component_weights")
+        return self._table("component_weights")
+
+    def _table(self, kind: TableKind) -> pd.DataFrame:
+        return read_table(self.checked_path(kind), kind)
 
     @property
     def dump(self) -> dict[str, Any]:
@@ -83,6 +86,13 @@ class RunTables:
         if tables == {}:
             raise ConfigError(f"{self.folder}: no head was analysed, so there are no tables")
         return self.folder / (tables or FILE_NAMES).get(kind, FILE_NAMES[kind])
+
+    def checked_path(self, kind: TableKind) -> Path:
+        """The same, provided the table is still what the run wrote, where run.json tells that."""
+        path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
+        if digest is not None:
+            require_as_written(path, digest)
+        return path
 
 
 def open_tables(folder: str | os.PathLike[str]) -> RunTables:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import pandas as pd
 import pytest
 
 from attention_plasticity.buckets import BucketGeometry
+from attention_plasticity.cli import main
 from attention_plasticity.tables import open_tables, read_table
-from qk_dump.errors import ConfigError
+from qk_dump.errors import ConfigError, ToolkitError
 from run_tables import cells_table, components_table, write_run
 
 
@@ -27,6 +30,27 @@ def test_a_run_tells_its_tables_model_and_buckets(tmp_path: Path) -> None:
     assert len(run.head_metrics) == 12
     assert run.model_name == "Tiny-1B"
     assert run.geometry == BucketGeometry("uniform", 128)
+
+
+def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    path, info = (
+        folder / "head_bucket_plasticity.csv",
+        json.loads((folder / "run.json").read_text()),
+    )
+    info["sha256"] = {"bucket_plasticity": hashlib.sha256(path.read_bytes()).hexdigest()}
+    (folder / "run.json").write_text(json.dumps(info))
+    assert len(open_tables(folder).bucket_plasticity) == len(cells_table())
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:50]))  # whole rows, so that only the hash tells
+    figure = ["plot", "heatmap", "--output", str(tmp_path / "x.png")]
+    assert main(["report", str(folder)]) == 1
+    assert main([*figure, str(folder)]) == 1
+    assert main([*figure, "--bucket_csv", str(path)]) == 1
+    with pytest.raises(ToolkitError, match="no longer what this run wrote"):
+        _ = open_tables(folder).bucket_plasticity
+    assert not (tmp_path / "x.png").exists()
+    assert not (folder / "report.html").exists()
 
 
 def test_a_folder_of_tables_alone_is_a_run_that_tells_less(tmp_path: Path) -> None:

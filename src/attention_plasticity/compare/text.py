@@ -42,7 +42,9 @@ def print_comparison(
     for name, heading in short.items():
         left = name == "run"  # a long name is folded, a number never
         justify: Literal["left", "right"] = "left" if left else "right"
-        table.add_column(heading.removesuffix(" %"), justify=justify, no_wrap=not left)
+        table.add_column(
+            heading.removesuffix(" %"), justify=justify, no_wrap=not left, overflow="fold"
+        )
     console.print(Text("Attention plasticity: mean, and by parts of the context (%)"))
     for cells in _cells(compared):
         table.add_row(*(Text(cell) for cell in cells))

@@ -73,7 +73,7 @@ def _source(settings: Any, field: str) -> tuple[RunTables | None, Path]:
     """The run and the file of a table; a table given alone may still lie in its run's folder."""
     if settings.run is not None:
         run = open_tables(settings.run)
-        return run, run.path(_TABLE_OF[field])
+        return run, run.checked_path(_TABLE_OF[field])
     path = user_path(getattr(settings, field))
     if path.is_dir():
         raise ConfigError(f"{field}: {path}: is a folder; give its table, or the folder as --run")
@@ -81,8 +81,10 @@ def _source(settings: Any, field: str) -> tuple[RunTables | None, Path]:
         beside = open_tables(path.parent)
     except ConfigError:
         return None, path
-    listed = beside.info and path.name in (beside.info.get("tables") or {}).values()
-    return (beside if listed else None), path
+    kind = _TABLE_OF[field]
+    if not beside.info or beside.path(kind).name != path.name:
+        return None, path
+    return beside, beside.checked_path(kind)
 
 
 def _geometry(
