@@ -126,7 +126,7 @@ def _dry_run(config: RunnerConfig) -> int:
 def _plot(words: Sequence[str]) -> int:
     from attention_plasticity.plots.commands import plot
 
-    return guarded(lambda: plot(words), "nothing was written")
+    return guarded(lambda: plot(words), "figures that were finished are kept")
 
 
 def _compare(words: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import chdir
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 
 from qk_dump.errors import ConfigError
@@ -42,7 +42,8 @@ def capture_demo(
         from qk_sniffer.demo.weights import demo_model
 
         model = demo_model(Path("model"), package, lambda line: print(line, file=sys.stderr))
-        _capture(model, pieces, dump, length)
+        with redirect_stdout(None):  # its advice is for those who go on by hand, from in here
+            _capture(model, pieces, dump, length)
     return folder / dump
 
 

@@ -33,6 +33,7 @@ def test_from_a_wheel_and_a_book_to_figures_and_a_page(
     assert str(tmp_path) not in (dump / "dump.json").read_text() + (dump / "README.md").read_text()
     assert (results / "report.html").stat().st_size > 500_000
     told = capsys.readouterr().out
+    assert "next: " not in told  # it goes on by itself
     for path in (results / "head_metrics.csv", results / "figures" / "map-drop.png"):
         assert path.is_file()
         assert str(path) in told
