@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModel, Qwen3Config
 
 from qk_sniffer.config import CaptureConfig, make_config
-from qk_sniffer.model_layout import probe
 from qk_sniffer.models import LoadedModel
+from qk_sniffer.probing import probe
 from qk_sniffer.setup import Setup, sampler_of, wanted_heads
 from qk_sniffer.texts import Text
 

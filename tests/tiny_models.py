@@ -47,6 +47,9 @@ class Architecture:
     rope: tuple[bool, ...] = (True,) * LAYERS
     layers: tuple[int, ...] = tuple(range(LAYERS))
     attention: tuple[str, ...] = ("sdpa", "eager")
+    num_layers: int = LAYERS
+    compressed: tuple[int, ...] = ()  # layers that are left out, as they attend to compressed keys
+    selective: tuple[bool, ...] = (False,) * LAYERS
 
     def model(self, implementation: str = "sdpa", dtype: torch.dtype = torch.float32) -> Any:
         """A random model, the same one for every implementation."""
@@ -207,6 +210,170 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
     )
 }
+
+_SHARED = {
+    **_LLAMA,
+    "num_key_value_heads": 4,
+    "layers_block_type": ["mamba", "hybrid"] * 2,
+    "layer_types": ["mamba", "hybrid"] * 2,
+    "attention_hidden_size": 128,
+    "attention_head_dim": 32,
+    "mamba_d_state": 8,
+}
+_SHARED_FACTS: dict[str, Any] = {
+    "k_heads": 4,
+    "width": 32,
+    "layers": (1, 3),
+    "windows": (None,) * 2,
+    "rope": (False,) * 2,
+    "selective": (False,) * 2,
+}
+_MOE = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 32}
+_INDEXED = {
+    **_LLAMA,
+    **_MLA,
+    **_MOE,
+    "num_key_value_heads": 4,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "index_topk": 6,
+    "index_head_dim": 16,
+    "index_n_heads": 2,
+}
+
+RARE: dict[str, Architecture] = {
+    architecture.model_type: architecture
+    for architecture in (
+        Architecture(  # the attention of two layers has the same weights, and layer_idx -1
+            "zamba2",
+            {
+                **_SHARED,
+                "num_mem_blocks": 1,
+                "n_mamba_heads": 4,
+                "mamba_ngroups": 1,
+                "chunk_size": 16,
+                "adapter_rank": 4,
+            },
+            **_SHARED_FACTS,
+        ),
+        Architecture(  # attention modules without layer_idx
+            "zamba", {**_SHARED, "n_mamba_heads": 2, "mamba_dt_rank": 4}, **_SHARED_FACTS
+        ),
+        Architecture(  # two stacks of two layers, run in turn: six runs
+            "hrm_text",
+            {**_LLAMA, "head_dim": 16, "num_hidden_layers": 2, "H_cycles": 1, "L_cycles": 2},
+            k_heads=4,
+            layers=tuple(range(6)),
+            num_layers=6,
+            windows=(None,) * 6,
+            rope=(True,) * 6,
+            selective=(False,) * 6,
+        ),
+        Architecture(  # two attention modules in a decoder layer
+            "longcat_flash",
+            {
+                **_LLAMA,
+                **_MLA,
+                "num_key_value_heads": 4,
+                "head_dim": 8,
+                "num_layers": 2,
+                "ffn_hidden_size": 96,
+                "expert_ffn_hidden_size": 32,
+                "n_routed_experts": 4,
+                "zero_expert_num": 1,
+                "moe_topk": 2,
+            },
+            k_heads=4,
+            width=24,
+        ),
+        Architecture(  # the call names no window; the mask has one
+            "phimoe",
+            {**_LLAMA, "sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+            windows=(8,) * LAYERS,
+        ),
+        Architecture("deepseek_v32", _INDEXED, k_heads=4, width=24, selective=(True,) * LAYERS),
+        Architecture("doge", {**_LLAMA, "keep_window_size": 6}, selective=(True,) * LAYERS),
+        Architecture(  # blocks of keys are chosen, in every second layer
+            "minimax_m3_vl_text",
+            {
+                **_LLAMA,
+                "head_dim": 16,
+                "rotary_dim": 8,
+                "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
+                "index_n_heads": 2,
+                "index_head_dim": 16,
+                "index_block_size": 4,
+                "index_topk_blocks": 2,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "dense_intermediate_size": 32,
+                "shared_intermediate_size": 32,
+            },
+            selective=(False, True) * 2,
+        ),
+        Architecture(
+            "deepseek_v4",
+            {
+                **_LLAMA,
+                "q_lora_rank": 24,
+                "head_dim": 16,
+                "num_key_value_heads": 1,
+                "sliding_window": 8,
+                "layer_types": [
+                    "sliding_attention",
+                    "compressed_sparse_attention",
+                    "heavily_compressed_attention",
+                    "sliding_attention",
+                ],
+                "o_groups": 2,
+                "o_lora_rank": 16,
+                "index_topk": 6,
+                "index_head_dim": 16,
+                "index_n_heads": 2,
+                "n_routed_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+            },
+            k_heads=1,
+            layers=(0, 3),
+            compressed=(1, 2),
+            windows=(8, 8),
+            rope=(True, True),
+            selective=(False, False),
+            attention=("eager",),
+        ),
+        Architecture(  # sinks that scale the output, which the weights do not show
+            "granite_swa",
+            {
+                **_LLAMA,
+                "sliding_window": 8,
+                "layer_types": ["full_attention", *["sliding_attention"] * 3],
+            },
+            windows=(None, 8, 8, 8),
+            attention=("eager",),
+        ),
+        Architecture(  # its get_decoder() is the output projection
+            "modernbert-decoder",
+            {
+                **_LLAMA,
+                "num_key_value_heads": 4,
+                "sliding_window": 8,
+                "layer_types": ["full_attention", "sliding_attention"] * 2,
+                "cls_token_id": 1,
+                "sep_token_id": 2,
+            },
+            k_heads=4,
+            windows=(None, 8) * 2,
+        ),
+        Architecture(  # positions are added to embeddings; attention takes three inputs
+            "ctrl",
+            {"vocab_size": VOCABULARY, "n_embd": 64, "dff": 96, "n_layer": LAYERS, "n_head": 4},
+            k_heads=4,
+            rope=(False,) * LAYERS,
+        ),
+    )
+}
+"""Models whose layers, masks or rotary functions are not where one looks for them first."""
 
 _ENCODER = {
     **_LLAMA,

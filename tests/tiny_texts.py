@@ -59,7 +59,12 @@ def save_texts(folder: Path, lengths: Sequence[int]) -> Path:
     return folder
 
 
-_TEXT_PART = {"gemma3": "gemma3_text", "mistral3": "ministral3", "mllama": "mllama_text_model"}
+_TEXT_PART = {
+    "gemma3": "gemma3_text",
+    "mistral3": "ministral3",
+    "mllama": "mllama_text_model",
+    "paligemma": "gemma",
+}
 
 
 def vision_language_model(model_type: str = "gemma3") -> Any:
@@ -75,13 +80,20 @@ def vision_language_model(model_type: str = "gemma3") -> Any:
     options: dict[str, Any] = {"image_token_index": 5}
     if model_type == "gemma3":
         options |= {"mm_tokens_per_image": 4, "boi_token_index": 6, "eoi_token_index": 7}
+    elif model_type == "paligemma":
+        vision |= {"model_type": "siglip_vision_model"}
+        options |= {"projection_dim": 64}
     elif model_type == "mistral3":
         vision |= {"model_type": "pixtral", "head_dim": 16}
     else:
         vision |= {"attention_heads": 2, "num_global_layers": 1, "max_num_tiles": 1}
         vision |= {"supported_aspect_ratios": [[1, 1]], "intermediate_layers_indices": [0]}
         vision |= {"vision_output_dim": 64}
-    text = {**ARCHITECTURES[_TEXT_PART[model_type]].config, "model_type": _TEXT_PART[model_type]}
+    part = _TEXT_PART[model_type]
+    text = {**ARCHITECTURES.get(part, ARCHITECTURES["llama"]).config, "model_type": part}
+    text["head_dim"] = 16
+    if model_type == "paligemma":
+        text["use_bidirectional_attention"] = False  # else it is no causal model
     config = AutoConfig.for_model(model_type, text_config=text, vision_config=vision, **options)
     torch.manual_seed(0)
     return AutoModelForImageTextToText.from_config(config).eval()

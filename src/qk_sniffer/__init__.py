@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qk_sniffer.capture import run_capture
     from qk_sniffer.config import CaptureConfig, load_config, make_config
-    from qk_sniffer.model_layout import probe
+    from qk_sniffer.probing import probe
     from qk_sniffer.samplers import PositionSampler
     from qk_sniffer.tapping import Tap, TappedRows, tap
 
@@ -22,7 +22,7 @@ _HOME = {
     "TappedRows": "tapping",
     "load_config": "config",
     "make_config": "config",
-    "probe": "model_layout",
+    "probe": "probing",
     "run_capture": "capture",
     "tap": "tapping",
 }

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -41,24 +41,31 @@ class AttentionCall:
     options: Mapping[str, Any]
     function: Callable[..., Any]
 
-    def output(self, key: Tensor, value: Tensor) -> Tensor:
-        """What attention gives (b, s, heads, d of values) with this key and value instead."""
-        given = self.function(self.module, self.query, key, value, *self.others, **self.options)
-        return cast(Tensor, given[0] if isinstance(given, tuple) else given)
+    @property
+    def is_self_attention(self) -> bool:
+        """Whether there is one key per query, which a cache or a second text would change."""
+        if not self.query.dim() == self.key.dim() == 4:
+            return False
+        return self.query.shape[2] == self.key.shape[2]
 
-    def looks_ahead(self) -> bool:
-        """Whether the outputs of earlier tokens change with the last token's key and value.
+    def visible_keys(self) -> Tensor:
+        """(heads, s, s): True where the mask lets a query (row) see a key (column).
 
-        A masked token weighs nothing, so that causal attention gives the same bits.
+        With zero queries and keys the mask alone decides the weights. Values that are one-hot
+        rows carry the weights to the output, for as many keys at a time as a value has dimensions.
         """
-        key, value = self.key.clone(), self.value.clone()
-        key[:, :, -1] *= -1
-        value[:, :, -1] += 1
-        before, after = (
-            torch.nan_to_num(self.output(*given)[:, :-1])  # (b, s - 1, heads, d of values)
-            for given in ((self.key, self.value), (key, value))
-        )
-        return not torch.equal(before, after)
+        length, width = self.key.shape[2], self.value.shape[3]
+        query, key = torch.zeros_like(self.query), torch.zeros_like(self.key)
+        parts = []
+        for start in range(0, length, width):
+            here = torch.arange(start, min(start + width, length), device=key.device)
+            value = torch.zeros_like(self.value)
+            value[:, :, here, here - start] = 1
+            result = self.function(self.module, query, key, value, *self.others, **self.options)
+            output = result[0] if isinstance(result, tuple) else result  # (b, s, heads, width)
+            parts.append(output[0, :, :, : len(here)])
+        weights = torch.cat(parts, dim=2)  # (s, heads, s)
+        return torch.nan_to_num(weights).transpose(0, 1) > 0
 
 
 CallListener = Callable[[AttentionCall], None]

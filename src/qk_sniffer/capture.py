@@ -116,14 +116,36 @@ def _announce(setup: Setup, progress: CaptureProgress) -> None:
         f"{setup.config.model.name} ({setup.loaded.dtype}, {setup.loaded.attention}): "
         f"{q} query and {k} key heads of layers {as_ranges(layers)}; {context}"
     )
-    silent = setup.layout.silent_layers
+    for note in _notes(setup):
+        progress.note(note)
+
+
+def _notes(setup: Setup) -> Iterator[str]:
+    layout = setup.layout
+    silent, compressed = layout.silent_layers, layout.compressed_layers
+    selective = [layer.facts.layer for layer in setup.wanted if layer.facts.selective]
     if silent:
-        progress.note(f"layers {as_ranges(silent)} have no self-attention and are left out")
+        yield f"layers {as_ranges(silent)} have no self-attention and are left out"
+    if compressed:
+        yield (
+            f"layers {as_ranges(compressed)} attend to compressed keys, which are not tokens, and "
+            "are left out"
+        )
+    if selective:
+        yield (
+            f"layers {as_ranges(selective)} choose by content which keys a query sees; dump.json "
+            "records them as selective"
+        )
+    if setup.batch_size < setup.config.inference.batch_size:
+        yield (
+            "rotary angles of this model depend on the longest text of a batch, so that texts are "
+            "run one at a time (inference.batch_size is not used)"
+        )
 
 
 @contextmanager
 def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]:
-    plan = capture_plan(setup.config, setup.loaded, setup.max_length)
+    plan = capture_plan(setup.config, setup.loaded, setup.max_length, setup.batch_size)
     overwrite = setup.config.overwrite
     if overwrite and ranks.rank > 0:
         ranks.wait_for_all()
@@ -160,6 +182,7 @@ def run_batches(
             prepared = prepared_ahead(_prepared(setup, capture, ranks, counter, progress))
             stack.callback(prepared.close)
             for batch in prepared:
+                setup.layout.rotary_tables.reset()
                 taken = _forward(setup.decoder, tap, batch)
                 writer.submit(partial(_store, setup, capture, progress, batch, taken))
         writer.wait()
@@ -190,7 +213,7 @@ def _prepared(
     counter: _Counter,
     progress: CaptureProgress,
 ) -> Iterator[Batch]:
-    for number, group in batches(setup.texts, setup.config.inference.batch_size):
+    for number, group in batches(setup.texts, setup.batch_size):
         counter.batches = number + 1
         if number in capture.finished:
             _check_unchanged(group, capture)

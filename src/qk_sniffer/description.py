@@ -26,7 +26,7 @@ _TOOLS = (
 
 
 def capture_plan(
-    config: CaptureConfig, loaded: LoadedModel, max_length: int | None
+    config: CaptureConfig, loaded: LoadedModel, max_length: int | None, batch_size: int
 ) -> dict[str, Any]:
     """Everything that decides the rows of a dump, and nothing that does not."""
     sections = config.model_dump(
@@ -45,6 +45,7 @@ def capture_plan(
         "device": loaded.model.device.type,
     }
     sections["tokenizer"]["max_length"] = max_length
+    sections["inference"]["batch_size"] = batch_size
     sections["output"] = {"vector_dtype": config.output.vector_dtype}
     sections["versions"] = tool_versions()
     return sections
@@ -94,6 +95,7 @@ def capture_manifest(
 
 def _layer_types(layout: ModelLayout) -> list[str]:
     heard = {facts.layer: str(facts.type) for facts in layout.layers}
+    heard |= dict.fromkeys(layout.compressed_layers, "compressed_attention")
     return [heard.get(layer, "no_self_attention") for layer in range(layout.num_layers)]
 
 
@@ -104,7 +106,12 @@ def _facts(facts: LayerFacts) -> dict[str, Any]:
         "rope": facts.rope,
         "head_dim": facts.width,
     }
-    optional = {"window": facts.window, "scale": facts.scale, "softcap": facts.softcap}
+    optional = {
+        "window": facts.window,
+        "selective": facts.selective or None,
+        "scale": facts.scale,
+        "softcap": facts.softcap,
+    }
     return told | {name: value for name, value in optional.items() if value is not None}
 
 

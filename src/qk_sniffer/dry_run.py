@@ -12,8 +12,9 @@ from rich.table import Table
 from qk_dump.errors import ConfigError
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.heads import WantedLayer, as_ranges
-from qk_sniffer.model_layout import ModelLayout, probe, text_config
+from qk_sniffer.model_layout import ModelLayout, text_config
 from qk_sniffer.models import context_of, empty_model, load_model, load_tokenizer
+from qk_sniffer.probing import probe
 from qk_sniffer.setup import sampler_of, wanted_heads
 from qk_sniffer.texts import open_texts, tokenize
 

@@ -50,7 +50,9 @@ def choose_heads(
             raise ConfigError(f"capture.{name}: an empty list; leave it out to take all of them")
     eligible = _selected_layers(layout, layers)
     if full_attention_only:
-        eligible = [facts for facts in eligible if facts.type == "full_attention"]
+        eligible = [
+            facts for facts in eligible if facts.type == "full_attention" and not facts.selective
+        ]
         if not eligible:
             raise ConfigError(
                 "capture.full_attention_only: none of the selected layers has full attention"
@@ -90,10 +92,12 @@ def _selected_layers(layout: ModelLayout, layers: Sequence[int] | None) -> list[
     present = [facts.layer for facts in layout.layers]
     beyond = sorted(set(layers) - set(present))
     if beyond:
-        silent = " (it makes no attention call)" if beyond[0] in layout.silent_layers else ""
-        raise ConfigError(
-            f"capture.layers: {beyond[0]} given{silent}, there are {as_ranges(present)}"
-        )
+        why = ""
+        if beyond[0] in layout.silent_layers:
+            why = " (it makes no attention call)"
+        elif beyond[0] in layout.compressed_layers:
+            why = " (it attends to compressed keys, which are not tokens)"
+        raise ConfigError(f"capture.layers: {beyond[0]} given{why}, there are {as_ranges(present)}")
     return [facts for facts in layout.layers if facts.layer in set(layers)]
 
 

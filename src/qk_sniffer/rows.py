@@ -1,12 +1,13 @@
 """Taking sampled rows of queries and keys while a model runs.
 
 Rows are gathered on the device inside the attention call, a few thousand at most, and copied to
-the host without waiting. No full tensor is kept alive, and nothing the model sees is changed.
+the host, on CUDA without waiting. No full tensor is kept alive, and the model sees no change.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -106,13 +107,15 @@ class RowTap:
         max_rows: int = 65_536,
     ) -> None:
         self._decoder = decoder
-        self._wanted = {layer.facts.module: layer for layer in wanted}
+        self._wanted = {(layer.facts.module, layer.facts.call): layer for layer in wanted}
+        self._modules = {layer.facts.module for layer in wanted}
         self._pre_rope = pre_rope
         self._max_rows = max_rows
         self._stack = ExitStack()
         self._rows = _RowIndex({})
         self._taken = TakenRows()
         self._thread = threading.get_ident()  # whose forwards are heard
+        self._calls: Counter[nn.Module] = Counter()  # attention calls of the forward so far
         self._inside: WantedLayer | None = None  # the layer whose attention module is running
         self._rotary_calls = 0
         self._unturned: dict[Kind, Tensor] = {}  # rows of a rotary part, before it was turned
@@ -122,9 +125,9 @@ class RowTap:
         with ExitStack() as stack:
             stack.enter_context(hearing_attention(self._on_attention))
             if self._pre_rope:
-                for module in self._wanted:
+                for module in self._modules:
                     stack.callback(module.register_forward_pre_hook(self._on_module).remove)
-                stack.enter_context(hearing_rotary(self._wanted, self._on_rotary))
+                stack.enter_context(hearing_rotary(self._modules, self._on_rotary))
             self._stack = stack.pop_all()
         return self
 
@@ -139,6 +142,7 @@ class RowTap:
         self._thread = threading.get_ident()
         self._rows = _RowIndex(rows)
         self._taken = TakenRows()
+        self._calls.clear()
         self._inside = None
 
     def take(self) -> TakenRows:
@@ -151,7 +155,7 @@ class RowTap:
     def _on_module(self, module: nn.Module, arguments: object) -> None:
         if threading.get_ident() != self._thread:
             return
-        self._inside = self._wanted[module]
+        self._inside = self._wanted.get((module, self._calls[module]))
         self._rotary_calls = 0
         self._unturned = {}
 
@@ -175,10 +179,13 @@ class RowTap:
     def _on_attention(
         self, module: nn.Module, query: Tensor, key: Tensor, options: Mapping[str, Any]
     ) -> None:
-        layer = self._wanted.get(module)
-        if layer is None or query.shape[2] != key.shape[2]:
+        if module not in self._modules or query.shape[2] != key.shape[2]:
             return
         if threading.get_ident() != self._thread:
+            return
+        layer = self._wanted.get((module, self._calls[module]))
+        self._calls[module] += 1
+        if layer is None:
             return
         tensors: tuple[tuple[Kind, Tensor], ...] = (("q", query), ("k", key))
         for kind, tensor in tensors:
@@ -203,12 +210,12 @@ class RowTap:
         shape = (len(heads), total, tensor.shape[3])
         host = torch.empty(shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
         if total <= self._max_rows:
-            return host.copy_(self._gather(tensor, name, heads), non_blocking=True)
+            return _copied(host, self._gather(tensor, name, heads))
         for start in range(0, total, self._max_rows):
             piece = slice(start, start + self._max_rows)
             rows = self._gather(tensor, name, heads, piece)  # (heads, rows of the piece, d)
             for place, part in enumerate(rows):  # each lies in one stretch of the host's memory
-                host[place, piece].copy_(part, non_blocking=True)
+                _copied(host[place, piece], part)
         return host
 
     def _gather(
@@ -268,7 +275,10 @@ def _sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _on_host(tensor: Tensor) -> Tensor:
-    if not tensor.is_cuda:
-        return tensor.cpu()
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return _copied(host, tensor)
+
+
+def _copied(host: Tensor, tensor: Tensor) -> Tensor:
+    """Copy to the host; only on CUDA without waiting, where `TakenRows` waits for an event."""
+    return host.copy_(tensor, non_blocking=tensor.is_cuda)

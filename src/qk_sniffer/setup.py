@@ -10,8 +10,9 @@ import torch
 
 from qk_sniffer.config import CaptureConfig, CaptureSettings
 from qk_sniffer.heads import WantedLayer, choose_heads, require_pre_rope
-from qk_sniffer.model_layout import ModelLayout, decoder_of, probe
+from qk_sniffer.model_layout import ModelLayout, decoder_of, vocabulary_of
 from qk_sniffer.models import LoadedModel, load_model, load_tokenizer
+from qk_sniffer.probing import probe
 from qk_sniffer.ranks import Ranks
 from qk_sniffer.samplers import PositionSampler
 from qk_sniffer.texts import Texts, open_texts
@@ -38,7 +39,12 @@ class Setup:
     @cached_property
     def vocabulary(self) -> int:
         """Tokens the model has an embedding for."""
-        return int(self.decoder.get_input_embeddings().weight.shape[0])
+        return vocabulary_of(self.decoder)
+
+    @property
+    def batch_size(self) -> int:
+        """Texts run together: one, where a text's rotary angles would depend on its neighbours."""
+        return 1 if self.layout.rotary_tables else self.config.inference.batch_size
 
     @property
     def padding(self) -> int:

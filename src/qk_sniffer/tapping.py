@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,9 @@ from qk_dump.layout import HeadId, Kind, parse_head
 from qk_dump.settings import validated
 from qk_sniffer.config import CaptureSettings
 from qk_sniffer.heads import WantedLayer
-from qk_sniffer.model_layout import ModelLayout, decoder_of, is_probed, probe
+from qk_sniffer.model_layout import ModelLayout, decoder_of
+from qk_sniffer.probe_forward import is_probed
+from qk_sniffer.probing import probe
 from qk_sniffer.rows import KINDS, KindRows, RowTap, sample_rows
 from qk_sniffer.samplers import PositionSampler, SamplerType
 from qk_sniffer.setup import sampler_of, wanted_heads
@@ -104,7 +107,7 @@ class Tap:
         self._parts: dict[tuple[int, Kind], list[_Part]] = {
             (layer.facts.layer, kind): [] for layer in wanted for kind in KINDS
         }
-        self._mask: object = None  # that the whole model was given
+        self._given: Mapping[str, Any] | None = None  # arguments of the whole model's forward
         self._thread: int | None = None  # in which a forward is running
         self._thread_known = threading.Lock()
         self._stack = ExitStack()
@@ -168,7 +171,7 @@ class Tap:
     def _before_all(
         self, module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> None:
-        self._mask = options.get("attention_mask")  # a decoder may be given masks made of it
+        self._given = _named(module, arguments, options)
 
     def _before(
         self, module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
@@ -179,9 +182,9 @@ class Tap:
             return
         self._require_one_thread()
         self._forget()
-        if isinstance(options.get("attention_mask"), Mapping):
-            options = {**options, "attention_mask": self._mask}
-        self._new = _lengths(arguments, options)
+        own = _named(module, arguments, options)
+        self._new = _lengths(own, own if self._given is None else self._given)
+        self._require_own_angles()
         first = len(self.lengths)
         examples = range(first, first + len(self._new))
         self._expected = sample_rows(self.sampler, self.wanted, examples, self._new)
@@ -198,6 +201,22 @@ class Tap:
                 )
             self._thread = me
 
+    def _require_own_angles(self) -> None:
+        """Refuse a forward in which a text's rotary angles depend on other texts."""
+        tables = self.layout.rotary_tables
+        if not self._new or not tables:
+            return
+        if len(set(self._new)) > 1:
+            raise ConfigError(
+                "rotary angles of this model depend on the longest sequence of a batch; run "
+                "sequences of different length one at a time"
+            )
+        if not tables.are_fresh():
+            raise ConfigError(
+                "rotary angles of this model depend on the longest earlier sequence (rope_type "
+                "dynamic); call t.layout.rotary_tables.reset() before each forward"
+            )
+
     def _forget(self) -> None:
         """Drop what a forward that failed has left."""
         self._new = []
@@ -207,6 +226,7 @@ class Tap:
         """Called after every forward, also one that failed."""
         if self._thread == threading.get_ident():
             self._thread = None
+            self._given = None
 
     def _after(self, module: nn.Module, arguments: object, output: object) -> None:
         if not self._new or self._thread != threading.get_ident():
@@ -238,21 +258,33 @@ def _joined(parts: Sequence[Ints]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _lengths(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> list[int]:
-    """Tokens of each sequence of a forward; none when it continues from a cache."""
-    past = options.get("past_key_values")
+def _named(
+    module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a forward by name."""
+    names = inspect.signature(module.forward).parameters
+    return {**dict(zip(names, arguments, strict=False)), **options}
+
+
+def _lengths(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[int]:
+    """Tokens of each sequence of a decoder's forward; none when it continues from a cache.
+
+    `own` are the decoder's arguments, `given` those of the whole model, which makes masks and
+    positions for its decoder itself.
+    """
+    past = own.get("past_key_values")
     if past is not None and past.get_seq_length() > 0:
         return []
-    given = (*arguments[:1], options.get("input_ids"), options.get("inputs_embeds"))
-    batch, length = next(value for value in given if torch.is_tensor(value)).shape[:2]
-    mask, places = options.get("attention_mask"), options.get("position_ids")
+    inputs = (own.get("input_ids"), own.get("inputs_embeds"))
+    batch, length = next(value for value in inputs if torch.is_tensor(value)).shape[:2]
+    mask, places = given.get("attention_mask"), given.get("position_ids")
     lengths = [length] * batch
     if isinstance(mask, Tensor) and mask.dim() == 2:
         lengths = _unpadded(mask)
     if isinstance(places, Tensor) and places.dim() == 2:
         straight = torch.arange(length, device=places.device)  # (s,)
-        own = zip(places.expand(batch, -1), lengths, strict=True)
-        if not all(torch.equal(place[:n], straight[:n]) for place, n in own):
+        rows = zip(places.expand(batch, -1), lengths, strict=True)
+        if not all(torch.equal(row[:n], straight[:n]) for row, n in rows):
             raise ConfigError("position_ids: a tap counts positions from 0; leave position_ids out")
     return lengths
 

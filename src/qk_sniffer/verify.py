@@ -9,6 +9,7 @@ rotary embedding are all what a dump says they are.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ Flags = npt.NDArray[np.bool_]
 
 TOLERANCES = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
 """How far the model's own rounding may move a weight, per precision, where scores are small."""
+
+_HIDDEN = -1e4  # a mask adds this or less to the score of a key that is not seen
 
 _ROUNDING = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """How far, relative to a score, rounding may move it: half of that reaches a weight at most."""
@@ -110,18 +113,25 @@ class Heard:
     weights: Tensor  # (heads, n, n)
     sinks: Tensor | None  # (heads,) a score per head that takes its share and gives nothing
     bias: Tensor | None  # (heads or 1, n, n), added to the scores
+    mask: Tensor | None  # (heads or 1, n, n), added as well; keys that are not seen are below -1e4
 
 
 class OwnWeights:
-    """Hears what the attention functions of some layers return, at their first call."""
+    """Hears what the attention functions of some layers return in one forward."""
 
     def __init__(self, layers: Iterable[LayerFacts]) -> None:
-        self._wanted = {facts.module: facts.layer for facts in layers}
-        self._heard: dict[nn.Module, Heard] = {}
+        self._wanted = {(facts.module, facts.call): facts.layer for facts in layers}
+        self._modules = {facts.module for facts in layers}
+        self._calls: Counter[nn.Module] = Counter()
+        self._heard: dict[int, Heard] = {}
 
     def hear(self, call: AttentionCall) -> None:
         """Ask the function itself, with the very arguments of the call."""
-        if call.module not in self._wanted or call.module in self._heard:
+        if call.module not in self._modules or not call.is_self_attention:
+            return
+        layer = self._wanted.get((call.module, self._calls[call.module]))
+        self._calls[call.module] += 1
+        if layer is None:
             return
         result = call.function(
             call.module, call.query, call.key, call.value, *call.others, **call.options
@@ -129,32 +139,46 @@ class OwnWeights:
         weights = result[1] if isinstance(result, tuple) and len(result) > 1 else None
         if not isinstance(weights, Tensor):
             raise ConfigError(
-                f"layer {self._wanted[call.module]}: its attention function returns no weights to "
-                "compare with; load the model with eager attention"
+                f"layer {layer}: its attention function returns no weights to compare with; load "
+                "the model with eager attention"
             )
-        bias = call.options.get("position_bias")  # (1, heads or 1, n, n)
         sinks = call.options.get("s_aux")  # (heads,)
-        self._heard[call.module] = Heard(
+        if isinstance(sinks, Tensor) and _sums_to_one(weights):  # they scale the output instead
+            sinks = None
+        mask = call.others[0] if call.others else call.options.get("attention_mask")
+        self._heard[layer] = Heard(
             weights=weights[0].detach().cpu(),
             sinks=sinks.detach().cpu() if isinstance(sinks, Tensor) else None,
-            bias=bias[0].detach().cpu() if isinstance(bias, Tensor) else None,
+            bias=_first(call.options.get("position_bias")),
+            mask=_first(mask),
         )
 
     def of(self, facts: LayerFacts) -> Heard:
         """What was heard of a layer; the tap refuses forwards in which it said nothing."""
-        return self._heard[facts.module]
+        return self._heard[facts.layer]
+
+
+def _first(tensor: object) -> Tensor | None:
+    """Of a tensor (1, heads or 1, n, n) what belongs to the one text."""
+    return tensor[0].detach().cpu() if isinstance(tensor, Tensor) and tensor.dim() == 4 else None
+
+
+def _sums_to_one(weights: Tensor) -> bool:
+    return bool((weights.float().sum(dim=-1) - 1).abs().max() < 1e-2)
 
 
 def _check(
     tapped: Tap, facts: LayerFacts, heard: Heard, dtype: str, tolerance: float | None
 ) -> LayerCheck:
     """Compare one layer, a head at a time, so that memory holds one head's weights in float64."""
-    seen = visible(facts, heard.weights.shape[-1])  # (n, n)
+    whole = visible(facts, heard.weights.shape[-1])  # (n, n)
     differences, largest = [], 0.0
     for head in range(facts.q_heads):
         q = tapped.queries(facts.layer, head).vectors  # (n, d)
         k = tapped.keys(facts.layer, head // facts.group).vectors  # (n, d)
-        bias = None if heard.bias is None else _array(heard.bias[head % len(heard.bias)])  # (n, n)
+        seen, bias = whole, _of_head(heard.bias, head)  # (n, n) each
+        if facts.selective:  # what the layer chose is in its mask
+            seen, bias = _chosen(heard, head, whole)
         sink = -math.inf if heard.sinks is None else float(heard.sinks[head])
         with np.errstate(invalid="ignore"):  # a model that overflows shows as NaN in the table
             scores = attention_scores(q, k, seen, scale_of(facts), facts.softcap, bias)  # (n, n)
@@ -164,6 +188,19 @@ def _check(
     worst = int(np.argmax(differences))  # the first NaN, where there is one
     limit = allowed(dtype, largest) if tolerance is None else tolerance
     return LayerCheck(facts, differences[worst], worst, limit)
+
+
+def _of_head(tensor: Tensor | None, head: int) -> Floats | None:
+    return None if tensor is None else _array(tensor[head % len(tensor)])
+
+
+def _chosen(heard: Heard, head: int, seen: Flags) -> tuple[Flags, Floats | None]:
+    """Keys that the mask of a selective layer lets through, and what it adds to their scores."""
+    mask = _of_head(heard.mask, head)  # (n, n)
+    if mask is None:
+        return seen, None
+    chosen = seen & (mask > _HIDDEN)
+    return chosen, np.where(chosen, mask, 0.0)
 
 
 def allowed(dtype: str, largest_score: float) -> float:

@@ -155,7 +155,7 @@ def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
     import torch
 
     from qk_sniffer.batches import require_known_tokens
-    from qk_sniffer.model_layout import decoder_of
+    from qk_sniffer.model_layout import decoder_of, vocabulary_of
     from qk_sniffer.models import load_model, load_tokenizer
     from qk_sniffer.texts import tokenize
     from qk_sniffer.verify import verify_model
@@ -171,8 +171,7 @@ def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
     loaded = load_model(model, "cuda:0" if torch.cuda.is_available() else "cpu")
     if settings.max_length is None:
         tokens = tokens[: loaded.context]
-    vocabulary: Any = decoder_of(loaded.model).get_input_embeddings()  # type: ignore[operator]
-    require_known_tokens(tokens, int(vocabulary.weight.shape[0]))
+    require_known_tokens(tokens, vocabulary_of(decoder_of(loaded.model)))
     return verify_model(loaded.model, tokens, layers=settings.layers, tolerance=settings.tolerance)
 
 

@@ -13,7 +13,8 @@ import torch
 from transformers.modeling_utils import AttentionInterface
 
 import qk_sniffer
-from qk_sniffer.model_layout import LayerFacts, decoder_of, probe
+from qk_sniffer.model_layout import LayerFacts, decoder_of
+from qk_sniffer.probing import probe
 from tiny_models import ARCHITECTURES, PLAIN_PROJECTIONS, VOCABULARY, Architecture
 
 LENGTH = 24
@@ -81,7 +82,7 @@ def test_layout(architecture: Architecture) -> None:
     assert {facts.width for facts in found} == {architecture.width}
     assert tuple(facts.window for facts in found) == architecture.windows
     assert tuple(facts.rope for facts in found) == architecture.rope
-    assert {facts.calls for facts in found} == {1}
+    assert {facts.call for facts in found} == {0}
     assert layout.num_layers == 4
     assert layout.silent_layers == [layer for layer in range(4) if layer not in architecture.layers]
     assert all(facts.pre_rope_known for facts in found)

@@ -208,8 +208,8 @@ def test_what_a_capture_would_refuse_is_refused(
     assert str(caught.value) == message
 
 
-def test_attention_that_looks_ahead_is_refused(texts: Path, tmp_path: Path) -> None:
+def test_attention_that_is_not_causal_is_refused(texts: Path, tmp_path: Path) -> None:
     other_model("bert", LOOKING_AHEAD["bert"]).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="its attention looks ahead"):
+    with pytest.raises(ConfigError, match="attention is not causal"):
         estimate(config_for(tmp_path, texts))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from qk_dump.errors import ConfigError
 from qk_dump.layout import HeadId
 from qk_sniffer.heads import as_ranges, choose_heads, require_pre_rope
-from qk_sniffer.model_layout import ModelLayout, probe
+from qk_sniffer.model_layout import ModelLayout
+from qk_sniffer.probing import probe
 from tiny_models import ARCHITECTURES
 
 

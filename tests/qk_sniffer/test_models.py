@@ -22,8 +22,9 @@ from safetensors.torch import load_file, save_file
 import qk_sniffer
 from qk_dump.errors import ConfigError
 from qk_sniffer.config import ModelSettings, TokenizerSettings
-from qk_sniffer.model_layout import LayerFacts, decoder_of, probe, run_backbone
+from qk_sniffer.model_layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.models import empty_model, load_model, load_model_config, load_tokenizer, merged
+from qk_sniffer.probing import probe
 from tiny_models import ARCHITECTURES, VOCABULARY, Architecture, needs
 from tiny_texts import save_gguf, save_tiny_model, tiny_tokenizer, vision_language_model
 

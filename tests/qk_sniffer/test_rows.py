@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from qk_dump.layout import Kind
 from qk_sniffer.attention import hearing_attention
 from qk_sniffer.heads import WantedLayer, choose_heads
-from qk_sniffer.model_layout import decoder_of, probe, run_backbone
+from qk_sniffer.model_layout import decoder_of, run_backbone
+from qk_sniffer.probing import probe
 from qk_sniffer.rows import KINDS, KindRows, RowTap, TakenRows, sample_rows
 from qk_sniffer.samplers import PositionSampler
 from tiny_models import ARCHITECTURES, LAYERS, VOCABULARY, needs
@@ -308,7 +310,7 @@ def test_the_first_of_two_calls_of_a_layer_is_taken() -> None:
     model = AutoModelForCausalLM.from_config(config).eval()
     needs(model._supports_attention_backend, "let diffllama's attention go through the registry")
     layout = probe(model)
-    assert [facts.calls for facts in layout.layers] == [2] * LAYERS
+    assert [facts.call for facts in layout.layers] == [0] * LAYERS
     wanted = choose_heads(layout)
     rows = rows_of(wanted, [24], EVERYTHING)
     after, seen = taken_from(model, wanted, rows, tokens(1)), hooked(model, tokens(1))
@@ -390,3 +392,36 @@ def test_turned_vectors_are_never_taken_for_straight_ones(model_type: str) -> No
         run_backbone(decoder_of(model), tokens(1))
         taken = tap.take()
     assert not any(key in taken for key in rows)
+
+
+class _Copies(TorchFunctionMode):
+    """Remembers of every copy whether it waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[bool] = []
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
+        if function is Tensor.copy_:
+            self.waiting.append(not (options or {}).get("non_blocking", False))
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("max_rows", [7, 65_536])
+@pytest.mark.parametrize("model_type", ["llama", "stablelm"])
+def test_copies_wait_on_devices_other_than_cuda(model_type: str, max_rows: int) -> None:
+    """The CPU stands for MPS and XPU, which no test machine has: only CUDA has our events."""
+    model = ARCHITECTURES[model_type].model()
+    wanted = choose_heads(probe(model))
+    for pre_rope in (False, True):
+        with (
+            _Copies() as copies,
+            RowTap(decoder_of(model), wanted, pre_rope=pre_rope, max_rows=max_rows) as tap,
+        ):
+            tap.expect(rows_of(wanted, [24, 24], EVERYTHING))
+            run_backbone(decoder_of(model), tokens())
+            tap.take()
+        assert len(copies.waiting) >= 8
+        assert all(copies.waiting)

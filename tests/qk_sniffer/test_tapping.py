@@ -457,3 +457,17 @@ def test_threads_may_take_turns_under_a_tap() -> None:
         thread.start()
         thread.join()
     assert tapped.lengths == [5, 6, 7]
+
+
+def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None:
+    model = vision_language_model("paligemma")
+    with torch.inference_mode(), qk_sniffer.tap(model) as tapped:
+        model(input_ids=tokens(2, 12))
+        ids, mask = padded([12, 8])
+        model(ids, None, mask)  # by position, as any of a forward's arguments may be given
+        with pytest.raises(ConfigError, match="position_ids"):
+            model(input_ids=tokens(1, 12), position_ids=torch.arange(12)[None] + 1)
+        with pytest.raises(ConfigError, match="position_ids"):  # the decoder itself
+            decoder_of(model)(input_ids=tokens(1, 12), position_ids=torch.arange(12)[None] + 1)
+    assert tapped.lengths == [12, 12, 12, 8]
+    assert tapped.queries(0, 0).position.tolist() == [*range(12)] * 3 + [*range(8)]

@@ -19,7 +19,8 @@ import qk_sniffer
 from qk_dump.errors import ConfigError, ToolkitError
 from qk_sniffer import verify
 from qk_sniffer.attention import AttentionCall, hearing_calls
-from qk_sniffer.model_layout import LayerFacts, decoder_of, probe
+from qk_sniffer.model_layout import LayerFacts, decoder_of
+from qk_sniffer.probing import probe
 from qk_sniffer.tapping import Tap, TappedRows
 from qk_sniffer.verify import OwnWeights, allowed, attention_scores, softmax, verify_model, visible
 from tiny_models import ARCHITECTURES, VOCABULARY, Architecture

@@ -1,0 +1,159 @@
+"""How far back a layer sees: read off what its attention call's own mask lets through.
+
+A window of thousands of tokens hides nothing from a few tokens. So windows, chunks and top-k limits
+are made small for one forward; what is then hidden tells which limit a layer obeys.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+LayerType = Literal["full_attention", "sliding_attention", "chunked_attention"]
+
+_LIMIT = re.compile(
+    r"sliding_window|window_size|attention_window|attention_chunk|"
+    r"index_\w*(topk|block)|topk_blocks|keep_window"
+)
+_NO_LIMIT = re.compile(r"pattern|layers")
+_STEP = 3  # small limits are 3, 6, …: a mask may count the query itself or not
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which earlier keys a layer's queries see."""
+
+    type: LayerType
+    window: int | None  # tokens of the window or chunk; None for full attention
+    selective: bool = False  # some keys are hidden in a way that no distance explains
+
+
+FULL = Reach("full_attention", None)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Numbers by which a model may limit what a query sees, and a small one for each."""
+
+    small: Mapping[int, int]  # real number → the small one that stands for it
+
+    @property
+    def length(self) -> int:
+        """Tokens enough for every small limit, and a number of blocks of them, to hide some."""
+        small = sorted(self.small.values())
+        return math.prod(small[-2:]) + _STEP
+
+    def real(self, seen: int) -> int:
+        """The real limit behind one that was seen; masks that count one more or less included."""
+        for real, small in self.small.items():
+            if abs(seen - small) <= 1:
+                return real + seen - small
+        return seen
+
+
+def limits_of(decoder: nn.Module) -> Limits:
+    """The limits that a decoder's configs and modules name."""
+    real = sorted({value for _, _, value in _named_limits(decoder)})
+    return Limits({value: _STEP * place for place, value in enumerate(real, 1)})
+
+
+@contextmanager
+def shrunken(decoder: nn.Module, limits: Limits) -> Iterator[None]:
+    """Let the decoder obey the small limits for the block."""
+    found = list(_named_limits(decoder))
+    try:
+        for owner, name, value in found:
+            owner[name] = limits.small[value]
+        yield
+    finally:
+        for owner, name, value in found:
+            owner[name] = value
+
+
+def reach_of(visible: Tensor, limits: Limits) -> Reach | None:
+    """The reach that (heads, s, s) visible keys show; None when a query sees a later key."""
+    seen = visible.cpu()
+    length = seen.shape[-1]
+    query, key = torch.arange(length)[:, None], torch.arange(length)[None]  # (s, 1), (1, s)
+    causal = key <= query  # (s, s)
+    if (seen & ~causal).any():
+        return None
+    counts = seen[0].sum(dim=1)  # (s,) keys that each query sees
+    window = int(counts.max())
+    chunk = int((counts[1:] <= counts[:-1]).int().argmax()) + 1  # the first query that sees no more
+    patterns = (
+        (FULL, causal),
+        (Reach("sliding_attention", limits.real(window)), causal & (query - key < window)),
+        (Reach("chunked_attention", limits.real(chunk)), causal & (query // chunk == key // chunk)),
+    )
+    for reach, pattern in patterns:
+        if (seen == pattern).all():
+            return reach
+    return Reach("full_attention", None, selective=True)
+
+
+def declared_type(layer: int, config: Any) -> str | None:
+    """What a decoder's config calls the attention of a layer."""
+    types = getattr(config, "layer_types", None) or ()
+    return str(types[layer]) if layer < len(types) else None
+
+
+def declared_reach(layer: int, options: Mapping[str, Any], config: Any) -> Reach:
+    """The reach by the call's options and the config, for models without weights."""
+    declared = declared_type(layer, config)
+    if declared == "chunked_attention" and getattr(config, "attention_chunk_size", None):
+        return Reach("chunked_attention", int(config.attention_chunk_size))
+    window = options.get("sliding_window")
+    if not window and declared == "sliding_attention":
+        window = getattr(config, "sliding_window", None)
+    return Reach("sliding_attention", int(window)) if window else FULL
+
+
+def _named_limits(decoder: nn.Module) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """(attributes, name, value) of every limit in the configs and modules of a decoder.
+
+    A module may keep a limit of its config under a shorter name, as `block_size` is for
+    `index_block_size`.
+    """
+    configs = _configs(decoder)
+    known = [(name, value) for config in configs for name, value in _limits(config)]
+    for config in configs:
+        yield from ((config, name, value) for name, value in _limits(config))
+    for attributes in map(vars, decoder.modules()):
+        named = {name for name, _ in _limits(attributes)}
+        for name, value in attributes.items():
+            short = any(long.endswith(name) and value == real for long, real in known)
+            if name in named or (type(value) is int and short):
+                yield attributes, name, value
+
+
+def _limits(attributes: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for name, value in attributes.items():
+        positive = type(value) is int and value > 0
+        if positive and _LIMIT.search(name) and not _NO_LIMIT.search(name):
+            yield name, value
+
+
+def _configs(decoder: nn.Module) -> list[dict[str, Any]]:
+    """Attributes of every config that the modules hold, those inside of others included."""
+    found: dict[int, dict[str, Any]] = {}
+    waiting = [value for module in decoder.modules() for value in vars(module).values()]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, PreTrainedConfig) and id(value) not in found:
+            found[id(value)] = vars(value)
+            for inner in vars(value).values():
+                waiting.extend(inner.values() if isinstance(inner, Mapping) else _listed(inner))
+    return list(found.values())
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
