@@ -83,8 +83,8 @@ def opened(folder: Path, **options: Any) -> CaptureFolder:
     return open_capture(folder, PLAN, **options)
 
 
-def finish(capture: CaptureFolder, num_batches: int, **options: Any) -> None:
-    finish_capture(capture, num_batches, MANIFEST, HEADS, **options)
+def finish(capture: CaptureFolder, num_batches: int, **options: Any) -> bool:
+    return finish_capture(capture, num_batches, MANIFEST, HEADS, **options)
 
 
 def make_capture(folder: Path, num_batches: int = 7, **options: Any) -> Path:

@@ -19,6 +19,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts backg
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children are to be interrupted
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Converted GGUF files do not go to the developer's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Where a head's file would lie."""

@@ -99,8 +99,16 @@ def vision_language_model(model_type: str = "gemma3") -> Any:
     return AutoModelForImageTextToText.from_config(config).eval()
 
 
-def save_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType) -> None:
-    """A llama as GGUF holds it: rotary pairs side by side, names of its own."""
+def save_gguf(
+    model: Any,
+    path: Path,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    **flags: bool,
+) -> None:
+    """A llama as GGUF holds it: rotary pairs side by side, names of its own.
+
+    `add_bos_token` and `add_eos_token` are written into the header as they are given.
+    """
     config, weights = model.config, {name: w.numpy() for name, w in model.state_dict().items()}
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config.num_hidden_layers)
@@ -120,6 +128,8 @@ def save_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType) -> None:
     writer.add_token_types([2, 3, 3] + [1] * (VOCABULARY - 3))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    for name, flag in flags.items():
+        writer.add_bool(f"tokenizer.ggml.{name}", flag)
     names = {
         "embed_tokens": "token_embd",
         "norm": "output_norm",

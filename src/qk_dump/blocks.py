@@ -7,6 +7,7 @@ are there and a head's rows can be put in order and written as one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from qk_dump.schema import EXAMPLE, VECTOR, written_schema
 from qk_dump.writer import row_columns, vector_column
 
 _SEGMENT_FILE = "segment.json"
-_SEGMENT_VERSION = 1  # segments of another version are as if they were not there
+_SEGMENT_VERSION = 2  # segments of another version are as if they were not there
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,18 @@ class SegmentFile:
     schema: pa.Schema
     places: dict[str, list[int]]  # head's folder → its record batches
     starts: npt.NDArray[np.int64]  # (record batches + 1,)
+    digests: Sequence[str]  # of every record batch
+
+
+class DamagedSegmentError(DumpError):
+    """A segment whose rows are not those that were written."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path}: is damaged ({reason}). Remove the folder and run the same command again; its "
+            "texts are then captured again."
+        )
+        self.path = path
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,7 @@ class Segment:
     path: Path
     batches: dict[int, list[Example]]
     files: dict[str, SegmentFile]
+    num_rows: int  # of all heads
     repeated: frozenset[int] = frozenset()  # examples that an earlier segment has, too
 
     @property
@@ -108,20 +122,17 @@ class Segment:
 
     def _read(self, name: str, file: SegmentFile, number: int, schema: pa.Schema) -> pa.Table:
         """One record batch; the rest of the file is not read."""
-        path = self.path / name
+        if file.schema != schema:
+            raise ValueError(f"{self.path}: columns are {file.schema}, expected {schema}")
         try:
-            if file.schema != schema:
-                raise pa.ArrowInvalid(f"columns are {file.schema}, expected {schema}")
-            with path.open("rb") as stream:
+            with (self.path / name).open("rb") as stream:
                 stream.seek(int(file.starts[number]))
                 content = stream.read(int(file.starts[number + 1] - file.starts[number]))
-            return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(content), schema)])
-        except (OSError, EOFError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise DumpError(
-                f"{path}: cannot be read ({reason}). Remove {self.path} and run the same command "
-                "again; its batches are then captured anew."
-            ) from error
+        except OSError as error:
+            raise DamagedSegmentError(self.path, str(error)) from error
+        if _digest(content) != file.digests[number]:
+            raise DamagedSegmentError(self.path, f"rows of {name}")
+        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(content), schema)])
 
 
 def write_segment(
@@ -136,14 +147,19 @@ def write_segment(
                 for batch, examples in batches.items()
             },
             "files": _write_blocks(draft, blocks),
+            "num_rows": sum(len(block.bucket) * len(block.heads) for block in blocks),
         }
-        write_through(draft / _SEGMENT_FILE, json.dumps(content))
+        sealed = {"content": content, "sha256": _digest_of_json(content)}
+        write_through(draft / _SEGMENT_FILE, json.dumps(sealed))
 
 
 def read_segment(path: Path) -> Segment | None:
     """The segment in a folder, or None when it is damaged, which is as if it were not there."""
     try:
-        content = json.loads((path / _SEGMENT_FILE).read_text(encoding="utf-8"))
+        sealed = json.loads((path / _SEGMENT_FILE).read_text(encoding="utf-8"))
+        content = sealed["content"]
+        if sealed["sha256"] != _digest_of_json(content):
+            return None
         if content["format_version"] != _SEGMENT_VERSION:
             return None
         for name, file in content["files"].items():
@@ -156,7 +172,17 @@ def read_segment(path: Path) -> Segment | None:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Segment(path, batches, files)
+    return Segment(path, batches, files, content["num_rows"])
+
+
+def _digest(content: bytes | pa.Buffer) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _digest_of_json(content: object) -> str:
+    """The same for what was written and for what was read: JSON's keys are text."""
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _segment_file(told: Mapping[str, Any]) -> SegmentFile:
@@ -165,7 +191,7 @@ def _segment_file(told: Mapping[str, Any]) -> SegmentFile:
         raise ValueError("record batches that are not in the file")
     kind = pa.float16() if told["half"] else pa.float32()
     schema = written_schema(told["width"], kind, token_strings=told["token_str"])
-    return SegmentFile(schema, _places(tuple(told["heads"])), starts)
+    return SegmentFile(schema, _places(tuple(told["heads"])), starts, told["digests"])
 
 
 @lru_cache(maxsize=64)
@@ -203,17 +229,26 @@ def _write_batches(
     first = groups[0][0]
     half, tokens = first.vectors.dtype == np.float16, first.token_str is not None
     schema = written_schema(width, pa.float16() if half else pa.float32(), token_strings=tokens)
-    heads, starts = [], [0]
+    heads, starts, digests = [], [0], []
     for group in groups:
         columns = _joined_columns(group)
         for place, head in enumerate(group[0].heads):
             parts = [block.vectors[:, place] for block in group]
             vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)  # (n, d)
             columns[VECTOR] = vector_column(vectors)
-            file.write(pa.RecordBatch.from_pydict(columns, schema).serialize())
+            content = pa.RecordBatch.from_pydict(columns, schema).serialize()
+            file.write(content)
             starts.append(file.tell())
+            digests.append(_digest(content))
             heads.append(HeadId(group[0].layer, head, group[0].kind).folder)
-    return {"width": width, "half": half, "token_str": tokens, "heads": heads, "starts": starts}
+    return {
+        "width": width,
+        "half": half,
+        "token_str": tokens,
+        "heads": heads,
+        "starts": starts,
+        "digests": digests,
+    }
 
 
 def _joined_columns(group: Sequence[Block]) -> dict[str, pa.Array]:

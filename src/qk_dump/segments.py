@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from filelock import FileLock
 
-from qk_dump.blocks import Block, Segment, read_segment, write_segment
+from qk_dump.blocks import Block, DamagedSegmentError, Segment, read_segment, write_segment
 from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.errors import ConfigError, OutputError
 from qk_dump.examples import EXAMPLES_FILE, Example, write_examples
@@ -79,16 +79,20 @@ class CaptureFolder:
         self.plan = plan
         self.complete = lock is None
         self.rows = 0  # of all heads, added by this process
-        segments = [] if self.complete else _read_segments(folder)
+        self._rank = rank
+        self._lock = lock
+        self.look_again()
+        self._forget()
+
+    def look_again(self) -> None:
+        """Find out which batches lie in segments now."""
+        segments = [] if self.complete else _read_segments(self.folder)
         self.finished = frozenset(_batches(segments))
         self.digests = {
             example.example_id: example.text_digest
             for segment in segments
             for example in segment.examples
         }
-        self._rank = rank
-        self._lock = lock
-        self._forget()
 
     def add(self, batch: int, blocks: Sequence[Block], examples: Sequence[Example]) -> None:
         """Take over a finished batch; it is written with others, at the latest at `flush`."""
@@ -116,6 +120,11 @@ class CaptureFolder:
         except OSError as error:
             raise cannot_write(self.folder, error) from error
         self._forget()
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all heads in the segments of every process."""
+        return sum(segment.num_rows for segment in _read_segments(self.folder))
 
     def missing(self, num_batches: int) -> list[int]:
         """Batches that lie in no segment now; none when another process completed the dump."""
@@ -169,15 +178,15 @@ def finish_capture(
     heads: Sequence[ExpectedHead],
     *,
     on_head: Callable[[int, int], None] | None = None,
-) -> None:
-    """Make the dump out of the segments, once all batches are there.
+) -> bool:
+    """Make the dump out of the segments, once all batches are there; False when one is damaged.
 
-    When several processes come here, one does the work and the others wait for it. `manifest` is
-    completed by the plan and the number of examples; `on_head` hears how many heads are written,
-    and of how many.
+    A damaged segment is removed: its batches are to be captured again. When several processes come
+    here, one does the work and the others wait for it. `manifest` is completed by the plan and the
+    number of examples; `on_head` hears how many heads are written, and of how many.
     """
     if capture.complete:
-        return
+        return True
     capture.flush()
     try:
         with _turn(capture.folder) as place:
@@ -186,9 +195,16 @@ def finish_capture(
                 _require_batches(capture.folder, segments, num_batches)
                 _make_dump(capture, segments, manifest, heads, on_head)
             (place / _PLAN).unlink(missing_ok=True)
+    except DamagedSegmentError as error:
+        shutil.rmtree(error.path, ignore_errors=True)
+        if error.path.exists():
+            raise
+        capture.look_again()
+        return False
     except OSError as error:
         raise cannot_write(capture.folder, error) from error
     capture.complete = True
+    return True
 
 
 @contextmanager

@@ -36,6 +36,8 @@ from qk_sniffer.storing import blocks_of
 from qk_sniffer.summary import print_summary
 from qk_sniffer.texts import Text, batches
 
+_TRIES = 3  # at rows that are damaged between writing and reading
+
 
 def run_capture(config: CaptureConfig) -> int:
     """Make the dump a config describes, or complete it; the exit code is returned."""
@@ -45,7 +47,7 @@ def run_capture(config: CaptureConfig) -> int:
         require_target(config.output.hf_repo_id, config.hf_branch)
     with CaptureProgress(quiet=ranks.rank > 0) as progress, memory_told():
         require_folder(folder)
-        setup = prepare(config, ranks)
+        setup = prepare(config, ranks, progress.note)
         _announce(setup, progress)
         with _opened(folder, setup, ranks) as capture:
             was_complete = capture.complete
@@ -53,21 +55,48 @@ def run_capture(config: CaptureConfig) -> int:
                 _check_number(setup.texts.total, folder)
                 progress.note(f"{folder}: is complete already; nothing to do")
             else:
-                num_batches = run_batches(setup, capture, ranks, progress)
-                missing = capture.missing(num_batches)
+                missing = _run_all(setup, capture, ranks, progress)
                 if missing:
                     progress.note(
-                        "this process's share is done; those of others are not (batches left: "
-                        f"{len(missing)}). The last process completes the dump; if one died, run "
-                        "the same command again."
+                        f"this rank is done; {missing:,} batches remain on other ranks. The last "
+                        "rank to finish completes the dump; if one has died, run the same command "
+                        "again."
                     )
                     return 0
-                _finish(setup, capture, num_batches, progress)
     if not was_complete:
         print_summary(folder)
     if ranks.rank == 0 or not was_complete:  # of several that find it complete, one is enough
         publish_where_asked(config, folder)
     return 0
+
+
+def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, progress: CaptureProgress) -> int:
+    """Run this rank's batches and complete the dump; how many batches other ranks still have."""
+    for _ in range(_TRIES):
+        num_batches = run_batches(setup, capture, ranks, progress)
+        missing = capture.missing(num_batches)
+        if missing:
+            return len(missing)
+        _require_rows(setup, capture)
+        if _finish(setup, capture, num_batches, progress):
+            return 0
+        progress.note("rows were damaged on disk; their texts are run again")
+    raise ToolkitError(
+        f"{capture.folder}: rows were damaged on disk {_TRIES} times. Use another disk, or run the "
+        "same command again."
+    )
+
+
+def _require_rows(setup: Setup, capture: CaptureFolder) -> None:
+    """Refuse a dump without a single row."""
+    if capture.total_rows:
+        return
+    sampler = setup.config.capture.sampler
+    raise ConfigError(
+        f"capture.sampler: no position of any text was kept (type {sampler.type}, base_rate "
+        f"{sampler.base_rate:g}, min_bucket_size {setup.sampler.min_bucket_size}). Raise "
+        "capture.sampler.base_rate, or give longer texts, and add --overwrite."
+    )
 
 
 def publish_where_asked(config: CaptureConfig, folder: Path) -> None:
@@ -114,7 +143,8 @@ def _announce(setup: Setup, progress: CaptureProgress) -> None:
     context = f"{setup.max_length:,} tokens" if setup.max_length else "whole texts"
     progress.note(
         f"{setup.config.model.name} ({setup.loaded.dtype}, {setup.loaded.attention}): "
-        f"{q} query and {k} key heads of layers {as_ranges(layers)}; {context}"
+        f"{q} query and {k} key heads of layers {as_ranges(layers)}; {context}; "
+        f"{setup.special_tokens}"
     )
     for note in _notes(setup):
         progress.note(note)
@@ -135,6 +165,12 @@ def _notes(setup: Setup) -> Iterator[str]:
         yield (
             f"layers {as_ranges(selective)} choose by content which keys a query sees; dump.json "
             "records them as selective"
+        )
+    slower = setup.loaded.slower_than_float32()
+    if slower > 3:
+        yield (
+            f"{setup.loaded.dtype} is about {slower:.0f} times slower than float32 on this CPU; "
+            "--model.dtype float32 is faster"
         )
     if setup.batch_size < setup.config.inference.batch_size:
         yield (
@@ -277,7 +313,7 @@ def _store(
 
 def _finish(
     setup: Setup, capture: CaptureFolder, num_batches: int, progress: CaptureProgress
-) -> None:
+) -> bool:
     config = setup.config
     manifest = capture_manifest(
         model=config.model.name,
@@ -294,7 +330,8 @@ def _finish(
         for layer in setup.wanted
         for head in layer.head_ids()
     ]
-    finish_capture(
+    complete = finish_capture(
         capture, num_batches, manifest=manifest, heads=heads, on_head=progress.head_written
     )
     progress.stop()
+    return complete

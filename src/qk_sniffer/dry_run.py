@@ -13,7 +13,7 @@ from qk_dump.errors import ConfigError
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.heads import WantedLayer, as_ranges
 from qk_sniffer.model_layout import ModelLayout, text_config
-from qk_sniffer.models import context_of, empty_model, load_model, load_tokenizer
+from qk_sniffer.models import context_of, empty_model, hollow_model, load_tokenizer
 from qk_sniffer.probing import probe
 from qk_sniffer.setup import sampler_of, wanted_heads
 from qk_sniffer.texts import open_texts, tokenize
@@ -57,16 +57,16 @@ def run_dry(config: CaptureConfig) -> int:
 
 
 def estimate(config: CaptureConfig) -> Estimate:
-    """Look at the model's shape (without its weights, where that works) and at the first texts."""
+    """Look at the model's shape, without its weights, and at the first texts."""
     texts = open_texts(config.dataset)
-    tokenizer = load_tokenizer(config.tokenizer, config.model)
+    tokenizer = load_tokenizer(config.tokenizer, config.model, convert_now=False)
     try:
         model = empty_model(config.model)
         layout = probe(model)
     except ConfigError:
         raise
     except Exception:  # a model whose code looks at values, of which there are none
-        model = load_model(config.model, "cpu").model
+        model = hollow_model(config.model)
         layout = probe(model)
     max_length = config.tokenizer.max_length or context_of(text_config(model))
     sampler = sampler_of(config.capture)

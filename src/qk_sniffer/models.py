@@ -6,9 +6,10 @@ positions of long texts by a wrong angle.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
+import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ from qk_dump.errors import ConfigError
 from qk_dump.files import user_path
 from qk_dump.settings import nearest
 from qk_sniffer.config import ModelSettings, TokenizerSettings
+from qk_sniffer.gguf_files import add_special_tokens_of, converted_model, gguf_path
+from qk_sniffer.model_files import Note, files_hash, require_same
 from qk_sniffer.model_layout import decoder_config, text_config
 
-_MODEL_FILES = {".bin", ".gguf", ".json", ".model", ".safetensors"}
+_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class LoadedModel:
 
     model: Any
     commit: str | None  # of the Hub's repository, when it came from there
-    files: str | None = None  # a short hash of a local folder's files, when it did not
+    files: str | None = None  # a hash of a local model's files, when it did not
 
     @property
     def text_config(self) -> Any:
@@ -52,10 +55,30 @@ class LoadedModel:
         """The attention implementation in use."""
         return str(self.text_config._attn_implementation)
 
+    def slower_than_float32(self) -> float:
+        """How many times longer than in float32 a product takes here; 1 on other devices."""
+        dtype = self.model.dtype
+        if self.model.device.type != "cpu" or dtype == torch.float32:
+            return 1.0
+        return _product_seconds(dtype) / _product_seconds(torch.float32)
+
     @property
     def context(self) -> int | None:
         """Positions the model's config declares."""
         return context_of(self.text_config)
+
+
+def _product_seconds(dtype: torch.dtype) -> float:
+    """The shortest of a few times of a small matrix product on the CPU."""
+    left, right = torch.ones(64, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+    seconds = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch tells that it falls back to a slower path
+        for _ in range(5):
+            began = time.perf_counter()
+            left @ right
+            seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 def context_of(config: Any) -> int | None:
@@ -117,9 +140,15 @@ def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
             )
 
 
-def load_model(settings: ModelSettings, device: str) -> LoadedModel:
-    """The backbone with its weights, on `device` or spread as `device_map` says."""
+def load_model(settings: ModelSettings, device: str, note: Note = lambda text: None) -> LoadedModel:
+    """The backbone with its weights, on `device` or spread as `device_map` says.
+
+    A GGUF file is converted first. `note` is told of what takes long.
+    """
     _require_device(settings.device_map)
+    asked, settings = settings, _converted(settings, note)
+    folder = user_path(settings.name)
+    files = files_hash(folder, settings.gguf_file, note)
     config = load_model_config(settings)
     options = {
         "config": config,
@@ -130,20 +159,32 @@ def load_model(settings: ModelSettings, device: str) -> LoadedModel:
         **_attention(settings, config),
         **_common(settings),
     }
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity(logging.ERROR)  # its report of an unused head is no news
-    try:
-        with _loading(settings):
-            model, told = _weighted(transformers.AutoModel, settings.name, options)
-            if told["missing_keys"]:  # a checkpoint laid out for the class with a head only
-                model, told = _weighted(transformers.AutoModelForCausalLM, settings.name, options)
-    finally:
-        transformers.logging.set_verbosity(before)
-    _refuse_random_weights(settings.name, told)
-    return LoadedModel(model.eval(), _commit(settings), _files_hash(user_path(settings.name)))
+    with quiet_transformers(), _loading(settings):
+        model, told = _weighted(transformers.AutoModel, settings.name, options)
+        if told["missing_keys"]:  # a checkpoint laid out for the class with a head only
+            model, told = _weighted(transformers.AutoModelForCausalLM, settings.name, options)
+    _refuse_random_weights(asked.name, told)
+    require_same(folder, settings.gguf_file, files)
+    return LoadedModel(model.eval(), _commit(asked), files)
 
 
-_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
+def _converted(settings: ModelSettings, note: Note, convert_now: bool = True) -> ModelSettings:
+    """The settings, with a converted checkpoint in the place of a GGUF file."""
+    _refuse_bare_gguf(settings)
+    with _told_as("model.name", settings.name), quiet_transformers():
+        return converted_model(settings, note, convert_now=convert_now)
+
+
+def _refuse_bare_gguf(settings: ModelSettings) -> None:
+    """A folder of nothing but GGUF files: transformers would ask for other files."""
+    folder = user_path(settings.name)
+    if settings.gguf_file is not None or not folder.is_dir() or (folder / "config.json").exists():
+        return
+    found = sorted(path.name for path in folder.glob("*.gguf"))
+    if found:
+        raise ConfigError(
+            f"model.name: {settings.name}: holds GGUF files only; add --model.gguf_file {found[0]}"
+        )
 
 
 def _require_device(device_map: str | None) -> None:
@@ -173,20 +214,6 @@ def _loading(settings: ModelSettings) -> Iterator[None]:
         raise ConfigError(f"model.attn_implementation: {asked}: {message}") from error
 
 
-def _files_hash(folder: Path) -> str | None:
-    """A hash of a model's files, their ends and sizes: other weights have another one."""
-    if not folder.is_dir():
-        return None
-    seen = hashlib.blake2b(digest_size=8)
-    for path in sorted(folder.iterdir()):
-        if path.suffix in _MODEL_FILES:
-            with path.open("rb") as file:
-                seen.update(f"{path.name} {path.stat().st_size}".encode() + file.read(1 << 16))
-                file.seek(max(0, path.stat().st_size - (1 << 20)))
-                seen.update(file.read())
-    return seen.hexdigest()
-
-
 def _attention(settings: ModelSettings, config: Any) -> dict[str, Any]:
     """The attention asked for; else eager where scores are capped, as sdpa leaves the cap out.
 
@@ -196,6 +223,17 @@ def _attention(settings: ModelSettings, config: Any) -> dict[str, Any]:
     if asked is None and getattr(decoder_config(config), "attn_logit_softcapping", None):
         asked = "eager"
     return {} if asked is None else {"attn_implementation": asked}
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Errors of transformers only: its report of an unused head helps nobody here."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
 
 
 def _commit(settings: ModelSettings) -> str | None:
@@ -217,6 +255,7 @@ def _weighted(kind: Any, name: str, options: Mapping[str, Any]) -> tuple[Any, Ma
 
 def empty_model(settings: ModelSettings) -> nn.Module:
     """The same model without memory for its weights, for a look at its shape."""
+    settings = _converted(settings, lambda text: None, convert_now=False)
     config = load_model_config(settings)
     options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
     auto: Any = transformers.AutoModel
@@ -225,9 +264,34 @@ def empty_model(settings: ModelSettings) -> nn.Module:
     return model.eval()
 
 
-def load_tokenizer(settings: TokenizerSettings, model: ModelSettings) -> Any:
-    """The tokenizer asked for, or the model's own."""
+def hollow_model(settings: ModelSettings) -> nn.Module:
+    """The same model with zeros for weights, which take no memory, for models that need values."""
+    from accelerate import init_empty_weights
+
+    settings = _converted(settings, lambda text: None, convert_now=False)
+    config = load_model_config(settings)
+    options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
+    auto: Any = transformers.AutoModel
+    with _loading(settings), init_empty_weights(include_buffers=False):
+        model: nn.Module = auto.from_config(config, dtype=torch.float32, **options)
+    for module in model.modules():
+        for name, weight in list(module._parameters.items()):
+            if weight is not None and weight.is_meta:
+                zeros = torch.zeros((), dtype=weight.dtype).expand(weight.shape)
+                module._parameters[name] = nn.Parameter(zeros, requires_grad=False)
+    return model.eval()
+
+
+def load_tokenizer(
+    settings: TokenizerSettings,
+    model: ModelSettings,
+    note: Note = lambda text: None,
+    *,
+    convert_now: bool = True,
+) -> Any:
+    """The tokenizer asked for, or the model's own; a GGUF file's is converted with its weights."""
     if settings.name is None:
+        model = _converted(model, note, convert_now)
         name, options = model.name, _common(model)
         if settings.revision is not None:
             options["revision"] = settings.revision
@@ -241,6 +305,8 @@ def load_tokenizer(settings: TokenizerSettings, model: ModelSettings) -> Any:
             _place(name, setting),
             **{key: value for key, value in options.items() if value is not None},
         )
+        if settings.name is None and model.gguf_file is not None:
+            add_special_tokens_of(gguf_path(model), tokenizer)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made without any file
         raise ConfigError(
             f"tokenizer.name: {name}: holds no vocabulary; give the model its tokenizer belongs to"

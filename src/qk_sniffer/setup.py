@@ -10,12 +10,13 @@ import torch
 
 from qk_sniffer.config import CaptureConfig, CaptureSettings
 from qk_sniffer.heads import WantedLayer, choose_heads, require_pre_rope
+from qk_sniffer.model_files import Note
 from qk_sniffer.model_layout import ModelLayout, decoder_of, vocabulary_of
 from qk_sniffer.models import LoadedModel, load_model, load_tokenizer
 from qk_sniffer.probing import probe
 from qk_sniffer.ranks import Ranks
 from qk_sniffer.samplers import PositionSampler
-from qk_sniffer.texts import Texts, open_texts
+from qk_sniffer.texts import Texts, open_texts, tokenize
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,15 @@ class Setup:
         """Texts run together: one, where a text's rotary angles would depend on its neighbours."""
         return 1 if self.layout.rotary_tables else self.config.inference.batch_size
 
+    @cached_property
+    def special_tokens(self) -> str:
+        """Which of BOS and EOS every text gets, for people."""
+        ids = tokenize(self.tokenizer, "a", None, self.config.tokenizer.add_special_tokens)
+        begins = ids[:1] == [self.tokenizer.bos_token_id]
+        ends = ids[-1:] == [self.tokenizer.eos_token_id]
+        added = [name for name, flag in (("BOS", begins), ("EOS", ends)) if flag]
+        return f"special tokens added: {' and '.join(added) or 'none'}"
+
     @property
     def padding(self) -> int:
         """A token to fill up shorter texts with; no text sees it."""
@@ -53,12 +63,15 @@ class Setup:
         return next((int(token) for token in known if token is not None), 0)
 
 
-def prepare(config: CaptureConfig, ranks: Ranks) -> Setup:
-    """Load texts, tokenizer and model, cheap things first, and choose the heads."""
+def prepare(config: CaptureConfig, ranks: Ranks, note: Note = lambda text: None) -> Setup:
+    """Load texts, tokenizer and model, cheap things first, and choose the heads.
+
+    `note` is told of what takes long.
+    """
     texts = open_texts(config.dataset)
-    tokenizer = load_tokenizer(config.tokenizer, config.model)
+    tokenizer = load_tokenizer(config.tokenizer, config.model, note)
     device = f"cuda:{ranks.local}" if torch.cuda.is_available() else "cpu"
-    loaded = load_model(config.model, device)
+    loaded = load_model(config.model, device, note)
     layout = probe(loaded.model)
     return Setup(
         config=config,

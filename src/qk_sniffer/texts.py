@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -90,6 +91,7 @@ def open_texts(settings: DatasetSettings) -> Texts:
 
     place = user_path(settings.path)
     names = None
+    datasets.logging.set_verbosity(logging.CRITICAL)  # every error is told in one line here
     try:
         if place.exists():
             _refuse_hub_settings(settings)

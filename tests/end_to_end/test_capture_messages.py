@@ -55,6 +55,8 @@ TEXTS = (
 )
 MODEL = (
     "is a file; give its folder",
+    "holds GGUF files only; add --model.gguf_file",
+    "its files changed while they were loaded",
     "neither a folder here nor a model that the Hub gave us",
     "needs code of its own; if you trust it, add --model.trust_remote_code",
     "weights are missing or misshapen in the checkpoint and would be random",
@@ -112,7 +114,9 @@ STOPS = (
     "though it did for the probe",
     "cannot be written",
     "What was written before is intact",
-    "its batches are then captured anew",
+    "is damaged (",
+    "rows were damaged on disk",
+    "no position of any text was kept",
     "batches are not captured yet",
     "Capture or download it again, or remove it",
 )
@@ -120,8 +124,7 @@ NOTES = (
     "finished texts are kept, the same command continues the capture",
     "is complete already; nothing to do",
     "texts are done",
-    "this process's share is done",
-    "those of others are not",
+    "this rank is done",
     "have no self-attention and are left out",
 )
 NOTEBOOK = (

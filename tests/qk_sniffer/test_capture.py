@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from qk_dump.layout import open_dump
 from qk_sniffer.config import load_config
 from qk_sniffer.model_layout import decoder_of, run_backbone
 from qk_sniffer.samplers import PositionSampler
-from sniffing import same_bytes, sniff, tables_of, words
+from sniffing import same_bytes, sniff, start_sniffing, tables_of, words
 from tiny_models import ARCHITECTURES
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
@@ -279,6 +281,86 @@ def test_other_weights_under_the_same_name_are_noticed(
     spoiled(mine, mine, "model.layers.3.self_attn.q_proj.weight", 0.5)
     assert sniff(mine, texts, tmp_path / "dump", dataset__max_samples=1) == 2
     assert "model.files (" in refusal(capsys)
+
+
+def test_other_weights_in_the_middle_of_a_capture_are_noticed(
+    texts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = save_tiny_model(tmp_path / "model")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert sniff(mine, texts, tmp_path / "dump") == 0  # half of the texts
+    monkeypatch.delenv("RANK")
+    weights = load_file(mine / "model.safetensors")
+    for layer in (1, 2):  # in the middle of the file, which keeps its size
+        weights[f"model.layers.{layer}.self_attn.q_proj.weight"] *= 1.5
+    save_file(weights, mine / "model.safetensors", metadata={"format": "pt"})
+    assert sniff(mine, texts, tmp_path / "dump") == 2
+    assert "holds a capture that differs in model.files (" in refusal(capsys)
+
+
+def test_rows_damaged_on_disk_are_captured_again(
+    model: Path,
+    texts: Path,
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert sniff(model, texts, tmp_path) == 0  # half of the texts
+    monkeypatch.delenv("RANK")
+    [segment] = (tmp_path / ".capture" / "segments").iterdir()
+    rows = bytearray((segment / "rows-16.arrow").read_bytes())
+    rows[len(rows) // 2] ^= 1
+    (segment / "rows-16.arrow").write_bytes(rows)
+    assert sniff(model, texts, tmp_path) == 0
+    assert "rows were damaged on disk; their texts are run again" in capsys.readouterr().err
+    assert same_bytes(tmp_path, whole)
+
+
+def test_a_capture_that_keeps_nothing_is_an_error(
+    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = {"capture__sampler__base_rate": 1e-9}
+    assert sniff(model, texts, tmp_path, **nothing) == 2
+    message = refusal(capsys)
+    assert message.startswith("capture.sampler: no position of any text was kept (type uniform, ")
+    assert "base_rate 1e-09, min_bucket_size 16)" in message
+    assert not (tmp_path / "dump.json").exists()
+    assert sniff(model, texts, tmp_path, overwrite="true") == 0
+
+
+def test_a_slow_precision_is_told(
+    model: Path,
+    texts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How slow bfloat16 is depends on the processor, so the measurement is put in its place."""
+    monkeypatch.setattr(
+        "qk_sniffer.models._product_seconds", lambda dtype: 1.0 if dtype == torch.float32 else 20.0
+    )
+    options = {"model__dtype": "bfloat16", "dataset__max_samples": 1}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "mkldnn_matmul failed")  # without bfloat16
+        assert sniff(model, texts, tmp_path, **options) == 0
+    assert "bfloat16 is about 20 times slower than float32 on this CPU" in capsys.readouterr().err
+
+
+def test_the_datasets_library_does_not_speak_beside_us(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{broken\n')
+    flags = words(model, tmp_path / "texts.jsonl", tmp_path / "dump")
+    done = start_sniffing(*flags, stderr=subprocess.PIPE, text=True)
+    told = done.communicate(timeout=120)[1].strip().splitlines()
+    assert done.returncode == 2
+    assert [line for line in told if "error" in line.lower()] == told[-1:]
+    assert told[-1].startswith("error: dataset.path: ")
 
 
 @pytest.mark.parametrize(

