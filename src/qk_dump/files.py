@@ -1,19 +1,24 @@
-"""Writing a file so that a reader sees the old one or the new one, never a part of either.
+"""Reading files that others wrote, and writing files in one step.
 
-Also folders that appear in one step, and a folder that processes take turns in.
+Reading: regular files only, of bounded size. Writing: a reader sees the old file or the new one,
+never a part of either. Also folders that appear in one step, and a folder that processes take turns
+in.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
-from collections.abc import Iterator
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
-from qk_dump.errors import ConfigError, OutputError
+from qk_dump.errors import ConfigError, OutputError, in_short
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -22,9 +27,100 @@ if TYPE_CHECKING:
 def user_path(text: str | os.PathLike[str]) -> Path:
     """A path as a person gives it, with `~` resolved."""
     try:
+        if b"\0" in os.fsencode(text):
+            raise ValueError("it holds the character NUL")
         return Path(text).expanduser()
+    except ValueError as error:
+        raise ConfigError(f"{text}: no file can have this name ({error})") from error
     except RuntimeError as error:
         raise ConfigError(f"{text}: {error}") from error
+
+
+MOST_JSON_BYTES = 256 << 20
+_DEEPEST = 100  # levels of lists and mappings in JSON
+_TOO_DEEP = f"it is nested more than {_DEEPEST} deep"
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+class UnusableFileError(OSError):
+    """A file that is not read: it is not a regular file, or it is too large."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+def require_regular(path: Path) -> None:
+    """Refuse what is not a regular file, or a link to one, without opening it.
+
+    Opening a named pipe waits for a writer, and reading a device may never end.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
+        raise UnusableFileError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file for reading; anything else is refused, see `require_regular`."""
+    require_regular(path)
+    return path.open("rb")
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file; one that is larger than `most_bytes` is refused."""
+    with open_regular(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise UnusableFileError(errno.EFBIG, f"is larger than {most_bytes:,} bytes", str(path))
+    return content
+
+
+def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES, int64: bool = False) -> Any:
+    """The value in a JSON file.
+
+    Raises an `OSError` when the file cannot be read, and a `ValueError` that says why when its
+    content is not one JSON value in UTF-8, gives a key twice, or is nested more than 100 deep.
+    `int64` also refuses integers that 64 bits do not hold.
+    """
+    text = read_bounded(path, most_bytes).decode("utf-8")
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_without_repeats, parse_int=_int64 if int64 else None
+        )
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    if text.count("[") + text.count("{") > _DEEPEST:
+        _require_flat(value)
+    return value
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"{in_short(twice)} is given twice")
+    return found
+
+
+def _require_flat(value: Any) -> None:
+    """Refuse deep nesting, level by level: whoever walks the value later may recurse."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [item for members in inner for item in members if isinstance(item, (dict, list))]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _int64(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+        raise ValueError(f"an integer of {len(digits.lstrip('-')):,} digits is too large")
+    return int(digits)
 
 
 DRAFT_PATTERN = ".*.part-*"
@@ -88,9 +184,12 @@ def write_text(target: Path, text: str) -> None:
 
 
 def write_through(path: Path, text: str) -> None:
-    """Write UTF-8 with Unix line ends, all the way to the disk: a full one is noticed here."""
+    """Write UTF-8 as it stands, all the way to the disk: a full one is noticed here.
+
+    What UTF-8 cannot hold, as in odd file names, becomes an escape that JSON understands.
+    """
     with path.open("wb") as file:
-        file.write(text.encode("utf-8"))
+        file.write(text.encode("utf-8", "backslashreplace"))
         sync(file)
 
 

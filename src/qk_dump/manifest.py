@@ -88,9 +88,8 @@ def write_manifest(folder: Path, manifest: DumpManifest) -> None:
 
 
 def json_text(content: object) -> str:
-    """JSON for people to read. What UTF-8 cannot hold, as in odd file names, stays escaped."""
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """JSON for people to read."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_plan(path: Path) -> dict[str, Any] | None:

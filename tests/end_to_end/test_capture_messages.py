@@ -35,6 +35,7 @@ SETTINGS = (
     "is not valid YAML",
     "is given twice",
     "must hold all fields, but beside it",
+    "no file can have this name",
     "padding_side: expected right, got",
     "neither queries nor keys would be captured",
     "is not installed; pip install 'attention-plasticity[capture]'",

@@ -13,6 +13,7 @@ import pytest
 from qk_dump.errors import OutputError
 from qk_dump.files import (
     is_locked,
+    read_json,
     remove_drafts,
     remove_turn,
     staged,
@@ -35,6 +36,12 @@ def refusal(target: Path, text: str = "new") -> str:
 def test_text_is_written_as_utf8_with_its_line_ends_kept(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "α\nβ\r\n")
     assert (tmp_path / "a.txt").read_bytes() == "α\nβ\r\n".encode()
+
+
+def test_what_utf8_cannot_hold_is_escaped(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.json", '{"caf\udce9": "é"}')
+    assert (tmp_path / "a.json").read_bytes() == '{"caf\\udce9": "é"}'.encode()
+    assert read_json(tmp_path / "a.json") == {"caf\udce9": "é"}
 
 
 def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
