@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attention_plasticity.config import RunnerConfig, make_config
 from attention_plasticity.outputs import RUN_FILE, require_as_written
 from qk_dump.errors import ConfigError, ToolkitError
-from qk_dump.files import user_path
+from qk_dump.files import read_json, user_path
 from qk_dump.layout import Dump
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     """Open the folder of a finished run."""
     path = user_path(folder) / RUN_FILE
     try:
-        info = json.loads(path.read_text(encoding="utf-8"))
+        info = read_json(path)
         _ = info["tables"], info["sha256"], info["failures"]
     except FileNotFoundError as error:
         raise ConfigError(

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qk_dump.errors import DumpError
+from qk_dump.files import open_regular
 from qk_dump.layout import Dump, HeadId
+from qk_dump.limits import MOST_FOOTER_BYTES
+from qk_dump.parquet import footer_length
 
 
 class InputFiles:
@@ -42,7 +45,7 @@ class InputFiles:
             for head in heads
             for state in self._first_seen(head)
         ]
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
 
     def _first_seen(self, head: HeadId) -> list[_FileState]:
         if head not in self._seen:
@@ -69,13 +72,11 @@ def _pair(layer: int, q_head: int, k_head: int) -> tuple[HeadId, HeadId]:
 
 def _file_state(path: Path) -> _FileState:
     try:
-        status = path.stat()
-        with path.open("rb") as file:
-            file.seek(-min(status.st_size, 8), os.SEEK_END)
-            footer_size = int.from_bytes(file.read(4), "little")
-            file.seek(-min(status.st_size, footer_size + 8), os.SEEK_END)
-            footer = file.read()
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            length = min(footer_length(file, status.st_size), MOST_FOOTER_BYTES) + 8
+            file.seek(status.st_size - min(status.st_size, length))
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
         return _FileState(path.name, f"unreadable ({error.strerror})", 0)
-    digest = hashlib.sha256(footer).hexdigest()[:16]
     return _FileState(path.name, f"{status.st_size} {digest}", status.st_mtime_ns)

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Columns, HeadResult
 from qk_dump.errors import ConfigError, ToolkitError
-from qk_dump.files import cannot_write, staged, user_path, write_through
+from qk_dump.files import (
+    cannot_write,
+    open_regular,
+    read_json,
+    resolved,
+    staged,
+    user_path,
+    write_through,
+)
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME
 
@@ -97,7 +105,7 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
     paths = OutputPaths(
         folder, place(config.output_csv), place(config.bucket_csv), place(config.component_csv)
     )
-    if len({path.resolve() for path in paths.all}) < len(paths.all):
+    if len({resolved(path) for path in paths.all}) < len(paths.all):
         raise ConfigError(
             f"output_csv, bucket_csv, component_csv and {RUN_FILE} must be four files, got "
             + ", ".join(str(path) for path in paths.all)
@@ -125,10 +133,10 @@ def check_writable(paths: OutputPaths) -> None:
 
 def refuse_inside_dump(paths: OutputPaths, dump: Dump) -> None:
     """Fail when a table would take the place of a capture's file or of the run's own records."""
-    taken = {folder.resolve() for folder in dump.folders.values()}
+    taken = {resolved(folder) for folder in dump.folders.values()}
     for path in paths.all:
-        target = path.resolve()
-        if target.parent in taken or target == (dump.path / MANIFEST_NAME).resolve():
+        target = resolved(path)
+        if target.parent in taken or target == resolved(dump.path / MANIFEST_NAME):
             raise ConfigError(f"{path}: lies inside the dump; results must not replace captures")
         if path.name.startswith("."):
             raise ConfigError(f"{path}: names that begin with a dot are kept for the run itself")
@@ -140,8 +148,8 @@ def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
     Those are files in the place of our tables that the folder's own run did not write, and its
     tables under other names than ours. With `own_too`, all that it wrote.
     """
-    ours = {path.resolve(): path for path in paths.all}
-    listed = {path.resolve(): path for path in _listed_files(paths)}
+    ours = {resolved(path): path for path in paths.all}
+    listed = {resolved(path): path for path in _listed_files(paths)}
     unwanted = {**listed, **ours}
     if not own_too:
         unwanted = {key: path for key, path in unwanted.items() if (key in ours) != (key in listed)}
@@ -164,7 +172,7 @@ def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
 def _listed_files(paths: OutputPaths) -> list[Path]:
     """run.json and the tables it lists, as far as they are still what that run wrote."""
     try:
-        run = json.loads(paths.run.read_text(encoding="utf-8"))
+        run = read_json(paths.run)
         hashes = run["sha256"]
         tables = [(paths.folder / name, hashes[kind]) for kind, name in run["tables"].items()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -175,7 +183,7 @@ def _listed_files(paths: OutputPaths) -> list[Path]:
 def sha256_of(path: Path) -> str | None:
     """Hash of a file's content, None when there is none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None

@@ -11,6 +11,7 @@ from itertools import groupby
 from attention_plasticity.config import RunnerConfig
 from qk_dump.errors import ConfigError, ToolkitError
 from qk_dump.layout import Dump, HeadId, Kind
+from qk_dump.limits import require_head_count
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.reader import bucket_count, count_rows, vector_width
 
@@ -163,6 +164,10 @@ def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
     _refuse_beyond(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
     highest = max(head.layer for head in dump.folders) + 1
     num_layers = config.num_layers or max(told.num_layers or 0, highest)
+    try:
+        require_head_count(num_layers, num_q_heads)
+    except ValueError as error:
+        raise ConfigError(f"{dump.path}: {error}. Set the model's own num_layers.") from error
     return HeadLayout(num_layers, num_q_heads, num_k_heads, source, guessed)
 
 

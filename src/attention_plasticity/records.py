@@ -24,7 +24,7 @@ from attention_plasticity.fingerprints import InputFiles
 from attention_plasticity.plan import HeadLayout, format_heads, format_indices
 from attention_plasticity.results import HeadResult
 from qk_dump.errors import ConfigError
-from qk_dump.files import DRAFT_PATTERN, write_text
+from qk_dump.files import DRAFT_PATTERN, read_json, write_text
 
 FOLDER = ".heads"
 NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
@@ -110,7 +110,7 @@ class Records:
 
     def load(self, layer: int, q_head: int) -> HeadResult:
         """A recorded head, whole."""
-        record = json.loads(self._path(layer, q_head).read_text(encoding="utf-8"))
+        record = read_json(self._path(layer, q_head))
         del record["settings"], record["input"]
         return HeadResult(**record)
 
@@ -152,7 +152,7 @@ def _shown(value: object) -> str:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (FileNotFoundError, ValueError):
         return None
     return content if isinstance(content, dict) else None

@@ -6,7 +6,6 @@ drawn. A run is a folder; one table of it can also be given alone.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import pandas as pd
 from attention_plasticity.buckets import BucketGeometry, geometry_of
 from attention_plasticity.outputs import RUN_FILE, require_as_written
 from qk_dump.errors import ConfigError
-from qk_dump.files import user_path
+from qk_dump.files import read_json, resolved, user_path
 from qk_dump.settings import nearest
 
 TableKind = Literal["head_metrics", "bucket_plasticity", "component_weights"]
@@ -78,7 +77,7 @@ class RunTables:
     def model_name(self) -> str:
         """The model's name without its owner, or the folder's."""
         model = str(self.dump.get("model") or "").rstrip("/")
-        return model.rsplit("/", 1)[-1] or self.folder.resolve().name
+        return model.rsplit("/", 1)[-1] or resolved(self.folder).name
 
     def path(self, kind: TableKind) -> Path:
         """Where a table lies."""
@@ -103,7 +102,7 @@ def open_tables(folder: str | os.PathLike[str]) -> RunTables:
         raise ConfigError(f"{path}: {state}")
     file = path / RUN_FILE
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
+        info = read_json(file)
     except FileNotFoundError as error:
         if not any((path / name).is_file() for name in FILE_NAMES.values()):
             raise ConfigError(
@@ -122,7 +121,7 @@ def labels_of(runs: Sequence[RunTables], given: Sequence[str] | None = None) -> 
     if given is None:
         models = [run.model_name for run in runs]
         named = [
-            model if models.count(model) == 1 else f"{model} ({run.folder.resolve().name})"
+            model if models.count(model) == 1 else f"{model} ({resolved(run.folder).name})"
             for model, run in zip(models, runs, strict=True)
         ]
         return [

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from qk_dump.errors import DumpError
 from qk_dump.examples import Example
-from qk_dump.files import staged_folder, sync, write_through
+from qk_dump.files import open_regular, read_json, staged_folder, sync, write_through
 from qk_dump.layout import HeadId, Kind
 from qk_dump.reader import Floats, Ints
 from qk_dump.schema import EXAMPLE, VECTOR, written_schema
@@ -125,7 +125,7 @@ class Segment:
         if file.schema != schema:
             raise ValueError(f"{self.path}: columns are {file.schema}, expected {schema}")
         try:
-            with (self.path / name).open("rb") as stream:
+            with open_regular(self.path / name) as stream:
                 stream.seek(int(file.starts[number]))
                 content = stream.read(int(file.starts[number + 1] - file.starts[number]))
         except OSError as error:
@@ -156,7 +156,7 @@ def write_segment(
 def read_segment(path: Path) -> Segment | None:
     """The segment in a folder, or None when it is damaged, which is as if it were not there."""
     try:
-        sealed = json.loads((path / _SEGMENT_FILE).read_text(encoding="utf-8"))
+        sealed = read_json(path / _SEGMENT_FILE)
         content = sealed["content"]
         if sealed["sha256"] != _digest_of_json(content):
             return None

@@ -12,10 +12,12 @@ from typing import Any
 import yaml
 
 from qk_dump.examples import EXAMPLES_FILE
+from qk_dump.files import read_bounded
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
 
 CARD_FILE = "README.md"
+_MOST_BYTES = 64 << 20  # of a card that lists every head
 _MARKER = "<!-- made by attention-plasticity; a new capture replaces this file -->"
 
 _TEXT = """{marker}
@@ -106,8 +108,8 @@ def _cell(value: object) -> str:
 def is_card(path: Path) -> bool:
     """Whether the file is a card made here, and not somebody's own README."""
     try:
-        return _MARKER in path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return _MARKER.encode() in read_bounded(path, _MOST_BYTES)
+    except OSError:
         return False
 
 

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 
 from qk_dump.errors import ConfigError, DumpError
 from qk_dump.files import staged, sync
+from qk_dump.limits import MOST_EXAMPLES
+from qk_dump.parquet import reason_of, require_footer
 
 EXAMPLES_FILE = "examples.parquet"
-MOST_EXAMPLES = 2**31 - 1  # example_id is an int32
 
 _INT64 = range(-(2**63), 2**63)
 _COLUMN_TYPES: dict[type | None, pa.DataType] = {
@@ -74,15 +75,15 @@ def read_examples(folder: Path) -> pa.Table | None:
     """
     path = folder / EXAMPLES_FILE
     try:
+        require_footer(path)
         with pa.OSFile(str(path)) as file:
             return pq.ParquetFile(file, page_checksum_verification=True).read()
     except FileNotFoundError:
         return None
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise DumpError(
-            f"{path}: cannot be read ({reason}). Capture or download it again, or remove it; "
-            "reading a dump works without it."
+            f"{path}: cannot be read ({reason_of(error)}). "
+            "Capture or download it again, or remove it; reading a dump works without it."
         ) from error
 
 

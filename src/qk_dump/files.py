@@ -15,6 +15,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -46,6 +47,11 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 )
 
 
+def resolved(path: Path) -> Path:
+    """The path with its links followed; links that lead in a circle are left as they are."""
+    return Path(os.path.realpath(path))
+
+
 class UnusableFileError(OSError):
     """A file that is not read: it is not a regular file, or it is too large."""
 
@@ -64,7 +70,7 @@ def require_regular(path: Path) -> None:
         raise UnusableFileError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; anything else is refused, see `require_regular`."""
     require_regular(path)
     return path.open("rb")

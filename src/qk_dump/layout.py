@@ -16,11 +16,12 @@ from typing import Any, Literal, NamedTuple
 
 from qk_dump.errors import ConfigError, DumpError
 from qk_dump.files import user_path
+from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
 
 Kind = Literal["q", "k"]
 
-_HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])")
+_HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])", re.ASCII)
 
 
 class HeadId(NamedTuple):
@@ -42,6 +43,15 @@ def parse_head(folder: str) -> HeadId | None:
     if match is None:
         return None
     return HeadId(int(match[1]), int(match[2]), "q" if match[3] == "q" else "k")
+
+
+def require_head(head: HeadId, where: object) -> None:
+    """Refuse a head that no model has; `where` is the folder that names it."""
+    if head.layer >= MOST_LAYERS or head.head >= MOST_HEADS:
+        raise ConfigError(
+            f"{where}: is the folder of layer {head.layer}, head {head.head}; a dump has at most "
+            f"{MOST_LAYERS:,} layers and {MOST_HEADS:,} heads in a layer. Rename or remove it."
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,7 @@ def open_dump(root: str | os.PathLike[str], model_dir: str | None = None) -> Dum
     base = user_path(root)
     _require_folder(base)
     if model_dir:
-        path = base / model_dir
+        path = user_path(base / model_dir)
         folders = _find_heads(path) if path.is_dir() else {}
         if not folders:
             raise ConfigError(f"{path}: no heads found. {_where_heads_are(base)}")
@@ -143,6 +153,7 @@ def _find_heads(path: Path) -> dict[HeadId, Path]:
         head = parse_head(entry.name)
         if head is None:
             continue
+        require_head(head, entry)
         if head in found:
             raise ConfigError(
                 f"{path}: {found[head].name} and {entry.name} both name layer {head.layer}, "

@@ -15,10 +15,19 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from qk_dump.errors import ConfigError
-from qk_dump.files import write_text
+from qk_dump.files import read_json, write_text
+from qk_dump.limits import (
+    MOST_DIMENSIONS,
+    MOST_EXAMPLES,
+    MOST_HEADS,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    require_head_count,
+)
 
 MANIFEST_NAME = "dump.json"
 FORMAT_VERSION = 1
+_MOST_BYTES = 16 << 20
 
 
 class DumpManifest(BaseModel):
@@ -29,17 +38,17 @@ class DumpManifest(BaseModel):
     format_version: int = Field(default=1, ge=1, le=FORMAT_VERSION)
     model: str | None = None
     revision: str | None = None
-    num_layers: int | None = Field(default=None, ge=1)
-    num_q_heads: int | None = Field(default=None, ge=1)
-    num_k_heads: int | None = Field(default=None, ge=1)
-    head_dim: int | None = Field(default=None, ge=1)
-    num_examples: int | None = Field(default=None, ge=0)
-    layer_types: list[str] | None = None
-    layers: list[dict[str, Any]] | None = None
+    num_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
+    num_q_heads: int | None = Field(default=None, ge=1, le=MOST_HEADS)
+    num_k_heads: int | None = Field(default=None, ge=1, le=MOST_HEADS)
+    head_dim: int | None = Field(default=None, ge=1, le=MOST_DIMENSIONS)
+    num_examples: int | None = Field(default=None, ge=0, le=MOST_EXAMPLES)
+    layer_types: list[str] | None = Field(default=None, max_length=MOST_LAYERS)
+    layers: list[dict[str, Any]] | None = Field(default=None, max_length=MOST_LAYERS)
     rope_parameters: dict[str, Any] | None = None
     attention_scale: float | None = None
     bucket_type: Literal["uniform", "log"] | None = None
-    min_bucket_size: int | None = Field(default=None, ge=1)
+    min_bucket_size: int | None = Field(default=None, ge=1, le=MOST_POSITIONS)
     sampler: dict[str, Any] | None = None
     pre_rope: bool | None = None
     dtype: str | None = None
@@ -54,19 +63,22 @@ class DumpManifest(BaseModel):
                 f"num_q_heads {self.num_q_heads} is not a multiple of "
                 f"num_k_heads {self.num_k_heads}"
             )
+        require_head_count(self.num_layers or 1, self.num_q_heads or 1)
         return self
 
 
 def read_manifest(path: Path) -> DumpManifest | None:
     """The manifest at `path`, or None when there is none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = read_json(path, most_bytes=_MOST_BYTES, int64=True)
+        return DumpManifest.model_validate(content, strict=True)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    try:
-        return DumpManifest.model_validate(json.loads(text), strict=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror or error}. "
+            "Repair or remove the file; reading a dump works without it."
+        ) from error
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
@@ -95,12 +107,13 @@ def json_text(content: object) -> str:
 def read_plan(path: Path) -> dict[str, Any] | None:
     """The plan of a capture that is under way, or None when there is none."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(read_json(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(
-            f"{path}: cannot be read ({error}). Choose another output.data_root, or add "
+            f"{path}: cannot be read ({reason}). Choose another output.data_root, or add "
             "--overwrite to start anew."
         ) from error
 

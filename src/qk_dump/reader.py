@@ -8,7 +8,6 @@ result plus one batch, whatever the size of the file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
 from qk_dump.errors import DumpError
-from qk_dump.schema import BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, check_columns, vector_dtype
+from qk_dump.parquet import opened_parquet, widest_vector
+from qk_dump.schema import (
+    BUCKET,
+    EXAMPLE,
+    POSITION,
+    VECTOR,
+    WINDOW,
+    check_columns,
+    vector_dtype,
+)
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
 _BATCH_ROWS = 8192
-_STREAM_BUFFER = 1 << 20  # bytes read ahead per column; keeps a huge row group out of memory
+_BATCH_VALUES = 8192 * 1024  # of vectors in a batch, which has fewer rows where they are wide
 
 
 @dataclass(frozen=True)
@@ -54,22 +61,18 @@ def count_rows(files: Sequence[Path]) -> int:
     """Rows of a head, from the Parquet footers alone."""
     total = 0
     for path in files:
-        with _readable(path):
-            total += pq.read_metadata(path).num_rows
+        with opened_parquet(path) as parquet:
+            total += parquet.metadata.num_rows
     return total
 
 
 def vector_width(files: Sequence[Path]) -> int:
-    """Dimensions of a head's vectors, from the footer of its first file."""
+    """Dimensions of a head's vectors, from the footer of its first file that has rows."""
     for path in files:
-        with _readable(path):
-            metadata = pq.read_metadata(path)
-        if metadata.num_rows == 0:
-            continue
-        group = metadata.row_group(0)
-        for column in (group.column(index) for index in range(group.num_columns)):
-            if column.path_in_schema.split(".")[0] == VECTOR:
-                return int(column.num_values // group.num_rows)
+        with opened_parquet(path) as parquet:
+            width = widest_vector(parquet.metadata)
+        if width:
+            return width
     raise DumpError("the head's files hold no vectors")
 
 
@@ -77,8 +80,8 @@ def bucket_count(files: Sequence[Path]) -> int:
     """About how many buckets a head has: the span of the values that its footers tell."""
     lows, highs = [], []
     for path in files:
-        with _readable(path):
-            metadata = pq.read_metadata(path)
+        with opened_parquet(path) as parquet:
+            metadata = parquet.metadata
         for group in (metadata.row_group(index) for index in range(metadata.num_row_groups)):
             for column in (group.column(index) for index in range(group.num_columns)):
                 told = column.statistics
@@ -161,7 +164,7 @@ class _Collector:
             kept = len(chosen)
         for name, values in rows.columns.items():
             if name not in self._columns:
-                self._columns[name] = np.empty((self._size, *values.shape[1:]), values.dtype)
+                self._columns[name] = self._room(values, path)
             elif values.dtype.itemsize > self._columns[name].dtype.itemsize:
                 self._columns[name] = self._columns[name].astype(values.dtype)
             place = self._columns[name][self._kept : self._kept + kept]
@@ -172,6 +175,16 @@ class _Collector:
                 np.take(widened, chosen, axis=0, out=place, mode="clip")  # rows are in range
         self._seen += count
         self._kept += kept
+
+    def _room(self, values: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
+        """An array for all wanted rows of a column."""
+        try:
+            return np.empty((self._size, *values.shape[1:]), values.dtype)
+        except (MemoryError, ValueError) as error:  # numpy has a limit of its own
+            raise DumpError(
+                f"{path}: not enough memory for {self._size:,} rows of the head; "
+                "lower max_tokens_per_head"
+            ) from error
 
     def result(self, with_examples: bool, path: Path) -> HeadRows:
         if self._seen < self._total:
@@ -210,47 +223,27 @@ class _Collector:
             )
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn Arrow's and the system's complaints about a file into one naming it."""
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        raise DumpError(
-            f"{path}: is not a readable Parquet file ({_one_line(error)}). "
-            "Capture or download it again."
-        ) from error
-    except (OSError, pa.ArrowException) as error:
-        raise DumpError(f"{path}: cannot be read ({_one_line(error)})") from error
-
-
-def _one_line(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()).rstrip(".")
-
-
 def _batches(path: Path, read_examples: bool) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Record batches of a file, each with the number of its first row."""
-    with (
-        _readable(path),
-        pq.ParquetFile(
-            path,
-            buffer_size=_STREAM_BUFFER,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        ) as file,
-    ):
-        schema = file.schema_arrow
+    with opened_parquet(path) as parquet:
+        schema = parquet.schema_arrow
         check_columns(schema, path, need_example_id=read_examples)
         columns = [BUCKET, POSITION, VECTOR]
         if read_examples:
             columns.append(EXAMPLE)
         if WINDOW in schema.names:
             columns.append(WINDOW)
+        rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, widest_vector(parquet.metadata))))
         first_row = 0
-        for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
-            yield batch, first_row
+        for batch in parquet.iter_batches(rows, columns=columns, use_threads=False):
+            if batch.num_rows:
+                yield batch, first_row
             first_row += batch.num_rows
+        if first_row != parquet.metadata.num_rows:
+            raise DumpError(
+                f"{path}: its footer tells {parquet.metadata.num_rows:,} rows, {first_row:,} are "
+                "there. Capture or download it again."
+            )
 
 
 def _checked(batch: pa.RecordBatch, path: Path, first_row: int) -> _Rows:

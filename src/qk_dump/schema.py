@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from qk_dump.errors import DumpError
+from qk_dump.limits import MOST_DIMENSIONS
 
 BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN = (
     "bucket",
@@ -64,6 +65,14 @@ def check_columns(schema: pa.Schema, path: Path, *, need_example_id: bool) -> No
     if WINDOW in schema.names:
         _check_type(schema, WINDOW, path, "an integer or null", _is_integer_or_null)
     _check_type(schema, VECTOR, path, "a list of float16, float32 or float64", _is_float_list)
+    vector = schema.field(VECTOR).type
+    if kinds.is_fixed_size_list(vector) and vector.list_size > MOST_DIMENSIONS:
+        raise DumpError(too_wide(path, vector.list_size))
+
+
+def too_wide(path: Path, width: int) -> str:
+    """What is said of vectors wider than any model's."""
+    return f"{path}: has vectors of {width:,} dimensions, at most {MOST_DIMENSIONS:,} can be read"
 
 
 def vector_dtype(schema: pa.Schema) -> type[np.floating[Any]]:

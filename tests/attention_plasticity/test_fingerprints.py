@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from attention_plasticity.fingerprints import InputFiles
 from dumps import make_dump
+from odd_files import NOT_REGULAR, Maker, huge, replace_by
 from qk_dump.layout import HeadId, open_dump
 
 
@@ -63,3 +65,28 @@ def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
     assert not inputs.unchanged(0, 0, 0)
     shutil.rmtree(path.parent)
     assert not inputs.unchanged(0, 0, 0)
+
+
+@pytest.mark.parametrize("make", [make for make, _ in NOT_REGULAR.values()], ids=NOT_REGULAR)
+def test_what_is_no_regular_file_is_not_opened(dump: Path, make: Maker) -> None:
+    before = InputFiles(open_dump(dump)).fingerprint(HEADS)
+    replace_by(make, dump / "l00h00q" / "data.parquet")
+    inputs = InputFiles(open_dump(dump))
+    assert "not a regular file" in inputs.look_at(0, 0, 0)
+    assert inputs.fingerprint(HEADS) != before
+    assert inputs.unchanged(0, 0, 0)
+
+
+def test_a_file_is_hashed_in_bounded_memory(dump: Path) -> None:
+    huge(dump / "l00h00q" / "data.parquet", size=600 << 20)
+    tracemalloc.start()
+    InputFiles(open_dump(dump)).look_at(0, 0, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_names_that_are_not_utf8_have_a_fingerprint(dump: Path) -> None:
+    file = dump / "l00h00q" / "data.parquet"
+    file.rename(file.with_name("caf\udce9.parquet"))
+    assert InputFiles(open_dump(dump)).fingerprint(HEADS)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from captures import HEADS, make_capture
+from odd_files import NOT_REGULAR, Maker
 from qk_dump.card import card, is_card
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
@@ -114,6 +115,12 @@ def test_a_card_of_ours_is_known_from_others(tmp_path: Path) -> None:
     assert not is_card(path)
     path.write_text(card(MANIFEST, SOME_HEADS, examples=True))
     assert is_card(path)
+
+
+@pytest.mark.parametrize("make", [make for make, _ in NOT_REGULAR.values()], ids=NOT_REGULAR)
+def test_what_is_no_regular_file_is_no_card(tmp_path: Path, make: Maker) -> None:
+    make(tmp_path / "README.md")
+    assert not is_card(tmp_path / "README.md")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -70,6 +70,7 @@ def test_arrow_holds_no_python_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise AssertionError("a Python file was handed to Arrow")
 
     write_examples(tmp_path, [Example(0, "a", 3, "x")])
+    monkeypatch.setattr("qk_dump.examples.require_footer", lambda path: None)  # closes its own
     monkeypatch.setattr(Path, "open", refused)
     monkeypatch.setattr("builtins.open", refused)
     monkeypatch.setattr(pa, "PythonFile", refused)

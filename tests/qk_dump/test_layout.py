@@ -230,3 +230,50 @@ def test_a_broken_manifest_is_refused(tmp_path: Path) -> None:
     heads_at(tmp_path, "l00h00q")
     (tmp_path / "dump.json").write_text("{")
     assert str(tmp_path / "dump.json") in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["l4000000000h00q", "l1000h00k", "l00h4096q", f"l{'9' * 250}h00q"])
+def test_a_folder_of_no_models_head_is_refused(tmp_path: Path, name: str) -> None:
+    heads_at(tmp_path, "l00h00q", name)
+    message = refusal(tmp_path)
+    assert message.startswith(f"{tmp_path / name}: ")
+    assert "a dump has at most 1,000 layers and 4,096 heads in a layer" in message
+    assert refusal(tmp_path.parent, tmp_path.name) == message
+
+
+def test_the_last_head_there_can_be_is_found(tmp_path: Path) -> None:
+    assert open_dump(heads_at(tmp_path, "l999h4095k")).key_heads == [(999, 4095)]
+
+
+def test_digits_of_other_scripts_name_no_head() -> None:
+    assert parse_head("l٠٠h٠٠q") is None
+
+
+@pytest.mark.parametrize("target", ["l00h00q", "."])
+def test_a_head_folder_linked_to_itself_or_its_parent_fails_alone(
+    tmp_path: Path, target: str
+) -> None:
+    make_dump(tmp_path, layers=1, n=20)
+    for file in (tmp_path / "l00h00q").iterdir():
+        file.unlink()
+    (tmp_path / "l00h00q").rmdir()
+    (tmp_path / "l00h00q").symlink_to(target)
+    dump = open_dump(tmp_path)
+    assert len(dump.folders) == 6
+    with pytest.raises(DumpError, match="l00h00q: "):
+        dump.require_files(HeadId(0, 0, "q"))
+
+
+def test_names_that_are_not_utf8_are_no_heads(tmp_path: Path) -> None:
+    heads_at(tmp_path, "l00h00k", "l00h00q\udce9")
+    assert list(open_dump(tmp_path).folders) == [HeadId(0, 0, "k")]
+
+
+@pytest.mark.parametrize("root", ["a\0b", "\ud800"])
+def test_a_root_that_no_folder_can_have_is_refused(root: str) -> None:
+    assert "no file can have this name" in refusal(root)
+
+
+def test_a_model_dir_that_no_folder_can_have_is_refused(tmp_path: Path) -> None:
+    heads_at(tmp_path, "l00h00k")
+    assert "no file can have this name" in refusal(tmp_path, "a\0b")

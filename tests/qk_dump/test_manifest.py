@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from odd_files import NOT_REGULAR, Maker
 from qk_dump.errors import ConfigError
 from qk_dump.manifest import (
     MANIFEST_NAME,
@@ -106,9 +107,55 @@ def test_a_number_too_long_to_read_is_refused(tmp_path: Path) -> None:
     refusal(written(tmp_path, '{"seed": ' + "1" * 5000 + "}"))
 
 
-def test_a_folder_in_its_place_is_refused(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST_NAME).mkdir()
-    refusal(tmp_path / MANIFEST_NAME)
+@pytest.mark.parametrize(("make", "said"), NOT_REGULAR.values(), ids=NOT_REGULAR)
+def test_what_is_no_regular_file_is_refused_unopened(
+    tmp_path: Path, make: Maker, said: str
+) -> None:
+    make(tmp_path / MANIFEST_NAME)
+    assert f"cannot be read: {said}" in refusal(tmp_path / MANIFEST_NAME)
+    (tmp_path / MANIFEST_NAME).rename(tmp_path / "plan.json")
+    with pytest.raises(ConfigError, match=rf"plan.json: cannot be read \({said}\)"):
+        read_plan(tmp_path / "plan.json")
+
+
+GARBLED = {
+    "nested": (b'{"capture":' * 5000 + b"1" + b"}" * 5000, "nested more than 100 deep"),
+    "a field twice": (b'{"num_q_heads": 4, "num_q_heads": 8}', "'num_q_heads' is given twice"),
+    "30 digits": (b'{"layers": [{"window": 1%s}]}' % (b"0" * 29), "30 digits is too large"),
+    "too large": (b" " * (16 << 20) + b"{}", "is larger than 16,777,216 bytes"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), GARBLED.values(), ids=GARBLED)
+def test_what_json_should_not_hold_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    assert said in refusal(written(tmp_path, content))
+
+
+TOO_LARGE = {
+    "num_layers": 1_001,
+    "num_q_heads": 4_097,
+    "num_k_heads": 2_000_000_000,
+    "head_dim": 65_537,
+    "num_examples": 2**31,
+    "min_bucket_size": 2**31,
+    "seed": 2**63,
+    "layers": [{}] * 1_001,
+    "layer_types": ["full_attention"] * 1_001,
+}
+
+
+@pytest.mark.parametrize("field", TOO_LARGE)
+def test_a_number_beyond_any_model_is_refused(tmp_path: Path, field: str) -> None:
+    message = refusal(written(tmp_path, json.dumps({field: TOO_LARGE[field]})))
+    assert "too large" in message if field == "seed" else f"{field}: " in message
+    assert "works without it" in message
+
+
+def test_more_heads_than_any_model_has_are_refused(tmp_path: Path) -> None:
+    most = {"num_layers": 1_000, "num_q_heads": 262}
+    assert read_manifest(written(tmp_path, json.dumps(most))) is not None
+    message = refusal(written(tmp_path, json.dumps({**most, "num_q_heads": 263})))
+    assert "1,000 layers of 263 query heads are more than 262,144 heads in all" in message
 
 
 @pytest.mark.parametrize(

@@ -3,52 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from odd_files import NOT_REGULAR, Maker
 from qk_dump.errors import ConfigError
 from qk_dump.files import UnusableFileError, open_regular, read_bounded, read_json, user_path
 
-Maker = Callable[[Path], object]
 
-
-def make_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        here = Path.cwd()
-        os.chdir(path.parent)  # the address of a socket is short
-        try:
-            server.bind(path.name)
-        finally:
-            os.chdir(here)
-
-
-NOT_REGULAR: dict[str, tuple[Maker, str]] = {
-    "FIFO": (os.mkfifo, "a named pipe"),
-    "socket": (make_socket, "a socket"),
-    "device": (lambda path: path.symlink_to("/dev/zero"), "a device"),
-    "folder": (Path.mkdir, "a folder"),
-    "link to a FIFO": (
-        lambda path: (os.mkfifo(path.with_name("pipe")), path.symlink_to("pipe")),
-        "a named pipe",
-    ),
-}
-
-
-@pytest.mark.parametrize(("make", "kind"), NOT_REGULAR.values(), ids=NOT_REGULAR)
+@pytest.mark.parametrize(("make", "said"), NOT_REGULAR.values(), ids=NOT_REGULAR)
 def test_what_is_no_regular_file_is_refused_unopened(
-    make: Maker, kind: str, tmp_path: Path
+    make: Maker, said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "dump.json"
     make(path)
     for read in (open_regular, read_json, lambda path: read_bounded(path, 10)):
         with pytest.raises(UnusableFileError) as caught:
             read(path)
-        assert caught.value.strerror == f"is {kind}, not a regular file"
-        assert str(caught.value) == f"{path}: is {kind}, not a regular file"
+        assert caught.value.strerror == said
+        assert str(caught.value) == f"{path}: {said}"
 
 
 def test_a_link_to_a_regular_file_is_one(tmp_path: Path) -> None:

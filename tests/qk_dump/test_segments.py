@@ -35,6 +35,7 @@ from captures import (
     opened,
     segments,
 )
+from odd_files import replace_by
 from qk_dump import blocks, writer
 from qk_dump.blocks import DamagedSegmentError, Segment, read_segment
 from qk_dump.errors import ConfigError, DumpError, OutputError
@@ -345,7 +346,7 @@ def test_a_block_whose_parts_do_not_fit_is_refused(change: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("name", ["rows-4.arrow", "segment.json"])
-@pytest.mark.parametrize("damage", ["truncated", "removed", "emptied"])
+@pytest.mark.parametrize("damage", ["truncated", "removed", "emptied", "a pipe", "nested"])
 def test_a_damaged_segment_is_captured_anew(tmp_path: Path, name: str, damage: str) -> None:
     capture = opened(tmp_path)
     for batch in range(5):
@@ -355,6 +356,10 @@ def test_a_damaged_segment_is_captured_anew(tmp_path: Path, name: str, damage: s
     file = segments(tmp_path)[2] / name
     if damage == "removed":
         file.unlink()
+    elif damage == "a pipe":
+        replace_by(os.mkfifo, file)
+    elif damage == "nested":
+        file.write_bytes(b"[" * 100_000)
     else:
         file.write_bytes(file.read_bytes()[:-1] if damage == "truncated" else b"")
 

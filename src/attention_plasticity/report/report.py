@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qk_dump.errors import ConfigError
-from qk_dump.files import user_path, write_text
+from qk_dump.files import resolved, user_path, write_text
 
 if TYPE_CHECKING:
     from attention_plasticity.tables import RunTables
@@ -65,9 +65,9 @@ def require_target(target: Path, runs: Sequence[RunTables] = ()) -> None:
 
     if target.is_dir():
         raise ConfigError(f"{target}: is a folder; name the file to write, such as report.html")
-    kept = {(run.folder / RUN_FILE).resolve() for run in runs}
-    kept |= {run.path(kind).resolve() for run in runs for kind in FILE_NAMES}
-    if target.resolve() in kept:
+    kept = {resolved(run.folder / RUN_FILE) for run in runs}
+    kept |= {resolved(run.path(kind)) for run in runs for kind in FILE_NAMES}
+    if resolved(target) in kept:
         raise ConfigError(f"{target}: belongs to the run; the page must not replace it")
     probe = target.with_name(f".{target.name}.probe-{os.getpid()}")
     try:

@@ -1,0 +1,121 @@
+"""Opening a Parquet file of a dump, after its footer was compared with the file.
+
+A Parquet file ends with its footer, the footer's length in four bytes, and `PAR1`. Arrow takes the
+numbers in there as they are told. Here those that anything is sized by are checked first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qk_dump.errors import DumpError
+from qk_dump.files import open_regular
+from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
+from qk_dump.schema import VECTOR, too_wide
+
+_LENGTH_AND_MAGIC = 8
+_SMALLEST_FILE = 12  # the magic at both ends, and a length
+_MOST_ROWS_PER_BYTE = 1000  # of a file; however well it is packed, real rows need more room
+_STREAM_BUFFER = 1 << 20  # bytes read ahead per column; keeps a huge row group out of memory
+
+
+def footer_length(file: IO[bytes], size: int) -> int:
+    """How long the footer of an open file of that size claims to be."""
+    file.seek(size - min(size, _LENGTH_AND_MAGIC))
+    return int.from_bytes(file.read(4), "little")
+
+
+def require_footer(path: Path) -> None:
+    """Refuse a file whose footer cannot be as long as it claims, with a `ValueError`."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < _SMALLEST_FILE:
+            raise ValueError(f"it has {size} bytes")
+        length = footer_length(file, size)
+    if length > size - _SMALLEST_FILE:
+        raise ValueError(f"its footer would be {length:,} bytes long, the file has {size:,}")
+    if length > MOST_FOOTER_BYTES:
+        raise ValueError(f"its footer is {length:,} bytes long, at most {MOST_FOOTER_BYTES:,} are")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn Arrow's and the system's complaints about a file into one naming it."""
+    try:
+        yield
+    except UnicodeEncodeError as error:  # Arrow takes no other names
+        raise DumpError(f"{path}: its name is not UTF-8; rename it") from error
+    except ValueError as error:
+        raise DumpError(
+            f"{path}: is not a readable Parquet file ({reason_of(error)}). "
+            "Capture or download it again."
+        ) from error
+    except (OSError, pa.ArrowException) as error:
+        raise DumpError(f"{path}: cannot be read ({reason_of(error)})") from error
+
+
+@contextmanager
+def opened_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """A Parquet file whose footer tells numbers that can be."""
+    with _readable(path):
+        require_footer(path)
+        with pq.ParquetFile(
+            path,
+            buffer_size=_STREAM_BUFFER,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        ) as parquet:
+            _check_numbers(parquet.metadata, path)
+            yield parquet
+
+
+def _check_numbers(metadata: pq.FileMetaData, path: Path) -> None:
+    if metadata.num_columns > MOST_COLUMNS:
+        raise DumpError(
+            f"{path}: has {metadata.num_columns:,} columns, at most {MOST_COLUMNS:,} can be read"
+        )
+    rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
+        raise DumpError(
+            f"{path}: its footer tells {metadata.num_rows:,} rows in all and {sum(rows):,} in its "
+            "parts. Capture or download it again."
+        )
+    size = path.stat().st_size
+    if metadata.num_rows > size * _MOST_ROWS_PER_BYTE:
+        raise DumpError(
+            f"{path}: its footer tells {metadata.num_rows:,} rows, the file has {size:,} bytes. "
+            "Capture or download it again."
+        )
+    width = widest_vector(metadata)
+    if width > MOST_DIMENSIONS:
+        raise DumpError(too_wide(path, width))
+
+
+def widest_vector(metadata: pq.FileMetaData) -> int:
+    """Dimensions of the vectors, as the row group tells that has most values to a row; or 0."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    places = range(metadata.num_columns) if groups else ()
+    for place in places:
+        if groups[0].column(place).path_in_schema.split(".")[0] == VECTOR:
+            return max(
+                (
+                    group.column(place).num_values // group.num_rows
+                    for group in groups
+                    if group.num_rows
+                ),
+                default=0,
+            )
+    return 0
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read, in one line and without its name."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()).rstrip(".")

@@ -1,0 +1,150 @@
+"""Files that are no regular files, links in a circle, and numbers no file holds: the real commands.
+
+Nothing hangs, every refusal is one line, and the heads that are sound come out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attention_plasticity.api import open_run
+from attention_plasticity.cli import main
+from dumps import make_dump
+from odd_files import NOT_REGULAR, claim, huge, replace_by
+from qk_dump.errors import ConfigError
+from run_tables import write_run
+
+PIPE = "is a named pipe, not a regular file"
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """One layer, 2 query heads, 1 key head."""
+    return make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=60)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def analyze(dump: Path, out: Path, *flags: str) -> int:
+    words = ["--dataset_local_root", str(dump), "--output_dir", str(out), "--max_workers", "1"]
+    return main(["analyze", *words, *flags])
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """The error on stderr, one line; what the run noted before is left out."""
+    *_, told = capsys.readouterr().err.splitlines()
+    assert told.startswith("error: ")
+    return told
+
+
+def test_heads_whose_files_are_none_fail_alone(tmp_path: Path, out: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=6, k_heads=1, n=60)
+    for head, (make, _) in enumerate(NOT_REGULAR.values()):
+        replace_by(make, dump / f"l00h0{head}q" / "data.parquet")
+    assert analyze(dump, out, "--dry_run") == 0
+    assert analyze(dump, out) == 1
+    info = json.loads((out / "run.json").read_text())
+    assert info["heads"] == {"analysed": 1, "not_captured": 0, "failed": 5}
+    for (_, said), failure in zip(NOT_REGULAR.values(), info["failures"], strict=True):
+        assert f"data.parquet: cannot be read ({said})" in failure["reason"]
+
+
+def test_a_dump_json_that_is_a_pipe_is_refused(
+    dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(dump / "dump.json")
+    assert analyze(dump, out) == 2
+    assert f"dump.json: cannot be read: {PIPE}" in error_of(capsys)
+
+
+def test_records_that_are_pipes_are_refused(
+    dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert analyze(dump, out) == 0
+    for name in ("l00h00.json", "settings.json"):
+        capsys.readouterr()
+        replace_by(os.mkfifo, out / ".heads" / name)
+        assert analyze(dump, out) in (1, 2)
+        assert f"{name}: {PIPE}" in error_of(capsys)
+    assert analyze(dump, out, "--overwrite") == 0
+
+
+def test_a_run_json_that_is_a_pipe_is_refused_by_those_who_open_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run")
+    replace_by(os.mkfifo, run / "run.json")
+    figure = ["--output", str(tmp_path / "a.png")]
+    for words in (["report"], ["compare", str(run)], ["plot", "map", *figure]):
+        assert main([*words, str(run)]) == 2
+        assert PIPE in error_of(capsys)
+    with pytest.raises(ConfigError, match=PIPE):
+        open_run(run)
+
+
+def test_a_run_json_that_is_a_pipe_is_moved_aside_by_a_new_run(dump: Path, out: Path) -> None:
+    replace_by(os.mkfifo, out / "run.json")
+    assert analyze(dump, out) == 0
+    assert json.loads((out / "run.json").read_text())["heads"]["analysed"] == 2
+
+
+@pytest.mark.parametrize("target", ["l00h01q", "."])
+def test_a_head_folder_linked_to_itself_or_its_parent_fails_alone(
+    target: str, dump: Path, out: Path
+) -> None:
+    shutil.rmtree(dump / "l00h01q")
+    (dump / "l00h01q").symlink_to(target)
+    assert analyze(dump, out, "--dry_run") == 0
+    assert analyze(dump, out) == 1
+    assert json.loads((out / "run.json").read_text())["heads"]["analysed"] == 1
+
+
+def test_an_output_folder_linked_to_itself_is_refused(
+    dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.symlink_to("out")
+    assert analyze(dump, out) == 2
+    assert "results cannot be written here" in error_of(capsys)
+
+
+def test_a_dump_json_of_no_model_is_refused(
+    dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for facts, said in (
+        ({"num_layers": 2_000_000_000}, "num_layers: Input should be less than or equal to 1000"),
+        ({"num_q_heads": 10**30}, "an integer of 31 digits is too large"),
+        ({"num_layers": 1000, "num_q_heads": 4096}, "more than 262,144 heads in all"),
+    ):
+        (dump / "dump.json").write_text(json.dumps(facts))
+        assert analyze(dump, out) == 2
+        assert said in error_of(capsys)
+
+
+def test_layers_of_the_folders_and_heads_of_the_config_are_bounded_together(
+    dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dump / "l999h00q").mkdir()
+    assert analyze(dump, out, "--num_q_heads", "4096", "--num_k_heads", "1") == 2
+    assert "1,000 layers of 4,096 query heads are more than" in error_of(capsys)
+    (dump / "l999h00q").rename(dump / "l4000000000h00q")
+    assert analyze(dump, out) == 2
+    assert "l4000000000h00q: is the folder of layer 4000000000" in error_of(capsys)
+
+
+def test_footers_that_claim_what_is_not_so_fail_their_heads(tmp_path: Path, out: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=777)
+    huge(dump / "l00h01q" / "data.parquet")
+    claim(dump / "l00h00q" / "data.parquet", 10**12, instead_of=777)
+    assert analyze(dump, out, "--dry_run") == 0
+    assert analyze(dump, out) == 1
+    reasons = [told["reason"] for told in json.loads((out / "run.json").read_text())["failures"]]
+    assert "its footer tells 1,000,000,000,000 rows, the file has" in reasons[0]
+    assert "its footer is 4,043,309,055 bytes long" in reasons[1]

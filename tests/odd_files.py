@@ -1,0 +1,84 @@
+"""Things in place of a regular file, and Parquet files whose footers claim what is not so."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Maker = Callable[[Path], object]
+
+
+def make_socket(path: Path) -> None:
+    """A socket's file; its address must be short, so that it is bound from inside the folder."""
+    here = Path.cwd()
+    os.chdir(path.parent)
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def _link_to_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name(".pipe"))
+    path.symlink_to(".pipe")
+
+
+NOT_REGULAR: dict[str, tuple[Maker, str]] = {
+    "FIFO": (os.mkfifo, "is a named pipe, not a regular file"),
+    "socket": (make_socket, "is a socket, not a regular file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "is a device, not a regular file"),
+    "folder": (Path.mkdir, "is a folder, not a regular file"),
+    "link to a FIFO": (_link_to_fifo, "is a named pipe, not a regular file"),
+}
+
+
+def replace_by(make: Maker, path: Path) -> None:
+    """Put something else in a file's place."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path)
+
+
+def _varint(number: int) -> bytes:
+    """A number as Parquet's footer holds it: zigzag, seven bits to a byte."""
+    number, out = number << 1, bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def claim(path: Path, number: int, instead_of: int) -> None:
+    """Change a number wherever the footer of a Parquet file tells it."""
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:-8]
+    assert _varint(instead_of) in footer
+    footer = footer.replace(_varint(instead_of), _varint(number))
+    path.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+def claim_type(path: Path, column: str, kind: pa.DataType) -> None:
+    """Let a Parquet file say that a column is of another Arrow type."""
+    table = pq.read_table(path)
+    index = table.schema.get_field_index(column)
+    schema = table.schema.set(index, pa.field(column, kind)).serialize().to_pybytes()
+    with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(schema).decode()})
+
+
+def huge(path: Path, size: int = 5 << 30, footer: int = 0xF0FFFFFF) -> None:
+    """A file of that size, almost all of it a hole, whose footer claims to be that long."""
+    path.unlink(missing_ok=True)
+    with path.open("wb") as file:
+        file.write(b"PAR1")
+        file.seek(size - 8)
+        file.write(footer.to_bytes(4, "little") + b"PAR1")

@@ -1,0 +1,152 @@
+"""Numbers that a head's file claims are checked before anything is sized by them."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from head_files import columns, lists, read, refusal, save, vectors_of
+from odd_files import NOT_REGULAR, Maker, claim, claim_type, huge, replace_by
+from qk_dump.errors import DumpError
+from qk_dump.reader import bucket_count, count_rows, vector_width
+
+READERS: tuple[Callable[..., Any], ...] = (count_rows, vector_width, bucket_count)
+
+
+def told_by_all(path: Path, said: str) -> None:
+    """Every reader of the file refuses it with one line."""
+    assert said in refusal(path)
+    for reader in READERS:
+        with pytest.raises(DumpError) as caught:
+            reader([path])
+        assert said in str(caught.value)
+        assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(("make", "said"), NOT_REGULAR.values(), ids=NOT_REGULAR)
+def test_what_is_no_regular_file_is_refused_unopened(make: Maker, said: str, file: Path) -> None:
+    replace_by(make, file)
+    told_by_all(file, f"cannot be read ({said})")
+
+
+@pytest.mark.parametrize(
+    ("size", "footer", "said"),
+    [
+        (112, 0xF0FFFFFF, "its footer would be 4,043,309,055 bytes long, the file has 112"),
+        (112, 101, "its footer would be 101 bytes long, the file has 112"),
+        (5 << 30, 0xF0FFFFFF, "its footer is 4,043,309,055 bytes long, at most 268,435,456"),
+        (5 << 30, (256 << 20) + 1, "its footer is 268,435,457 bytes long, at most"),
+        (11, 0, "it has 11 bytes"),
+    ],
+)
+def test_a_footer_beyond_its_file_or_the_limit_is_refused(
+    size: int, footer: int, said: str, file: Path
+) -> None:
+    huge(file, size, footer)
+    told_by_all(file, f"is not a readable Parquet file ({said}")
+
+
+def test_a_huge_footer_takes_no_memory(file: Path) -> None:
+    huge(file)
+    code = (
+        "import sys, resource; from pathlib import Path; from qk_dump.reader import count_rows\n"
+        "try: count_rows([Path(sys.argv[1])])\n"
+        "except Exception as error: print(error)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, file], capture_output=True, text=True, check=True
+    )
+    message, peak = done.stdout.splitlines()
+    assert "its footer is" in message
+    assert int(peak) < resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + (200 << 10)  # KiB
+
+
+@pytest.mark.parametrize("rows", [8_000, 10**6])
+def test_more_rows_than_the_file_holds_are_refused(rows: int, file: Path) -> None:
+    claim(save(file, 777), rows, instead_of=777)
+    assert f"its footer tells {rows:,} rows, 777 are there" in refusal(file)
+    assert f"its footer tells {rows:,} rows, 777 are there" in refusal(file, max_rows=50)
+
+
+@pytest.mark.parametrize("rows", [10**12, 2**62])
+def test_more_rows_than_any_such_file_holds_are_refused_unread(rows: int, file: Path) -> None:
+    claim(save(file, 777), rows, instead_of=777)
+    told_by_all(file, f"its footer tells {rows:,} rows, the file has {file.stat().st_size:,} bytes")
+
+
+def test_row_groups_that_do_not_add_up_are_refused(file: Path) -> None:
+    save(file, 1554, group=777)
+    claim(file, 1500, instead_of=1554)
+    told_by_all(file, "its footer tells 1,500 rows in all and 1,554 in its parts")
+
+
+def test_values_beyond_any_vector_are_refused(file: Path) -> None:
+    claim(save(file, 777), 10**12, instead_of=3 * 777)
+    told_by_all(file, "has vectors of 1,287,001,287 dimensions, at most 65,536 can be read")
+
+
+@pytest.mark.parametrize("width", [2**31 - 1, 65_537])
+def test_a_fixed_width_beyond_any_vector_is_refused(width: int, file: Path) -> None:
+    claim_type(save(file, 6), "vector", pa.list_(pa.float32(), width))
+    assert f"vectors of {width:,} dimensions, at most 65,536 can be read" in refusal(file)
+
+
+def test_thousands_of_columns_are_refused(file: Path) -> None:
+    more = {f"c{number}": pa.array(range(6)) for number in range(1100)}
+    pq.write_table(pa.table({**columns(), **more}), file)
+    told_by_all(file, "has 1,105 columns, at most 1,000 can be read")
+
+
+@pytest.mark.parametrize(
+    ("depth", "said"), [(2, "column 'vector' is list<"), (90, "schema too deeply nested")]
+)
+def test_nested_lists_are_refused(depth: int, said: str, file: Path) -> None:
+    kind = pa.float32()
+    value: Any = 1.0
+    for _ in range(depth):
+        kind, value = pa.list_(kind), [value]
+    save(file, 6, vector=pa.array([value] * 6, kind))
+    assert said in refusal(file)
+
+
+def test_an_empty_row_group_is_passed_over(file: Path) -> None:
+    table = pa.table(columns())
+    with pq.ParquetWriter(file, table.schema) as writer:
+        for part in (table.slice(0, 0), table.slice(0, 4), table.slice(0, 0), table.slice(4)):
+            writer.write_table(part)
+    assert vector_width([file]) == 3
+    np.testing.assert_array_equal(read(file).vectors, vectors_of(6))
+
+
+def test_wide_vectors_are_read_in_smaller_batches(file: Path) -> None:
+    wide = vectors_of(3, 65_536)
+    save(file, 3, vector=lists(wide))
+    np.testing.assert_array_equal(read(file).vectors, wide)
+    save(file, 3, vector=lists(vectors_of(3, 65_537)))
+    assert "at most 65,536 can be read" in refusal(file)
+
+
+def test_rows_that_do_not_fit_into_memory_are_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qk_dump.parquet._MOST_ROWS_PER_BYTE", 10**15)
+    claim(save(file, 777), 2**50, instead_of=777)
+    assert "not enough memory for 1,125,899,906,842,624 rows" in refusal(file, max_rows=2**60)
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "caf\udce9.parquet"
+    save(tmp_path / "data.parquet").rename(path)
+    with pytest.raises(DumpError) as caught:
+        read(path)
+    assert "caf\\udce9.parquet: its name is not UTF-8; rename it" in str(caught.value)
