@@ -30,11 +30,16 @@ def user_path(text: str | os.PathLike[str]) -> Path:
     try:
         if b"\0" in os.fsencode(text):
             raise ValueError("it holds the character NUL")
-        return Path(text).expanduser()
+        path = Path(text).expanduser()
+        path.lstat()
     except ValueError as error:
         raise ConfigError(f"{text}: no file can have this name ({error})") from error
     except RuntimeError as error:
         raise ConfigError(f"{text}: {error}") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"{text}: no file can have this name (it is too long)") from error
+    return path
 
 
 MOST_JSON_BYTES = 256 << 20

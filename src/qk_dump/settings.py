@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, NonNegativeInt, ValidationError
 from pydantic.fields import FieldInfo
 
-from qk_dump.errors import ConfigError
+from qk_dump.errors import ConfigError, in_short
+from qk_dump.files import user_path
+from qk_dump.strict_yaml import DEEPEST, MOST_CHARACTERS, parse_yaml
 
 _MOST_INDICES = 100_000
+_LONGEST_NAME = 200  # of a field that a misspelt name is compared with
+_INT64 = range(-(2**63), 2**63)
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -33,6 +35,7 @@ def parse_indices(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | str):
         return value
     found: set[int] = set()
+    count = 0
     for part in str(value).split(","):
         ends = [end.strip() for end in part.split("-")]
         if len(ends) > 2 or not all(end.isascii() and end.isdigit() for end in ends):
@@ -40,6 +43,9 @@ def parse_indices(value: object) -> object:
         first, last = int(ends[0]), int(ends[-1])
         if not first <= last < _MOST_INDICES:
             raise ValueError(f"cannot read {part!r}")
+        count += last + 1 - first
+        if count > _MOST_INDICES:
+            raise ValueError(f"more than {_MOST_INDICES:,} numbers")
         found.update(range(first, last + 1))
     return sorted(found)
 
@@ -56,7 +62,7 @@ def settings_from(
 ) -> Settings:
     """Build the settings from a YAML file (flat, or under `section`) and flags given as text."""
     given = flags or {}
-    values = _load_yaml(yaml_path, section) if yaml_path is not None else {}
+    values = _load_yaml(user_path(yaml_path), section) if yaml_path is not None else {}
     fields = fields_of(model)
     for name in sorted(given):  # a section's own flag comes before the flags inside it
         if name not in fields:
@@ -132,6 +138,8 @@ def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
 
     The same name in another section is closer than any other name.
     """
+    if len(name) > _LONGEST_NAME:
+        return "; --help lists them all"
     wanted, known = name.replace("-", "_"), list(names)
     close = [other for other in known if _own_name(other) == _own_name(wanted)]
     close = close or difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
@@ -159,6 +167,8 @@ def _shaped(
             raise ConfigError(f"{told(prefix + key)}: unknown field{hint}")
     for name, field in model.model_fields.items():
         section = section_of(field)
+        if section is None and name in shaped:
+            _refuse_odd(shaped[name], told(prefix + name), field)
         if section is None or (name not in shaped and not field.is_required()):
             continue
         inner = shaped.get(name)
@@ -166,9 +176,41 @@ def _shaped(
             continue
         if inner is not None and not isinstance(inner, Mapping):
             source = told(prefix + name)
-            raise ConfigError(f"{source}: expected name: value lines, got {_as_yaml(inner)}")
+            raise ConfigError(f"{source}: expected name: value lines, got {in_short(inner)}")
         shaped[name] = _shaped(section, inner or {}, fields, told, f"{prefix}{name}.")
     return shaped
+
+
+def _refuse_odd(value: object, source: str, field: FieldInfo) -> None:
+    """Refuse what strict types let pass: text that is no name, and integers beyond 64 bits."""
+    level = [value]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, str):
+                _refuse_odd_text(one, source)
+            elif isinstance(one, int) and one not in _INT64:
+                raise ConfigError(
+                    f"{source}: expected {describe(field)}, got {in_short(value)}, "
+                    "which does not fit 64 bits"
+                )
+            elif isinstance(one, Mapping):
+                inner += [*one.keys(), *one.values()]
+            elif isinstance(one, (list, tuple, set)):
+                inner += one
+        level = list({id(one): one for one in inner}.values())  # what is there twice, once
+    if level:
+        raise ConfigError(f"{source}: is nested more than {DEEPEST} deep")
+
+
+def _refuse_odd_text(text: str, source: str) -> None:
+    if "\0" in text:
+        raise ConfigError(f"{source}: holds the character NUL, which no name or path has")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        odd = text[error.start]
+        raise ConfigError(f"{source}: holds {odd!r}, which no name or path has") from error
 
 
 def _text_of_path(value: object) -> object:
@@ -202,7 +244,7 @@ def _breach(
             return f"{told('.'.join(path))}: is required{why}"
         value = value[part]
         if section_of(field) is None:
-            return f"{told('.'.join(path))}: expected {describe(field)}, got {_as_yaml(value)}"
+            return f"{told('.'.join(path))}: expected {describe(field)}, got {in_short(value)}"
     # a check over several fields of a section, which names the first of them
     key, _, rest = _plain(problem["msg"]).partition(": ")
     return f"{told('.'.join([*path, key]))}: {rest}"
@@ -246,43 +288,25 @@ def _from_text(field: FieldInfo, text: str, name: str) -> object:
             return text
     if get_origin(base) is dict:
         try:
-            return yaml.load(text, _StrictLoader)  # noqa: S506
-        except (yaml.YAMLError, TypeError, ValueError) as error:
-            raise ConfigError(f"--{name}: is not valid YAML: {_yaml_problem(error)}") from error
+            return parse_yaml(text)
+        except ValueError as error:
+            raise ConfigError(f"--{name}: is not valid YAML: {error}") from error
     return text
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML in which a key given twice is an error and `1e-3` is the number it looks like."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"'{key}' is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+"),
-    list("-+.0123456789"),
-)
 
 
 def _load_yaml(path: Path, section: str | None) -> dict[str, Any]:
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506
+        with path.open("rb") as file:  # a pipe is fine: --config <(command)
+            raw = file.read(MOST_CHARACTERS + 1)
+        if len(raw) > MOST_CHARACTERS:
+            raise ConfigError(f"{path}: cannot be read: is larger than {MOST_CHARACTERS:,} bytes")
+        content = parse_yaml(raw.decode("utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: does not exist") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    except (yaml.YAMLError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: is not valid YAML: {_yaml_problem(error)}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not valid YAML: {error}") from error
     if content is None:
         return {}
     if isinstance(content, dict) and section is not None and section in content:
@@ -293,21 +317,6 @@ def _load_yaml(path: Path, section: str | None) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected 'name: value' lines, got {type(content).__name__}")
     return content
-
-
-def _yaml_problem(error: Exception) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return _plain(str(error))
-    problem = str(error.problem)
-    if "'\\t'" in problem:
-        problem = "indent with spaces, not tabs"
-    return _plain(f"line {error.problem_mark.line + 1}: {problem}")
-
-
-def _as_yaml(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return repr(value)
 
 
 def _plain(message: str) -> str:

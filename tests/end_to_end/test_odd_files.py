@@ -139,6 +139,47 @@ def test_layers_of_the_folders_and_heads_of_the_config_are_bounded_together(
     assert "l4000000000h00q: is the folder of layer 4000000000" in error_of(capsys)
 
 
+def test_a_path_that_no_file_can_have_is_refused_by_every_verb(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, named = str(write_run(tmp_path / "run")), ["--repo", "a/b"]
+    for bad in ("a\0b", "a" * 300):
+        for words in (
+            ["analyze", "--dataset_local_root", bad],
+            ["analyze", "--dataset_local_root", str(dump), "--model_dir", bad],
+            ["analyze", "--config", bad],
+            ["report", bad],
+            ["report", run, "--output", bad],
+            ["compare", run, bad],
+            ["compare", run, run, "--labels", "a,b", "--scores", bad],
+            ["plot", "map", bad, "--output", str(tmp_path / "a.png")],
+            ["plot", "plasticity", "--config", bad],
+            ["plot", "plasticity", "--bucket_csv", bad, "--output", str(tmp_path / "a.png")],
+            ["push", bad, *named],
+            ["pull", "a/b", "--cache_dir", bad],
+            ["demo", "--output_dir", bad],
+            ["capture", "--config", bad],
+        ):
+            assert main(words) == 2, words
+            told = error_of(capsys)
+            assert "no file can have this name" in told or "holds the character NUL" in told, words
+
+
+@pytest.mark.parametrize(
+    "field", ["dataset.path", "model.name", "tokenizer.name", "output.data_root"]
+)
+def test_a_path_of_a_capture_holds_no_nul(
+    field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"dataset.path": "a", "model.name": "a", "output.data_root": "a", field: "a\0b"}
+    sections: dict[str, dict[str, str]] = {}
+    for name, value in given.items():
+        sections.setdefault(name.partition(".")[0], {})[name.partition(".")[2]] = value
+    (tmp_path / "capture.yaml").write_text(json.dumps(sections))
+    assert main(["capture", "--config", str(tmp_path / "capture.yaml")]) == 2
+    assert f"capture.yaml: {field}: holds the character NUL" in error_of(capsys)
+
+
 def test_footers_that_claim_what_is_not_so_fail_their_heads(tmp_path: Path, out: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=777)
     huge(dump / "l00h01q" / "data.parquet")

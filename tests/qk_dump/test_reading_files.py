@@ -95,7 +95,9 @@ def test_integers_beyond_64_bits_can_be_refused(tmp_path: Path) -> None:
             read_json(path, int64=True)
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\0", "a/\ud800", "~/\0"])
+@pytest.mark.parametrize(
+    "text", ["a\0b", "\0", "a/\ud800", "~/\0", "a" * 300, "a/" * 3000], ids=range(6)
+)
 def test_a_path_that_no_file_can_have_is_refused(text: str) -> None:
     for path in (text, Path(text)):
         with pytest.raises(ConfigError, match="no file can have this name") as caught:
