@@ -16,7 +16,7 @@ import struct
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.client import responses
@@ -50,6 +50,7 @@ class Fault:
     reply: Reply = field(default_factory=Reply)
     takes_effect: bool = True
     seconds: float = 0.0
+    change: Callable[[Reply], Reply] | None = None
 
 
 reset_before = Fault("reset", takes_effect=False)
@@ -60,6 +61,25 @@ truncated = Fault("truncated")
 """Half of the reply comes, then the connection is closed."""
 wrong_bytes = Fault("wrong_bytes")
 """As many bytes, but others: those that arrive at `lfs_put`, else those of the reply."""
+
+
+endless = Fault("endless")
+"""The right headers, then bytes without end and without a length."""
+
+
+def lie(change: Callable[[Any], Any]) -> Fault:
+    """The JSON of the right answer, changed."""
+
+    def changed(reply: Reply) -> Reply:
+        return replace(reply, body=json.dumps(change(json.loads(reply.body))).encode())
+
+    return Fault("changed", change=changed)
+
+
+def with_headers(**headers: str) -> Fault:
+    """The right answer with other headers; `_` stands for `-`."""
+    more = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Fault("changed", change=lambda reply: replace(reply, headers=reply.headers | more))
 
 
 def status(
@@ -126,6 +146,7 @@ class HubServer(ThreadingHTTPServer):
         self.environment = environment(self.endpoint, home)
         self.log: list[Request] = []
         self.errors: list[str] = []
+        self.streamed = 0  # bytes of endless answers
         self.stopping = Event()
         self._plans: list[Plan] = []
         self._connections: set[socket.socket] = set()
@@ -249,8 +270,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.log.append(request)
         if reply is None:
             self._reset()
+        elif fault and fault.kind == "endless":
+            self._stream(reply)
         else:
             self.wfile.write(head + body)
+
+    def _stream(self, reply: Reply) -> None:
+        self.close_connection = True
+        chunked = {**reply.headers, "Content-Length": None, "Transfer-Encoding": "chunked"}
+        lines = [f"{name}: {value}" for name, value in chunked.items() if value]
+        self.wfile.write("\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode("latin-1"))
+        chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+        for _ in range(20_000):  # more than a gigabyte, should nobody hang up
+            self.wfile.write(chunk)
+            self.server.streamed += 0x10000
 
     def _bytes(self, reply: Reply) -> tuple[bytes, bytes]:
         headers = {"Content-Length": len(reply.body), **reply.headers}
@@ -292,6 +325,8 @@ def _faulty(reply: Reply | None, fault: Fault | None, endpoint: str) -> Reply | 
         return None
     if fault.kind == "status":
         return fault.reply
+    if fault.change and reply:
+        return fault.change(reply)
     if fault.kind == "wrong_bytes" and reply and endpoint != "lfs_put":
         return replace(reply, body=_other_bytes(reply.body, only_one=endpoint == "resolve_get"))
     return reply

@@ -17,7 +17,7 @@ from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
 
 CARD_FILE = "README.md"
-_MOST_BYTES = 64 << 20  # of a card that lists every head
+MOST_CARD_BYTES = 64 << 20  # of a card that lists every head
 _MARKER = "<!-- made by attention-plasticity; a new capture replaces this file -->"
 
 _TEXT = """{marker}
@@ -108,7 +108,7 @@ def _cell(value: object) -> str:
 def is_card(path: Path) -> bool:
     """Whether the file is a card made here, and not somebody's own README."""
     try:
-        return _MARKER.encode() in read_bounded(path, _MOST_BYTES)
+        return _MARKER.encode() in read_bounded(path, MOST_CARD_BYTES)
     except OSError:
         return False
 

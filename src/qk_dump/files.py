@@ -283,6 +283,20 @@ def remove_turn(folder: Path) -> None:
         folder.rmdir()
 
 
+def link_to(source: Path, target: Path) -> None:
+    """Make `target` a link to `source`, in one step; a copy where links cannot be made."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = _draft_of(target)
+    try:
+        try:
+            draft.symlink_to(os.path.relpath(source, target.parent))
+        except OSError:
+            shutil.copyfile(source, draft)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def cannot_write(target: Path, error: OSError) -> OutputError:
     """Say which file could not be written, why, and that nothing earlier was harmed."""
     reason = error.strerror or str(error)

@@ -6,19 +6,16 @@ few times, and every failure becomes one line that says what to do. Tokens never
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from qk_dump.errors import ConfigError, HubError, ToolkitError
+from qk_dump.files import UnusableFileError
 
 SCHEME = "hf://datasets/"
 _NAME = r"[\w.-]+"
@@ -27,10 +24,15 @@ _WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further try
 _LONGEST_WAIT = 300.0  # however long a server asks for
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
 _CONFLICT = 412
-_GARBLED = (json.JSONDecodeError, UnicodeDecodeError)  # answers that are not the Hub's
+_MISREAD = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the client raises on an answer that is no JSON, or has not the members it looks for."""
 _LOGIN = "needs a token; set HF_TOKEN or run 'hf auth login'"
 
 Result = TypeVar("Result")
+
+
+class GarbledAnswerError(Exception):
+    """An answer that is not the Hub's: the client could not make anything of it."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def patiently(
     """
     for wait in (*_WAITS, None):
         try:
-            return step()
+            return _answered(step)
         except Exception as error:
             transient = is_transient(error)
             if settled is not None and (transient or is_conflict(error)):
@@ -107,10 +109,24 @@ def patiently(
     raise AssertionError("unreachable")
 
 
+def _answered(step: Callable[[], Result]) -> Result:
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return step()
+    except (HFValidationError, OSError):  # our own names, our own files, or the network
+        raise
+    except Exception as error:
+        misread = isinstance(error, _MISREAD) or type(error).__name__ == "InvalidURL"
+        if not misread or isinstance(error, _transport_error()):
+            raise
+        raise GarbledAnswerError(type(error).__name__) from error
+
+
 def is_transient(error: Exception) -> bool:
     """Whether another try may help: a broken connection, or a server that is busy or stumbled."""
-    found = _of_the_network(error)
-    if found is None or _is_offline(found):
+    found = network_error(error)
+    if found is None or _is_offline(found) or _is_circle(found):
         return False
     status = _status(found)
     return status is None or status in _TRANSIENT
@@ -118,7 +134,7 @@ def is_transient(error: Exception) -> bool:
 
 def is_conflict(error: Exception) -> bool:
     """Whether a commit was refused because the branch had moved meanwhile."""
-    found = _of_the_network(error)
+    found = network_error(error)
     return found is not None and _status(found) == _CONFLICT
 
 
@@ -128,12 +144,16 @@ def _is_offline(error: Exception) -> bool:
     return isinstance(error, OfflineModeIsEnabled)
 
 
-def _of_the_network(error: BaseException) -> Exception | None:
+def _is_circle(error: Exception) -> bool:
+    return type(error).__name__ == "TooManyRedirects"  # of the library that the client uses
+
+
+def network_error(error: BaseException) -> Exception | None:
     """The failed request behind an error; the client wraps some in errors of its own.
 
     Of several in the chain, one with the server's answer tells most, else the innermost.
     """
-    network = (_transport_error(), ConnectionError, TimeoutError, *_GARBLED)
+    network = (_transport_error(), ConnectionError, TimeoutError, GarbledAnswerError)
     found: Exception | None = None
     cause = None if isinstance(error, ToolkitError) else error
     while cause is not None and (found is None or _status(found) is None):
@@ -154,10 +174,12 @@ def told(place: HubPlace, doing: str) -> Iterator[None]:
         raise
     except LocalTokenNotFoundError as error:
         raise HubError(f"{place}: {doing} {_LOGIN}") from error
+    except UnusableFileError as error:
+        raise ConfigError(f"{error}; remove it, then run the same command again") from error
     except HFValidationError as error:
         raise ConfigError(f"{place}: {' '.join(str(error).split())}") from error
     except Exception as error:
-        found = _of_the_network(error)
+        found = network_error(error)
         if found is None:
             raise
         raise HubError(f"{place}: {doing} failed: {_in_words(found, place, doing)}") from error
@@ -172,23 +194,6 @@ def _transport_error() -> type[Exception]:
     return base
 
 
-def content_digest(content: Path | bytes, kind: str) -> str:
-    """Hash of a file as the Hub gives it: sha256 of large files, git's own of small ones."""
-    if isinstance(content, bytes):
-        return _digest(io.BytesIO(content), len(content), kind)
-    with content.open("rb") as file:
-        return _digest(file, content.stat().st_size, kind)
-
-
-def _digest(file: IO[bytes], size: int, kind: str) -> str:
-    known = hashlib.sha256()
-    if kind == "git":
-        known = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    while block := file.read(1 << 20):
-        known.update(block)
-    return known.hexdigest()
-
-
 def _in_words(error: Exception, place: HubPlace, doing: str) -> str:
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -200,7 +205,9 @@ def _in_words(error: Exception, place: HubPlace, doing: str) -> str:
     status = _status(error)
     if _is_offline(error):
         return "HF_HUB_OFFLINE is set; unset it, then run the same command again"
-    if isinstance(error, _GARBLED):
+    if _is_circle(error):
+        return "the Hub redirects in a circle; is HF_ENDPOINT set right?"
+    if isinstance(error, GarbledAnswerError):
         return "the answer was garbled on its way; run the same command again"
     if isinstance(error, GatedRepoError):
         return "the dataset is gated; ask for access on its page, then use a token of that account"
@@ -230,7 +237,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _asked_to_wait(error: Exception) -> float:
-    response = getattr(_of_the_network(error), "response", None)
+    response = getattr(network_error(error), "response", None)
     headers = getattr(response, "headers", None) or {}
     try:
         return min(float(headers.get("Retry-After", 0)), _LONGEST_WAIT)

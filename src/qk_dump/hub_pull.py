@@ -7,7 +7,7 @@ so that a machine without a network can tell a checked copy from any other.
 
 from __future__ import annotations
 
-import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,9 +18,11 @@ from typing import Any
 from qk_dump.card import CARD_FILE
 from qk_dump.errors import ConfigError, HubError
 from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.files import user_path, write_text
-from qk_dump.hub_client import HubPlace, content_digest, hub_api, patiently, told
-from qk_dump.layout import HeadId, parse_head
+from qk_dump.files import cannot_write, link_to, resolved, user_path
+from qk_dump.hub_client import HubPlace, hub_api, patiently, told
+from qk_dump.hub_files import commit_id, download, list_files
+from qk_dump.hub_notes import KnownCommit, Notes
+from qk_dump.layout import HeadId, parse_head, require_head
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
 
 _SMALL_FILES = (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE)
@@ -74,24 +76,6 @@ class Fetched:
         return record | ({"model_dir": self.place.folder} if self.place.folder else {})
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A file of a commit: its size and its hash, sha256 of large files or git's of small ones."""
-
-    size: int
-    digest: str
-    kind: str
-
-
-@dataclass
-class _Known:
-    """What is known of a commit: its files, and which of them were checked here."""
-
-    commit: str
-    files: dict[str, _Entry]
-    checked: dict[str, list[int]] = field(default_factory=dict)  # path → size, time of change
-
-
 def fetch_dump(
     place: HubPlace,
     *,
@@ -108,20 +92,21 @@ def fetch_dump(
     from huggingface_hub import constants
 
     cache = user_path(cache_dir) if cache_dir is not None else Path(constants.HF_HUB_CACHE)
-    store = _Store(cache, place)
+    notes = Notes(cache, place)
     api, offline = hub_api(token), bool(constants.HF_HUB_OFFLINE)
     with told(place, "fetching"), _without_bars():
-        known = store.recall() if offline else _ask(api, place, store)
+        known = notes.recall() if offline else _ask(api, place, notes)
         place = _with_folder(place, known.files)
-        copy = _Copy(api, place, store, known, offline)
+        copy = _Copy(api, place, notes, known, offline)
         heads = _heads(copy)
         small = [path for path in map(copy.inside, _SMALL_FILES) if path in known.files]
         copy.bring(small, 1, lambda done, total: None)
-        manifest = read_manifest(copy.local(copy.inside(MANIFEST_NAME)))
+        told_by = copy.inside(MANIFEST_NAME)
+        manifest = read_manifest(copy.local(told_by)) if told_by in small else None
         wanted = _wanted(heads, choice or HeadChoice(), manifest, place)
         copy.bring(wanted, max_workers or _WORKERS, on_bytes or (lambda done, total: None))
         if not offline:
-            store.remember_revision(known.commit)
+            notes.remember_revision(known.commit)
     folders = {head: copy.local(path).parent for path, head in heads.items()}
     folder = copy.local(place.folder or "")
     return Fetched(folder, place, known.commit, not offline, folders)
@@ -150,21 +135,11 @@ def _group(manifest: DumpManifest | None) -> int:
     return manifest.num_q_heads // manifest.num_k_heads
 
 
-def _ask(api: Any, place: HubPlace, store: _Store) -> _Known:
+def _ask(api: Any, place: HubPlace, notes: Notes) -> KnownCommit:
     """The commit that the revision stands for now, and its files."""
-    from huggingface_hub.hf_api import RepoFile
-
     info = patiently(lambda: api.dataset_info(place.repo, revision=place.revision))
-    options = {"repo_type": "dataset", "revision": info.sha, "recursive": True}
-    entries = patiently(lambda: list(api.list_repo_tree(place.repo, **options)))
-    files = {
-        entry.path: _Entry(entry.size, entry.blob_id, "git")
-        if entry.lfs is None
-        else _Entry(entry.size, entry.lfs.sha256, "sha256")
-        for entry in entries
-        if isinstance(entry, RepoFile)
-    }
-    return _Known(info.sha, files, store.checked(info.sha))
+    commit = commit_id(info.sha, place)
+    return KnownCommit(commit, list_files(api, place, commit), notes.checked(commit))
 
 
 def _heads(copy: _Copy) -> dict[str, HeadId]:
@@ -173,6 +148,7 @@ def _heads(copy: _Copy) -> dict[str, HeadId]:
     for path in sorted(copy.known.files):
         head = _head_of(path.removeprefix(copy.inside("")))
         if head is not None and path.startswith(copy.inside("")):
+            require_head(head, f"{copy.place}: {path}")
             heads[path] = head
     if not heads:
         raise ConfigError(f"{copy.place}: no heads found. {_elsewhere(copy.known.files)}")
@@ -232,14 +208,14 @@ class _Copy:
 
     api: Any
     place: HubPlace
-    store: _Store
-    known: _Known
+    notes: Notes
+    known: KnownCommit
     offline: bool
 
     @property
     def snapshot(self) -> Path:
         """The folder in which the client lays out the files of the commit."""
-        return self.store.repo / "snapshots" / self.known.commit
+        return self.notes.repo / "snapshots" / self.known.commit
 
     def inside(self, name: str) -> str:
         """A path in the branch, below `model_dir` where there is one."""
@@ -264,6 +240,7 @@ class _Copy:
             )
         if not missing:
             return
+        self._require_space(missing)
         pool = ThreadPoolExecutor(workers)
         try:
             for path, _ in zip(missing, pool.map(self._bring_one, missing), strict=True):
@@ -271,40 +248,61 @@ class _Copy:
                 on_bytes(here, total)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            self.store.remember(self.known)
+            self.notes.remember(self.known)
+
+    def _require_space(self, paths: Sequence[str]) -> None:
+        """Refuse what does not fit on the disk, before the first byte."""
+        needed = sum(self.known.files[path].size for path in paths if not self.local(path).exists())
+        try:
+            self.notes.repo.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.notes.repo, error) from error
+        free = shutil.disk_usage(self.notes.repo).free
+        if needed > free:
+            raise HubError(
+                f"{self.place}: {needed:,} bytes are to be fetched, {self.notes.cache} has "
+                f"{free:,} free; choose another --cache_dir (dataset_cache_dir), or fewer --layers"
+            )
 
     def _bring_one(self, path: str) -> None:
-        for tries in range(_TRIES):
-            if self._arrives(path, anew=tries > 0):
-                self.known.checked[path] = _stamp(self.local(path))
-                return
-        self._remove(path)
+        if any(self._arrives(path) for _ in range(_TRIES)):
+            self.known.checked[path] = _stamp(self.local(path))
+            return
+        self.local(path).unlink(missing_ok=True)
+        self._blob(path).unlink(missing_ok=True)
         raise HubError(
             f"{self.place}: {path} arrives with other bytes than commit {self.known.commit[:12]} "
             "holds; run the same command again"
         )
 
-    def _arrives(self, path: str, *, anew: bool) -> bool:
-        """Download a file unless it is here; whether it is the commit's, byte for byte."""
-        options = {"repo_type": "dataset", "revision": self.known.commit, "force_download": anew}
-        options["cache_dir"] = str(self.store.cache)
-        try:
-            patiently(lambda: self.api.hf_hub_download(self.place.repo, path, **options))
-        except OSError as error:
-            if "Consistency check failed" not in str(error):
-                raise
-            return False
-        entry, file = self.known.files[path], self.local(path)
-        return (
-            file.stat().st_size == entry.size and content_digest(file, entry.kind) == entry.digest
-        )
+    def _arrives(self, path: str) -> bool:
+        """Download a file unless it is here; whether it is the commit's, byte for byte.
 
-    def _remove(self, path: str) -> None:
-        """Leave nothing behind that others would take for the file: the client keeps it twice."""
-        kept = self.local(path).resolve()
-        self.local(path).unlink(missing_ok=True)
-        if kept.is_relative_to(self.store.repo.resolve()):
-            kept.unlink(missing_ok=True)
+        The client's cache is kept as the client keeps it: a file's bytes lie in `blobs/`, named by
+        their hash, and the commit's folder holds a link to them.
+        """
+        file, here, blob = self.known.files[path], self.local(path), self._blob(path)
+        self._require_inside(here.parent, f"snapshots/{self.known.commit}")
+        self._require_inside(blob, "blobs")
+        if here.exists() and file.is_same(here):
+            return True
+        whole = blob.exists() and file.is_same(blob)
+        if not whole and not download(self.api, self.place, self.known.commit, path, file, blob):
+            return False
+        try:
+            link_to(blob, here)
+        except OSError as error:
+            raise cannot_write(here, error) from error
+        return True
+
+    def _blob(self, path: str) -> Path:
+        return self.notes.repo / "blobs" / self.known.files[path].digest
+
+    def _require_inside(self, path: Path, folder: str) -> None:
+        """Refuse to write through a link that leads out of the cache."""
+        home = resolved(self.notes.repo) / folder
+        if not resolved(path).is_relative_to(home):
+            raise ConfigError(f"{path}: leads out of the cache through a link; remove the link")
 
     def _is_checked(self, path: str) -> bool:
         try:
@@ -316,59 +314,3 @@ class _Copy:
 def _stamp(file: Path) -> list[int]:
     status = file.stat()
     return [status.st_size, status.st_mtime_ns]
-
-
-@dataclass(frozen=True)
-class _Store:
-    """Our notes in the client's cache: branches, and what was checked of each commit."""
-
-    cache: Path
-    place: HubPlace
-
-    @property
-    def repo(self) -> Path:
-        """The dataset's folder in the cache."""
-        return self.cache / f"datasets--{self.place.repo.replace('/', '--')}"
-
-    @property
-    def _notes(self) -> Path:
-        return self.repo / "attention-plasticity"
-
-    def checked(self, commit: str) -> dict[str, list[int]]:
-        """Files of a commit that were checked here."""
-        return dict(_read(self._notes / f"{commit}.json").get("checked", {}))
-
-    def remember(self, known: _Known) -> None:
-        """Write down what is known of the commit; other processes may have checked more of it."""
-        files = {
-            path: [entry.size, entry.digest, entry.kind] for path, entry in known.files.items()
-        }
-        content = {"files": files, "checked": self.checked(known.commit) | known.checked}
-        write_text(self._notes / f"{known.commit}.json", json.dumps(content))
-
-    def remember_revision(self, commit: str) -> None:
-        """Write down which commit the revision stands for, all that was wanted of it being here."""
-        revisions = _read(self._notes / "revisions.json")
-        if revisions.get(self.place.revision) != commit:
-            revisions[self.place.revision] = commit
-            write_text(self._notes / "revisions.json", json.dumps(revisions))
-
-    def recall(self) -> _Known:
-        """What was known when the network was last there."""
-        commit = _read(self._notes / "revisions.json").get(self.place.revision)
-        told_then = _read(self._notes / f"{commit or self.place.revision}.json")
-        if not told_then:
-            raise HubError(
-                f"{self.place}: offline, and the cache holds no checked copy of it; unset "
-                "HF_HUB_OFFLINE to fetch it"
-            )
-        files = {path: _Entry(*entry) for path, entry in told_then["files"].items()}
-        return _Known(str(commit or self.place.revision), files, dict(told_then["checked"]))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -9,34 +9,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from qk_dump.card import CARD_FILE, card, is_card, overview_card
-from qk_dump.errors import ConfigError, DumpError, HubError
+from qk_dump.card import CARD_FILE, MOST_CARD_BYTES, is_card, overview_card
+from qk_dump.errors import ConfigError, HubError
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.hub_client import (
     HubPlace,
-    content_digest,
     hub_api,
     is_conflict,
-    is_transient,
     patiently,
     require_token,
     told,
 )
-from qk_dump.layout import Dump, open_dump, parse_head
-from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
+from qk_dump.hub_files import (
+    RemoteFile,
+    commit_id,
+    download,
+    find_file,
+    list_files,
+)
+from qk_dump.hub_published import LocalFile, dump_files, local_errors
+from qk_dump.layout import open_dump, parse_head
+from qk_dump.manifest import (
+    MANIFEST_NAME,
+    MOST_MANIFEST_BYTES,
+    DumpManifest,
+    read_manifest,
+)
 
 MOST_CONFIGS = 3000
 """Configs that the Hub's viewer shows at most."""
 
 _CHUNK_BYTES = 256 << 20
 _CHUNK_FILES = 100
-_UNFINISHED = ".capture/plan.json"
 _REPO = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _BRANCH = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*", re.ASCII)
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
@@ -69,9 +78,9 @@ def push_dump(
     _require_names(repo, branch)
     place = HubPlace(repo, branch)
     dump = open_dump(folder)
-    files = _files(dump)
+    files = dump_files(dump)
     require_token(place, "publishing", token)
-    with told(place, "publishing"), _local_errors():
+    with told(place, "publishing"), local_errors():
         remote = _Remote(hub_api(token), place)
         remote.make_ready(private)
         quiet = lambda done, total: None  # noqa: E731
@@ -98,23 +107,10 @@ def _require_names(repo: str, branch: str) -> None:
         )
 
 
-@contextmanager
-def _local_errors() -> Iterator[None]:
-    """A file of the dump that cannot be read is no fault of the Hub."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None or is_transient(error):
-            raise
-        raise DumpError(
-            f"{error.filename}: cannot be read ({error.strerror}); the branch is as it was"
-        ) from error
-
-
 def _publish(
     remote: _Remote,
-    state: tuple[str, dict[str, Any]],
-    files: Mapping[str, _File],
+    state: tuple[str, dict[str, RemoteFile]],
+    files: Mapping[str, LocalFile],
     on_bytes: Callable[[int, int], None],
     *,
     clean: bool,
@@ -138,59 +134,12 @@ def _publish(
 
 
 def _difference(
-    files: Mapping[str, _File], there: Mapping[str, Any], clean: bool
-) -> tuple[dict[str, _File], list[str]]:
+    files: Mapping[str, LocalFile], there: Mapping[str, RemoteFile], clean: bool
+) -> tuple[dict[str, LocalFile], list[str]]:
     """Files that a branch lacks or has otherwise, and those of another dump that it has besides."""
     new = {path: file for path, file in files.items() if not file.same_as(there.get(path))}
     gone = [path for path in there if clean and _is_of_a_dump(path) and path not in files]
     return new, gone
-
-
-def _files(dump: Dump) -> dict[str, _File]:
-    """The dump's files by their path on the branch: heads lie in its root.
-
-    A dump of which a part is missing is refused.
-    """
-    if (dump.path / _UNFINISHED).exists():
-        raise ConfigError(
-            f"{dump.path}: its capture is not finished; run the same capture again, then push"
-        )
-    files: dict[str, _File] = {}
-    for head, folder in dump.folders.items():
-        shards = dump.files(head)
-        if not shards:
-            raise DumpError(
-                f"{folder}: holds no Parquet file; capture the head again, or remove its folder"
-            )
-        files |= {f"{head.folder}/{path.name}": _File(path) for path in shards}
-    for name in (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE):
-        if (dump.path / name).is_file():
-            files[name] = _File(dump.path / name)
-    if CARD_FILE not in files or not is_card(dump.path / CARD_FILE):
-        manifest = dump.manifest or DumpManifest()
-        text = card(manifest, list(dump.folders), EXAMPLES_FILE in files)
-        files[CARD_FILE] = _File(text.encode("utf-8"))
-    return files
-
-
-class _File:
-    """A file to publish, on disk or in memory."""
-
-    def __init__(self, content: Path | bytes) -> None:
-        self.content = content
-        with _local_errors():
-            self.size = len(content) if isinstance(content, bytes) else content.stat().st_size
-
-    def same_as(self, there: Any) -> bool:
-        """Whether an entry of the branch's tree is this file."""
-        if there is None or there.size != self.size:
-            return False
-        if there.lfs is not None:
-            return bool(there.lfs.sha256 == self._digest("sha256"))
-        return bool(there.blob_id == self._digest("git"))
-
-    def _digest(self, kind: str) -> str:
-        return content_digest(self.content, kind)
 
 
 @dataclass(frozen=True)
@@ -218,10 +167,10 @@ class _Remote:
                 f"{self.place.repo}: the dataset is there already and public; nothing was sent. "
                 "Make it private on its page, choose another name, or leave 'private' out"
             )
-        branches = patiently(lambda: self.api.list_repo_refs(**self.where)).branches
-        if self.place.revision not in {branch.name for branch in branches}:
-            first = patiently(lambda: self.api.list_repo_commits(**self.where))[-1].commit_id
-            options = {**self.where, "branch": self.place.revision, "revision": first}
+        if self.place.revision not in self.branches():
+            first = patiently(lambda: self.api.list_repo_commits(**self.where)[-1].commit_id)
+            start = commit_id(first, self.place)
+            options = {**self.where, "branch": self.place.revision, "revision": start}
             patiently(lambda: self.api.create_branch(**options, exist_ok=True))
 
     def _dataset(self) -> Any | None:
@@ -233,31 +182,30 @@ class _Remote:
         except RepositoryNotFoundError:
             return None
 
-    def state(self) -> tuple[str, dict[str, Any]]:
+    def branches(self) -> dict[str, str]:
+        """The dataset's branches, and the commit each is at."""
+        refs = patiently(lambda: list(self.api.list_repo_refs(**self.where).branches))
+        named = [ref for ref in refs if isinstance(ref.name, str) and ref.name.isprintable()]
+        return {ref.name: commit_id(ref.target_commit, self.place) for ref in named}
+
+    def state(self) -> tuple[str, dict[str, RemoteFile]]:
         """The branch's commit and its files by path."""
         info = patiently(
             lambda: self.api.dataset_info(self.place.repo, revision=self.place.revision)
         )
-        return info.sha, self.files(info.sha)
+        commit = commit_id(info.sha, self.place)
+        return commit, list_files(self.api, self.place, commit)
 
-    def files(self, commit: str) -> dict[str, Any]:
-        """The files of a commit by path."""
-        from huggingface_hub.hf_api import RepoFile
-
-        options = {**self.where, "revision": commit, "recursive": True}
-        entries = patiently(lambda: list(self.api.list_repo_tree(**options)))
-        return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
-
-    def send(self, files: Mapping[str, _File], on_bytes: Callable[[int, int], None]) -> list[Any]:
+    def send(
+        self, files: Mapping[str, LocalFile], on_bytes: Callable[[int, int], None]
+    ) -> list[Any]:
         """Send the large ones among the files; the additions for the commit are returned."""
-        from huggingface_hub import CommitOperationAdd
-
         total = sum(file.size for file in files.values())
         settled = 0
         additions: list[Any] = []
         on_bytes(0, total)
         for chunk in _chunks(files):
-            part = [CommitOperationAdd(path, files[path].content) for path in chunk]
+            part = [files[path].as_addition(path) for path in chunk]
             patiently(
                 lambda part=part: self.api.preupload_lfs_files(  # type: ignore[misc]
                     **self.where,
@@ -271,17 +219,14 @@ class _Remote:
             on_bytes(settled, total)
         return additions
 
-    def download(self, entry: Any, commit: str, scratch: Path) -> Path:
-        """A small file of a commit, checked, in a cache of our own."""
-        options = {**self.where, "revision": commit, "cache_dir": str(scratch)}
-        for again in (False, True):
-            options["force_download"] = again
-            fetch = lambda: self.api.hf_hub_download(filename=entry.path, **options)  # noqa: E731
-            path = Path(patiently(fetch))
-            if _File(path).same_as(entry):
-                return path
+    def download(self, name: str, file: RemoteFile, commit: str, scratch: Path) -> Path:
+        """A small file of a commit, checked, in a folder of our own."""
+        target = scratch / f"{commit}-{name}"
+        for _ in range(2):
+            if download(self.api, self.place, commit, name, file, target):
+                return target
         raise HubError(
-            f"{self.place.repo}: {entry.path} arrives with other bytes than commit {commit[:12]} "
+            f"{self.place.repo}: {name} arrives with other bytes than commit {commit[:12]} "
             "holds; run the same command again"
         )
 
@@ -293,7 +238,7 @@ class _Remote:
         options = {**self.where, "revision": self.place.revision, "parent_commit": parent}
         message = f"Publish {self.place.revision}"
         made = self.api.create_commit(**options, operations=operations, commit_message=message)
-        return str(made.oid)
+        return commit_id(made.oid, self.place)
 
 
 def _list_branches(main: _Remote) -> list[str]:
@@ -313,36 +258,41 @@ def _list_branches(main: _Remote) -> list[str]:
 
 def _list_once(main: _Remote, scratch: Path) -> list[str]:
     head, there = main.state()
-    if CARD_FILE in there and not is_card(main.download(there[CARD_FILE], head, scratch)):
+    theirs = there.get(CARD_FILE)
+    if theirs is not None and not _is_our_card(main, theirs, head, scratch):
         return ["main has a card of its own, which is kept; list the branch there"]
-    refs = patiently(lambda: main.api.list_repo_refs(**main.where)).branches
     manifests = {}
-    for ref in refs:
-        if ref.name == "main":
+    for name, commit in main.branches().items():
+        if name == "main":
             continue
-        manifest = _manifest_of(main, ref.target_commit, scratch)
-        if manifest or _holds_heads(main.files(ref.target_commit)):
-            manifests[ref.name] = manifest
+        manifest = _manifest_of(main, commit, scratch)
+        if manifest or _holds_heads(list_files(main.api, main.place, commit)):
+            manifests[name] = manifest
     text = overview_card(main.place.repo, manifests)
     quiet = lambda done, total: None  # noqa: E731
-    _publish(main, (head, there), {CARD_FILE: _File(text.encode())}, quiet, clean=False)
+    _publish(main, (head, there), {CARD_FILE: LocalFile(text.encode())}, quiet, clean=False)
     return []
+
+
+def _is_our_card(main: _Remote, file: RemoteFile, commit: str, scratch: Path) -> bool:
+    if file.size > MOST_CARD_BYTES:
+        return False
+    return is_card(main.download(CARD_FILE, file, commit, scratch))
 
 
 def _manifest_of(main: _Remote, commit: str, scratch: Path) -> DumpManifest | None:
     """What a commit's `dump.json` tells; None without one that can be read."""
-    options = {**main.where, "paths": [MANIFEST_NAME], "revision": commit}
-    entries = patiently(lambda: main.api.get_paths_info(**options))
-    if not entries:
+    file = find_file(main.api, main.place, commit, MANIFEST_NAME)
+    if file is None or file.size > MOST_MANIFEST_BYTES:
         return None
-    path = main.download(entries[0], commit, scratch)
+    path = main.download(MANIFEST_NAME, file, commit, scratch)
     try:
         return read_manifest(path)
     except ConfigError:  # somebody's own, or of a later version
         return None
 
 
-def _holds_heads(files: Mapping[str, Any]) -> bool:
+def _holds_heads(files: Mapping[str, RemoteFile]) -> bool:
     return any(parse_head(Path(path).parent.name) for path in files if path.endswith(".parquet"))
 
 
@@ -353,7 +303,7 @@ def _is_of_a_dump(path: str) -> bool:
     return parse_head(folder) is not None and name.endswith(".parquet")
 
 
-def _chunks(files: Mapping[str, _File]) -> Iterator[list[str]]:
+def _chunks(files: Mapping[str, LocalFile]) -> Iterator[list[str]]:
     chunk: list[str] = []
     size = 0
     for path, file in files.items():

@@ -27,7 +27,7 @@ from qk_dump.limits import (
 
 MANIFEST_NAME = "dump.json"
 FORMAT_VERSION = 1
-_MOST_BYTES = 16 << 20
+MOST_MANIFEST_BYTES = 16 << 20
 
 
 class DumpManifest(BaseModel):
@@ -70,7 +70,7 @@ class DumpManifest(BaseModel):
 def read_manifest(path: Path) -> DumpManifest | None:
     """The manifest at `path`, or None when there is none."""
     try:
-        content = read_json(path, most_bytes=_MOST_BYTES, int64=True)
+        content = read_json(path, most_bytes=MOST_MANIFEST_BYTES, int64=True)
         return DumpManifest.model_validate(content, strict=True)
     except FileNotFoundError:
         return None

@@ -91,6 +91,12 @@ def bucket_count(files: Sequence[Path]) -> int:
     return int(max(highs) - min(lows) + 1) if lows else 0
 
 
+def check_file(path: Path) -> None:
+    """Refuse a file that cannot be a head's, by its footer and its columns; no row is read."""
+    with opened_parquet(path) as parquet:
+        check_columns(parquet.schema_arrow, path, need_example_id=False)
+
+
 def subsample(num_rows: int, max_rows: int, seed: int) -> Ints | None:
     """Rows to keep, ascending: what `default_rng(seed).choice` picks; None when all are kept."""
     if num_rows <= max_rows:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
+    HFValidationError,
     HTTPError,
     LocalEntryNotFoundError,
     LocalTokenNotFoundError,
@@ -24,8 +23,8 @@ from huggingface_hub.errors import (
 from qk_dump import hub_client
 from qk_dump.errors import ConfigError, HubError
 from qk_dump.hub_client import (
+    GarbledAnswerError,
     HubPlace,
-    content_digest,
     is_conflict,
     is_hub_path,
     is_transient,
@@ -53,6 +52,10 @@ def answer(code: int, kind: type[HfHubHTTPError] = HfHubHTTPError, **headers: st
         request=request,
     )
     return kind(f"{code} for url http://hub\nRequest ID: 1", response=response)
+
+
+class InvalidURL(Exception):  # noqa: N818
+    """As the library that the client uses names it."""
 
 
 def caused(error: Exception, cause: BaseException) -> Exception:
@@ -117,7 +120,7 @@ def test_paths_of_the_hub() -> None:
         HTTPError("reset"),
         ConnectionResetError(),
         TimeoutError(),
-        json.JSONDecodeError("no JSON", "<html>", 0),
+        GarbledAnswerError("JSONDecodeError"),
         caused(RuntimeError("Error while uploading"), answer(500)),
         caused(LocalEntryNotFoundError("no file in the cache"), answer(503)),
         caused(LocalEntryNotFoundError("no file in the cache"), HTTPError("reset")),
@@ -141,7 +144,7 @@ def test_what_may_pass(error: Exception, naps: list[float]) -> None:
         caused(ConfigError("dump.json: is not JSON"), json.JSONDecodeError("no JSON", "x", 0)),
         OfflineModeIsEnabled("offline"),
         FileNotFoundError("a file here"),
-        ValueError("a bug"),
+        HFValidationError("a b"),
     ],
 )
 def test_what_will_not_pass(error: Exception, naps: list[float]) -> None:
@@ -151,6 +154,28 @@ def test_what_will_not_pass(error: Exception, naps: list[float]) -> None:
         patiently(step)
     assert step.tries == 1
     assert not naps
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        json.JSONDecodeError("no JSON", "<html>", 0),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, ""),
+        KeyError("sha"),
+        TypeError("NoneType"),
+        AttributeError("NoneType"),
+        IndexError("0"),
+        RecursionError("deep"),
+        InvalidURL("http://["),
+    ],
+    ids=repr,
+)
+def test_an_answer_that_the_client_cannot_read_is_garbled(
+    error: Exception, naps: list[float]
+) -> None:
+    assert patiently(Step(error)) == "done"
+    with pytest.raises(GarbledAnswerError):
+        patiently(Step(*[error] * 9))
 
 
 def test_patience_ends(naps: list[float]) -> None:
@@ -223,7 +248,7 @@ def test_a_refusal_is_not_looked_up() -> None:
         (answer(429), "too many requests; wait a while, then run the same command again"),
         (answer(500), "the Hub answered 500; run the same command again later"),
         (HTTPError("reset"), "no connection (HTTPError); run the same command again"),
-        (json.JSONDecodeError("no", "x", 0), "garbled on its way; run the same command again"),
+        (GarbledAnswerError("JSONDecodeError"), "garbled on its way; run the same command again"),
         (OfflineModeIsEnabled("off"), "HF_HUB_OFFLINE is set; unset it"),
         (LocalTokenNotFoundError("none"), "needs a token; set HF_TOKEN or run 'hf auth login'"),
         (caused(RuntimeError("Error while uploading"), answer(403)), "needs write access"),
@@ -244,15 +269,6 @@ def test_other_errors_stay_what_they_are(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, told(PLACE, "publishing"):
         raise error
     assert caught.value is error
-
-
-@pytest.mark.parametrize("data", [b"", b"abc", b"x" * (3 << 20)])
-def test_hashes_are_those_of_the_hub(data: bytes, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(data)
-    git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-    for content in (data, tmp_path / "file"):
-        assert content_digest(content, "sha256") == hashlib.sha256(data).hexdigest()
-        assert content_digest(content, "git") == git
 
 
 def test_a_right_that_is_missing_is_the_one_needed() -> None:

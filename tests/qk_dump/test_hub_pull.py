@@ -14,7 +14,7 @@ from typing import Any
 import huggingface_hub.constants as constants
 import pytest
 
-import qk_dump.hub_pull
+import qk_dump.hub_notes
 from captures import content
 from commands import command
 from dumps import make_dump
@@ -36,6 +36,7 @@ from hubs import REPO, client_of, downloads, upload
 from qk_dump.errors import ConfigError, HubError
 from qk_dump.hub import Source, in_words, locate_dump, open_dump
 from qk_dump.hub_client import HubPlace, parse_place
+from qk_dump.hub_files import RemoteFile
 from qk_dump.hub_pull import Fetched, HeadChoice, fetch_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 
@@ -81,13 +82,13 @@ def heads(fetched: Fetched) -> list[str]:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were hashed."""
     names: list[str] = []
-    digest = qk_dump.hub_pull.content_digest
+    is_same = RemoteFile.is_same
 
-    def listening(file: Path, kind: str) -> str:
-        names.append(file.parent.name)
-        return digest(file, kind)
+    def listening(file: RemoteFile, content: Path) -> bool:
+        names.append(content.parent.name)
+        return is_same(file, content)
 
-    monkeypatch.setattr(qk_dump.hub_pull, "content_digest", listening)
+    monkeypatch.setattr(RemoteFile, "is_same", listening)
     return names
 
 
@@ -205,7 +206,7 @@ def test_a_fault_in_passing_is_repaired(hub: HubServer, local: Path, fault: Faul
     assert content(fetched.folder) == content(local)
 
 
-@pytest.mark.parametrize("endpoint", ["info", "tree", "resolve_head"])
+@pytest.mark.parametrize("endpoint", ["info", "tree", "resolve_get"])
 @pytest.mark.parametrize("fault", [status(500), status(429, {"Retry-After": "0"}), reset_before])
 @pytest.mark.usefixtures("client")
 def test_a_fault_of_any_request_is_repaired(
@@ -326,7 +327,7 @@ def test_a_cache_that_cannot_be_written_can_be_read(
     def refuse(target: Path, text: str) -> None:
         raise AssertionError(f"{target} is written")
 
-    client.setattr(qk_dump.hub_pull, "write_text", refuse)
+    client.setattr(qk_dump.hub_notes, "write_text", refuse)
     assert fetch_dump(TINY) == fetched
     client.setattr(constants, "HF_HUB_OFFLINE", True)
     assert fetch_dump(TINY).folder == fetched.folder

@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 
 import hub_server
-from dumps import make_dump
+from dumps import head_rows, make_dump
 from hub_fault_table import files_of, pushing, small_dump
 from hub_server import READER, WRITER, HubServer, status
 from qk_dump import hub_push
 from qk_dump.card import is_card
 from qk_dump.errors import ConfigError, HubError, ToolkitError
 from qk_dump.hub_push import push_dump
+from qk_dump.layout import HeadId
 from qk_dump.segments import open_capture
+from qk_dump.writer import write_head
 
 pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
 hub = hub_server.hub
@@ -86,8 +88,7 @@ def test_pushing_again_changes_and_sends_nothing(hub: HubServer, dump: Path) -> 
 
 def test_only_what_changed_is_sent(hub: HubServer, dump: Path, tmp_path: Path) -> None:
     push_dump(dump, REPO, "tiny")
-    changed = next((dump / "l00h01q").iterdir())
-    changed.write_bytes(next((dump / "l00h00q").iterdir()).read_bytes()[::-1])
+    changed = write_head(dump, HeadId(0, 1, "q"), **head_rows(n=5, d=2))
     before = len(hub.log)
 
     assert push_dump(dump, REPO, "tiny").changed
@@ -182,10 +183,11 @@ def test_the_only_model_folder_lies_in_the_branchs_root(hub: HubServer, tmp_path
 
 
 def test_nine_hundred_files_go_in_one_commit(hub: HubServer, tmp_path: Path) -> None:
-    for number in range(900):
+    rows = write_head(tmp_path, HeadId(0, 0, "q"), **head_rows(n=4, d=2))
+    for number in range(1, 900):
         folder = tmp_path / f"l{number // 30:02d}h{number % 30:02d}q"
         folder.mkdir()
-        (folder / "data.parquet").write_bytes(b"PAR1 %d" % number)
+        shutil.copy(rows, folder / "data.parquet")
 
     push_dump(tmp_path, REPO, "large")
 
@@ -354,6 +356,11 @@ def test_a_file_that_disappears_meanwhile(
     message = refusal(dump)
     assert str(file) in message
     assert "the branch is as it was" in message
+    assert on_branch(hub) == was
+    (dump / "l00h02q").mkdir()
+    file = write_head(dump, HeadId(0, 2, "q"), **head_rows(n=5, d=2))  # one that is not there yet
+    (dump / "l00h00q").rmdir()
+    assert f"{file}: cannot be read (it is gone); the branch is as it was" in refusal(dump)
     assert on_branch(hub) == was
 
 
