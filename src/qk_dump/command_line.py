@@ -45,9 +45,16 @@ def command_parser(program: str, story: str, examples: str) -> FlagParser:
 
 
 def command_settings(
-    parser: FlagParser, model: type[Settings], words: Sequence[str], section: str | None = None
+    parser: FlagParser,
+    model: type[Settings],
+    words: Sequence[str],
+    section: str | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Settings:
-    """The settings that a command's words ask for: `--config FILE`, and a flag for every field."""
+    """The settings that a command's words ask for: `--config FILE`, and a flag for every field.
+
+    `note` hears of settings that are accepted and have no effect.
+    """
     from qk_dump.files import user_path
     from qk_dump.flags import add_flags, parse_flags
     from qk_dump.settings import settings_from
@@ -61,6 +68,7 @@ def command_settings(
         yaml_path=user_path(path) if path is not None else None,
         section=section,
         flags=flags,
+        note=note,
     )
 
 

@@ -59,8 +59,12 @@ def settings_from(
     yaml_path: Path | None = None,
     section: str | None = None,
     flags: Mapping[str, str] | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Settings:
-    """Build the settings from a YAML file (flat, or under `section`) and flags given as text."""
+    """Build the settings from a YAML file (flat, or under `section`) and flags given as text.
+
+    `note` hears of settings that are accepted and have no effect.
+    """
     given = flags or {}
     values = _load_yaml(user_path(yaml_path), section) if yaml_path is not None else {}
     fields = fields_of(model)
@@ -73,21 +77,31 @@ def settings_from(
         in_file = yaml_path is not None and name not in given
         return f"{yaml_path}: {name}" if in_file else f"--{name}"
 
-    return validated(model, values, told)
+    return validated(model, values, told, lambda text: note(f"{yaml_path}: {text}"))
 
 
 def validated(
-    model: type[Settings], values: Mapping[str, Any], told: Callable[[str], str] = str
+    model: type[Settings],
+    values: Mapping[str, Any],
+    told: Callable[[str], str] = str,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Settings:
     """Check values strictly (a text is no number) and tell the first breach in one line.
 
-    `told` says where a field was given, so that a message begins with its file or its flag.
+    `told` says where a field was given, so that a message begins with its file or its flag. `note`
+    hears of settings that are accepted and have no effect: those a section names in a class
+    variable `without_effect`, with what holds instead.
     """
-    shaped = _shaped(model, values, fields_of(model), told)
+    ignored: dict[str, str] = {}
+    shaped = _shaped(model, values, fields_of(model), told, ignored)
     try:
-        return model.model_validate(shaped, strict=True)
+        found = model.model_validate(shaped, strict=True)
     except ValidationError as error:
         raise ConfigError(_breach(error, shaped, fields_of(model), told)) from error
+    if ignored:
+        listed = "; ".join(f"{name} ({instead})" for name, instead in ignored.items())
+        note(f"these settings have no effect: {listed}")
+    return found
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
@@ -157,10 +171,18 @@ def _shaped(
     values: Mapping[str, Any],
     fields: Mapping[str, FieldInfo],
     told: Callable[[str], str],
+    ignored: dict[str, str],
     prefix: str = "",
 ) -> dict[str, Any]:
-    """The values with a mapping for every section; refuses names and sections that are none."""
+    """The values with a mapping for every section; refuses names and sections that are none.
+
+    Fields without effect are taken out and written to `ignored`, with what holds instead.
+    """
     shaped = {_plain(str(key)): _text_of_path(value) for key, value in values.items()}
+    for name, instead in getattr(model, "without_effect", {}).items():
+        if name in shaped:
+            del shaped[name]
+            ignored[prefix + name] = instead
     for key in shaped:
         if key not in model.model_fields:
             hint = _suggestion(key, model, fields)
@@ -177,7 +199,7 @@ def _shaped(
         if inner is not None and not isinstance(inner, Mapping):
             source = told(prefix + name)
             raise ConfigError(f"{source}: expected name: value lines, got {in_short(inner)}")
-        shaped[name] = _shaped(section, inner or {}, fields, told, f"{prefix}{name}.")
+        shaped[name] = _shaped(section, inner or {}, fields, told, ignored, f"{prefix}{name}.")
     return shaped
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from qk_dump.command_line import command_parser, command_settings, guarded
 from qk_sniffer.extras import capture_extra
+from qk_sniffer.ranks import ranks_from
 
 if TYPE_CHECKING:
     from qk_sniffer.config import CaptureConfig
@@ -52,11 +53,16 @@ def _capture(words: Sequence[str], program: str) -> int:
     from qk_sniffer.config import CaptureConfig
 
     parser = command_parser(program, _STORY, _EXAMPLES)
-    config = command_settings(parser, CaptureConfig, words)
+    config = command_settings(parser, CaptureConfig, words, note=_note)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would fill a log file
     with capture_extra():
         return _run(config)
+
+
+def _note(text: str) -> None:
+    if ranks_from().rank == 0:  # of several processes, one says it
+        print(text, file=sys.stderr)
 
 
 def _run(config: CaptureConfig) -> int:

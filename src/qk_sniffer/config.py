@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
 from qk_dump.settings import Indices, settings_from, validated
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplerType = Literal["log_uniform", "uniform", "all"]
 
 
+class IgnoredSettingWarning(UserWarning):
+    """A config holds settings that are accepted and have no effect."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    without_effect: ClassVar[dict[str, str]] = {}
+    """Fields of the original capture tool, which its users' files hold, and what holds instead."""
 
 
 class DatasetSettings(_Section):
@@ -36,7 +45,10 @@ class DatasetSettings(_Section):
         "text file)",
     )
     max_samples: int | None = Field(
-        default=None, ge=1, description="texts to take from the start (default: all)"
+        default=None,
+        ge=1,
+        le=MOST_EXAMPLES,
+        description="texts to take from the start (default: all)",
     )
     streaming: bool = Field(
         default=False, description="read while capturing instead of downloading first"
@@ -71,6 +83,11 @@ class ModelSettings(_Section):
 class TokenizerSettings(_Section):
     """How texts become tokens."""
 
+    without_effect: ClassVar[dict[str, str]] = {
+        "padding": "texts are padded on the right, as far as a batch needs",
+        "trust_remote_code": "model.trust_remote_code holds for the tokenizer as well",
+    }
+
     name: str | None = Field(default=None, description="tokenizer (default: the model's)")
     revision: str | None = Field(default=None, description="branch, tag or commit of it")
     max_length: int | None = Field(
@@ -95,6 +112,11 @@ class TokenizerSettings(_Section):
 
 class InferenceSettings(_Section):
     """How the model is run."""
+
+    without_effect: ClassVar[dict[str, str]] = {
+        "autocast_dtype": "there is no autocast: vectors are in model.dtype",
+        "debug_logging": "there is no debug log",
+    }
 
     batch_size: int = Field(default=1, ge=1, description="texts run together")
 
@@ -124,7 +146,10 @@ class CaptureSettings(_Section):
 
     sampler: SamplerSettings = Field(default=SamplerSettings())
     min_bucket_size: int = Field(
-        default=128, ge=1, description="positions in a uniform bucket, or in the first log bucket"
+        default=128,
+        ge=1,
+        le=MOST_POSITIONS,
+        description="positions in a uniform bucket, or in the first log bucket",
     )
     capture_queries: bool = Field(default=True, description="keep queries")
     capture_keys: bool = Field(default=True, description="keep keys")
@@ -161,6 +186,10 @@ class CaptureSettings(_Section):
 
 class OutputSettings(_Section):
     """Where the dump goes."""
+
+    without_effect: ClassVar[dict[str, str]] = {
+        "readme_path": "the card is README.md in output.data_root",
+    }
 
     data_root: str = Field(
         min_length=1,
@@ -218,9 +247,20 @@ class CaptureConfig(_Section):
 
 def make_config(values: dict[str, Any] | None = None, /, **sections: Any) -> CaptureConfig:
     """A checked config from plain values, with the same messages as a YAML file's."""
-    return validated(CaptureConfig, {**(values or {}), **sections})
+    notes: list[str] = []
+    config = validated(CaptureConfig, {**(values or {}), **sections}, note=notes.append)
+    _warn(notes)
+    return config
 
 
 def load_config(path: str | os.PathLike[str], flags: dict[str, str] | None = None) -> CaptureConfig:
     """A checked config from a YAML file, overridden by flags such as `model.name`."""
-    return settings_from(CaptureConfig, yaml_path=Path(path), flags=flags)
+    notes: list[str] = []
+    config = settings_from(CaptureConfig, yaml_path=Path(path), flags=flags, note=notes.append)
+    _warn(notes)
+    return config
+
+
+def _warn(notes: list[str]) -> None:
+    for note in notes:
+        warnings.warn(note, IgnoredSettingWarning, stacklevel=3)

@@ -129,6 +129,7 @@ STOPS = (
 NOTES = (
     "finished texts are kept, the same command continues the capture",
     "is complete already; nothing to do",
+    "these settings have no effect",
     "texts are done",
     "this rank is done",
     "have no self-attention and are left out",

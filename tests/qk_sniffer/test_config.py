@@ -1,0 +1,173 @@
+"""The settings of a capture: files of the original capture tool, and limits."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from qk_dump.errors import ConfigError
+from qk_sniffer.cli import main
+from qk_sniffer.config import CaptureConfig, IgnoredSettingWarning, load_config, make_config
+
+ORIGINAL = """\
+dataset:
+  path: viktoroo/longbench-pro-128k-plus
+  name: null
+  split: test
+  text_column: context
+  id_column: id
+  max_samples: 4
+  streaming: true
+model:
+  name: Qwen/Qwen3-8B
+  revision: null
+  dtype: bfloat16
+  device_map: auto
+  trust_remote_code: false
+  attn_implementation: sdpa
+tokenizer:
+  name: null
+  max_length: 131072
+  padding: longest
+  trust_remote_code: true
+inference:
+  batch_size: 1
+  autocast_dtype: bfloat16
+  debug_logging: false
+capture:
+  sampler:
+    type: uniform
+    base_rate: 1.0
+  min_bucket_size: 8192
+  capture_queries: true
+  capture_keys: true
+  head_sampling:
+    count: 300
+    seed: 0
+  full_attention_only: true
+  capture_pre_rope: false
+output:
+  data_root: data/attention-plasticity
+  readme_path: data/attention-plasticity/README.md
+  hf_repo_id: viktoroo/sniffed-qk
+  hf_branch: qwen3-8b-longbench-pro-128k-plus
+  private: true
+"""
+WITHOUT_EFFECT = {
+    "tokenizer.padding": "texts are padded on the right, as far as a batch needs",
+    "tokenizer.trust_remote_code": "model.trust_remote_code holds for the tokenizer as well",
+    "inference.autocast_dtype": "there is no autocast: vectors are in model.dtype",
+    "inference.debug_logging": "there is no debug log",
+    "output.readme_path": "the card is README.md in output.data_root",
+}
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    path = tmp_path / "original.yaml"
+    path.write_text(ORIGINAL)
+    return path
+
+
+def test_a_file_of_the_original_tool_loads_with_one_note(original: Path) -> None:
+    with pytest.warns(IgnoredSettingWarning) as notes:
+        config = load_config(original)
+    assert len(notes) == 1
+    assert notes[0].filename == __file__
+    told = str(notes[0].message)
+    assert told.startswith(f"{original}: these settings have no effect: ")
+    for name, instead in WITHOUT_EFFECT.items():
+        assert f"{name} ({instead})" in told
+    assert "\n" not in told
+    kept = [line for line in ORIGINAL.splitlines() if not line.strip().startswith(_OLD_NAMES)]
+    original.write_text("\n".join(kept))
+    assert load_config(original) == config
+    assert not config.model.trust_remote_code
+    assert config.tokenizer.padding_side == "right"
+
+
+_OLD_NAMES = ("padding:", "trust_remote_code: true", "autocast", "debug_logging", "readme_path")
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_each_of_them_is_told_alone_and_whatever_it_holds(name: str) -> None:
+    section, field = name.split(".")
+    required = {"dataset": {"path": "d"}, "model": {"name": "m"}, "output": {"data_root": "o"}}
+    for value in (None, True, "x", 3, ["x"]):
+        given = {**required, section: {**required.get(section, {}), field: value}}
+        with pytest.warns(IgnoredSettingWarning) as notes:
+            config = make_config(given)
+        (note,) = notes
+        assert str(note.message).endswith(f"have no effect: {name} ({WITHOUT_EFFECT[name]})")
+        assert field not in config.model_dump()[section]
+
+
+@pytest.mark.parametrize("words", [[], ["--dry_run"]])
+def test_the_command_says_it_once_on_stderr(
+    original: Path,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[CaptureConfig] = []
+    for name, function in (("capture", "run_capture"), ("dry_run", "run_dry")):
+        module = ModuleType(f"qk_sniffer.{name}")
+        setattr(module, function, lambda config: started.append(config) or 0)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert main(["--config", str(original), *words]) == 0
+    out, told = capsys.readouterr()
+    assert not out
+    assert told.count("\n") == 1
+    assert told.count("tokenizer.padding") == 1
+    assert "Warning" not in told
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["--config", str(original), *words]) == 0
+    assert capsys.readouterr().err == ""  # the first of several processes says it
+    assert len(started) == 2
+
+
+def test_they_are_no_flags_and_not_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    for name in WITHOUT_EFFECT:
+        assert f"--{name} " not in told
+        assert main([f"--{name}", "x"]) == 2
+        assert f"--{name}: unknown flag" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("padding:", "paddings:"), ("autocast_dtype:", "autocast:"), ("readme_path:", "readme:")],
+)
+def test_other_names_stay_unknown(original: Path, old: str, new: str) -> None:
+    original.write_text(ORIGINAL.replace(old, new))
+    with pytest.raises(ConfigError, match=f"{new} unknown field"):
+        load_config(original)
+
+
+def test_a_name_in_another_section_stays_unknown(original: Path) -> None:
+    original.write_text(ORIGINAL.replace("  split: test", "  padding: longest"))
+    with pytest.raises(ConfigError, match=r"dataset\.padding: unknown field"):
+        load_config(original)
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "most"),
+    [("capture", "min_bucket_size", 2**31 - 1), ("dataset", "max_samples", 2**31 - 1)],
+)
+def test_a_capture_asks_for_no_more_than_a_dump_can_tell(
+    section: str, field: str, most: int
+) -> None:
+    required = {"dataset": {"path": "d"}, "model": {"name": "m"}, "output": {"data_root": "o"}}
+    for value in (most, most + 1):
+        given = {**required, section: {**required.get(section, {}), field: value}}
+        if value == most:
+            make_config(given)
+            continue
+        with pytest.raises(ConfigError, match=rf"{section}\.{field}: expected an integer of at"):
+            make_config(given)
