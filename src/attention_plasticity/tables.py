@@ -77,7 +77,7 @@ class RunTables:
     def model_name(self) -> str:
         """The model's name without its owner, or the folder's."""
         model = str(self.dump.get("model") or "").rstrip("/")
-        return model.rsplit("/", 1)[-1] or resolved(self.folder).name
+        return _in_utf8(model.rsplit("/", 1)[-1] or resolved(self.folder).name)
 
     def path(self, kind: TableKind) -> Path:
         """Where a table lies."""
@@ -121,14 +121,16 @@ def labels_of(runs: Sequence[RunTables], given: Sequence[str] | None = None) -> 
     if given is None:
         models = [run.model_name for run in runs]
         named = [
-            model if models.count(model) == 1 else f"{model} ({resolved(run.folder).name})"
+            model
+            if models.count(model) == 1
+            else _in_utf8(f"{model} ({resolved(run.folder).name})")
             for model, run in zip(models, runs, strict=True)
         ]
         return [
             name if named.count(name) == 1 else f"{name} {named[: place + 1].count(name)}"
             for place, name in enumerate(named)
         ]
-    labels = [label.strip() for label in given]
+    labels = [_in_utf8(label.strip()) for label in given]
     if len(labels) != len(runs):
         raise ConfigError(f"labels: {len(labels)} given for {len(runs)} runs; give one for each")
     if not all(labels) or len(set(labels)) < len(labels):
@@ -186,6 +188,11 @@ def require_values(table: pd.DataFrame, column: str, source: object) -> None:
 def _first_word(column: pd.Series[Any]) -> str:
     wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
     return repr(wrong.iloc[0]) if len(wrong) else "something else"
+
+
+def _in_utf8(name: str) -> str:
+    """A name as files and figures can hold it; bytes of odd file names become escapes."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _one_line(error: Exception) -> str:

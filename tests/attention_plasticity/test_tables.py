@@ -12,7 +12,7 @@ import pytest
 
 from attention_plasticity.buckets import BucketGeometry
 from attention_plasticity.cli import main
-from attention_plasticity.tables import open_tables, read_table
+from attention_plasticity.tables import labels_of, open_tables, read_table
 from qk_dump.errors import ConfigError, ToolkitError
 from run_tables import cells_table, components_table, write_run
 
@@ -30,6 +30,15 @@ def test_a_run_tells_its_tables_model_and_buckets(tmp_path: Path) -> None:
     assert len(run.head_metrics) == 12
     assert run.model_name == "Tiny-1B"
     assert run.geometry == BucketGeometry("uniform", 128)
+
+
+def test_names_that_utf8_cannot_hold_are_shown_with_escapes(tmp_path: Path) -> None:
+    runs = [open_tables(write_run(tmp_path / f"caf\udce9{n}", model="a/b\ud800")) for n in (1, 2)]
+    assert runs[0].model_name == "b\\ud800"
+    assert labels_of(runs) == ["b\\ud800 (caf\\udce91)", "b\\ud800 (caf\\udce92)"]
+    assert labels_of(runs, ["a", "\udce9"]) == ["a", "\\udce9"]
+    runs = [open_tables(write_run(tmp_path / "caf\udce93", model=""))]
+    assert labels_of(runs) == ["caf\\udce93"]
 
 
 def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
