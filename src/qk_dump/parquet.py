@@ -14,6 +14,7 @@ from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as kinds
 
 from qk_dump.errors import DumpError
 from qk_dump.files import open_regular
@@ -93,26 +94,27 @@ def _check_numbers(metadata: pq.FileMetaData, path: Path) -> None:
             f"{path}: its footer tells {metadata.num_rows:,} rows, the file has {size:,} bytes. "
             "Capture or download it again."
         )
-    width = widest_vector(metadata)
+
+
+def vector_width_of(parquet: pq.ParquetFile, path: Path) -> int:
+    """Dimensions of the first vector, 0 without one.
+
+    The columns' facts in the footer are not asked: a wrong one there makes Arrow end the process.
+    """
+    schema = parquet.schema_arrow
+    if schema.names.count(VECTOR) != 1 or not parquet.metadata.num_rows:
+        return 0
+    kind = schema.field(VECTOR).type
+    if kinds.is_fixed_size_list(kind):
+        width = int(kind.list_size)
+    elif kinds.is_list(kind) or kinds.is_large_list(kind):
+        first = next(parquet.iter_batches(1, columns=[VECTOR], use_threads=False), None)
+        width = len(first.column(VECTOR).flatten()) if first is not None else 0
+    else:
+        width = 0
     if width > MOST_DIMENSIONS:
         raise DumpError(too_wide(path, width))
-
-
-def widest_vector(metadata: pq.FileMetaData) -> int:
-    """Dimensions of the vectors, as the row group tells that has most values to a row; or 0."""
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    places = range(metadata.num_columns) if groups else ()
-    for place in places:
-        if groups[0].column(place).path_in_schema.split(".")[0] == VECTOR:
-            return max(
-                (
-                    group.column(place).num_values // group.num_rows
-                    for group in groups
-                    if group.num_rows
-                ),
-                default=0,
-            )
-    return 0
+    return width
 
 
 def reason_of(error: Exception) -> str:

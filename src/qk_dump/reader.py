@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.types as kinds
 
 from qk_dump.errors import DumpError
-from qk_dump.parquet import opened_parquet, widest_vector
+from qk_dump.limits import MOST_DIMENSIONS
+from qk_dump.parquet import opened_parquet, vector_width_of
 from qk_dump.schema import (
     BUCKET,
     EXAMPLE,
@@ -26,6 +28,7 @@ from qk_dump.schema import (
     VECTOR,
     WINDOW,
     check_columns,
+    too_wide,
     vector_dtype,
 )
 
@@ -67,28 +70,25 @@ def count_rows(files: Sequence[Path]) -> int:
 
 
 def vector_width(files: Sequence[Path]) -> int:
-    """Dimensions of a head's vectors, from the footer of its first file that has rows."""
+    """Dimensions of a head's vectors, by its first row."""
     for path in files:
         with opened_parquet(path) as parquet:
-            width = widest_vector(parquet.metadata)
+            width = vector_width_of(parquet, path)
         if width:
             return width
     raise DumpError("the head's files hold no vectors")
 
 
 def bucket_count(files: Sequence[Path]) -> int:
-    """About how many buckets a head has: the span of the values that its footers tell."""
-    lows, highs = [], []
+    """About how many buckets a head has: the span of their numbers. Only their column is read."""
+    found: list[pa.Scalar] = []
     for path in files:
         with opened_parquet(path) as parquet:
-            metadata = parquet.metadata
-        for group in (metadata.row_group(index) for index in range(metadata.num_row_groups)):
-            for column in (group.column(index) for index in range(group.num_columns)):
-                told = column.statistics
-                if column.path_in_schema == BUCKET and told is not None and told.has_min_max:
-                    lows.append(told.min)
-                    highs.append(told.max)
-    return int(max(highs) - min(lows) + 1) if lows else 0
+            check_columns(parquet.schema_arrow, path, need_example_id=False)
+            for batch in parquet.iter_batches(1 << 20, columns=[BUCKET], use_threads=False):
+                found += compute.min_max(batch.column(BUCKET)).values()
+    known = [value.as_py() for value in found if value.is_valid]
+    return int(max(known) - min(known) + 1) if known else 0
 
 
 def check_file(path: Path) -> None:
@@ -239,7 +239,7 @@ def _batches(path: Path, read_examples: bool) -> Iterator[tuple[pa.RecordBatch, 
             columns.append(EXAMPLE)
         if WINDOW in schema.names:
             columns.append(WINDOW)
-        rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, widest_vector(parquet.metadata))))
+        rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, vector_width_of(parquet, path))))
         first_row = 0
         for batch in parquet.iter_batches(rows, columns=columns, use_threads=False):
             if batch.num_rows:
@@ -307,6 +307,8 @@ def _width(column: pa.Array, path: Path, first_row: int) -> int:
             )
     if width == 0:
         raise DumpError(f"{path}: row {first_row}: the vector is empty")
+    if width > MOST_DIMENSIONS:
+        raise DumpError(too_wide(path, width))
     return width
 
 

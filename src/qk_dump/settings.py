@@ -266,7 +266,10 @@ def _breach(
             return f"{told('.'.join(path))}: is required{why}"
         value = value[part]
         if section_of(field) is None:
-            return f"{told('.'.join(path))}: expected {describe(field)}, got {in_short(value)}"
+            expected = describe(field)
+            if problem["type"] == "string_unicode":
+                expected = "text in UTF-8"
+            return f"{told('.'.join(path))}: expected {expected}, got {in_short(value)}"
     # a check over several fields of a section, which names the first of them
     key, _, rest = _plain(problem["msg"]).partition(": ")
     return f"{told('.'.join([*path, key]))}: {rest}"

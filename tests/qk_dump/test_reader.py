@@ -334,9 +334,14 @@ def test_a_number_beyond_our_integers_is_refused(file: Path, name: str) -> None:
     assert f"row 2: {name} is too large" in refusal(file)
 
 
-def test_buckets_are_counted_from_the_footers(file: Path) -> None:
-    save(file, 100, group=7, bucket=pa.array(np.arange(100) // 10 + 3))
-    assert bucket_count([file]) == 10
+def test_buckets_are_counted(tmp_path: Path) -> None:
+    files = [
+        save(tmp_path / f"{low}.parquet", 100, group=7, bucket=pa.array(np.arange(100) // 10 + low))
+        for low in (3, 8)
+    ]
+    assert bucket_count(files[:1]) == 10
+    assert bucket_count(files) == 15
+    assert bucket_count([save(files[0], 0)]) == 0
 
 
 @pytest.mark.parametrize("order", [1, -1])

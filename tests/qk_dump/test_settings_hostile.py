@@ -112,6 +112,11 @@ def test_text_that_no_path_can_have_is_refused(tmp_path: Path, text: str, said: 
         assert yaml_refusal(tmp_path, f"{field}: {text}") == f"{field}: {said}"
 
 
+def test_a_path_that_a_field_takes_in_utf8_only_is_told_so() -> None:
+    message = restaurant_flag_refusal("--menu.name", "caf\udce9")
+    assert message == "--menu.name: expected text in UTF-8, got 'caf\\udce9'"
+
+
 def test_a_path_that_is_not_utf8_is_kept() -> None:
     assert validated(Kitchen, {"name": "caf\udce9"}).name == "caf\udce9"
 
