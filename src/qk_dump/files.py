@@ -151,6 +151,8 @@ def staged(target: Path) -> Iterator[Path]:
     draft = _draft_of(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() and not target.is_dir():  # nothing can be renamed onto a folder
+            require_regular(target)
         yield draft
         draft.replace(target)
     except OSError as error:

@@ -10,12 +10,13 @@ from typing import Any
 
 from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.errors import ConfigError, DumpError
-from qk_dump.examples import EXAMPLES_FILE, read_examples
+from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.files import require_regular, resolved
 from qk_dump.hub_client import is_transient
 from qk_dump.hub_files import RemoteFile, is_commit
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
+from qk_dump.parquet import opened_parquet
 from qk_dump.reader import check_file
 
 _UNFINISHED = ".capture/plan.json"
@@ -44,7 +45,9 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
     for name in (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE):
         if os.path.lexists(dump.path / name):
             files[name] = LocalFile(_own_file(dump.path / name, dump))
-    read_examples(dump.path)
+    if EXAMPLES_FILE in files:
+        with opened_parquet(dump.path / EXAMPLES_FILE):
+            pass
     if CARD_FILE not in files or not is_card(dump.path / CARD_FILE):
         manifest = dump.manifest or DumpManifest()
         text = card(manifest, list(dump.folders), EXAMPLES_FILE in files)

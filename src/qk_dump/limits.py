@@ -5,7 +5,7 @@ from __future__ import annotations
 MOST_LAYERS = 1000
 MOST_HEADS = 4096  # of a layer
 MOST_HEADS_IN_ALL = 262_144  # layers times query heads of a layer
-MOST_DIMENSIONS = 65_536  # of a vector
+MOST_DIMENSIONS = 4096  # of a vector; the analysis holds d × d matrices
 MOST_POSITIONS = 2**31 - 1  # position is an int32
 MOST_EXAMPLES = 2**31 - 1  # example_id is an int32
 MOST_COLUMNS = 1000  # of a Parquet file

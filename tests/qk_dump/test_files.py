@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from odd_files import NOT_REGULAR, Maker
 from qk_dump.errors import OutputError
 from qk_dump.files import (
     is_locked,
@@ -55,6 +56,17 @@ def test_an_earlier_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Pat
     write_text(target, "new")
     assert target.read_text() == "new"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [NOT_REGULAR[name] for name in ("FIFO", "socket", "device")]
+)
+def test_what_is_no_regular_file_is_not_replaced(make: Maker, said: str, tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    make(target)
+    kind = target.lstat().st_mode
+    assert said in refusal(target)
+    assert target.lstat().st_mode == kind
 
 
 def test_the_old_file_is_seen_until_the_block_ends(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_head_that_nobody_could_read_is_refused(
 
 def test_examples_that_nobody_could_read_are_refused(hub: HubServer, dump: Path) -> None:
     (dump / "examples.parquet").write_text("garbage")
-    assert "examples.parquet: cannot be read" in refused_unsent(hub, dump)
+    assert "examples.parquet: is not a readable Parquet file" in refused_unsent(hub, dump)
 
 
 def test_a_shard_whose_name_is_not_utf8_is_refused(hub: HubServer, dump: Path) -> None:

@@ -135,7 +135,7 @@ TOO_LARGE = {
     "num_layers": 1_001,
     "num_q_heads": 4_097,
     "num_k_heads": 2_000_000_000,
-    "head_dim": 65_537,
+    "head_dim": 4_097,
     "num_examples": 2**31,
     "min_bucket_size": 2**31,
     "seed": 2**63,
