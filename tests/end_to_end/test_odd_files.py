@@ -11,12 +11,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from attention_plasticity.api import open_run
 from attention_plasticity.cli import main
+from attention_plasticity.config import RunnerConfig
 from dumps import make_dump
 from odd_files import NOT_REGULAR, claim, huge, replace_by
 from qk_dump.errors import ConfigError
+from qk_dump.settings import base_type, fields_of
+from qk_sniffer.config import CaptureConfig
 from run_tables import write_run
 
 PIPE = "is a named pipe, not a regular file"
@@ -178,6 +182,22 @@ def test_a_path_of_a_capture_holds_no_nul(
     (tmp_path / "capture.yaml").write_text(json.dumps(sections))
     assert main(["capture", "--config", str(tmp_path / "capture.yaml")]) == 2
     assert f"capture.yaml: {field}: holds the character NUL" in error_of(capsys)
+
+
+@pytest.mark.parametrize("verb", ["analyze", "capture"])
+def test_thirty_digits_fit_no_integer_setting(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model: type[BaseModel] = RunnerConfig if verb == "analyze" else CaptureConfig
+    integers = [name for name, field in fields_of(model).items() if base_type(field) is int]
+    assert len(integers) > 5
+    for name in integers:
+        given = {"dataset.path": "a", "model.name": "a", "output.data_root": "a"}
+        required = [f"--{flag}={value}" for flag, value in given.items() if verb == "capture"]
+        assert main([verb, *required, f"--{name}", "9" * 30]) == 2
+        told = error_of(capsys)
+        assert told.startswith(f"error: --{name}: expected an integer"), told
+        assert told.endswith("which does not fit 64 bits"), told
 
 
 def test_footers_that_claim_what_is_not_so_fail_their_heads(tmp_path: Path, out: Path) -> None:
