@@ -162,7 +162,7 @@ class CaptureSettings(_Section):
     )
     head_sampling: HeadSamplingSettings | None = Field(default=None)
     full_attention_only: bool = Field(
-        default=False, description="leave out layers with a sliding window"
+        default=False, description="leave out layers whose queries do not see all earlier keys"
     )
     capture_pre_rope: bool = Field(
         default=False, description="keep vectors before the rotary embedding"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qk_dump.errors import ConfigError, OutputError
-from qk_dump.files import write_text
+from qk_dump.files import read_json, write_text
 
 HASHES = ".attention-plasticity-hashes.json"
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")  # of the first kind there is
@@ -74,8 +74,8 @@ def _sha256(path: Path) -> str:
 
 def _remembered(folder: Path) -> dict[str, list[Any]]:
     try:
-        content = json.loads((folder / HASHES).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = read_json(folder / HASHES)
+    except (OSError, ValueError):
         return {}
     if not isinstance(content, dict):
         return {}
