@@ -40,6 +40,7 @@ from attention_plasticity.statistics import (
     rotate,
     rotate_vector,
 )
+from qk_dump.column_rules import rules_of
 from qk_dump.errors import DumpError, HeadError, ToolkitError
 from qk_dump.hub import open_dump
 from qk_dump.layout import Dump, HeadId
@@ -108,6 +109,7 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
         seed=config.seed,
         with_examples=head.kind == "k",
         single_example=config.single_example,
+        rules=rules_of(dump, head.layer),
     )
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import groupby
 
 from attention_plasticity.config import RunnerConfig
+from qk_dump.column_rules import rules_of
 from qk_dump.errors import ConfigError, ToolkitError
 from qk_dump.layout import Dump, HeadId, Kind
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
@@ -120,6 +121,8 @@ def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
             f"{dump.path}: none of the selected query heads is in the dump. "
             f"It holds {format_heads(dump.query_heads)}."
         )
+    for layer in sorted({group.layer for group in groups}):
+        rules_of(dump, layer)  # refuses a dump.json that contradicts itself
     not_captured = tuple(head for head in wanted if head not in captured)
     beyond = sorted({layer for layer, _ in captured if layer >= layout.num_layers})
     return Plan(layout, groups, not_captured, tuple(beyond))

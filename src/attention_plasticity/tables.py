@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.buckets import BucketGeometry, geometry_of
 from attention_plasticity.outputs import RUN_FILE, require_as_written
+from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_dump.errors import ConfigError
 from qk_dump.files import user_path
 from qk_dump.settings import nearest
@@ -72,7 +72,7 @@ class RunTables:
     @property
     def geometry(self) -> BucketGeometry | None:
         """Where its buckets begin, when the dump told."""
-        return geometry_of(self.dump)
+        return geometry_of(self.dump.get("bucket_type"), self.dump.get("min_bucket_size"))
 
     @property
     def model_name(self) -> str:

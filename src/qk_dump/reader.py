@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
+from qk_dump.column_rules import ColumnRules
 from qk_dump.errors import DumpError
 from qk_dump.schema import BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, check_columns, vector_dtype
 
@@ -102,12 +103,15 @@ def read_head(
     seed: int,
     with_examples: bool,
     single_example: bool = False,
+    rules: ColumnRules | None = None,
 ) -> HeadRows:
     """Read a head's shards as one, subsampled to `max_rows`, and check every row on the way.
 
     `with_examples` asks for `example_id`, which keys need and queries do not; with
-    `single_example` the column may be absent and all rows form one sequence.
+    `single_example` the column may be absent and all rows form one sequence. `rules` is what
+    `dump.json` says about the columns.
     """
+    rules = rules or ColumnRules(0)
     if not files:
         raise DumpError("the head's folder holds no Parquet file")
     num_rows = count_rows(files)
@@ -118,7 +122,7 @@ def read_head(
     read_examples = with_examples and not single_example
     for path in files:
         for batch, first_row in _batches(path, read_examples):
-            collector.add(_checked(batch, path, first_row), path)
+            collector.add(_checked(batch, path, first_row, rules), path)
     return collector.result(with_examples, files[-1])
 
 
@@ -253,7 +257,7 @@ def _batches(path: Path, read_examples: bool) -> Iterator[tuple[pa.RecordBatch, 
             first_row += batch.num_rows
 
 
-def _checked(batch: pa.RecordBatch, path: Path, first_row: int) -> _Rows:
+def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRules) -> _Rows:
     """The batch as numpy arrays, or a `DumpError` naming the first bad row."""
     columns: dict[str, npt.NDArray[Any]] = {}
     for name in (BUCKET, EXAMPLE, POSITION):
@@ -269,8 +273,11 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int) -> _Rows:
     _refuse(~np.isfinite(columns[POSITION]), "position is not finite", path, first_row)
     for name in (BUCKET, POSITION):
         _refuse(columns[name] < 0, f"negative {name}", path, first_row)
+    # positions as stored: a float64 does not hold every integer
+    rules.check_buckets(columns[BUCKET], np.from_dlpack(batch.column(POSITION)), path, first_row)
     columns[VECTOR] = _vectors(batch, path, first_row)
     windows, recorded = _windows(batch, path, first_row)
+    rules.check_window(windows, batch.column(WINDOW) if recorded else None, path, first_row)
     return _Rows(columns, windows, recorded)
 
 

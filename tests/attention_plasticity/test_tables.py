@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from attention_plasticity.buckets import BucketGeometry
 from attention_plasticity.cli import main
 from attention_plasticity.tables import open_tables, read_table
+from qk_dump.buckets import BucketGeometry
 from qk_dump.errors import ConfigError, ToolkitError
 from run_tables import cells_table, components_table, write_run
 

@@ -7,7 +7,6 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.buckets import BucketGeometry
 from attention_plasticity.plots.settings import Agg
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
@@ -21,6 +20,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.profiles import HEAD, heads_with_gaps
 from attention_plasticity.tables import require_values
+from qk_dump.buckets import BucketGeometry
 from qk_dump.errors import ConfigError
 
 

@@ -100,8 +100,8 @@ def _buckets(run: RunTables, cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     table = pd.DataFrame({"bucket": seen})
     geometry = run.geometry
     if geometry is not None:
-        table["start"] = geometry.starts(seen)
-        table["end"] = geometry.starts(seen + 1) - 1.0
+        table["start"] = geometry.starts(seen).astype(np.float64)
+        table["end"] = geometry.ends(seen).astype(np.float64)
         return table, "tokens"
     if {"q_position", "k_position"} <= set(cells.columns):
         of_queries = cells.groupby("q_bucket")["q_position"].mean()
