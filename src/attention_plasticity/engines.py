@@ -84,7 +84,7 @@ class _Worker:
         self.alive = True
         self._group: Group | None = None
         self._pending: list[int] = []
-        self._partial = b""
+        self._partial: list[bytes] = []  # pieces of a line that has not ended
         self._send({"dump": str(dump), "config": config.model_dump()})
 
     @property
@@ -101,7 +101,11 @@ class _Worker:
         if not chunk:
             yield from self._died()
             return
-        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*self._partial, lines[0]])
+            self._partial = []
+        self._partial.append(rest)
         for line in lines:
             message = json.loads(line)
             if message["kind"] == "end":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.key_pairs import KeyIndex
+from attention_plasticity.key_pairs import KeyIndex, KeyPairs
+from attention_plasticity.limits import (
+    require_buckets,
+    require_covariances,
+    require_dimensions,
+    require_pairs,
+)
 from attention_plasticity.plasticity import (
     AttentionPlasticity,
     earlier_cells,
@@ -44,7 +51,7 @@ from qk_dump.column_rules import rules_of
 from qk_dump.errors import DumpError, HeadError, ToolkitError
 from qk_dump.hub import open_dump
 from qk_dump.layout import Dump, HeadId
-from qk_dump.reader import HeadRows, read_head
+from qk_dump.reader import HeadRows, read_head, vector_width
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -63,13 +70,14 @@ class KeyHead:
     @classmethod
     def read(cls, dump: Dump, layer: int, k_head: int, config: RunnerConfig) -> KeyHead:
         """Read and index the keys of one head."""
-        rows = _read(dump, HeadId(layer, k_head, "k"), config)
+        head = HeadId(layer, k_head, "k")
+        rows = _read(dump, head, config)
         assert rows.example_id is not None
-        return cls(
-            rows=rows,
-            signs=orientation_from_keys(rows.bucket, rows.vectors),
-            index=KeyIndex(rows.position, rows.bucket, rows.example_id),
-        )
+        index = KeyIndex(rows.position, rows.bucket, rows.example_id)
+        per_bucket = config.num_pairs_per_bucket
+        pairs = index.count(config.pair_sampling, per_bucket)
+        require_pairs(pairs, per_bucket, len(index.buckets), dump.folders[head])
+        return cls(rows, orientation_from_keys(rows.bucket, rows.vectors), index)
 
 
 def analyze_head(
@@ -103,14 +111,22 @@ def analyze_group(
 
 
 def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
-    return read_head(
-        dump.require_files(head),
+    files = dump.require_files(head)
+    with suppress(DumpError):  # told with its reason by `read_head`
+        require_dimensions(vector_width(files), dump.folders[head])
+    rows = read_head(
+        files,
         max_rows=config.max_tokens_per_head,
         seed=config.seed,
         with_examples=head.kind == "k",
         single_example=config.single_example,
         rules=rules_of(dump, head.layer),
     )
+    buckets = len(np.unique(rows.bucket))
+    require_buckets(buckets, dump.folders[head])
+    if head.kind == "q":
+        require_covariances(buckets, rows.width, dump.folders[head])
+    return rows
 
 
 @dataclass(frozen=True)
@@ -203,8 +219,10 @@ def _plasticity(
     pairs = keys.index.draw(
         config.pair_sampling, config.num_pairs_per_bucket, config.max_rel_dist, rng
     )
-    differences = key_differences(keys.rows.vectors, pairs)  # (pairs, d)
-    W = rotate(differences, queries.signs, queries.u)  # (pairs, d)
+
+    def differences(some: KeyPairs) -> Array:  # (pairs, d)
+        return rotate(key_differences(keys.rows.vectors, some), queries.signs, queries.u)
+
     if window is None:
         eligible = earlier_cells(moments.bucket, keys.index.buckets)
     else:
@@ -217,7 +235,7 @@ def _plasticity(
             keys.rows.position,
             keys.rows.bucket,
         )
-    return score_pairs(W, pairs, keys.index.buckets, moments, gaussians, eligible)
+    return score_pairs(differences, pairs, keys.index.buckets, moments, gaussians, eligible)
 
 
 def _common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:

@@ -7,13 +7,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.key_pairs import PAIR_BLOCK
+from attention_plasticity.limits import (
+    MOST_BUCKETS,
+    MOST_COVARIANCES,
+    MOST_DIMENSIONS,
+    MOST_PAIRS,
+    require_buckets,
+    require_covariances,
+    require_dimensions,
+    require_pairs,
+)
 from qk_dump.column_rules import rules_of
-from qk_dump.errors import ConfigError, ToolkitError
+from qk_dump.errors import ConfigError, DumpError, ToolkitError
 from qk_dump.layout import Dump, HeadId, Kind
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
-from qk_dump.reader import bucket_count, count_rows, vector_width
+from qk_dump.reader import count_buckets, count_rows, vector_width
 
 _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
@@ -179,36 +191,63 @@ def _agreed(field: str, configured: int | None, recorded: int | None, dump: Dump
 
 
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
-    """Rows to read and memory of a worker, without reading any row."""
-    rows = used = largest = 0
+    """Rows to read and memory of a worker, from the footers alone where these tell enough."""
     problems: list[str] = []
+    sizes: list[_HeadSize] = []
     for group in plan.groups:
         heads = [HeadId(group.layer, group.k_head, "k")]
         heads += [HeadId(group.layer, q_head, "q") for q_head in group.q_heads]
         for head in heads:
             try:
-                count = count_rows(dump.require_files(head))
+                sizes.append(_size_of(dump, head))
+                _require_size(sizes[-1], config)
             except ToolkitError as error:
                 problems.append(str(error))
-                continue
-            rows += count
-            used += min(count, config.max_tokens_per_head)
-            largest = max(largest, min(count, config.max_tokens_per_head))
-    # keys and queries as read (float32), rotated queries and residuals (float64) ...
-    per_row = 4 + 4 + 8 + 8
-    # ... and of every pair its difference, as drawn and rotated, and its projections (float64)
-    buckets = _bucket_count(dump, plan)
-    pairs = config.num_pairs_per_bucket * buckets
-    memory = _BASE_MEMORY + _vector_width(dump, plan) * (largest * per_row + pairs * 3 * 8)
-    return Estimate(rows, used, buckets * (buckets - 1) // 2, tuple(problems), memory)
+    rows = [min(size.rows, config.max_tokens_per_head) for size in sizes]
+    fitting = [size for size in sizes if size.buckets <= MOST_BUCKETS]
+    buckets = max((size.buckets for size in fitting), default=0)
+    width = max((size.width for size in fitting if size.width <= MOST_DIMENSIONS), default=0)
+    pairs = min(config.num_pairs_per_bucket * buckets, MOST_PAIRS)
+    # keys and queries as read (float32), rotated queries and residuals (float64)
+    memory = max(rows, default=0) * width * (4 + 4 + 8 + 8)
+    # covariances of the query buckets and their factors
+    memory += min(buckets * width**2, MOST_COVARIANCES) * 2 * 8
+    # indices of the pairs; their differences, as drawn and rotated, and projections (float64)
+    memory += pairs * 12 * 8 + min(pairs * width, PAIR_BLOCK) * 3 * 8
+    cells = buckets * (buckets - 1) // 2
+    total = sum(size.rows for size in sizes)
+    return Estimate(total, sum(rows), cells, tuple(problems), _BASE_MEMORY + memory)
 
 
-def _bucket_count(dump: Dump, plan: Plan) -> int:
-    """Key buckets, by the first key head whose footer tells."""
-    for group in plan.groups:
-        with suppress(ToolkitError):
-            return bucket_count(dump.require_files(HeadId(group.layer, group.k_head, "k")))
-    return 0
+@dataclass(frozen=True)
+class _HeadSize:
+    """What the footers of a head tell; 0 where they do not."""
+
+    folder: Path
+    kind: Kind
+    rows: int
+    width: int
+    buckets: int
+
+
+def _size_of(dump: Dump, head: HeadId) -> _HeadSize:
+    files = dump.require_files(head)
+    rows, width, buckets = count_rows(files), 0, 0
+    with suppress(DumpError):  # a head without rows or vectors: the analysis says so
+        width = vector_width(files)
+        buckets = count_buckets(files, MOST_BUCKETS)
+    return _HeadSize(dump.folders[head], head.kind, rows, width, buckets)
+
+
+def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
+    """Refuse what the analysis would refuse for its size."""
+    require_dimensions(size.width, size.folder)
+    require_buckets(size.buckets, size.folder)
+    if size.kind == "q":
+        require_covariances(size.buckets, size.width, size.folder)
+    elif config.pair_sampling == "local":
+        per_bucket = config.num_pairs_per_bucket
+        require_pairs(per_bucket * size.buckets, per_bucket, size.buckets, size.folder)
 
 
 def format_heads(heads: Iterable[tuple[int, int]]) -> str:
@@ -277,11 +316,3 @@ def _refuse_beyond(
                 f"({dump.path}); queries would be paired with the wrong keys. "
                 "Set the model's own number of heads."
             )
-
-
-def _vector_width(dump: Dump, plan: Plan) -> int:
-    """Dimensions of a vector, by the first file whose footer can be read."""
-    for layer, q_head in plan.heads:
-        with suppress(ToolkitError):
-            return vector_width(dump.require_files(HeadId(layer, q_head, "q")))
-    return 0

@@ -20,6 +20,8 @@ from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
 
 Kind = Literal["q", "k"]
 
+MOST_SHARDS = 10_000  # Parquet files of one head
+
 _HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])")
 
 
@@ -91,9 +93,15 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise DumpError(f"{folder}: cannot be read ({error.strerror or error})") from error
-    return tuple(
+    found = tuple(
         path for path in entries if path.suffix == ".parquet" and not path.name.startswith(".")
     )
+    if len(found) > MOST_SHARDS:
+        raise DumpError(
+            f"{folder}: holds {len(found):,} Parquet files; a head may have at most "
+            f"{MOST_SHARDS:,}. Join them into fewer."
+        )
+    return found
 
 
 def open_dump(root: str | os.PathLike[str], model_dir: str | None = None) -> Dump:

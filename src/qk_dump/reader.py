@@ -61,32 +61,48 @@ def count_rows(files: Sequence[Path]) -> int:
 
 
 def vector_width(files: Sequence[Path]) -> int:
-    """Dimensions of a head's vectors, from the footer of its first file."""
+    """Dimensions of a head's vectors, the widest of them, from the footers alone."""
+    widths = [
+        -(-column.num_values // rows)
+        for rows, column in _column_chunks(files)
+        if column.path_in_schema.split(".")[0] == VECTOR
+    ]
+    if not widths:
+        raise DumpError("the head's files hold no vectors")
+    return int(max(widths))
+
+
+def count_buckets(files: Sequence[Path], most: int) -> int:
+    """How many buckets a head has.
+
+    Where the footers tell that the lowest and the highest lie less than `most` apart, that span;
+    else the different values of the column, which is read.
+    """
+    told = [
+        column.statistics for _, column in _column_chunks(files) if column.path_in_schema == BUCKET
+    ]
+    if told and all(chunk is not None and chunk.has_min_max for chunk in told):
+        span = int(max(chunk.max for chunk in told) - min(chunk.min for chunk in told)) + 1
+        if span <= most:
+            return span
+    found: set[int] = set()
     for path in files:
-        with _readable(path):
-            metadata = pq.read_metadata(path)
-        if metadata.num_rows == 0:
-            continue
-        group = metadata.row_group(0)
-        for column in (group.column(index) for index in range(group.num_columns)):
-            if column.path_in_schema.split(".")[0] == VECTOR:
-                return int(column.num_values // group.num_rows)
-    raise DumpError("the head's files hold no vectors")
+        with _readable(path), pq.ParquetFile(path) as file:
+            check_columns(file.schema_arrow, path, need_example_id=False)
+            for batch in file.iter_batches(columns=[BUCKET], use_threads=False):
+                found.update(batch.column(BUCKET).unique().to_pylist())
+    return len(found)
 
 
-def bucket_count(files: Sequence[Path]) -> int:
-    """About how many buckets a head has: the span of the values that its footers tell."""
-    lows, highs = [], []
+def _column_chunks(files: Sequence[Path]) -> Iterator[tuple[int, Any]]:
+    """Every column chunk that the footers list, with the rows of its row group."""
     for path in files:
         with _readable(path):
             metadata = pq.read_metadata(path)
         for group in (metadata.row_group(index) for index in range(metadata.num_row_groups)):
-            for column in (group.column(index) for index in range(group.num_columns)):
-                told = column.statistics
-                if column.path_in_schema == BUCKET and told is not None and told.has_min_max:
-                    lows.append(told.min)
-                    highs.append(told.max)
-    return int(max(highs) - min(lows) + 1) if lows else 0
+            if group.num_rows:
+                for index in range(group.num_columns):
+                    yield group.num_rows, group.column(index)
 
 
 def subsample(num_rows: int, max_rows: int, seed: int) -> Ints | None:

@@ -27,7 +27,7 @@ from head_files import (
     vectors_of,
 )
 from qk_dump.errors import DumpError
-from qk_dump.reader import bucket_count, count_rows, subsample, vector_width
+from qk_dump.reader import count_buckets, count_rows, subsample, vector_width
 
 # what is accepted
 
@@ -334,9 +334,18 @@ def test_a_number_beyond_our_integers_is_refused(file: Path, name: str) -> None:
     assert f"row 2: {name} is too large" in refusal(file)
 
 
-def test_buckets_are_counted_from_the_footers(file: Path) -> None:
+def test_buckets_are_counted_from_the_footers_or_where_they_lie_far_apart_by_value(
+    file: Path,
+) -> None:
     save(file, 100, group=7, bucket=pa.array(np.arange(100) // 10 + 3))
-    assert bucket_count([file]) == 10
+    assert count_buckets([file], 50) == count_buckets([file], 3) == 10
+    save(file, 100, group=7, bucket=pa.array(np.arange(100) // 10 * 2))
+    assert (count_buckets([file], 50), count_buckets([file], 3)) == (19, 10)
+
+
+def test_the_widest_vector_of_all_shards_counts(file: Path) -> None:
+    other = save(file.with_name("other.parquet"), 20, d=9)
+    assert vector_width([save(file, 20, d=5), other]) == 9
 
 
 @pytest.mark.parametrize("order", [1, -1])
