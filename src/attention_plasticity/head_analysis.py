@@ -118,7 +118,7 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
         files,
         max_rows=config.max_tokens_per_head,
         seed=config.seed,
-        with_examples=head.kind == "k",
+        with_examples=head.kind == "k" or (False if config.single_example else "if present"),
         single_example=config.single_example,
         rules=rules_of(dump, head.layer),
     )
@@ -185,9 +185,8 @@ def _analyze_query_head(
         "q_position_max": rows.position_max,
         "sliding_window": math.nan if window is None else window,
     }
-    return HeadResult(
-        layer, q_head, k_head, metrics, _bucket_columns(plasticity, keys), _component_columns(fit)
-    )
+    buckets = _bucket_columns(plasticity, keys, rows)
+    return HeadResult(layer, q_head, k_head, metrics, buckets, _component_columns(fit))
 
 
 def _read_queries(dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig) -> HeadRows:
@@ -293,7 +292,7 @@ def _profile(plasticity: AttentionPlasticity, context: float) -> dict[str, float
     }
 
 
-def _bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead) -> Columns:
+def _bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead, queries: HeadRows) -> Columns:
     codes = np.searchsorted(keys.index.buckets, keys.rows.bucket)
     key_positions = np.bincount(codes, keys.rows.position) / np.bincount(codes)
     return {
@@ -304,7 +303,19 @@ def _bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead) -> Columns:
         "q_position": plasticity.query_positions[plasticity.q_code].tolist(),
         "k_position": key_positions[plasticity.k_code].tolist(),
         "n_queries": plasticity.query_counts[plasticity.q_code].tolist(),
+        "n_texts": _text_counts(plasticity.q_bucket, queries),
     }
+
+
+def _text_counts(buckets: Ints, queries: HeadRows) -> list[int] | list[float]:
+    """Texts that the queries of each of `buckets` come from; NaN where that is not known."""
+    if queries.example_id is None:
+        return [math.nan] * len(buckets)
+    order = np.lexsort((queries.example_id, queries.bucket))
+    bucket, text = queries.bucket[order], queries.example_id[order]
+    fresh = np.r_[True, (np.diff(bucket) != 0) | (text[1:] != text[:-1])]  # (n,)
+    values, counts = np.unique(bucket[fresh], return_counts=True)
+    return counts[np.searchsorted(values, buckets)].tolist()  # type: ignore[no-any-return]
 
 
 def _component_columns(fit: Regression) -> Columns:

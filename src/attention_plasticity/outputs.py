@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ METRIC_COLUMNS = (
 BUCKET_COLUMNS = (
     *IDS,
     *("q_bucket", "k_bucket", "plasticity", "n_pairs"),
-    *("q_position", "k_position", "n_queries"),
+    *("q_position", "k_position", "n_queries", "n_texts"),
 )
 COMPONENT_COLUMNS = (*IDS, "component", "weight", "r2")
 
@@ -189,17 +189,23 @@ def require_as_written(path: Path, digest: str | None) -> None:
         )
 
 
-def write_outputs(paths: OutputPaths, results: Iterable[HeadResult], run: dict[str, Any]) -> None:
+def write_outputs(
+    paths: OutputPaths,
+    results: Iterable[HeadResult],
+    run: dict[str, Any],
+    later: Callable[[], dict[str, Any]] = dict,
+) -> None:
     """Write tables and run.json beside their targets, then put them in place, run.json last.
 
-    Results come sorted and are written one by one. While the files are exchanged there is no
+    Results come sorted and are written one by one; `later` gives the facts of run.json that are
+    known only when all have passed. While the files are exchanged there is no
     run.json, so that half an exchange cannot be taken for a finished run. A run without a single
     finished head has no tables; its run.json says why.
     """
     with ExitStack() as stack:
         run_draft = stack.enter_context(staged(paths.run))  # first in, last to be put in place
         hashes = _write_tables(stack, paths, results) if run["heads"]["analysed"] else {}
-        write_through(run_draft, json.dumps({**run, "sha256": hashes}, indent=2) + "\n")
+        write_through(run_draft, json.dumps({**run, **later(), "sha256": hashes}, indent=2) + "\n")
         paths.run.unlink(missing_ok=True)
 
 

@@ -263,13 +263,23 @@ def format_heads(heads: Iterable[tuple[int, int]]) -> str:
 
 def format_indices(indices: Iterable[int]) -> str:
     """`0-3,8` for 0, 1, 2, 3, 8: the same notation the settings take."""
-    runs: list[list[int]] = []
+    return format_runs(index_runs(indices))
+
+
+def format_runs(runs: Iterable[tuple[int, int]]) -> str:
+    """The same, from the first and last index of each run."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def index_runs(indices: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of indices that follow one another."""
+    runs: list[tuple[int, int]] = []
     for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
+        if runs and index == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], index)
         else:
-            runs.append([index])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+            runs.append((index, index))
+    return runs
 
 
 def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:

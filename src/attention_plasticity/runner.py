@@ -36,6 +36,8 @@ from attention_plasticity.records import (
     run_settings,
 )
 from attention_plasticity.results import Failure
+from attention_plasticity.sample_sizes import SampleSizes, SizeWarning
+from qk_dump.column_rules import rules_of
 from qk_dump.errors import ConfigError
 from qk_dump.hub import Source, locate_dump
 from qk_dump.hub_pull import HeadChoice
@@ -69,6 +71,7 @@ class Outcome:
     plan: Plan
     metrics: list[Metrics] = field(repr=False)
     failures: list[Failure]
+    warnings: list[SizeWarning]
 
     @property
     def exit_code(self) -> int:
@@ -138,10 +141,19 @@ def run_analysis(
         failures.sort(key=lambda failure: (failure.layer, failure.q_head))
         heads = [head for head in plan.heads if head in done]
         facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
-        write_outputs(paths, (records.load(*head) for head in heads), facts)
+        sizes = SampleSizes(single_example=config.single_example)
+        geometry = rules_of(dump, plan.groups[0].layer).geometry
+        results = sizes.watched(records.load(*head) for head in heads)
+        write_outputs(
+            paths,
+            results,
+            facts,
+            lambda: {"warnings": [asdict(warning) for warning in sizes.warnings(geometry)]},
+        )
     finally:
         records.release()
-    return Outcome(paths, plan, [done[head] for head in heads], failures)
+    metrics = [done[head] for head in heads]
+    return Outcome(paths, plan, metrics, failures, sizes.warnings(geometry))
 
 
 def _take_over(

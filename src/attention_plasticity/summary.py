@@ -32,6 +32,8 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
         _print_level(metrics, console)
         _print_profile(metrics, console)
         _print_extremes(metrics, console)
+    for warning in outcome.warnings:
+        console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
     _print_not_captured(outcome.plan, console)
     if outcome.failures:
         _print_failures(outcome.failures, len(outcome.plan.heads), console)

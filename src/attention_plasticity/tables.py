@@ -75,6 +75,11 @@ class RunTables:
         return geometry_of(self.dump.get("bucket_type"), self.dump.get("min_bucket_size"))
 
     @property
+    def warnings(self) -> list[str]:
+        """What the run says about the sample behind its numbers."""
+        return [record["text"] for record in self.info.get("warnings") or []]
+
+    @property
     def model_name(self) -> str:
         """The model's name without its owner, or the folder's."""
         model = str(self.dump.get("model") or "").rstrip("/")

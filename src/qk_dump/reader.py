@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ class HeadRows:
     bucket: Ints  # (n,)
     position: npt.NDArray[np.float64]  # (n,)
     vectors: Floats  # (n, d), C order, float32 or float64
-    example_id: Ints | None  # (n,); None when not asked for
+    example_id: Ints | None  # (n,); None when not asked for or not known
     position_max: float  # over all rows of the files, chosen or not
     sliding_window: int | None  # tokens; None for full attention
     window_recorded: bool  # False when the files have no sliding_window column
@@ -117,15 +117,16 @@ def read_head(
     *,
     max_rows: int,
     seed: int,
-    with_examples: bool,
+    with_examples: bool | Literal["if present"],
     single_example: bool = False,
     rules: ColumnRules | None = None,
 ) -> HeadRows:
     """Read a head's shards as one, subsampled to `max_rows`, and check every row on the way.
 
-    `with_examples` asks for `example_id`, which keys need and queries do not; with
-    `single_example` the column may be absent and all rows form one sequence. `rules` is what
-    `dump.json` says about the columns.
+    `with_examples` asks for `example_id`, which keys need; "if present" takes it where every
+    shard has it in integers without a null, and None otherwise. With `single_example` the column
+    may be absent and all rows form one sequence. `rules` is what `dump.json` says about the
+    columns.
     """
     rules = rules or ColumnRules(0)
     if not files:
@@ -135,11 +136,11 @@ def read_head(
         raise DumpError(f"{files[0]}: holds no rows")
     wanted = subsample(num_rows, max_rows, seed)
     collector = _Collector(num_rows, wanted)
-    read_examples = with_examples and not single_example
+    read_examples = False if single_example else with_examples
     for path in files:
         for batch, first_row in _batches(path, read_examples):
             collector.add(_checked(batch, path, first_row, rules), path)
-    return collector.result(with_examples, files[-1])
+    return collector.result(with_examples is True, files[-1])
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ class _Collector:
         self._wanted = wanted
         self._position_max = 0.0
         self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._examples_known = True
         self._seen = 0  # rows of the head passed so far
         self._kept = 0
         self._window: int | None = None
@@ -169,6 +171,7 @@ class _Collector:
     def add(self, rows: _Rows, path: Path) -> None:
         self._check_window(rows, path)
         self._check_width(rows.columns[VECTOR], path)
+        self._examples_known &= EXAMPLE in rows.columns
         count = len(rows.columns[BUCKET])
         if self._seen + count > self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
@@ -196,7 +199,7 @@ class _Collector:
     def result(self, with_examples: bool, path: Path) -> HeadRows:
         if self._seen < self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
-        examples = self._columns.get(EXAMPLE)
+        examples = self._columns.get(EXAMPLE) if self._examples_known else None
         if with_examples and examples is None:
             examples = np.zeros(self._size, np.int64)
         return HeadRows(
@@ -249,8 +252,13 @@ def _one_line(error: Exception) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
-def _batches(path: Path, read_examples: bool) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Record batches of a file, each with the number of its first row."""
+def _batches(
+    path: Path, read_examples: bool | Literal["if present"]
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Record batches of a file, each with the number of its first row.
+
+    Examples that are wanted only if present are left out of a batch that has none to use.
+    """
     with (
         _readable(path),
         pq.ParquetFile(
@@ -261,16 +269,27 @@ def _batches(path: Path, read_examples: bool) -> Iterator[tuple[pa.RecordBatch, 
         ) as file,
     ):
         schema = file.schema_arrow
-        check_columns(schema, path, need_example_id=read_examples)
+        check_columns(schema, path, need_example_id=read_examples is True)
         columns = [BUCKET, POSITION, VECTOR]
-        if read_examples:
+        if read_examples and EXAMPLE in schema.names:
             columns.append(EXAMPLE)
         if WINDOW in schema.names:
             columns.append(WINDOW)
         first_row = 0
         for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+            if read_examples == "if present" and not _usable_examples(batch):
+                batch = batch.select([name for name in batch.schema.names if name != EXAMPLE])
             yield batch, first_row
             first_row += batch.num_rows
+
+
+def _usable_examples(batch: pa.RecordBatch) -> bool:
+    if EXAMPLE not in batch.schema.names:
+        return False
+    column = batch.column(EXAMPLE)
+    if not kinds.is_integer(column.type) or column.null_count:
+        return False
+    return column.type != pa.uint64() or bool((np.from_dlpack(column) < 1 << 63).all())
 
 
 def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRules) -> _Rows:

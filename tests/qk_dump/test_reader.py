@@ -267,6 +267,42 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < 0.1 * added
 
 
+@pytest.mark.parametrize(
+    ("column", "read_back"),
+    [
+        (pa.array([7, 7, 8, -9, 2**62, 0]), [7, 7, 8, -9, 2**62, 0]),
+        (pa.array([7, 7, 8, 9, 9, 0], pa.uint8()), [7, 7, 8, 9, 9, 0]),
+        (pa.array([7, None, 8, 9, 9, 0]), None),
+        (pa.array([7, 7, 8, 9, 9, 2**63], pa.uint64()), None),
+        (pa.array([0.5] * 6), None),
+        (pa.array(["a"] * 6), None),
+        (None, None),
+    ],
+)
+def test_examples_are_read_if_present_and_usable(
+    file: Path, column: pa.Array | None, read_back: list[int] | None
+) -> None:
+    if column is None:
+        save(file, without="example_id")
+    else:
+        save(file, example_id=column)
+    found = read(file, with_examples="if present").example_id
+    assert (None if found is None else found.tolist()) == read_back
+    if read_back:
+        assert read(file, max_rows=3, with_examples="if present").example_id is not None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_examples_that_one_shard_lacks_are_not_known(tmp_path: Path, order: int) -> None:
+    shards = [
+        save(tmp_path / "a.parquet"),
+        save(tmp_path / "b.parquet", without="example_id"),
+        save(tmp_path / "c.parquet"),
+    ][::order]
+    assert read(*shards, with_examples="if present").example_id is None
+    assert read(shards[0], with_examples="if present").example_id is not None
+
+
 # what the footers tell
 
 

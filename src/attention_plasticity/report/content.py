@@ -42,6 +42,7 @@ def run_content(run: RunTables, label: str) -> tuple[dict[str, Any], Tables]:
         "unit": unit,
         "log": run.geometry is not None and run.geometry.type == "log",
         "counts": _counts(run, len(heads)),
+        "warnings": run.warnings,
         "provenance": provenance(run),
     }
     return about, tables

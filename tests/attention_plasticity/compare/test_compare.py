@@ -197,6 +197,7 @@ def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
     short.to_csv(runs[0] / "head_metrics.csv", index=False)
     info = json.loads((runs[1] / "run.json").read_text())
     info["heads"] |= {"not_captured": 5, "failed": 1}
+    info["warnings"] = [{"kind": "few_texts", "text": "Fewer than 4 texts."}]
     (runs[1] / "run.json").write_text(json.dumps(info))
     (runs[2] / "run.json").unlink()
     notes = reservations([open_tables(run) for run in runs], ["a", "b", "c"])
@@ -204,6 +205,7 @@ def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
     assert notes[1:] == [
         "b: 5 heads were not captured",
         "b: 1 heads failed",
+        "b: Fewer than 4 texts.",
         "c: no run.json, so how it was made is not known",
     ]
 

@@ -46,6 +46,12 @@ def test_the_description_tells_grid_counts_and_buckets(run: Path) -> None:
     assert tables["buckets"]["end"].tolist() == [128.0 * b + 127 for b in range(BUCKETS)]
 
 
+def test_warnings_are_the_sentences_of_run_json(tmp_path: Path) -> None:
+    assert run_content(open_tables(write_run(tmp_path / "a")), "x")[0]["warnings"] == []
+    run = open_tables(write_run(tmp_path / "b", warnings=["Few texts.", "Few queries."]))
+    assert run_content(run, "x")[0]["warnings"] == ["Few texts.", "Few queries."]
+
+
 def test_provenance_is_all_there(run: Path) -> None:
     about, _ = run_content(open_tables(run), "x")
     told = {name: dict(lines) for name, lines in about["provenance"]}
