@@ -165,13 +165,15 @@ def _take_over(
     watcher: Watcher,
 ) -> dict[tuple[int, int], Metrics]:
     """Heads an earlier run finished; tables that are not that run's are moved out of the way."""
-    earlier = Earlier({}, None) if config.overwrite else records.earlier(inputs)
+    earlier = Earlier({}) if config.overwrite else records.earlier(inputs)
     if earlier.conflict:
         raise ConfigError(earlier.conflict)
     planned = set(plan.heads)
     done = {head: row for head, row in earlier.metrics.items() if head in planned}
     records.begin(anew=not done)
     keep = set_aside(paths, own_too=not done)
+    for note in earlier.notes:
+        watcher.note(note)
     if keep:
         watcher.note(f"files of an earlier run were moved to {keep}")
     if done:

@@ -60,6 +60,8 @@ def print_plan(
     print_line(console, "Not captured", format_heads(plan.not_captured) or "none")
     finished = len(earlier.metrics.keys() & set(plan.heads))
     print_line(console, "Finished", f"{count(finished, 'head')}, by an earlier run in this folder")
+    for note in earlier.notes:
+        print_line(console, "", note)
     print_line(console, "Cells", f"up to {estimate.cells:,} of query bucket × key bucket per head")
     print_line(console, "Rows", f"{estimate.rows:,} in the files, {estimate.rows_used:,} used")
     workers = min(config.workers, len(shared_out(list(plan.groups), config.workers)))
