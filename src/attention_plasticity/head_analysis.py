@@ -10,7 +10,8 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,14 @@ from attention_plasticity.plasticity import (
 )
 from attention_plasticity.query_model import bucket_gaussians, bucket_moments
 from attention_plasticity.results import Columns, Failure, HeadResult
+from attention_plasticity.scaling import (
+    bucket_tops,
+    column_tops,
+    is_wide,
+    rescaled,
+    row_tops,
+    scale_exponent,
+)
 from attention_plasticity.statistics import (
     Regression,
     compute_first_component_residual_stats,
@@ -71,7 +80,7 @@ class KeyHead:
     def read(cls, dump: Dump, layer: int, k_head: int, config: RunnerConfig) -> KeyHead:
         """Read and index the keys of one head."""
         head = HeadId(layer, k_head, "k")
-        rows = _read(dump, head, config)
+        rows, _ = _in_range(_read(dump, head, config), dump.folders[head])
         assert rows.example_id is not None
         index = KeyIndex(rows.position, rows.bucket, rows.example_id)
         per_bucket = config.num_pairs_per_bucket
@@ -162,7 +171,7 @@ class RotatedQueries:
 def _analyze_query_head(
     dump: Dump, layer: int, q_head: int, k_head: int, keys: KeyHead, config: RunnerConfig
 ) -> HeadResult:
-    rows = _read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
+    rows, exponent = _read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
     window = _common_window(rows, keys.rows, HeadId(layer, q_head, "q").folder)
     queries = RotatedQueries.of(rows, keys.signs)
     rng = np.random.default_rng(config.seed + 10007 * layer + 379 * q_head)
@@ -179,7 +188,7 @@ def _analyze_query_head(
         **_predictability(queries),
         **_normality(queries, config),
         "ap_overall": plasticity.overall,
-        "q_beta_norm": float(np.linalg.norm(fit.beta)),
+        "q_beta_norm": float(np.ldexp(np.linalg.norm(fit.beta), exponent)),
         "q_R2_total": fit.r2_total,
         **_profile(plasticity, rows.position_max),
         "q_position_max": rows.position_max,
@@ -189,7 +198,26 @@ def _analyze_query_head(
     return HeadResult(layer, q_head, k_head, metrics, buckets, _component_columns(fit))
 
 
-def _read_queries(dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig) -> HeadRows:
+def _in_range(rows: HeadRows, folder: Path, *, queries: bool = False) -> tuple[HeadRows, int]:
+    """The rows with their vectors divided by a power of two, where float64 asks for it.
+
+    Every query dimension and query bucket, and every key, must have squares that float64 holds.
+    """
+    X = rows.vectors
+    if not is_wide(X):
+        return rows, 0
+    tops = np.r_[column_tops(X), bucket_tops(X, rows.bucket)] if queries else row_tops(X)
+    try:
+        exponent = scale_exponent(tops)
+    except ValueError as error:
+        raise HeadError(f"{folder}: {error}. Such vectors cannot be analysed.") from error
+    return replace(rows, vectors=rescaled(X, exponent)), exponent
+
+
+def _read_queries(
+    dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig
+) -> tuple[HeadRows, int]:
+    """The queries, and the power of two they were divided by."""
     queries = _read(dump, head, config)
     if len(queries) < MIN_QUERIES:
         raise HeadError(
@@ -201,7 +229,7 @@ def _read_queries(dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig)
             f"{dump.folders[head]}: queries have {queries.width} dimensions, "
             f"their keys have {keys.rows.width}"
         )
-    return queries
+    return _in_range(queries, dump.folders[head], queries=True)
 
 
 def _plasticity(

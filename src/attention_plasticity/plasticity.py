@@ -21,6 +21,7 @@ from attention_plasticity.query_model import (
     bucket_gaussians,
     bucket_moments,
 )
+from attention_plasticity.scaling import bucket_tops, column_tops, require_range, row_tops
 from attention_plasticity.statistics import row_blocks
 
 Array = npt.NDArray[np.float64]
@@ -262,9 +263,13 @@ def compute_attention_plasticity(
 ) -> AttentionPlasticity:
     """Plasticity of one head from queries and keys already in the rotated space.
 
-    `bucket_window_limits` gives, per query bucket, the lowest key bucket within the window.
+    `bucket_window_limits` gives, per query bucket, the lowest key bucket within the window. A
+    `ValueError` for vectors out of 2^-200 to 2^127, whose powers float64 does not hold; plasticity
+    does not depend on the scale of queries or keys.
     """
     positions, buckets = np.asarray(p_q, np.float64), np.asarray(b_q, np.int64)
+    require_range("X_q_rot", np.r_[column_tops(X_q_rot), bucket_tops(X_q_rot, buckets)])
+    require_range("X_k_rot", row_tops(X_k_rot))
     moments = bucket_moments(positions, buckets, X_q_rot)
     keys = KeyIndex(p_k, b_k, example_ids_k)
     rng = np.random.default_rng(0) if rng is None else rng

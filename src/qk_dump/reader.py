@@ -27,6 +27,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
 _BATCH_ROWS = 8192
+_LARGEST_POSITION = 2.0**53  # beyond, float64 does not hold every integer
+_SMALLEST_POSITION = 2.0**-60  # of those that are not 0
 _STREAM_BUFFER = 1 << 20  # bytes read ahead per column; keeps a huge row group out of memory
 
 
@@ -308,6 +310,10 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRul
     _refuse(~np.isfinite(columns[POSITION]), "position is not finite", path, first_row)
     for name in (BUCKET, POSITION):
         _refuse(columns[name] < 0, f"negative {name}", path, first_row)
+    positions = columns[POSITION]
+    _refuse(positions > _LARGEST_POSITION, "position is too large", path, first_row)
+    small = (positions > 0) & (positions < _SMALLEST_POSITION)
+    _refuse(small, "position is too small", path, first_row)
     # positions as stored: a float64 does not hold every integer
     rules.check_buckets(columns[BUCKET], np.from_dlpack(batch.column(POSITION)), path, first_row)
     columns[VECTOR] = _vectors(batch, path, first_row)

@@ -66,6 +66,11 @@ def narrowed(table: pa.Table) -> pa.Table:
     return set_column("vector", lambda _: pa.array(vectors, pa.list_(pa.float32())))(table)
 
 
+def uneven(table: pa.Table) -> pa.Table:
+    vectors = [[value * 1e-200, *others] for value, *others in table["vector"].to_pylist()]
+    return set_column("vector", lambda _: pa.array(vectors, pa.list_(pa.float64())))(table)
+
+
 def truncate(dump: Path) -> None:
     path = dump / QUERY
     path.write_bytes(path.read_bytes()[:-200])
@@ -179,6 +184,14 @@ CASES = {
     ),
     "negative position": Case(
         rewrite(QUERY, with_row("position", 3, -1)), "negative position", names="row 3"
+    ),
+    "position beyond any text": Case(
+        rewrite(QUERY, set_column("position", lambda t: pa.array([2**60] * len(t)))),
+        "position is too large",
+        names="row 0",
+    ),
+    "scales too far apart": Case(
+        rewrite(QUERY, uneven), "values differ by more than a factor of 2^300", names="l00h01q"
     ),
     "mixed windows": Case(
         rewrite(QUERY, with_row("sliding_window", 2, 64)),
