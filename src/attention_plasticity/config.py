@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from attention_plasticity.limits import MOST_HEADS, MOST_LAYERS
 from qk_dump.settings import Indices, settings_from, validated
 
 QueryModel = Literal["positional", "full", "diagonal"]
@@ -59,21 +60,21 @@ class RunnerConfig(BaseModel):
         title=_HEADS,
         default=None,
         ge=1,
-        le=1000,
+        le=MOST_LAYERS,
         description="layers to scan (default: as the dump tells)",
     )
     num_q_heads: int | None = Field(
         title=_HEADS,
         default=None,
         ge=1,
-        le=4096,
+        le=MOST_HEADS,
         description="query heads per layer (default: as the dump tells)",
     )
     num_k_heads: int | None = Field(
         title=_HEADS,
         default=None,
         ge=1,
-        le=4096,
+        le=MOST_HEADS,
         description="key heads per layer (default: as the dump tells)",
     )
     layers: Indices | None = Field(

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from qk_dump.errors import HeadError
 
+MOST_LAYERS = 1000
+MOST_HEADS = 4096  # of a layer
+MOST_HEADS_IN_ALL = 262_144  # layers times query heads of a layer
 MOST_BUCKETS = 1024
 MOST_DIMENSIONS = 4096
 MOST_COVARIANCES = 1 << 28  # numbers in the covariances of all query buckets: 2 GiB, twice

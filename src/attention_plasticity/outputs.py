@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Columns, HeadResult
+from attention_plasticity.run_info import read_run_info
 from qk_dump.errors import ConfigError, ToolkitError
 from qk_dump.files import cannot_write, staged, user_path, write_through
 from qk_dump.layout import Dump
@@ -164,12 +165,15 @@ def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
 def _listed_files(paths: OutputPaths) -> list[Path]:
     """run.json and the tables it lists, as far as they are still what that run wrote."""
     try:
-        run = json.loads(paths.run.read_text(encoding="utf-8"))
-        hashes = run["sha256"]
-        tables = [(paths.folder / name, hashes[kind]) for kind, name in run["tables"].items()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        run = read_run_info(paths.run)
+    except (FileNotFoundError, ConfigError):
         return []
-    return [paths.run, *(path for path, digest in tables if sha256_of(path) == digest)]
+    hashes = run.get("sha256", {})
+    tables = [(paths.folder / name, kind) for kind, name in run.get("tables", {}).items()]
+    return [
+        paths.run,
+        *(path for path, kind in tables if kind in hashes and sha256_of(path) == hashes[kind]),
+    ]
 
 
 def sha256_of(path: Path) -> str | None:
@@ -177,7 +181,7 @@ def sha256_of(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no file can have such a name
         return None
 
 

@@ -6,7 +6,6 @@ drawn. A run is a folder; one table of it can also be given alone.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.limits import MOST_HEADS, MOST_LAYERS
+from attention_plasticity.names import clean
 from attention_plasticity.outputs import RUN_FILE, require_as_written
+from attention_plasticity.run_info import read_run_info
 from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_dump.errors import ConfigError
 from qk_dump.files import user_path
@@ -36,7 +38,9 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "component_weights": ("layer", "q_head", "component", "weight"),
 }
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
-_INTEGERS = ("layer", "q_head", "k_head", "q_bucket", "k_bucket", "component")
+_INTEGERS = {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
+_INTEGERS |= dict.fromkeys(("q_bucket", "k_bucket", "component"), 2**53)
+"""Columns of integers, and what they must stay below."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,8 @@ class RunTables:
     @property
     def model_name(self) -> str:
         """The model's name without its owner, or the folder's."""
-        model = str(self.dump.get("model") or "").rstrip("/")
-        return model.rsplit("/", 1)[-1] or self.folder.resolve().name
+        model = clean(self.dump.get("model") or "").rstrip("/")
+        return model.rsplit("/", 1)[-1].strip() or clean(self.folder.resolve().name)
 
     def path(self, kind: TableKind) -> Path:
         """Where a table lies."""
@@ -108,17 +112,13 @@ def open_tables(folder: str | os.PathLike[str]) -> RunTables:
         raise ConfigError(f"{path}: {state}")
     file = path / RUN_FILE
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
+        info = read_run_info(file)
     except FileNotFoundError as error:
         if not any((path / name).is_file() for name in FILE_NAMES.values()):
             raise ConfigError(
                 f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an analysis"
             ) from error
         info = {}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(info, dict):
-        raise ConfigError(f"{file}: is not a run's: expected a mapping")
     return RunTables(path, info)
 
 
@@ -127,14 +127,14 @@ def labels_of(runs: Sequence[RunTables], given: Sequence[str] | None = None) -> 
     if given is None:
         models = [run.model_name for run in runs]
         named = [
-            model if models.count(model) == 1 else f"{model} ({run.folder.resolve().name})"
+            model if models.count(model) == 1 else f"{model} ({clean(run.folder.resolve().name)})"
             for model, run in zip(models, runs, strict=True)
         ]
         return [
             name if named.count(name) == 1 else f"{name} {named[: place + 1].count(name)}"
             for place, name in enumerate(named)
         ]
-    labels = [label.strip() for label in given]
+    labels = [clean(label) for label in given]
     if len(labels) != len(runs):
         raise ConfigError(f"labels: {len(labels)} given for {len(runs)} runs; give one for each")
     if not all(labels) or len(set(labels)) < len(labels):
@@ -161,10 +161,11 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
     for name in table.columns:
         if not pd.api.types.is_numeric_dtype(table[name]):
             raise ConfigError(f"{path}: {name}: expected numbers, got {_first_word(table[name])}")
-    for name in set(_INTEGERS) & set(table.columns):
-        values = table[name].to_numpy(dtype=np.float64)
-        if not (np.isfinite(values) & (values == np.floor(values)) & (values >= 0)).all():
-            raise ConfigError(f"{path}: {name}: expected integers of at least 0")
+    for name in _INTEGERS.keys() & set(table.columns):
+        values, end = table[name].to_numpy(dtype=np.float64), _INTEGERS[name]
+        if not ((values == np.floor(values)) & (values >= 0) & (values < end)).all():
+            range_ = f"0 to {end - 1}" if end < 2**53 else "at least 0"
+            raise ConfigError(f"{path}: {name}: expected integers of {range_}")
         table[name] = values.astype(np.int64)
     return table
 

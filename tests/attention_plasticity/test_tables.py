@@ -90,6 +90,18 @@ def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
             "q_bucket: expected integers of at least 0",
         ),
         ('layer,"q_head\n0,0', "cannot be read as CSV"),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n2000000000,0,1,0,1\n",
+            "layer: expected integers of 0 to 999",
+        ),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n0,4096,1,0,1\n",
+            "q_head: expected integers of 0 to 4095",
+        ),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n0,0,1e30,0,1\n",
+            "q_bucket: expected integers of at least 0",
+        ),
     ],
 )
 def test_a_wrong_table_is_told_by_its_file(tmp_path: Path, text: str, told: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ def save_figure(figure: Figure, path: Path) -> None:
     kind = require_format(path)
     if path.is_dir():
         raise ConfigError(f"output: {path}: is a folder; give a file in it")
-    with house_style(), staged(path) as draft:
+    with house_style(), staged(path) as draft, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as an empty box
         figure.savefig(draft, format=kind, metadata=_NO_DATES[kind])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.limits import MOST_HEADS, MOST_HEADS_IN_ALL
 from attention_plasticity.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS
 from attention_plasticity.profiles import HEAD, head_profiles, mean_profile
 from attention_plasticity.report.payload import Column
@@ -117,8 +118,10 @@ def _grid(run: RunTables, heads: pd.DataFrame) -> list[int]:
     """Layers and query heads of the model, captured or not."""
     layout = run.info.get("head_layout") or run.dump
     least = [int(heads["layer"].max()) + 1, int(heads["q_head"].max()) + 1]
-    told = [layout.get("num_layers"), layout.get("num_q_heads")]
-    return [max(a, b if isinstance(b, int) else 0) for a, b in zip(least, told, strict=True)]
+    told = [layout.get("num_layers") or 0, layout.get("num_q_heads") or 0]
+    if told[0] * told[1] > MOST_HEADS_IN_ALL or max(told) > MOST_HEADS:
+        return least
+    return [max(pair) for pair in zip(least, told, strict=True)]
 
 
 def _counts(run: RunTables, heads: int) -> dict[str, int]:
