@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Columns, HeadResult
 from attention_plasticity.run_info import read_run_info
+from qk_dump.card import CARD_FILE
 from qk_dump.errors import ConfigError, ToolkitError
-from qk_dump.files import cannot_write, staged, user_path, write_through
-from qk_dump.layout import Dump
+from qk_dump.examples import EXAMPLES_FILE
+from qk_dump.files import cannot_write, probe, staged, try_lock, user_path, write_through
+from qk_dump.layout import parse_head
 from qk_dump.manifest import MANIFEST_NAME
+from qk_dump.segments import PLACE as UNFINISHED
 
 if TYPE_CHECKING:
     from _csv import Writer
@@ -44,6 +47,7 @@ COMPONENT_COLUMNS = (*IDS, "component", "weight", "r2")
 
 RUN_FILE = "run.json"
 _KEEP = "previous"
+_LONGEST_NAME = "x" * 60  # a record's draft below `.heads` has no longer one
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,12 @@ class OutputPaths:
         """Every file a run writes for its users."""
         return (self.metrics, self.buckets, self.components, self.run)
 
+    @property
+    def elsewhere(self) -> list[Path]:
+        """Tables that do not lie in the run's folder, where other runs may write as well."""
+        home = self.folder.resolve()
+        return [path for path in self.all if not path.resolve().is_relative_to(home)]
+
 
 def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
     """A bare file name lies in the run's folder; a name with a folder is taken as it is.
@@ -108,31 +118,72 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
 
 def check_writable(paths: OutputPaths) -> None:
     """Fail before any work when a result could not be written."""
-    for folder in {paths.folder, *(path.parent for path in paths.all)}:
-        probe = folder / f".probe-{os.getpid()}"
+    for path in (*paths.all, paths.folder / _LONGEST_NAME):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"")
-            probe.unlink()
+            if path.is_dir():
+                raise ConfigError(f"{path}: is a folder, a table cannot be written in its place")
+            probe(path)
         except OSError as error:
             raise ConfigError(
-                f"{folder}: results cannot be written here: {error.strerror or error}. "
-                "Choose another output_dir."
+                f"{path.parent}: results cannot be written here: {error.strerror or error}. "
+                "Choose another output_dir, or a shorter name."
             ) from error
-    for path in paths.all:
-        if path.is_dir():
-            raise ConfigError(f"{path}: is a folder, a table cannot be written in its place")
 
 
-def refuse_inside_dump(paths: OutputPaths, dump: Dump) -> None:
-    """Fail when a table would take the place of a capture's file or of the run's own records."""
-    taken = {folder.resolve() for folder in dump.folders.values()}
+def refuse_reserved(paths: OutputPaths) -> None:
+    """Fail when a table would take the place of a dump's file or of the run's own records."""
+    home = paths.folder.resolve()
     for path in paths.all:
+        refuse_inside_dump(path)
         target = path.resolve()
-        if target.parent in taken or target == (dump.path / MANIFEST_NAME).resolve():
-            raise ConfigError(f"{path}: lies inside the dump; results must not replace captures")
-        if path.name.startswith("."):
+        inside = target.relative_to(home).parts if target.is_relative_to(home) else (path.name,)
+        if any(part.startswith(".") for part in inside):
             raise ConfigError(f"{path}: names that begin with a dot are kept for the run itself")
+
+
+def refuse_inside_dump(path: Path) -> None:
+    """Fail when a file would lie in a head's folder or replace what a dump has beside its heads."""
+    target = path.resolve()
+    in_head = any(parse_head(part) for part in target.parts)
+    own = target.name in (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE) and _is_dump(target.parent)
+    if in_head or own or UNFINISHED in target.parts:
+        raise ConfigError(f"{path}: lies inside a dump; results must not replace captures")
+
+
+def _is_dump(folder: Path) -> bool:
+    try:
+        return any(
+            parse_head(entry.name) or entry.name == MANIFEST_NAME for entry in folder.iterdir()
+        )
+    except OSError:
+        return False
+
+
+def refuse_tables_of_others(paths: OutputPaths) -> None:
+    """Fail when a table elsewhere is there already and was not written by the folder's own run."""
+    own = {path.resolve() for path in _listed_files(paths)}
+    for path in paths.elsewhere:
+        if path.exists() and path.resolve() not in own:
+            raise ConfigError(
+                f"{path}: is not a table of the run in {paths.folder} and is not replaced. "
+                "Choose another name, or move the file."
+            )
+
+
+@contextmanager
+def tables_locked(paths: OutputPaths) -> Iterator[None]:
+    """Hold the tables that lie elsewhere, so that no other run writes them meanwhile."""
+    with ExitStack() as stack:
+        for path in paths.elsewhere:
+            lock = try_lock(path.with_name(f".{path.name}.lock"))
+            if lock is None:
+                raise ConfigError(
+                    f"{path}: another run is writing this table. Wait for it, or choose another "
+                    "name."
+                )
+            stack.callback(lock.release)
+        refuse_tables_of_others(paths)
+        yield
 
 
 def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
@@ -163,17 +214,22 @@ def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
 
 
 def _listed_files(paths: OutputPaths) -> list[Path]:
-    """run.json and the tables it lists, as far as they are still what that run wrote."""
+    """run.json and the tables it lists, as far as they are still what that run wrote.
+
+    A table elsewhere counts only when it is one of ours: no file is moved on run.json's word alone.
+    """
     try:
         run = read_run_info(paths.run)
     except (FileNotFoundError, ConfigError):
         return []
-    hashes = run.get("sha256", {})
-    tables = [(paths.folder / name, kind) for kind, name in run.get("tables", {}).items()]
-    return [
-        paths.run,
-        *(path for path, kind in tables if kind in hashes and sha256_of(path) == hashes[kind]),
-    ]
+    home, ours = paths.folder.resolve(), {path.resolve() for path in paths.all}
+    found = [paths.run]
+    for kind, name in run.get("tables", {}).items():
+        path, digest = paths.folder / name, run.get("sha256", {}).get(kind)
+        known = path.resolve() in ours or path.resolve().is_relative_to(home)
+        if known and digest is not None and sha256_of(path) == digest:
+            found.append(path)
+    return found
 
 
 def sha256_of(path: Path) -> str | None:

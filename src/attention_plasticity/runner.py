@@ -23,8 +23,10 @@ from attention_plasticity.outputs import (
     OutputPaths,
     check_writable,
     output_paths,
-    refuse_inside_dump,
+    refuse_reserved,
+    refuse_tables_of_others,
     set_aside,
+    tables_locked,
     write_outputs,
 )
 from attention_plasticity.plan import Plan, make_plan, shared_out
@@ -85,7 +87,8 @@ def prepare(
     """Find the dump (or fetch it), pair its heads and place the outputs; no result is written."""
     dump = dump or _find(config, watcher or Watcher())
     paths = output_paths(config, dump.name)
-    refuse_inside_dump(paths, dump)
+    refuse_reserved(paths)
+    refuse_tables_of_others(paths)
     return dump, make_plan(dump, config), paths
 
 
@@ -130,28 +133,41 @@ def run_analysis(
     for note in plan.notes:
         watcher.note(note)
     records = Records(paths.folder, run_settings(config, plan.layout))
-    records.lock()
-    try:
-        inputs = InputFiles(dump)
-        for head in plan.triples:
-            inputs.look_at(*head)
-        done = _take_over(records, inputs, plan, paths, config, watcher)
-        failures = _compute(dump, inputs, plan, config, records, done, watcher)
-        failures += _drop_touched(records, inputs, plan, done)
-        failures.sort(key=lambda failure: (failure.layer, failure.q_head))
-        heads = [head for head in plan.heads if head in done]
-        facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
-        sizes = SampleSizes(single_example=config.single_example)
-        geometry = rules_of(dump, plan.groups[0].layer).geometry
-        results = sizes.watched(records.load(*head) for head in heads)
-        write_outputs(
-            paths,
-            results,
-            facts,
-            lambda: {"warnings": [asdict(warning) for warning in sizes.warnings(geometry)]},
-        )
-    finally:
-        records.release()
+    with tables_locked(paths):
+        records.lock()
+        try:
+            return _run(dump, plan, paths, config, records, watcher, began)
+        finally:
+            records.release()
+
+
+def _run(
+    dump: Dump,
+    plan: Plan,
+    paths: OutputPaths,
+    config: RunnerConfig,
+    records: Records,
+    watcher: Watcher,
+    began: float,
+) -> Outcome:
+    """The run itself, in a folder that is this process's alone."""
+    inputs = InputFiles(dump)
+    for head in plan.triples:
+        inputs.look_at(*head)
+    done = _take_over(records, inputs, plan, paths, config, watcher)
+    failures = _compute(dump, inputs, plan, config, records, done, watcher)
+    failures += _drop_touched(records, inputs, plan, done)
+    failures.sort(key=lambda failure: (failure.layer, failure.q_head))
+    heads = [head for head in plan.heads if head in done]
+    facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
+    sizes = SampleSizes(single_example=config.single_example)
+    geometry = rules_of(dump, plan.groups[0].layer).geometry
+    write_outputs(
+        paths,
+        sizes.watched(records.load(*head) for head in heads),
+        facts,
+        lambda: {"warnings": [asdict(warning) for warning in sizes.warnings(geometry)]},
+    )
     metrics = [done[head] for head in heads]
     return Outcome(paths, plan, metrics, failures, sizes.warnings(geometry))
 

@@ -6,6 +6,7 @@ Importing this loads no library, so that each `--help` stays light.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import signal
@@ -81,8 +82,16 @@ def guarded(verb: Callable[[], int], interrupted: str) -> int:
         print(f"interrupted; {interrupted}", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # a setting or an argument names such a file
+            print(f"error: {_in_short(error.filename)}: the name is too long", file=sys.stderr)
+            return ConfigError.exit_code
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _in_short(name: object) -> str:
+    text = str(name)
+    return text if len(text) <= 200 else f"{text[:100]}…{text[-60:]}"
 
 
 @contextmanager

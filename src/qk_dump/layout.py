@@ -59,7 +59,7 @@ class Dump:
     def name(self) -> str:
         """A short name: the folder's, or that of the branch it was fetched from."""
         if self.origin is None:
-            return self.path.absolute().name
+            return self.path.resolve().name or "dump"
         return str(self.origin.get("model_dir") or self.origin["revision"]).replace("/", "-")
 
     @cached_property
