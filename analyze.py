@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from attention_plasticity.cli import analyze
+    from attention_plasticity.entry import analyze
 except ModuleNotFoundError:
     sys.exit("The toolkit is not installed here: run 'make setup', or 'pip install -e .'")
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from attention_plasticity.cli import main
+from attention_plasticity.entry import main
 
 sys.exit(main())

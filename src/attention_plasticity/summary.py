@@ -94,7 +94,7 @@ class _Console(Console):
     """A console that leaves it to the command to end when nobody reads any more."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+        raise
 
 
 def console_of_the_command() -> Console:

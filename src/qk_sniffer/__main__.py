@@ -2,6 +2,6 @@
 
 import sys
 
-from qk_sniffer.cli import main
+from qk_sniffer.entry import main
 
 sys.exit(main())
