@@ -46,6 +46,7 @@ BUCKET_COLUMNS = (
 COMPONENT_COLUMNS = (*IDS, "component", "weight", "r2")
 
 RUN_FILE = "run.json"
+_LOG_FILE = "workers.log"
 _KEEP = "previous"
 _LONGEST_NAME = "x" * 60  # a record's draft below `.heads` has no longer one
 
@@ -63,6 +64,11 @@ class OutputPaths:
     def run(self) -> Path:
         """Provenance of the tables."""
         return self.folder / RUN_FILE
+
+    @property
+    def log(self) -> Path:
+        """What the workers printed, if anything."""
+        return self.folder / _LOG_FILE
 
     def names(self) -> dict[str, str]:
         """Tables by kind, relative to the run's folder where they lie in it."""
@@ -108,10 +114,11 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
     paths = OutputPaths(
         folder, place(config.output_csv), place(config.bucket_csv), place(config.component_csv)
     )
-    if len({path.resolve() for path in paths.all}) < len(paths.all):
+    files = (*paths.all, paths.log)
+    if len({path.resolve() for path in files}) < len(files):
         raise ConfigError(
-            f"output_csv, bucket_csv, component_csv and {RUN_FILE} must be four files, got "
-            + ", ".join(str(path) for path in paths.all)
+            f"output_csv, bucket_csv, component_csv, {RUN_FILE} and {_LOG_FILE} must be different "
+            "files, got " + ", ".join(str(path) for path in files)
         )
     return paths
 
@@ -190,13 +197,15 @@ def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
     """Move files out of the way that could pass for this run's or would be overwritten by it.
 
     Those are files in the place of our tables that the folder's own run did not write, and its
-    tables under other names than ours. With `own_too`, all that it wrote.
+    tables under other names than ours. With `own_too`, all that it wrote, its log as well.
     """
     ours = {path.resolve(): path for path in paths.all}
     listed = {path.resolve(): path for path in _listed_files(paths)}
     unwanted = {**listed, **ours}
     if not own_too:
         unwanted = {key: path for key, path in unwanted.items() if (key in ours) != (key in listed)}
+    else:
+        unwanted[paths.log.resolve()] = paths.log
     present = [path for path in unwanted.values() if path.exists()]
     if not present:
         return None

@@ -39,6 +39,7 @@ from attention_plasticity.records import (
 )
 from attention_plasticity.results import Failure
 from attention_plasticity.sample_sizes import SampleSizes, SizeWarning
+from attention_plasticity.worker_log import WorkerLog
 from qk_dump.column_rules import rules_of
 from qk_dump.errors import ConfigError
 from qk_dump.hub import Source, locate_dump
@@ -155,7 +156,10 @@ def _run(
     for head in plan.triples:
         inputs.look_at(*head)
     done = _take_over(records, inputs, plan, paths, config, watcher)
-    failures = _compute(dump, inputs, plan, config, records, done, watcher)
+    log = WorkerLog(paths.log)
+    failures = _compute(dump, inputs, plan, config, records, done, watcher, log)
+    if log.written:
+        watcher.note(f"messages of the workers are in {log.path}")
     failures += _drop_touched(records, inputs, plan, done)
     failures.sort(key=lambda failure: (failure.layer, failure.q_head))
     heads = [head for head in plan.heads if head in done]
@@ -205,12 +209,13 @@ def _compute(
     records: Records,
     done: dict[tuple[int, int], Metrics],
     watcher: Watcher,
+    log: WorkerLog,
 ) -> list[Failure]:
     """Work off what is not done, adding to `done` and to the records as heads finish."""
     failures: list[Failure] = []
     watcher.start(len(plan.heads), len(done))
     groups = shared_out(plan.without(done), config.workers)
-    with closing(run_local(dump.path, groups, config, config.workers)) as outcomes:
+    with closing(run_local(dump.path, groups, config, config.workers, log)) as outcomes:
         try:
             for outcome in outcomes:
                 if isinstance(outcome, Failure):

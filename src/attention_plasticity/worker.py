@@ -58,11 +58,12 @@ def _messages(dump: Any, config: Any, group: dict[str, Any]) -> Any:
             kind = "failure" if isinstance(outcome, Failure) else "result"
             yield {"kind": kind, "content": asdict(outcome)}
     except Exception as error:  # a defect of ours: report it, keep serving
+        traceback.print_exc()
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
         for q_head in pending:
             failure = Failure(layer, q_head, k_head, " ".join(reason.split()))
-            yield {"kind": "failure", "content": asdict(failure)}
+            yield {"kind": "defect", "content": asdict(failure)}
     yield {"kind": "end"}
 
 
