@@ -161,3 +161,16 @@ def test_a_head_of_too_many_shards_is_refused_and_the_others_come_out(tmp_path: 
     assert done.returncode == 1
     assert "1 of 2 heads failed" in done.stdout
     assert told in done.stdout
+
+
+def test_a_head_that_does_not_fit_is_told_what_to_lower(tmp_path: Path) -> None:
+    def in_very_little_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+    rows = rows_in(6, 60, MOST_DIMENSIONS)  # covariances of 6 × 128 MiB
+    write_pair(tmp_path / "dump", rows, rows)
+    words = ("--dataset_local_root", tmp_path / "dump", "--output_dir", tmp_path / "out")
+    done = run_command(*words, preexec_fn=in_very_little_memory)
+    assert done.returncode == 1
+    assert "out of memory; lower max_workers, max_tokens_per_head or" in done.stdout
+    assert "internal error" not in done.stdout
