@@ -91,7 +91,7 @@ def read_run_info(file: Path) -> dict[str, Any]:
             f"{file}: {where}{_complaint(problem)}. "
             "The file was edited or damaged; run the analysis again"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as a run's: {error}") from error
     return info
 

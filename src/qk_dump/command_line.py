@@ -221,8 +221,9 @@ def _safe(stream: Any, kind: type[io.FileIO]) -> Any:
     raw = getattr(stream.buffer, "raw", stream.buffer)
     if not isinstance(raw, io.FileIO) or isinstance(raw, kind):
         return stream
+    ours: Any = kind(raw.fileno(), "wb", closefd=False)
     return io.TextIOWrapper(
-        io.BufferedWriter(kind(raw.fileno(), "wb", closefd=False)),
+        ours if raw is stream.buffer else io.BufferedWriter(ours),  # unbuffered stays so
         encoding=stream.encoding,
         errors="replace",
         line_buffering=stream.line_buffering,

@@ -141,6 +141,17 @@ def test_messages_that_nobody_reads_change_nothing(redirect: str, code: int) -> 
     assert in_python(f"sys.exit(guarded(lambda: {verb}, ''))", redirect).returncode == code
 
 
+def test_output_that_is_not_to_be_buffered_is_not() -> None:
+    code = "import os; guarded(lambda: (print('at once'), os._exit(5)), '')"
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", f"from qk_dump.command_line import *; {code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (5, "at once\n")
+
+
 def test_streams_are_as_before_afterwards() -> None:
     code = (
         "a = sys.stdout, sys.stderr; guarded(lambda: 0, ''); assert a == (sys.stdout, sys.stderr)"
