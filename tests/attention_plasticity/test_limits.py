@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity import HeadError, analyze_head, make_config, open_dump, plasticity
+from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.limits import MOST_BUCKETS, MOST_DIMENSIONS
 from attention_plasticity.plan import estimate, make_plan
-from attention_plasticity.results import HeadResult
+from attention_plasticity.results import Failure, HeadResult
 from commands import analyze as run_command
 from dumps import head_rows, make_dump
 from reference import write_rows
@@ -151,16 +152,17 @@ def test_many_buckets_that_overlap_in_position_are_compared_in_bulk() -> None:
 
 
 def test_a_head_of_too_many_shards_is_refused_and_the_others_come_out(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=60)
+    dump = open_dump(make_dump(tmp_path, layers=1, q_heads=2, k_heads=1, n=60))
     for number in range(10_001):
-        (dump / "l00h01q" / f"{number}.parquet").touch()
-    words = ("--dataset_local_root", dump, "--output_dir", tmp_path / "out")
-    told = f"{dump / 'l00h01q'}: holds 10,002 Parquet files; a head may have at most 10,000."
-    assert told in run_command(*words, "--dry_run").stdout
-    done = run_command(*words)
-    assert done.returncode == 1
-    assert "1 of 2 heads failed" in done.stdout
-    assert told in done.stdout
+        (tmp_path / "l00h01q" / f"{number}.parquet").touch()
+    told = f"{tmp_path / 'l00h01q'}: holds 10,002 Parquet files; a head may have at most 10,000."
+    config = make_config()
+    (problem,) = estimate(dump, make_plan(dump, config), config).problems
+    fine, failed = analyze_group(dump, 0, 0, (0, 1), config)
+    assert isinstance(fine, HeadResult)
+    assert isinstance(failed, Failure)
+    assert problem == failed.reason
+    assert problem.startswith(told)
 
 
 def test_a_head_that_does_not_fit_is_told_what_to_lower(tmp_path: Path) -> None:

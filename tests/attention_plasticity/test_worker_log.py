@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from attention_plasticity.worker_log import WorkerLog
 from commands import analyze
 from dumps import make_dump
@@ -37,19 +35,18 @@ def run(tmp_path: Path, planted: str = "", *words: object) -> tuple[int, str, Pa
     return done.returncode, done.stdout + done.stderr, out / "workers.log"
 
 
-def test_a_quiet_run_has_no_log(tmp_path: Path) -> None:
-    code, told, log = run(tmp_path)
+def test_warnings_are_kept_and_move_with_the_tables_of_their_run(tmp_path: Path) -> None:
+    code, told, log = run(tmp_path, WARNS)
+    assert code == 0
+    content = log.read_text()
+    assert "planted warning" in content
+    assert f"messages of the workers are in {log}" in told
+    assert "planted warning" not in told
+    code, told, log = run(tmp_path, "", "--overwrite")
     assert code == 0
     assert not log.exists()
     assert "workers.log" not in told
-
-
-def test_warnings_are_kept_and_the_run_says_where(tmp_path: Path) -> None:
-    code, told, log = run(tmp_path, WARNS)
-    assert code == 0
-    assert "planted warning" in log.read_text()
-    assert f"messages of the workers are in {log}" in told
-    assert "planted warning" not in told
+    assert (log.parent / "previous-1" / "workers.log").read_text() == content
 
 
 def test_the_traceback_of_a_defect_is_kept_and_named_in_the_failure(tmp_path: Path) -> None:
@@ -74,15 +71,6 @@ def test_the_last_words_of_a_worker_that_dies_are_kept(tmp_path: Path) -> None:
     assert "planted last words" in log.read_text()
 
 
-def test_a_log_moves_with_the_tables_of_its_run(tmp_path: Path) -> None:
-    _, _, log = run(tmp_path, WARNS)
-    content = log.read_text()
-    code, _, log = run(tmp_path, "", "--overwrite")
-    assert code == 0
-    assert not log.exists()
-    assert (log.parent / "previous-1" / "workers.log").read_text() == content
-
-
 def test_a_log_is_bounded(tmp_path: Path) -> None:
     code, _, log = run(tmp_path, FLOODS)
     assert code == 0
@@ -104,8 +92,7 @@ def test_entries_stop_at_the_limit(tmp_path: Path) -> None:
     assert len(text) < 200
 
 
-@pytest.mark.parametrize("field", ["output_csv", "bucket_csv", "component_csv"])
-def test_no_table_takes_the_logs_name(tmp_path: Path, field: str) -> None:
-    code, told, _ = run(tmp_path, "", f"--{field}", "workers.log")
+def test_no_table_takes_the_logs_name(tmp_path: Path) -> None:
+    code, told, _ = run(tmp_path, "", "--bucket_csv", "workers.log")
     assert code == 2
-    assert "workers.log" in told
+    assert "workers.log must be different files" in told

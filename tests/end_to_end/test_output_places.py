@@ -16,6 +16,7 @@ from commands import analyze, run, start
 from dumps import make_dump
 from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import DumpManifest, write_manifest
+from run_tables import write_run
 
 DOCS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
@@ -27,6 +28,10 @@ def make_whole_dump(root: Path, n: int = 40) -> Path:
     write_examples(root, [Example(0, "a", 4, "x")])
     (root / "README.md").write_text("mine")
     return root
+
+
+def in_process(*words: object) -> int:
+    return main(["analyze", "--max_workers", "1", *(str(word) for word in words)])
 
 
 def content(root: Path) -> dict[str, bytes]:
@@ -93,8 +98,7 @@ def test_results_are_not_put_into_a_heads_folder(
 def test_a_page_never_takes_the_place_of_a_dumps_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dump, out = make_whole_dump(tmp_path / "dump"), tmp_path / "out"
-    assert analyze("--dataset_local_root", dump, "--output_dir", out).returncode == 0
+    dump, out = make_whole_dump(tmp_path / "dump"), write_run(tmp_path / "out")
     for place in ("README.md", "dump.json", "l00h00q/report.html"):
         assert main(["report", str(out), "--output", str(dump / place)]) == 2
         assert "lies inside a dump" in capsys.readouterr().err
@@ -102,32 +106,34 @@ def test_a_page_never_takes_the_place_of_a_dumps_file(
 
 def test_results_beside_the_heads_are_fine(tmp_path: Path) -> None:
     dump = make_whole_dump(tmp_path / "dump")
-    assert analyze("--dataset_local_root", dump, "--output_dir", dump).returncode == 0
-    assert (dump / "head_metrics.csv").exists()
-    assert analyze("--dataset_local_root", dump, "--output_dir", dump).returncode == 0
+    for _ in range(2):
+        assert in_process("--dataset_local_root", dump, "--output_dir", dump) == 0
+        assert (dump / "head_metrics.csv").exists()
 
 
 # one table, two runs
 
 
-def test_a_table_of_another_run_is_not_replaced(tmp_path: Path) -> None:
+def test_a_table_of_another_run_is_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     dump, shared = make_whole_dump(tmp_path / "dump"), tmp_path / "shared" / "m.csv"
-    words = ("--dataset_local_root", dump, "--max_workers", 1)
-    first = ("--output_dir", tmp_path / "a", "--output_csv", shared)
-    second = ("--output_dir", tmp_path / "b", "--output_csv", shared, "--seed", 1)
-    assert analyze(*words, *first).returncode == 0
+    first = ("--dataset_local_root", dump, "--output_csv", shared, "--output_dir", tmp_path / "a")
+    second = (*first, "--output_dir", tmp_path / "b", "--seed", 1)
+    assert in_process(*first) == 0
     before = shared.read_bytes()
     for extra in ((), ("--overwrite",), ("--dry_run",)):
-        refused = analyze(*words, *second, *extra)
-        assert refused.returncode == 2
-        assert f"{shared}: is not a table of the run in {tmp_path / 'b'}" in refused.stderr
-        assert refused.stderr.count("\n") == 1
+        capsys.readouterr()
+        assert in_process(*second, *extra) == 2
+        told = capsys.readouterr().err
+        assert f"{shared}: is not a table of the run in {tmp_path / 'b'}" in told
+        assert told.count("\n") == 1
     assert "is not a table of the run in" in DOCS.read_text()
     assert shared.read_bytes() == before
     assert not (tmp_path / "b").exists()
-    assert run("report", tmp_path / "a").returncode == 0
-    assert analyze(*words, *first).returncode == 0  # its own run may write it again
-    assert analyze(*words, *first, "--overwrite", "--seed", 2).returncode == 0
+    assert main(["report", str(tmp_path / "a")]) == 0
+    assert in_process(*first) == 0  # its own run may write it again
+    assert in_process(*first, "--overwrite", "--seed", 2) == 0
     assert (tmp_path / "a" / "previous-1" / "m.csv").read_bytes() == before
 
 
@@ -150,13 +156,13 @@ def test_a_table_that_another_run_is_about_to_write_is_not_shared(tmp_path: Path
 def test_a_run_json_moves_no_file_of_others(tmp_path: Path) -> None:
     dump, out, mine = make_whole_dump(tmp_path / "dump"), tmp_path / "out", tmp_path / "mine.csv"
     words = ("--dataset_local_root", dump, "--output_dir", out)
-    assert analyze(*words).returncode == 0
+    assert in_process(*words) == 0
     table = out / "head_metrics.csv"
     mine.write_bytes(table.read_bytes())
     info = json.loads((out / "run.json").read_text())
     info["tables"]["head_metrics"] = str(mine)
     (out / "run.json").write_text(json.dumps(info))
-    assert analyze(*words, "--overwrite").returncode == 0
+    assert in_process(*words, "--overwrite") == 0
     assert mine.exists()
 
 
@@ -164,14 +170,17 @@ def test_a_run_json_moves_no_file_of_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [".", "..", "../dump", "sub/.."])
-def test_results_are_named_after_the_folder_that_is_meant(given: str, tmp_path: Path) -> None:
+def test_results_are_named_after_the_folder_that_is_meant(
+    given: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     dump = make_whole_dump(tmp_path / "dump")
     (dump / "sub").mkdir()
-    here = dump / "sub" if given == ".." else dump
-    done = analyze("--dataset_local_root", given, cwd=here)
-    assert done.returncode == 0, done.stderr
-    assert (here / "results" / "dump" / "head_metrics.csv").exists()
-    assert not (here / "head_metrics.csv").exists()
+    monkeypatch.chdir(dump / "sub" if given == ".." else dump)
+    assert in_process("--dataset_local_root", given, "--dry_run") == 0
+    assert "Output       results/dump\n" in capsys.readouterr().out
 
 
 def test_a_dump_in_the_root_of_a_file_system_has_a_name() -> None:
@@ -230,8 +239,7 @@ def long_names(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A dump and its run."""
     folder = tmp_path_factory.mktemp("names")
     dump = make_whole_dump(folder / "dump")
-    assert analyze("--dataset_local_root", dump, "--output_dir", folder / "run").returncode == 0
-    return dump, folder / "run"
+    return dump, write_run(folder / "run")
 
 
 def test_a_path_that_leaves_no_room_for_records_is_refused_first(tmp_path: Path) -> None:

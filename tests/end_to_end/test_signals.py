@@ -98,26 +98,24 @@ def test_an_early_interruption_is_quiet(command: str, place: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("first", "second", "delay"),
     [
-        (signal.SIGINT, signal.SIGINT),
-        (signal.SIGINT, signal.SIGTERM),
-        (signal.SIGTERM, signal.SIGINT),
+        (signal.SIGINT, signal.SIGINT, 0.0),
+        (signal.SIGINT, signal.SIGTERM, 0.02),
+        (signal.SIGTERM, signal.SIGINT, 0.005),
     ],
 )
 def test_a_second_signal_ends_at_once_and_is_as_quiet(
-    first: signal.Signals, second: signal.Signals, place: Path, tmp_path: Path
+    first: signal.Signals, second: signal.Signals, delay: float, place: Path, tmp_path: Path
 ) -> None:
-    for number, delay in enumerate((0.0, 0.02)):
-        out = tmp_path / str(number)
-        process = start("analyze", place, out)
-        while not list((out / ".heads").glob("l*.json")):
-            assert process.poll() is None
-            time.sleep(0.005)
-        process.send_signal(first)
-        time.sleep(delay)
-        process.send_signal(second)
-        ended(process, 128 + first, 128 + second)
+    process = start("analyze", place, tmp_path)
+    while not list((tmp_path / ".heads").glob("l*.json")):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(first)
+    time.sleep(delay)
+    process.send_signal(second)
+    ended(process, 128 + first, 128 + second)
 
 
 def test_a_second_signal_right_after_the_message(place: Path, tmp_path: Path) -> None:
