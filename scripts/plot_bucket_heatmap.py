@@ -4,6 +4,8 @@ import sys
 
 try:
     from attention_plasticity.entry import plot
+except KeyboardInterrupt:
+    sys.exit(130)
 except ModuleNotFoundError:
     sys.exit("The toolkit is not installed here: run 'make setup', or 'pip install -e .'")
 
