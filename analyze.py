@@ -3,7 +3,9 @@
 import sys
 
 try:
-    from attention_plasticity.cli import analyze
+    from attention_plasticity.entry import analyze
+except KeyboardInterrupt:
+    sys.exit(130)
 except ModuleNotFoundError:
     sys.exit("The toolkit is not installed here: run 'make setup', or 'pip install -e .'")
 

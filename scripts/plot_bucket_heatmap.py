@@ -3,9 +3,11 @@
 import sys
 
 try:
-    from attention_plasticity.plots.commands import script
+    from attention_plasticity.entry import plot
+except KeyboardInterrupt:
+    sys.exit(130)
 except ModuleNotFoundError:
     sys.exit("The toolkit is not installed here: run 'make setup', or 'pip install -e .'")
 
 if __name__ == "__main__":
-    sys.exit(script("heatmap", __file__))
+    sys.exit(plot("heatmap", __file__))

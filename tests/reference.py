@@ -156,6 +156,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
             "q_position": tau[j],
             "k_position": float(k.position[k.bucket == c].mean()),
             "n_queries": counts[j],
+            "n_texts": len(set(q.example_id[q.bucket == j].tolist())),
         }
         for (j, c), values in cells.items()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ MISSING = (2, 3)  # a head that was not captured
 SPOKEN = "owner/model-one"
 
 
-def write_run(folder: Path, seed: int = 0, model: str = SPOKEN, **dump: Any) -> Path:
+def write_run(
+    folder: Path,
+    seed: int = 0,
+    model: str = SPOKEN,
+    warnings: Sequence[str] = (),
+    **dump: Any,
+) -> Path:
     """A run of `LAYERS` × `HEADS` heads less one, with a NaN here and there."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +39,9 @@ def write_run(folder: Path, seed: int = 0, model: str = SPOKEN, **dump: Any) -> 
     metrics.to_csv(folder / "head_metrics.csv", index=False)
     _cells(rng, heads).to_csv(folder / "head_bucket_plasticity.csv", index=False)
     _weights(rng, heads).to_csv(folder / "head_component_weights.csv", index=False)
-    (folder / "run.json").write_text(json.dumps(_info(model, len(heads), dump)))
+    records = [{"kind": "few_queries", "text": text} for text in warnings]
+    info = {**_info(model, len(heads), dump), "warnings": records}
+    (folder / "run.json").write_text(json.dumps(info))
     return folder
 
 
@@ -45,6 +54,7 @@ def _cells(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
     table["q_position"] = table["q_bucket"] * 128 + 63.25
     table["k_position"] = table["k_bucket"] * 128 + 64.125
     table["n_queries"] = 40
+    table["n_texts"] = 6
     table.loc[3, ["plasticity", "n_pairs"]] = np.nan, 0
     return table.astype({"n_pairs": np.int64})
 

@@ -62,7 +62,7 @@ def test_imports_run_toward_the_dump(package: str, forbidden: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["statistics", "kolmogorov", "query_model", "key_pairs", "plasticity"]
+    "name", ["scaling", "statistics", "kolmogorov", "query_model", "key_pairs", "plasticity"]
 )
 def test_the_numeric_core_knows_arrays_alone(name: str) -> None:
     path = ROOT / "src" / "attention_plasticity" / f"{name}.py"

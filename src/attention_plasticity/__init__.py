@@ -3,14 +3,12 @@
 Names are imported when first used, so that `import attention_plasticity` stays light.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # nothing is imported here: an interruption meets a command's own handling
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from attention_plasticity.api import Run, analyze_dump, open_run
     from attention_plasticity.config import RunnerConfig, load_config, make_config
     from attention_plasticity.demo.sample import open_sample
@@ -100,7 +98,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

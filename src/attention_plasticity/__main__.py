@@ -2,6 +2,9 @@
 
 import sys
 
-from attention_plasticity.cli import main
+try:
+    from attention_plasticity.entry import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 sys.exit(main())

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.config import RunnerConfig, make_config
 from attention_plasticity.outputs import RUN_FILE, require_as_written
+from attention_plasticity.run_info import read_run_info
 from qk_dump.errors import ConfigError, ToolkitError
-from qk_dump.files import read_json, user_path
+from qk_dump.files import user_path
 from qk_dump.layout import Dump
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Run:
         if kind not in self.info["tables"]:
             raise ToolkitError(f"{self.folder}: no head was analysed; run.failures says why")
         path = self.folder / self.info["tables"][kind]
-        require_as_written(path, self.info["sha256"][kind])
+        require_as_written(path, self.info["sha256"].get(kind))
         return pd.read_csv(path)
 
 
@@ -105,12 +106,12 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     """Open the folder of a finished run."""
     path = user_path(folder) / RUN_FILE
     try:
-        info = read_json(path)
-        _ = info["tables"], info["sha256"], info["failures"]
+        info = read_run_info(path)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path}: does not exist; is this the folder of a finished run?"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a run's: {error!r}") from error
+    for name in ("tables", "sha256", "failures"):
+        if name not in info:
+            raise ConfigError(f"{path}: has no {name}; run the analysis again")
     return Run(path.parent, info)

@@ -118,7 +118,7 @@ def _dry_run(config: RunnerConfig) -> int:
 
     dump, plan, paths = prepare(config, TerminalWatcher())
     records = Records(paths.folder, run_settings(config, plan.layout))
-    earlier = Earlier({}, None) if config.overwrite else records.earlier(InputFiles(dump))
+    earlier = Earlier({}) if config.overwrite else records.earlier(InputFiles(dump))
     print_plan(dump, plan, paths, estimate(dump, plan, config), earlier, config)
     return 0
 

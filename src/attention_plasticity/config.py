@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from attention_plasticity.cpus import available_cpus
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_dump.settings import Indices, settings_from, validated
 
@@ -146,7 +147,10 @@ class RunnerConfig(BaseModel):
         description="table of component weights, likewise",
     )
     max_workers: int | None = Field(
-        title=_RUN, default=None, ge=1, description="worker processes (default: one per CPU core)"
+        title=_RUN,
+        default=None,
+        ge=1,
+        description="worker processes (default: one per CPU it may use)",
     )
     overwrite: bool = Field(
         title=_RESULTS,
@@ -168,12 +172,8 @@ class RunnerConfig(BaseModel):
 
     @property
     def workers(self) -> int:
-        """Worker processes to start: as asked, or one per core this process may use."""
-        if self.max_workers:
-            return self.max_workers
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
+        """Worker processes to start: as asked, or one per CPU this process may use."""
+        return self.max_workers or available_cpus()
 
 
 ANALYSIS_FIELDS = (

@@ -16,15 +16,22 @@ from pathlib import Path
 from typing import IO
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.plan import Group
+from attention_plasticity.plan import Group, format_indices
 from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.worker import THREAD_VARIABLES
+from attention_plasticity.worker_log import MOST_BYTES, WorkerLog
 
 
 def run_local(
-    dump: Path, groups: Iterable[Group], config: RunnerConfig, workers: int
+    dump: Path,
+    groups: Iterable[Group],
+    config: RunnerConfig,
+    workers: int,
+    log: WorkerLog | None = None,
 ) -> Generator[HeadResult | Failure]:
     """Analyse groups in worker processes and yield each head as it finishes.
+
+    What the workers print goes to `log`.
 
     A worker that dies (out of memory, say) fails the heads it was working on and is replaced.
     Leaving the iterator early, also by an exception, ends the workers at once.
@@ -34,7 +41,7 @@ def run_local(
         running: list[_Worker] = []
         try:
             while waiting and len(running) < workers:
-                running.append(_start(dump, config, waiting.popleft(), selector))
+                running.append(_start(_Worker(dump, config, log), waiting.popleft(), selector))
             while running:
                 for key, _ in selector.select():
                     worker: _Worker = key.data
@@ -48,16 +55,14 @@ def run_local(
                     worker.stop()
                     running.remove(worker)
                     if waiting:
-                        running.append(_start(dump, config, waiting.popleft(), selector))
+                        fresh = _Worker(dump, config, log)
+                        running.append(_start(fresh, waiting.popleft(), selector))
         finally:
             for worker in running:
                 worker.stop()
 
 
-def _start(
-    dump: Path, config: RunnerConfig, group: Group, selector: selectors.BaseSelector
-) -> _Worker:
-    worker = _Worker(dump, config)
+def _start(worker: _Worker, group: Group, selector: selectors.BaseSelector) -> _Worker:
     selector.register(worker.output, selectors.EVENT_READ, worker)
     worker.assign(group)
     return worker
@@ -66,14 +71,16 @@ def _start(
 class _Worker:
     """One process and the group it is working on."""
 
-    def __init__(self, dump: Path, config: RunnerConfig) -> None:
-        self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
+    def __init__(self, dump: Path, config: RunnerConfig, log: WorkerLog | None) -> None:
+        self._log = log
+        # opened for appending, so that it can be emptied while the process writes to it
+        self._printed: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 (closed by stop)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "attention_plasticity.worker"],
             bufsize=0,  # nothing may linger for a process that has died
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._complaints,
+            stderr=self._printed,
             env=_worker_environment(),
             process_group=0,  # Ctrl-C reaches the run alone, which then ends its workers
         )
@@ -84,7 +91,7 @@ class _Worker:
         self.alive = True
         self._group: Group | None = None
         self._pending: list[int] = []
-        self._partial = b""
+        self._partial: list[bytes] = []  # pieces of a line that has not ended
         self._send({"dump": str(dump), "config": config.model_dump()})
 
     @property
@@ -101,31 +108,50 @@ class _Worker:
         if not chunk:
             yield from self._died()
             return
-        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*self._partial, lines[0]])
+            self._partial = []
+        self._partial.append(rest)
         for line in lines:
             message = json.loads(line)
             if message["kind"] == "end":
+                self._keep_printed()
                 self._group = None
                 continue
             content = message["content"]
             self._pending.remove(content["q_head"])
-            yield Failure(**content) if message["kind"] == "failure" else HeadResult(**content)
+            if message["kind"] == "defect" and self._log is not None:
+                content["reason"] += f"; the traceback is in {self._log.path}"
+            yield HeadResult(**content) if message["kind"] == "result" else Failure(**content)
 
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()
         self._input.close()
         self.output.close()
-        self._complaints.close()
+        self._keep_printed()
+        self._printed.close()
+
+    def _keep_printed(self) -> bytes:
+        """The end of what the process has printed since the last time, moved to the log."""
+        size = self._printed.seek(0, os.SEEK_END)
+        self._printed.seek(max(0, size - MOST_BYTES))
+        text = self._printed.read()
+        self._printed.truncate(0)
+        if self._log is not None:
+            self._log.add(_described(self._group), text)
+        return text
 
     def _died(self) -> Iterator[Failure]:
         self.alive = False
         code = self._process.wait()
+        lines = self._keep_printed().decode(errors="replace").strip().splitlines()
         group, self._group = self._group, None
         assert group is not None
-        self._complaints.seek(0)
-        complaints = self._complaints.read().decode(errors="replace").strip().splitlines()
-        last_words = f": {complaints[-1]}" if complaints else ""
+        last_words = f": {lines[-1]:.300}" if lines else ""
+        if lines and self._log is not None:
+            last_words += f"; more is in {self._log.path}"
         reason = f"the worker process died ({_meaning(code)}){last_words}"
         for q_head in self._pending:
             yield Failure(group.layer, q_head, group.k_head, reason)
@@ -139,6 +165,13 @@ def _worker_environment() -> dict[str, str]:
     """One thread each, and the import path of this process, not of the current folder."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONPATH": path}
+
+
+def _described(group: Group | None) -> str:
+    if group is None:
+        return "between two groups of heads"
+    heads = format_indices(group.q_heads)
+    return f"layer {group.layer}, key head {group.k_head}, query heads {heads}"
 
 
 def _meaning(code: int) -> str:

@@ -29,8 +29,9 @@ class InputFiles:
         self._seen: dict[HeadId, list[_FileState]] = {}
 
     def look_at(self, layer: int, q_head: int, k_head: int) -> str:
-        """State of a query head's files and its key head's, as first seen."""
-        return json.dumps([self._first_seen(head) for head in _pair(layer, q_head, k_head)])
+        """Hash of the state of a query head's files and its key head's, as first seen."""
+        states = [self._first_seen(head) for head in _pair(layer, q_head, k_head)]
+        return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
     def unchanged(self, layer: int, q_head: int, k_head: int) -> bool:
         """Whether those files are still as first seen."""

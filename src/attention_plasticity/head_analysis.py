@@ -9,14 +9,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.key_pairs import KeyIndex
+from attention_plasticity.key_pairs import KeyIndex, KeyPairs
+from attention_plasticity.limits import (
+    require_buckets,
+    require_covariances,
+    require_pairs,
+)
 from attention_plasticity.plasticity import (
     AttentionPlasticity,
     earlier_cells,
@@ -27,6 +33,14 @@ from attention_plasticity.plasticity import (
 )
 from attention_plasticity.query_model import bucket_gaussians, bucket_moments
 from attention_plasticity.results import Columns, Failure, HeadResult
+from attention_plasticity.scaling import (
+    bucket_tops,
+    column_tops,
+    is_wide,
+    rescaled,
+    row_tops,
+    scale_exponent,
+)
 from attention_plasticity.statistics import (
     Regression,
     compute_first_component_residual_stats,
@@ -40,6 +54,7 @@ from attention_plasticity.statistics import (
     rotate,
     rotate_vector,
 )
+from qk_dump.column_rules import rules_of
 from qk_dump.errors import DumpError, HeadError, ToolkitError
 from qk_dump.hub import open_dump
 from qk_dump.layout import Dump, HeadId
@@ -62,13 +77,14 @@ class KeyHead:
     @classmethod
     def read(cls, dump: Dump, layer: int, k_head: int, config: RunnerConfig) -> KeyHead:
         """Read and index the keys of one head."""
-        rows = _read(dump, HeadId(layer, k_head, "k"), config)
+        head = HeadId(layer, k_head, "k")
+        rows, _ = _in_range(_read(dump, head, config), dump.folders[head])
         assert rows.example_id is not None
-        return cls(
-            rows=rows,
-            signs=orientation_from_keys(rows.bucket, rows.vectors),
-            index=KeyIndex(rows.position, rows.bucket, rows.example_id),
-        )
+        index = KeyIndex(rows.position, rows.bucket, rows.example_id)
+        per_bucket = config.num_pairs_per_bucket
+        pairs = index.count(config.pair_sampling, per_bucket)
+        require_pairs(pairs, per_bucket, len(index.buckets), dump.folders[head])
+        return cls(rows, orientation_from_keys(rows.bucket, rows.vectors), index)
 
 
 def analyze_head(
@@ -102,13 +118,20 @@ def analyze_group(
 
 
 def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
-    return read_head(
-        dump.require_files(head),
+    files = dump.require_files(head)
+    rows = read_head(
+        files,
         max_rows=config.max_tokens_per_head,
         seed=config.seed,
-        with_examples=head.kind == "k",
+        with_examples=head.kind == "k" or (False if config.single_example else "if present"),
         single_example=config.single_example,
+        rules=rules_of(dump, head.layer),
     )
+    buckets = len(np.unique(rows.bucket))
+    require_buckets(buckets, dump.folders[head])
+    if head.kind == "q":
+        require_covariances(buckets, rows.width, dump.folders[head])
+    return rows
 
 
 @dataclass(frozen=True)
@@ -144,7 +167,7 @@ class RotatedQueries:
 def _analyze_query_head(
     dump: Dump, layer: int, q_head: int, k_head: int, keys: KeyHead, config: RunnerConfig
 ) -> HeadResult:
-    rows = _read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
+    rows, exponent = _read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
     window = _common_window(rows, keys.rows, HeadId(layer, q_head, "q").folder)
     queries = RotatedQueries.of(rows, keys.signs)
     rng = np.random.default_rng(config.seed + 10007 * layer + 379 * q_head)
@@ -161,18 +184,36 @@ def _analyze_query_head(
         **_predictability(queries),
         **_normality(queries, config),
         "ap_overall": plasticity.overall,
-        "q_beta_norm": float(np.linalg.norm(fit.beta)),
+        "q_beta_norm": float(np.ldexp(np.linalg.norm(fit.beta), exponent)),
         "q_R2_total": fit.r2_total,
         **_profile(plasticity, rows.position_max),
         "q_position_max": rows.position_max,
         "sliding_window": math.nan if window is None else window,
     }
-    return HeadResult(
-        layer, q_head, k_head, metrics, _bucket_columns(plasticity, keys), _component_columns(fit)
-    )
+    buckets = _bucket_columns(plasticity, keys, rows)
+    return HeadResult(layer, q_head, k_head, metrics, buckets, _component_columns(fit))
 
 
-def _read_queries(dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig) -> HeadRows:
+def _in_range(rows: HeadRows, folder: Path, *, queries: bool = False) -> tuple[HeadRows, int]:
+    """The rows with their vectors divided by a power of two, where float64 asks for it.
+
+    Every query dimension and query bucket, and every key, must have squares that float64 holds.
+    """
+    X = rows.vectors
+    if not is_wide(X):
+        return rows, 0
+    tops = np.r_[column_tops(X), bucket_tops(X, rows.bucket)] if queries else row_tops(X)
+    try:
+        exponent = scale_exponent(tops)
+    except ValueError as error:
+        raise HeadError(f"{folder}: {error}. Such vectors cannot be analysed.") from error
+    return replace(rows, vectors=rescaled(X, exponent)), exponent
+
+
+def _read_queries(
+    dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig
+) -> tuple[HeadRows, int]:
+    """The queries, and the power of two they were divided by."""
     queries = _read(dump, head, config)
     if len(queries) < MIN_QUERIES:
         raise HeadError(
@@ -184,7 +225,7 @@ def _read_queries(dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig)
             f"{dump.folders[head]}: queries have {queries.width} dimensions, "
             f"their keys have {keys.rows.width}"
         )
-    return queries
+    return _in_range(queries, dump.folders[head], queries=True)
 
 
 def _plasticity(
@@ -201,8 +242,10 @@ def _plasticity(
     pairs = keys.index.draw(
         config.pair_sampling, config.num_pairs_per_bucket, config.max_rel_dist, rng
     )
-    differences = key_differences(keys.rows.vectors, pairs)  # (pairs, d)
-    W = rotate(differences, queries.signs, queries.u)  # (pairs, d)
+
+    def differences(some: KeyPairs) -> Array:  # (pairs, d)
+        return rotate(key_differences(keys.rows.vectors, some), queries.signs, queries.u)
+
     if window is None:
         eligible = earlier_cells(moments.bucket, keys.index.buckets)
     else:
@@ -215,7 +258,7 @@ def _plasticity(
             keys.rows.position,
             keys.rows.bucket,
         )
-    return score_pairs(W, pairs, keys.index.buckets, moments, gaussians, eligible)
+    return score_pairs(differences, pairs, keys.index.buckets, moments, gaussians, eligible)
 
 
 def _common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
@@ -273,7 +316,7 @@ def _profile(plasticity: AttentionPlasticity, context: float) -> dict[str, float
     }
 
 
-def _bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead) -> Columns:
+def _bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead, queries: HeadRows) -> Columns:
     codes = np.searchsorted(keys.index.buckets, keys.rows.bucket)
     key_positions = np.bincount(codes, keys.rows.position) / np.bincount(codes)
     return {
@@ -284,7 +327,19 @@ def _bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead) -> Columns:
         "q_position": plasticity.query_positions[plasticity.q_code].tolist(),
         "k_position": key_positions[plasticity.k_code].tolist(),
         "n_queries": plasticity.query_counts[plasticity.q_code].tolist(),
+        "n_texts": _text_counts(plasticity.q_bucket, queries),
     }
+
+
+def _text_counts(buckets: Ints, queries: HeadRows) -> list[int] | list[float]:
+    """Texts that the queries of each of `buckets` come from; NaN where that is not known."""
+    if queries.example_id is None:
+        return [math.nan] * len(buckets)
+    order = np.lexsort((queries.example_id, queries.bucket))
+    bucket, text = queries.bucket[order], queries.example_id[order]
+    fresh = np.r_[True, (np.diff(bucket) != 0) | (text[1:] != text[:-1])]  # (n,)
+    values, counts = np.unique(bucket[fresh], return_counts=True)
+    return counts[np.searchsorted(values, buckets)].tolist()  # type: ignore[no-any-return]
 
 
 def _component_columns(fit: Regression) -> Columns:

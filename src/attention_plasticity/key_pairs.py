@@ -7,12 +7,15 @@ numbers are drawn, and the pair is computed from its number, for all pairs at on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+
+PAIR_BLOCK = 1 << 25  # float64 values of key differences that are held at a time
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,20 @@ class KeyPairs:
 
     def __len__(self) -> int:
         return len(self.first)
+
+    def part(self, rows: slice) -> KeyPairs:
+        """Some of the pairs, in the same order."""
+        return KeyPairs(self.first[rows], self.second[rows], self.owner[rows], self.other[rows])
+
+
+class _Groups(NamedTuple):
+    """Keys of one bucket and example, group after group; pairs are numbered in that order."""
+
+    starts: Ints  # (groups,) first of the group's keys
+    sizes: Ints  # (groups,) keys
+    codes: Ints  # (groups,) bucket code
+    pair_ends: Ints  # (groups,) pairs up to the end of the group
+    bucket_ends: Ints  # (buckets,) pairs up to the end of the bucket
 
 
 class KeyIndex:
@@ -52,21 +69,33 @@ class KeyIndex:
             return self.bucket_pairs(num_pairs_per_bucket, rng)
         return self.local_pairs(num_pairs_per_bucket, max_rel_dist, rng)
 
+    def count(self, pair_sampling: Literal["bucket", "local"], num_pairs_per_bucket: int) -> int:
+        """How many pairs `draw` gives."""
+        if pair_sampling == "local":
+            some = int(np.bincount(self._examples).max()) >= 2
+            return num_pairs_per_bucket * len(self.buckets) if some else 0
+        available = np.diff(self._groups.bucket_ends, prepend=0)  # (buckets,)
+        return int(np.minimum(available, num_pairs_per_bucket).sum())
+
+    @cached_property
+    def _groups(self) -> _Groups:
+        order = self._by_bucket
+        codes, examples = self._codes[order], self._examples[order]
+        starts = np.flatnonzero(
+            np.diff(codes, prepend=-1).astype(bool) | np.diff(examples, prepend=-1).astype(bool)
+        )
+        sizes = np.diff(starts, append=len(order))  # (groups,)
+        pair_ends = np.cumsum(sizes * (sizes - 1) // 2)  # (groups,)
+        last = np.searchsorted(codes[starts], np.arange(len(self.buckets)), side="right") - 1
+        return _Groups(starts, sizes, codes[starts], pair_ends, pair_ends[last])
+
     def bucket_pairs(self, num_pairs_per_bucket: int, rng: np.random.Generator) -> KeyPairs:
         """Uniform over the pairs of one bucket and example; all of them when they are few.
 
         Pairs of a bucket are drawn without replacement.
         """
         order = self._by_bucket
-        codes, examples = self._codes[order], self._examples[order]
-        group_starts = np.flatnonzero(
-            np.diff(codes, prepend=-1).astype(bool) | np.diff(examples, prepend=-1).astype(bool)
-        )
-        sizes = np.diff(group_starts, append=len(order))  # keys per (bucket, example)
-        pair_ends = np.cumsum(sizes * (sizes - 1) // 2)  # numbers of pairs, group after group
-        group_codes = codes[group_starts]
-        last_group = np.searchsorted(group_codes, np.arange(len(self.buckets)), side="right") - 1
-        bucket_ends = pair_ends[last_group]
+        group_starts, sizes, group_codes, pair_ends, bucket_ends = self._groups
         numbers = [
             begin + _some_of(int(end - begin), num_pairs_per_bucket, rng)
             for begin, end in zip(np.r_[0, bucket_ends[:-1]], bucket_ends, strict=True)

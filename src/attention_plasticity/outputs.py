@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,23 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Columns, HeadResult
+from attention_plasticity.run_info import read_run_info
+from qk_dump.card import CARD_FILE
 from qk_dump.errors import ConfigError, ToolkitError
+from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.files import (
     cannot_write,
     open_regular,
-    read_json,
+    probe,
     resolved,
     staged,
+    try_lock,
     user_path,
     write_through,
 )
-from qk_dump.layout import Dump
+from qk_dump.layout import parse_head
 from qk_dump.manifest import MANIFEST_NAME
+from qk_dump.segments import PLACE as UNFINISHED
 
 if TYPE_CHECKING:
     from _csv import Writer
@@ -45,12 +50,14 @@ METRIC_COLUMNS = (
 BUCKET_COLUMNS = (
     *IDS,
     *("q_bucket", "k_bucket", "plasticity", "n_pairs"),
-    *("q_position", "k_position", "n_queries"),
+    *("q_position", "k_position", "n_queries", "n_texts"),
 )
 COMPONENT_COLUMNS = (*IDS, "component", "weight", "r2")
 
 RUN_FILE = "run.json"
+_LOG_FILE = "workers.log"
 _KEEP = "previous"
+_LONGEST_NAME = "x" * 60  # a record's draft below `.heads` has no longer one
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,11 @@ class OutputPaths:
     def run(self) -> Path:
         """Provenance of the tables."""
         return self.folder / RUN_FILE
+
+    @property
+    def log(self) -> Path:
+        """What the workers printed, if anything."""
+        return self.folder / _LOG_FILE
 
     def names(self) -> dict[str, str]:
         """Tables by kind, relative to the run's folder where they lie in it."""
@@ -83,6 +95,12 @@ class OutputPaths:
     def all(self) -> tuple[Path, ...]:
         """Every file a run writes for its users."""
         return (self.metrics, self.buckets, self.components, self.run)
+
+    @property
+    def elsewhere(self) -> list[Path]:
+        """Tables that do not lie in the run's folder, where other runs may write as well."""
+        home = resolved(self.folder)
+        return [path for path in self.all if not resolved(path).is_relative_to(home)]
 
 
 def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
@@ -105,54 +123,98 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
     paths = OutputPaths(
         folder, place(config.output_csv), place(config.bucket_csv), place(config.component_csv)
     )
-    if len({resolved(path) for path in paths.all}) < len(paths.all):
+    files = (*paths.all, paths.log)
+    if len({resolved(path) for path in files}) < len(files):
         raise ConfigError(
-            f"output_csv, bucket_csv, component_csv and {RUN_FILE} must be four files, got "
-            + ", ".join(str(path) for path in paths.all)
+            f"output_csv, bucket_csv, component_csv, {RUN_FILE} and {_LOG_FILE} must be different "
+            "files, got " + ", ".join(str(path) for path in files)
         )
     return paths
 
 
 def check_writable(paths: OutputPaths) -> None:
     """Fail before any work when a result could not be written."""
-    for folder in {paths.folder, *(path.parent for path in paths.all)}:
-        probe = folder / f".probe-{os.getpid()}"
+    for path in (*paths.all, paths.folder / _LONGEST_NAME):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"")
-            probe.unlink()
+            if path.is_dir():
+                raise ConfigError(f"{path}: is a folder, a table cannot be written in its place")
+            probe(path)
         except OSError as error:
             raise ConfigError(
-                f"{folder}: results cannot be written here: {error.strerror or error}. "
-                "Choose another output_dir."
+                f"{path.parent}: results cannot be written here: {error.strerror or error}. "
+                "Choose another output_dir, or a shorter name."
             ) from error
-    for path in paths.all:
-        if path.is_dir():
-            raise ConfigError(f"{path}: is a folder, a table cannot be written in its place")
 
 
-def refuse_inside_dump(paths: OutputPaths, dump: Dump) -> None:
-    """Fail when a table would take the place of a capture's file or of the run's own records."""
-    taken = {resolved(folder) for folder in dump.folders.values()}
+def refuse_reserved(paths: OutputPaths) -> None:
+    """Fail when a table would take the place of a dump's file or of the run's own records."""
+    home = resolved(paths.folder)
     for path in paths.all:
+        refuse_inside_dump(path)
         target = resolved(path)
-        if target.parent in taken or target == resolved(dump.path / MANIFEST_NAME):
-            raise ConfigError(f"{path}: lies inside the dump; results must not replace captures")
-        if path.name.startswith("."):
+        inside = target.relative_to(home).parts if target.is_relative_to(home) else (path.name,)
+        if any(part.startswith(".") for part in inside):
             raise ConfigError(f"{path}: names that begin with a dot are kept for the run itself")
+
+
+def refuse_inside_dump(path: Path) -> None:
+    """Fail when a file would lie in a head's folder or replace what a dump has beside its heads."""
+    target = resolved(path)
+    in_head = any(parse_head(part) for part in target.parts)
+    own = target.name in (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE) and _is_dump(target.parent)
+    if in_head or own or UNFINISHED in target.parts:
+        raise ConfigError(f"{path}: lies inside a dump; results must not replace captures")
+
+
+def _is_dump(folder: Path) -> bool:
+    try:
+        return any(
+            parse_head(entry.name) or entry.name == MANIFEST_NAME for entry in folder.iterdir()
+        )
+    except OSError:
+        return False
+
+
+def refuse_tables_of_others(paths: OutputPaths) -> None:
+    """Fail when a table elsewhere is there already and was not written by the folder's own run."""
+    own = {resolved(path) for path in _listed_files(paths)}
+    for path in paths.elsewhere:
+        if path.exists() and resolved(path) not in own:
+            raise ConfigError(
+                f"{path}: is not a table of the run in {paths.folder} and is not replaced. "
+                "Choose another name, or move the file."
+            )
+
+
+@contextmanager
+def tables_locked(paths: OutputPaths) -> Iterator[None]:
+    """Hold the tables that lie elsewhere, so that no other run writes them meanwhile."""
+    with ExitStack() as stack:
+        for path in paths.elsewhere:
+            lock = try_lock(path.with_name(f".{path.name}.lock"))
+            if lock is None:
+                raise ConfigError(
+                    f"{path}: another run is writing this table. Wait for it, or choose another "
+                    "name."
+                )
+            stack.callback(lock.release)
+        refuse_tables_of_others(paths)
+        yield
 
 
 def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
     """Move files out of the way that could pass for this run's or would be overwritten by it.
 
     Those are files in the place of our tables that the folder's own run did not write, and its
-    tables under other names than ours. With `own_too`, all that it wrote.
+    tables under other names than ours. With `own_too`, all that it wrote, its log as well.
     """
     ours = {resolved(path): path for path in paths.all}
     listed = {resolved(path): path for path in _listed_files(paths)}
     unwanted = {**listed, **ours}
     if not own_too:
         unwanted = {key: path for key, path in unwanted.items() if (key in ours) != (key in listed)}
+    else:
+        unwanted[resolved(paths.log)] = paths.log
     present = [path for path in unwanted.values() if path.exists()]
     if not present:
         return None
@@ -170,14 +232,22 @@ def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
 
 
 def _listed_files(paths: OutputPaths) -> list[Path]:
-    """run.json and the tables it lists, as far as they are still what that run wrote."""
+    """run.json and the tables it lists, as far as they are still what that run wrote.
+
+    A table elsewhere counts only when it is one of ours: no file is moved on run.json's word alone.
+    """
     try:
-        run = read_json(paths.run)
-        hashes = run["sha256"]
-        tables = [(paths.folder / name, hashes[kind]) for kind, name in run["tables"].items()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        run = read_run_info(paths.run)
+    except (FileNotFoundError, ConfigError):
         return []
-    return [paths.run, *(path for path, digest in tables if sha256_of(path) == digest)]
+    home, ours = resolved(paths.folder), {resolved(path) for path in paths.all}
+    found = [paths.run]
+    for kind, name in run.get("tables", {}).items():
+        path, digest = paths.folder / name, run.get("sha256", {}).get(kind)
+        known = resolved(path) in ours or resolved(path).is_relative_to(home)
+        if known and digest is not None and sha256_of(path) == digest:
+            found.append(path)
+    return found
 
 
 def sha256_of(path: Path) -> str | None:
@@ -185,7 +255,7 @@ def sha256_of(path: Path) -> str | None:
     try:
         with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no file can have such a name
         return None
 
 
@@ -197,17 +267,23 @@ def require_as_written(path: Path, digest: str | None) -> None:
         )
 
 
-def write_outputs(paths: OutputPaths, results: Iterable[HeadResult], run: dict[str, Any]) -> None:
+def write_outputs(
+    paths: OutputPaths,
+    results: Iterable[HeadResult],
+    run: dict[str, Any],
+    later: Callable[[], dict[str, Any]] = dict,
+) -> None:
     """Write tables and run.json beside their targets, then put them in place, run.json last.
 
-    Results come sorted and are written one by one. While the files are exchanged there is no
+    Results come sorted and are written one by one; `later` gives the facts of run.json that are
+    known only when all have passed. While the files are exchanged there is no
     run.json, so that half an exchange cannot be taken for a finished run. A run without a single
     finished head has no tables; its run.json says why.
     """
     with ExitStack() as stack:
         run_draft = stack.enter_context(staged(paths.run))  # first in, last to be put in place
         hashes = _write_tables(stack, paths, results) if run["heads"]["analysed"] else {}
-        write_through(run_draft, json.dumps({**run, "sha256": hashes}, indent=2) + "\n")
+        write_through(run_draft, json.dumps({**run, **later(), "sha256": hashes}, indent=2) + "\n")
         paths.run.unlink(missing_ok=True)
 
 

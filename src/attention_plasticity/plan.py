@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 
 from attention_plasticity.config import RunnerConfig
-from qk_dump.errors import ConfigError, ToolkitError
+from attention_plasticity.key_pairs import PAIR_BLOCK
+from attention_plasticity.limits import (
+    MOST_BUCKETS,
+    MOST_COVARIANCES,
+    MOST_PAIRS,
+    require_buckets,
+    require_covariances,
+    require_pairs,
+)
+from qk_dump.column_rules import rules_of
+from qk_dump.errors import ConfigError, DumpError, ToolkitError
 from qk_dump.layout import Dump, HeadId, Kind
 from qk_dump.limits import require_head_count
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
-from qk_dump.reader import bucket_count, count_rows, vector_width
+from qk_dump.reader import count_buckets, count_rows, vector_width
 
 _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
@@ -121,6 +131,8 @@ def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
             f"{dump.path}: none of the selected query heads is in the dump. "
             f"It holds {format_heads(dump.query_heads)}."
         )
+    for layer in sorted({group.layer for group in groups}):
+        rules_of(dump, layer)  # refuses a dump.json that contradicts itself
     not_captured = tuple(head for head in wanted if head not in captured)
     beyond = sorted({layer for layer, _ in captured if layer >= layout.num_layers})
     return Plan(layout, groups, not_captured, tuple(beyond))
@@ -181,36 +193,62 @@ def _agreed(field: str, configured: int | None, recorded: int | None, dump: Dump
 
 
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
-    """Rows to read and memory of a worker, without reading any row."""
-    rows = used = largest = 0
+    """Rows to read and memory of a worker, from the footers and the column of buckets."""
     problems: list[str] = []
+    sizes: list[_HeadSize] = []
     for group in plan.groups:
         heads = [HeadId(group.layer, group.k_head, "k")]
         heads += [HeadId(group.layer, q_head, "q") for q_head in group.q_heads]
         for head in heads:
             try:
-                count = count_rows(dump.require_files(head))
+                sizes.append(_size_of(dump, head))
+                _require_size(sizes[-1], config)
             except ToolkitError as error:
                 problems.append(str(error))
-                continue
-            rows += count
-            used += min(count, config.max_tokens_per_head)
-            largest = max(largest, min(count, config.max_tokens_per_head))
-    # keys and queries as read (float32), rotated queries and residuals (float64) ...
-    per_row = 4 + 4 + 8 + 8
-    # ... and of every pair its difference, as drawn and rotated, and its projections (float64)
-    buckets = _bucket_count(dump, plan)
-    pairs = config.num_pairs_per_bucket * buckets
-    memory = _BASE_MEMORY + _vector_width(dump, plan) * (largest * per_row + pairs * 3 * 8)
-    return Estimate(rows, used, buckets * (buckets - 1) // 2, tuple(problems), memory)
+    rows = [min(size.rows, config.max_tokens_per_head) for size in sizes]
+    fitting = [size for size in sizes if size.buckets <= MOST_BUCKETS]
+    buckets = max((size.buckets for size in fitting), default=0)
+    width = max((size.width for size in fitting), default=0)
+    pairs = min(config.num_pairs_per_bucket * buckets, MOST_PAIRS)
+    # keys and queries as read (float32), rotated queries and residuals (float64)
+    memory = max(rows, default=0) * width * (4 + 4 + 8 + 8)
+    # covariances of the query buckets and their factors
+    memory += min(buckets * width**2, MOST_COVARIANCES) * 2 * 8
+    # indices of the pairs; their differences, as drawn and rotated, and projections (float64)
+    memory += pairs * 12 * 8 + min(pairs * width, PAIR_BLOCK) * 3 * 8
+    cells = buckets * (buckets - 1) // 2
+    total = sum(size.rows for size in sizes)
+    return Estimate(total, sum(rows), cells, tuple(problems), _BASE_MEMORY + memory)
 
 
-def _bucket_count(dump: Dump, plan: Plan) -> int:
-    """Key buckets, by the first key head whose footer tells."""
-    for group in plan.groups:
-        with suppress(ToolkitError):
-            return bucket_count(dump.require_files(HeadId(group.layer, group.k_head, "k")))
-    return 0
+@dataclass(frozen=True)
+class _HeadSize:
+    """How large a head is."""
+
+    folder: Path
+    kind: Kind
+    rows: int
+    width: int
+    buckets: int
+
+
+def _size_of(dump: Dump, head: HeadId) -> _HeadSize:
+    files = dump.require_files(head)
+    rows = count_rows(files)
+    if not rows:
+        raise DumpError(f"{files[0]}: holds no rows")
+    width, buckets = vector_width(files), count_buckets(files, MOST_BUCKETS)
+    return _HeadSize(dump.folders[head], head.kind, rows, width, buckets)
+
+
+def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
+    """Refuse what the analysis would refuse for its size."""
+    require_buckets(size.buckets, size.folder)
+    if size.kind == "q":
+        require_covariances(size.buckets, size.width, size.folder)
+    elif config.pair_sampling == "local":
+        per_bucket = config.num_pairs_per_bucket
+        require_pairs(per_bucket * size.buckets, per_bucket, size.buckets, size.folder)
 
 
 def format_heads(heads: Iterable[tuple[int, int]]) -> str:
@@ -226,13 +264,23 @@ def format_heads(heads: Iterable[tuple[int, int]]) -> str:
 
 def format_indices(indices: Iterable[int]) -> str:
     """`0-3,8` for 0, 1, 2, 3, 8: the same notation the settings take."""
-    runs: list[list[int]] = []
+    return format_runs(index_runs(indices))
+
+
+def format_runs(runs: Iterable[tuple[int, int]]) -> str:
+    """The same, from the first and last index of each run."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def index_runs(indices: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of indices that follow one another."""
+    runs: list[tuple[int, int]] = []
     for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
+        if runs and index == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], index)
         else:
-            runs.append([index])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+            runs.append((index, index))
+    return runs
 
 
 def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:
@@ -279,11 +327,3 @@ def _refuse_beyond(
                 f"({dump.path}); queries would be paired with the wrong keys. "
                 "Set the model's own number of heads."
             )
-
-
-def _vector_width(dump: Dump, plan: Plan) -> int:
-    """Dimensions of a vector, by the first file whose footer can be read."""
-    for layer, q_head in plan.heads:
-        with suppress(ToolkitError):
-            return vector_width(dump.require_files(HeadId(layer, q_head, "q")))
-    return 0

@@ -5,21 +5,24 @@ Arrays in, arrays out; numpy and scipy only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from attention_plasticity.key_pairs import KeyIndex, KeyPairs
+from attention_plasticity.key_pairs import PAIR_BLOCK, KeyIndex, KeyPairs
 from attention_plasticity.query_model import (
     BucketMoments,
     Gaussian,
     bucket_gaussians,
     bucket_moments,
 )
+from attention_plasticity.scaling import bucket_tops, column_tops, require_range, row_tops
+from attention_plasticity.statistics import row_blocks
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -123,14 +126,15 @@ def windowed_cells(
     Some key of the bucket must lie in [p − window, p] for some query position p of the query
     bucket; the immediately previous bucket always counts.
     """
+    rows = (p_q, b_q, p_k, b_k)
     earlier = earlier_cells(query_buckets, key_buckets)
     first_query = _extremes(np.minimum, p_q, b_q, query_buckets)  # (query buckets,)
     last_key = _extremes(np.maximum, p_k, b_k, key_buckets)  # (key buckets,)
     gap = first_query[:, None] - last_key[None, :]  # tokens between the closest two
     near: Bools = (gap >= 0) & (gap <= window)
-    for row, column in np.argwhere(earlier & (gap < 0)):  # buckets that overlap in position
-        queries, keys = p_q[b_q == query_buckets[row]], p_k[b_k == key_buckets[column]]
-        near[row, column] = _any_within(queries, np.sort(keys), window)
+    overlapping = earlier & (gap < 0)
+    if overlapping.any():
+        near = np.where(overlapping, _reached(window, query_buckets, key_buckets, rows), near)
     near |= key_buckets[None, :] == query_buckets[:, None] - 1
     return earlier & near
 
@@ -144,36 +148,47 @@ def _extremes(pick: np.ufunc, p: Array, b: Ints, buckets: Ints) -> Array:
     return found
 
 
-def _any_within(queries: Array, keys: Array, window: int) -> bool:
-    """Whether one of the sorted keys lies in [p − window, p] for some query position p."""
-    last = np.searchsorted(keys, queries, side="right") - 1  # the nearest key not after p
-    return bool(((last >= 0) & (keys[np.maximum(last, 0)] >= queries - window)).any())
+def _reached(
+    window: int, query_buckets: Ints, key_buckets: Ints, rows: tuple[Array, Ints, Array, Ints]
+) -> Bools:
+    """(query buckets, key buckets): True where a key lies in [p − window, p] for some query at p.
+
+    Works for buckets that overlap in position, a key bucket at a time with all queries at once.
+    """
+    p_q, b_q, p_k, b_k = rows
+    inside = np.isin(b_q, query_buckets)
+    order = np.argsort(b_q[inside], kind="stable")
+    queries = p_q[inside][order]  # (n,) by bucket
+    starts = np.searchsorted(b_q[inside][order], query_buckets)
+    by_bucket = np.lexsort((p_k, b_k))
+    bounds = np.searchsorted(b_k[by_bucket], [key_buckets, key_buckets + 1])
+    reached = np.zeros((len(query_buckets), len(key_buckets)), np.bool_)
+    for column, (begin, end) in enumerate(bounds.T):
+        keys = p_k[by_bucket[begin:end]]  # ascending
+        last = np.searchsorted(keys, queries, side="right") - 1  # the nearest key not after p
+        within = (last >= 0) & (keys[np.maximum(last, 0)] >= queries - window)  # (n,)
+        reached[:, column] = np.logical_or.reduceat(within, starts)
+    return reached
 
 
 def score_pairs(
-    W: Array,
+    differences: Callable[[KeyPairs], Array],
     pairs: KeyPairs,
     key_buckets: Ints,
     moments: BucketMoments,
     gaussians: list[Gaussian],
     eligible: Bools,
 ) -> AttentionPlasticity:
-    """Score the pairs' key differences `W` (pairs, d) under each query bucket's Gaussian.
+    """Score the pairs under each query bucket's Gaussian.
 
-    A pair serves a query bucket when the buckets of both its keys are eligible; it counts in the
-    cell of its owner.
+    `differences` gives the rotated key differences W (pairs, d) of some pairs; it is asked for a
+    block of them at a time. A pair serves a query bucket when the buckets of both its keys are
+    eligible; it counts in the cell of its owner.
     """
-    shape = eligible.shape
-    sums, counts = np.zeros(shape), np.zeros(shape, np.int64)
-    for code, gaussian in enumerate(gaussians):
-        serving = np.flatnonzero(eligible[code, pairs.owner] & eligible[code, pairs.other])
-        if len(serving) == 0:
-            continue
-        begin, end = serving[0], serving[-1] + 1
-        rows = slice(begin, end) if end - begin == len(serving) else serving
-        values = plasticity_from_margin(standardised_margin(W[rows], gaussian))
-        sums[code] = np.bincount(pairs.owner[rows], values, minlength=shape[1])
-        counts[code] = np.bincount(pairs.owner[rows], minlength=shape[1])
+    sums, counts = np.zeros(eligible.shape), np.zeros(eligible.shape, np.int64)
+    for rows in row_blocks(len(pairs), moments.mean.shape[1], PAIR_BLOCK):
+        block = pairs.part(rows)
+        _add_scores(differences(block), block, gaussians, eligible, sums, counts)
     q_code, k_code = np.nonzero(eligible)
     with np.errstate(invalid="ignore"):
         cells = sums / counts
@@ -189,6 +204,26 @@ def score_pairs(
         key_buckets=key_buckets,
         profile=profile,
     )
+
+
+def _add_scores(
+    W: Array,
+    pairs: KeyPairs,
+    gaussians: list[Gaussian],
+    eligible: Bools,
+    sums: Array,
+    counts: Ints,
+) -> None:
+    """Add the scores of the pairs with differences `W` (pairs, d) to the cells' sums and counts."""
+    for code, gaussian in enumerate(gaussians):
+        serving = np.flatnonzero(eligible[code, pairs.owner] & eligible[code, pairs.other])
+        if len(serving) == 0:
+            continue
+        begin, end = serving[0], serving[-1] + 1
+        rows = slice(begin, end) if end - begin == len(serving) else serving
+        values = plasticity_from_margin(standardised_margin(W[rows], gaussian))
+        sums[code] += np.bincount(pairs.owner[rows], values, minlength=eligible.shape[1])
+        counts[code] += np.bincount(pairs.owner[rows], minlength=eligible.shape[1])
 
 
 def weighted_mean(values: Array, weights: npt.NDArray[Any]) -> float:
@@ -228,17 +263,22 @@ def compute_attention_plasticity(
 ) -> AttentionPlasticity:
     """Plasticity of one head from queries and keys already in the rotated space.
 
-    `bucket_window_limits` gives, per query bucket, the lowest key bucket within the window.
+    `bucket_window_limits` gives, per query bucket, the lowest key bucket within the window. A
+    `ValueError` for vectors out of 2^-200 to 2^127, whose powers float64 does not hold; plasticity
+    does not depend on the scale of queries or keys.
     """
     positions, buckets = np.asarray(p_q, np.float64), np.asarray(b_q, np.int64)
+    require_range("X_q_rot", np.r_[column_tops(X_q_rot), bucket_tops(X_q_rot, buckets)])
+    require_range("X_k_rot", row_tops(X_k_rot))
     moments = bucket_moments(positions, buckets, X_q_rot)
     keys = KeyIndex(p_k, b_k, example_ids_k)
     rng = np.random.default_rng(0) if rng is None else rng
     pairs = keys.draw(pair_sampling, num_pairs_per_bucket, max_rel_dist, rng)
-    W = key_differences(X_k_rot, pairs)
     eligible = earlier_cells(moments.bucket, keys.buckets)
     if bucket_window_limits is not None:
         lowest = np.array([bucket_window_limits.get(int(j), 0) for j in moments.bucket])
         eligible &= keys.buckets[None, :] >= lowest[:, None]
     gaussians = bucket_gaussians(query_model, moments, alpha_rot, beta_rot, resid_var)
-    return score_pairs(W, pairs, keys.buckets, moments, gaussians, eligible)
+    return score_pairs(
+        partial(key_differences, X_k_rot), pairs, keys.buckets, moments, gaussians, eligible
+    )

@@ -1,17 +1,20 @@
 """Finished heads, kept in the run's folder as they finish, so that a killed run loses none.
 
 `<output_dir>/.heads/` holds `settings.json` (what decides the numbers) and a JSON file per head,
-each written in one step and carrying a digest of the settings it was computed under. A later run
-takes the heads over when its settings are the same and no recorded head's input was touched. Floats
-are written so that they read back bit for bit.
+each written in one step and carrying a digest of the settings it was computed under. Every file
+begins with a hash of the rest; one that does not fit counts as damaged. A later run takes the heads
+over when its settings are the same and no recorded head's input was touched; it computes damaged
+ones again. Floats are written so that they read back bit for bit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,13 +26,15 @@ from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
 from attention_plasticity.fingerprints import InputFiles
 from attention_plasticity.plan import HeadLayout, format_heads, format_indices
 from attention_plasticity.results import HeadResult
-from qk_dump.errors import ConfigError
-from qk_dump.files import DRAFT_PATTERN, read_json, write_text
+from qk_dump.errors import ConfigError, ToolkitError
+from qk_dump.files import DRAFT_PATTERN, MOST_JSON_BYTES, read_bounded, write_text
 
 FOLDER = ".heads"
 NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
 
 Metrics = dict[str, Any]
+
+_RECORD_NAME = re.compile(r"l(\d{2,})h(\d{2,})\.json")
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,21 @@ class Earlier:
     """What an earlier run left: its finished heads, or why they cannot be taken over."""
 
     metrics: dict[tuple[int, int], Metrics]
-    conflict: str | None
+    conflict: str | None = None
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # to be computed again
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know about the earlier run's records."""
+        if not self.damaged:
+            return []
+        count = len(self.damaged)
+        whose = f"{count} heads" if count > 1 else "1 head"
+        them = "these heads are" if count > 1 else "this head is"
+        return [
+            f"the records of {whose} ({format_heads(self.damaged)}) are damaged; "
+            f"{them} computed again"
+        ]
 
 
 class Records:
@@ -66,24 +85,35 @@ class Records:
 
     def earlier(self, inputs: InputFiles) -> Earlier:
         """Heads finished earlier under the same settings and from the same files; reads only."""
-        settings = _read_json(self._folder / "settings.json")
+        settings = _read_sealed(self._folder / "settings.json")
         if settings is not None and settings != self._settings:
             return Earlier({}, self._conflict(_differences(settings, self._settings)))
         metrics: dict[tuple[int, int], Metrics] = {}
-        touched: list[tuple[int, int]] = []
-        for path in sorted(self._folder.glob("l*h*.json")):
-            record = _read_json(path)
-            if record is None or record.get("settings") != self._digest:
-                continue
-            head = record["layer"], record["q_head"], record["k_head"]
-            if record["input"] == inputs.look_at(*head):
-                metrics[head[:2]] = record["metrics"]
+        touched, damaged, foreign = [], [], []
+        for head, path in self._files():
+            record = _read_sealed(path)
+            if record is None or (record["layer"], record["q_head"]) != head:
+                damaged.append(head)
+            elif record["settings"] != self._digest:
+                foreign.append(head)
+            elif record["input"] != inputs.look_at(*head, record["k_head"]):
+                touched.append(head)
             else:
-                touched.append(head[:2])
+                metrics[head] = record["metrics"]
+        if foreign and settings is None:
+            what = "its settings, which are not known: settings.json is damaged or missing"
+            return Earlier({}, self._conflict(what))
         if touched:
             what = f"the input files of {len(touched)} heads ({format_heads(touched)})"
             return Earlier({}, self._conflict(what))
-        return Earlier(metrics, None)
+        return Earlier(metrics, damaged=damaged)
+
+    def _files(self) -> Iterator[tuple[tuple[int, int], Path]]:
+        """(layer, q_head) and file of every record, by its name."""
+        for path in sorted(self._folder.glob("l*h*.json")):
+            name = _RECORD_NAME.fullmatch(path.name)
+            if name is not None:
+                yield (int(name[1]), int(name[2])), path
 
     def begin(self, *, anew: bool) -> None:
         """Make the folder ready, for a new run if there is nothing to continue."""
@@ -96,13 +126,13 @@ class Records:
         for place in (self._output_dir, self._folder):
             for draft in place.glob(DRAFT_PATTERN):
                 draft.unlink()  # left by a run that was killed while writing
-        write_text(self._folder / "settings.json", json.dumps(self._settings, indent=1) + "\n")
+        write_text(self._folder / "settings.json", _sealed(self._settings))
 
     def add(self, result: HeadResult, inputs: InputFiles) -> None:
         """Record a finished head, with the state of the files it was computed from."""
         head = result.layer, result.q_head, result.k_head
         record = {"settings": self._digest, "input": inputs.look_at(*head), **asdict(result)}
-        write_text(self._path(result.layer, result.q_head), json.dumps(record))
+        write_text(self._path(result.layer, result.q_head), _sealed(record))
 
     def drop(self, layer: int, q_head: int) -> None:
         """Forget a head."""
@@ -110,7 +140,10 @@ class Records:
 
     def load(self, layer: int, q_head: int) -> HeadResult:
         """A recorded head, whole."""
-        record = read_json(self._path(layer, q_head))
+        path = self._path(layer, q_head)
+        record = _read_sealed(path)
+        if record is None:
+            raise ToolkitError(f"{path}: changed during the run; run the same command again")
         del record["settings"], record["input"]
         return HeadResult(**record)
 
@@ -150,9 +183,25 @@ def _shown(value: object) -> str:
     return "all" if value is None else str(value)
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def _sealed(content: dict[str, Any]) -> str:
+    """JSON in two lines: the hash of the content first, then the content."""
+    body = json.dumps(content)
+    return f"{_seal(body)}\n{body[1:]}\n"
+
+
+def _read_sealed(path: Path) -> dict[str, Any] | None:
+    """The content of a sealed file; None when there is none or its hash does not fit."""
     try:
-        content = read_json(path)
+        content_then = read_bounded(path, MOST_JSON_BYTES).decode("utf-8")
+        seal, _, rest = content_then.partition("\n")
     except (FileNotFoundError, ValueError):
         return None
-    return content if isinstance(content, dict) else None
+    body = "{" + rest.removesuffix("\n")
+    if not rest.endswith("\n") or seal != _seal(body):
+        return None
+    content: dict[str, Any] = json.loads(body)
+    return content
+
+
+def _seal(body: str) -> str:
+    return f'{{"sha256": "{hashlib.sha256(body.encode()).hexdigest()}",'

@@ -23,8 +23,10 @@ from attention_plasticity.outputs import (
     OutputPaths,
     check_writable,
     output_paths,
-    refuse_inside_dump,
+    refuse_reserved,
+    refuse_tables_of_others,
     set_aside,
+    tables_locked,
     write_outputs,
 )
 from attention_plasticity.plan import Plan, make_plan, shared_out
@@ -36,6 +38,9 @@ from attention_plasticity.records import (
     run_settings,
 )
 from attention_plasticity.results import Failure
+from attention_plasticity.sample_sizes import SampleSizes, SizeWarning
+from attention_plasticity.worker_log import WorkerLog
+from qk_dump.column_rules import rules_of
 from qk_dump.errors import ConfigError
 from qk_dump.hub import Source, locate_dump
 from qk_dump.hub_pull import HeadChoice
@@ -69,6 +74,7 @@ class Outcome:
     plan: Plan
     metrics: list[Metrics] = field(repr=False)
     failures: list[Failure]
+    warnings: list[SizeWarning]
 
     @property
     def exit_code(self) -> int:
@@ -82,7 +88,8 @@ def prepare(
     """Find the dump (or fetch it), pair its heads and place the outputs; no result is written."""
     dump = dump or _find(config, watcher or Watcher())
     paths = output_paths(config, dump.name)
-    refuse_inside_dump(paths, dump)
+    refuse_reserved(paths)
+    refuse_tables_of_others(paths)
     return dump, make_plan(dump, config), paths
 
 
@@ -127,21 +134,46 @@ def run_analysis(
     for note in plan.notes:
         watcher.note(note)
     records = Records(paths.folder, run_settings(config, plan.layout))
-    records.lock()
-    try:
-        inputs = InputFiles(dump)
-        for head in plan.triples:
-            inputs.look_at(*head)
-        done = _take_over(records, inputs, plan, paths, config, watcher)
-        failures = _compute(dump, inputs, plan, config, records, done, watcher)
-        failures += _drop_touched(records, inputs, plan, done)
-        failures.sort(key=lambda failure: (failure.layer, failure.q_head))
-        heads = [head for head in plan.heads if head in done]
-        facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
-        write_outputs(paths, (records.load(*head) for head in heads), facts)
-    finally:
-        records.release()
-    return Outcome(paths, plan, [done[head] for head in heads], failures)
+    with tables_locked(paths):
+        records.lock()
+        try:
+            return _run(dump, plan, paths, config, records, watcher, began)
+        finally:
+            records.release()
+
+
+def _run(
+    dump: Dump,
+    plan: Plan,
+    paths: OutputPaths,
+    config: RunnerConfig,
+    records: Records,
+    watcher: Watcher,
+    began: float,
+) -> Outcome:
+    """The run itself, in a folder that is this process's alone."""
+    inputs = InputFiles(dump)
+    for head in plan.triples:
+        inputs.look_at(*head)
+    done = _take_over(records, inputs, plan, paths, config, watcher)
+    log = WorkerLog(paths.log)
+    failures = _compute(dump, inputs, plan, config, records, done, watcher, log)
+    if log.written:
+        watcher.note(f"messages of the workers are in {log.path}")
+    failures += _drop_touched(records, inputs, plan, done)
+    failures.sort(key=lambda failure: (failure.layer, failure.q_head))
+    heads = [head for head in plan.heads if head in done]
+    facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
+    sizes = SampleSizes(single_example=config.single_example)
+    geometry = rules_of(dump, plan.groups[0].layer).geometry
+    write_outputs(
+        paths,
+        sizes.watched(records.load(*head) for head in heads),
+        facts,
+        lambda: {"warnings": [asdict(warning) for warning in sizes.warnings(geometry)]},
+    )
+    metrics = [done[head] for head in heads]
+    return Outcome(paths, plan, metrics, failures, sizes.warnings(geometry))
 
 
 def _take_over(
@@ -153,13 +185,15 @@ def _take_over(
     watcher: Watcher,
 ) -> dict[tuple[int, int], Metrics]:
     """Heads an earlier run finished; tables that are not that run's are moved out of the way."""
-    earlier = Earlier({}, None) if config.overwrite else records.earlier(inputs)
+    earlier = Earlier({}) if config.overwrite else records.earlier(inputs)
     if earlier.conflict:
         raise ConfigError(earlier.conflict)
     planned = set(plan.heads)
     done = {head: row for head, row in earlier.metrics.items() if head in planned}
     records.begin(anew=not done)
     keep = set_aside(paths, own_too=not done)
+    for note in earlier.notes:
+        watcher.note(note)
     if keep:
         watcher.note(f"files of an earlier run were moved to {keep}")
     if done:
@@ -175,12 +209,13 @@ def _compute(
     records: Records,
     done: dict[tuple[int, int], Metrics],
     watcher: Watcher,
+    log: WorkerLog,
 ) -> list[Failure]:
     """Work off what is not done, adding to `done` and to the records as heads finish."""
     failures: list[Failure] = []
     watcher.start(len(plan.heads), len(done))
     groups = shared_out(plan.without(done), config.workers)
-    with closing(run_local(dump.path, groups, config, config.workers)) as outcomes:
+    with closing(run_local(dump.path, groups, config, config.workers, log)) as outcomes:
         try:
             for outcome in outcomes:
                 if isinstance(outcome, Failure):

@@ -16,6 +16,14 @@ import numpy.typing as npt
 from scipy.linalg.blas import dger
 
 from attention_plasticity.kolmogorov import ks_normal_pvalues
+from attention_plasticity.scaling import (
+    column_tops,
+    is_wide,
+    require_range,
+    rescaled,
+    row_tops,
+    scale_exponent,
+)
 
 Array = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.floating[Any]]
@@ -64,9 +72,16 @@ class Regression:
 
 
 def fit_multioutput_linear_regressor(t: npt.ArrayLike, X: Vectors) -> LinearFit:
-    """Regress every dimension of `X` (n, d) on `t` (n,) by least squares."""
-    fit = regress(np.asarray(t, np.float64), X)
-    return LinearFit(fit.alpha, fit.beta, fit.r2, float(fit.r2.mean()))
+    """Regress every dimension of `X` (n, d) on `t` (n,) by least squares.
+
+    At any scale of `X` and `t`; a `ValueError` when dimensions differ by more than 2^300.
+    """
+    t = np.asarray(t, np.float64)
+    of_x = scale_exponent(column_tops(X)) if is_wide(X) else 0
+    of_t = scale_exponent(column_tops(t[:, None]))
+    fit = regress(np.asarray(rescaled(t, of_t), np.float64), rescaled(X, of_x))
+    alpha, beta = np.ldexp(fit.alpha, of_x), np.ldexp(fit.beta, of_x - of_t)
+    return LinearFit(alpha, beta, fit.r2, float(fit.r2.mean()))
 
 
 def regress(t: Array, X: Vectors) -> Regression:
@@ -105,8 +120,9 @@ def compute_scalar_position_predictability(
 ) -> tuple[float, float, float]:
     """Predict `log2(p+1)` from the projection on `beta`: R², MAE of the mean, MAE of the fit.
 
-    A zero `beta` predicts nothing: R² is 0 and both errors are the mean's.
+    A zero `beta` predicts nothing: R² is 0 and both errors are the mean's. At any scale of `X`.
     """
+    X = rescaled(X, scale_exponent(column_tops(X))) if is_wide(X) else X
     direction = _unit(beta)  # (d,)
     scores = np.concatenate([X[rows] @ direction for rows in row_blocks(*X.shape)])  # (n,)
     return predictability_from_scores(np.asarray(p, np.float64), scores)
@@ -193,11 +209,15 @@ def residual_variance(residuals: Array, mean_square: float) -> Array:
 def compute_first_component_residual_stats(
     residuals: Array, resid_var: Array
 ) -> tuple[float, float, float]:
-    """Skewness, excess kurtosis and KS p-value of the first of `residuals` (n, d)."""
+    """Skewness, excess kurtosis and KS p-value of the first of `residuals` (n, d).
+
+    A `ValueError` for residuals out of 2^-200 to 2^127, whose powers float64 does not hold.
+    """
     first = residuals[:, :1].T  # (1, n)
-    skew, kurt = skew_and_kurtosis(first)
     if resid_var[0] == 0:
         return float("nan"), float("nan"), float("nan")
+    require_range("residuals", row_tops(first))
+    skew, kurt = skew_and_kurtosis(first)
     p = ks_normal_pvalues(first, np.sqrt(resid_var[:1]))
     return float(skew[0]), float(kurt[0]), float(p[0])
 
@@ -213,12 +233,14 @@ def compute_noise_normality_stats(
 
     Medians of |skewness|, |kurtosis| and the KS p-value, and the share of p below `p_alpha`.
     The KS test is made on at most `normality_max_dims` dimensions, drawn by `default_rng(seed)`.
-    Dimensions without variance have no shape and take no part; NaN when none is left.
+    Dimensions without variance have no shape and take no part; NaN when none is left. A
+    `ValueError` for residuals out of 2^-200 to 2^127, whose powers float64 does not hold.
     """
     alive = 1 + np.flatnonzero(resid_var[1:] > 0)
     nan = float("nan")
     if len(alive) == 0:
         return nan, nan, nan, nan
+    require_range("residuals", column_tops(residuals)[alive])
     semantic = np.arange(1, residuals.shape[1])
     if len(semantic) > normality_max_dims:
         rng = np.random.default_rng(seed)

@@ -32,6 +32,8 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
         _print_level(metrics, console)
         _print_profile(metrics, console)
         _print_extremes(metrics, console)
+    for warning in outcome.warnings:
+        console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
     _print_not_captured(outcome.plan, console)
     if outcome.failures:
         _print_failures(outcome.failures, len(outcome.plan.heads), console)
@@ -58,6 +60,8 @@ def print_plan(
     print_line(console, "Not captured", format_heads(plan.not_captured) or "none")
     finished = len(earlier.metrics.keys() & set(plan.heads))
     print_line(console, "Finished", f"{count(finished, 'head')}, by an earlier run in this folder")
+    for note in earlier.notes:
+        print_line(console, "", note)
     print_line(console, "Cells", f"up to {estimate.cells:,} of query bucket × key bucket per head")
     print_line(console, "Rows", f"{estimate.rows:,} in the files, {estimate.rows_used:,} used")
     workers = min(config.workers, len(shared_out(list(plan.groups), config.workers)))
@@ -90,7 +94,7 @@ class _Console(Console):
     """A console that leaves it to the command to end when nobody reads any more."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+        raise
 
 
 def console_of_the_command() -> Console:

@@ -16,10 +16,13 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.buckets import BucketGeometry, geometry_of
+from attention_plasticity.names import clean
 from attention_plasticity.outputs import RUN_FILE, require_as_written
+from attention_plasticity.run_info import read_run_info
+from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_dump.errors import ConfigError
-from qk_dump.files import read_json, resolved, user_path
+from qk_dump.files import resolved, user_path
+from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_dump.settings import nearest
 
 TableKind = Literal["head_metrics", "bucket_plasticity", "component_weights"]
@@ -35,7 +38,9 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "component_weights": ("layer", "q_head", "component", "weight"),
 }
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
-_INTEGERS = ("layer", "q_head", "k_head", "q_bucket", "k_bucket", "component")
+_INTEGERS = {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
+_INTEGERS |= dict.fromkeys(("q_bucket", "k_bucket", "component"), 2**53)
+"""Columns of integers, and what they must stay below."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +76,18 @@ class RunTables:
     @property
     def geometry(self) -> BucketGeometry | None:
         """Where its buckets begin, when the dump told."""
-        return geometry_of(self.dump)
+        return geometry_of(self.dump.get("bucket_type"), self.dump.get("min_bucket_size"))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the run says about the sample behind its numbers."""
+        return [record["text"] for record in self.info.get("warnings") or []]
 
     @property
     def model_name(self) -> str:
         """The model's name without its owner, or the folder's."""
-        model = str(self.dump.get("model") or "").rstrip("/")
-        return _in_utf8(model.rsplit("/", 1)[-1] or resolved(self.folder).name)
+        model = clean(self.dump.get("model") or "").rstrip("/")
+        return model.rsplit("/", 1)[-1].strip() or clean(resolved(self.folder).name)
 
     def path(self, kind: TableKind) -> Path:
         """Where a table lies."""
@@ -102,17 +112,13 @@ def open_tables(folder: str | os.PathLike[str]) -> RunTables:
         raise ConfigError(f"{path}: {state}")
     file = path / RUN_FILE
     try:
-        info = read_json(file)
+        info = read_run_info(file)
     except FileNotFoundError as error:
         if not any((path / name).is_file() for name in FILE_NAMES.values()):
             raise ConfigError(
                 f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an analysis"
             ) from error
         info = {}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(info, dict):
-        raise ConfigError(f"{file}: is not a run's: expected a mapping")
     return RunTables(path, info)
 
 
@@ -121,16 +127,14 @@ def labels_of(runs: Sequence[RunTables], given: Sequence[str] | None = None) -> 
     if given is None:
         models = [run.model_name for run in runs]
         named = [
-            model
-            if models.count(model) == 1
-            else _in_utf8(f"{model} ({resolved(run.folder).name})")
+            model if models.count(model) == 1 else f"{model} ({clean(resolved(run.folder).name)})"
             for model, run in zip(models, runs, strict=True)
         ]
         return [
             name if named.count(name) == 1 else f"{name} {named[: place + 1].count(name)}"
             for place, name in enumerate(named)
         ]
-    labels = [_in_utf8(label.strip()) for label in given]
+    labels = [clean(label) for label in given]
     if len(labels) != len(runs):
         raise ConfigError(f"labels: {len(labels)} given for {len(runs)} runs; give one for each")
     if not all(labels) or len(set(labels)) < len(labels):
@@ -157,10 +161,11 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
     for name in table.columns:
         if not pd.api.types.is_numeric_dtype(table[name]):
             raise ConfigError(f"{path}: {name}: expected numbers, got {_first_word(table[name])}")
-    for name in set(_INTEGERS) & set(table.columns):
-        values = table[name].to_numpy(dtype=np.float64)
-        if not (np.isfinite(values) & (values == np.floor(values)) & (values >= 0)).all():
-            raise ConfigError(f"{path}: {name}: expected integers of at least 0")
+    for name in _INTEGERS.keys() & set(table.columns):
+        values, end = table[name].to_numpy(dtype=np.float64), _INTEGERS[name]
+        if not ((values == np.floor(values)) & (values >= 0) & (values < end)).all():
+            range_ = f"0 to {end - 1}" if end < 2**53 else "at least 0"
+            raise ConfigError(f"{path}: {name}: expected integers of {range_}")
         table[name] = values.astype(np.int64)
     return table
 
@@ -188,11 +193,6 @@ def require_values(table: pd.DataFrame, column: str, source: object) -> None:
 def _first_word(column: pd.Series[Any]) -> str:
     wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
     return repr(wrong.iloc[0]) if len(wrong) else "something else"
-
-
-def _in_utf8(name: str) -> str:
-    """A name as files and figures can hold it; bytes of odd file names become escapes."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _one_line(error: Exception) -> str:

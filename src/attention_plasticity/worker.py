@@ -23,6 +23,8 @@ THREAD_VARIABLES = (
 )
 """Set to 1 in a worker's environment: cores are shared out by process, and sums add up alike."""
 
+_TOO_LARGE = "out of memory; lower max_workers, max_tokens_per_head or num_pairs_per_bucket"
+
 
 def main() -> None:
     """Serve until standard input closes. The first line holds the dump and the config."""
@@ -57,12 +59,16 @@ def _messages(dump: Any, config: Any, group: dict[str, Any]) -> Any:
             pending.remove(outcome.q_head)
             kind = "failure" if isinstance(outcome, Failure) else "result"
             yield {"kind": kind, "content": asdict(outcome)}
+    except MemoryError:
+        for q_head in pending:
+            yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, _TOO_LARGE))}
     except Exception as error:  # a defect of ours: report it, keep serving
+        traceback.print_exc()
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
         for q_head in pending:
             failure = Failure(layer, q_head, k_head, " ".join(reason.split()))
-            yield {"kind": "failure", "content": asdict(failure)}
+            yield {"kind": "defect", "content": asdict(failure)}
     yield {"kind": "end"}
 
 

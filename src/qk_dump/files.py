@@ -186,8 +186,20 @@ def remove_drafts(target: Path) -> None:
         draft.unlink()
 
 
+def probe(target: Path) -> None:
+    """Make the folders of `target` and an empty draft beside it, and remove the draft.
+
+    Raises, before any work, the `OSError` that writing `target` would meet.
+    """
+    draft = _draft_of(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft.touch()
+    draft.unlink()
+
+
 def _draft_of(target: Path) -> Path:
-    return target.with_name(f".{target.name}.part-{os.getpid()}")
+    """A name of its own: process ids repeat in containers that share a folder."""
+    return target.with_name(f".{target.name}.part-{os.getpid()}-{os.urandom(4).hex()}")
 
 
 def write_text(target: Path, text: str) -> None:

@@ -21,6 +21,8 @@ from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
 
 Kind = Literal["q", "k"]
 
+MOST_SHARDS = 10_000  # Parquet files of one head
+
 _HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])", re.ASCII)
 
 
@@ -67,7 +69,7 @@ class Dump:
     def name(self) -> str:
         """A short name: the folder's, or that of the branch it was fetched from."""
         if self.origin is None:
-            return self.path.absolute().name
+            return self.path.resolve().name or "dump"
         return str(self.origin.get("model_dir") or self.origin["revision"]).replace("/", "-")
 
     @cached_property
@@ -101,9 +103,15 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise DumpError(f"{folder}: cannot be read ({error.strerror or error})") from error
-    return tuple(
+    found = tuple(
         path for path in entries if path.suffix == ".parquet" and not path.name.startswith(".")
     )
+    if len(found) > MOST_SHARDS:
+        raise DumpError(
+            f"{folder}: holds {len(found):,} Parquet files; a head may have at most "
+            f"{MOST_SHARDS:,}. Join them into fewer."
+        )
+    return found
 
 
 def open_dump(root: str | os.PathLike[str], model_dir: str | None = None) -> Dump:

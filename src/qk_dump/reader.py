@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as compute
 import pyarrow.types as kinds
 
+from qk_dump.column_rules import ColumnRules
 from qk_dump.errors import DumpError
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.parquet import opened_parquet, vector_width_of
@@ -37,6 +37,8 @@ Floats = npt.NDArray[np.floating[Any]]
 
 _BATCH_ROWS = 8192
 _BATCH_VALUES = 8192 * 1024  # of vectors in a batch, which has fewer rows where they are wide
+_LARGEST_POSITION = 2.0**53  # beyond, float64 does not hold every integer
+_SMALLEST_POSITION = 2.0**-60  # of those that are not 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class HeadRows:
     bucket: Ints  # (n,)
     position: npt.NDArray[np.float64]  # (n,)
     vectors: Floats  # (n, d), C order, float32 or float64
-    example_id: Ints | None  # (n,); None when not asked for
+    example_id: Ints | None  # (n,); None when not asked for or not known
     position_max: float  # over all rows of the files, chosen or not
     sliding_window: int | None  # tokens; None for full attention
     window_recorded: bool  # False when the files have no sliding_window column
@@ -70,25 +72,27 @@ def count_rows(files: Sequence[Path]) -> int:
 
 
 def vector_width(files: Sequence[Path]) -> int:
-    """Dimensions of a head's vectors, by its first row."""
+    """Dimensions of a head's vectors, the widest of its files, by their first rows."""
+    width = 0
     for path in files:
         with opened_parquet(path) as parquet:
-            width = vector_width_of(parquet, path)
-        if width:
-            return width
-    raise DumpError("the head's files hold no vectors")
+            width = max(width, vector_width_of(parquet, path))
+    if not width:
+        raise DumpError("the head's files hold no vectors")
+    return width
 
 
-def bucket_count(files: Sequence[Path]) -> int:
-    """About how many buckets a head has: the span of their numbers. Only their column is read."""
-    found: list[pa.Scalar] = []
+def count_buckets(files: Sequence[Path], most: int) -> int:
+    """How many buckets a head has; counting ends above `most`. Only their column is read."""
+    found: set[int] = set()
     for path in files:
         with opened_parquet(path) as parquet:
             check_columns(parquet.schema_arrow, path, need_example_id=False)
-            for batch in parquet.iter_batches(1 << 20, columns=[BUCKET], use_threads=False):
-                found += compute.min_max(batch.column(BUCKET)).values()
-    known = [value.as_py() for value in found if value.is_valid]
-    return int(max(known) - min(known) + 1) if known else 0
+            for batch in parquet.iter_batches(1 << 16, columns=[BUCKET], use_threads=False):
+                found.update(batch.column(BUCKET).unique().drop_null().to_pylist())
+                if len(found) > most:
+                    return len(found)
+    return len(found)
 
 
 def check_file(path: Path) -> None:
@@ -109,14 +113,18 @@ def read_head(
     *,
     max_rows: int,
     seed: int,
-    with_examples: bool,
+    with_examples: bool | Literal["if present"],
     single_example: bool = False,
+    rules: ColumnRules | None = None,
 ) -> HeadRows:
     """Read a head's shards as one, subsampled to `max_rows`, and check every row on the way.
 
-    `with_examples` asks for `example_id`, which keys need and queries do not; with
-    `single_example` the column may be absent and all rows form one sequence.
+    `with_examples` asks for `example_id`, which keys need; "if present" takes it where every
+    shard has it in integers without a null, and None otherwise. With `single_example` the column
+    may be absent and all rows form one sequence. `rules` is what `dump.json` says about the
+    columns.
     """
+    rules = rules or ColumnRules(0)
     if not files:
         raise DumpError("the head's folder holds no Parquet file")
     num_rows = count_rows(files)
@@ -124,11 +132,11 @@ def read_head(
         raise DumpError(f"{files[0]}: holds no rows")
     wanted = subsample(num_rows, max_rows, seed)
     collector = _Collector(num_rows, wanted)
-    read_examples = with_examples and not single_example
+    read_examples = False if single_example else with_examples
     for path in files:
         for batch, first_row in _batches(path, read_examples):
-            collector.add(_checked(batch, path, first_row), path)
-    return collector.result(with_examples, files[-1])
+            collector.add(_checked(batch, path, first_row, rules), path)
+    return collector.result(with_examples is True, files[-1])
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,7 @@ class _Collector:
         self._wanted = wanted
         self._position_max = 0.0
         self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._examples_known = True
         self._seen = 0  # rows of the head passed so far
         self._kept = 0
         self._window: int | None = None
@@ -158,6 +167,7 @@ class _Collector:
     def add(self, rows: _Rows, path: Path) -> None:
         self._check_window(rows, path)
         self._check_width(rows.columns[VECTOR], path)
+        self._examples_known &= EXAMPLE in rows.columns
         count = len(rows.columns[BUCKET])
         if self._seen + count > self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
@@ -195,7 +205,7 @@ class _Collector:
     def result(self, with_examples: bool, path: Path) -> HeadRows:
         if self._seen < self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
-        examples = self._columns.get(EXAMPLE)
+        examples = self._columns.get(EXAMPLE) if self._examples_known else None
         if with_examples and examples is None:
             examples = np.zeros(self._size, np.int64)
         return HeadRows(
@@ -229,19 +239,26 @@ class _Collector:
             )
 
 
-def _batches(path: Path, read_examples: bool) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Record batches of a file, each with the number of its first row."""
+def _batches(
+    path: Path, read_examples: bool | Literal["if present"]
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Record batches of a file, each with the number of its first row.
+
+    Examples that are wanted only if present are left out of a batch that has none to use.
+    """
     with opened_parquet(path) as parquet:
         schema = parquet.schema_arrow
-        check_columns(schema, path, need_example_id=read_examples)
+        check_columns(schema, path, need_example_id=read_examples is True)
         columns = [BUCKET, POSITION, VECTOR]
-        if read_examples:
+        if read_examples and EXAMPLE in schema.names:
             columns.append(EXAMPLE)
         if WINDOW in schema.names:
             columns.append(WINDOW)
         rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, vector_width_of(parquet, path))))
         first_row = 0
         for batch in parquet.iter_batches(rows, columns=columns, use_threads=False):
+            if read_examples == "if present" and not _usable_examples(batch):
+                batch = batch.select([name for name in batch.schema.names if name != EXAMPLE])
             if batch.num_rows:
                 yield batch, first_row
             first_row += batch.num_rows
@@ -252,7 +269,16 @@ def _batches(path: Path, read_examples: bool) -> Iterator[tuple[pa.RecordBatch, 
             )
 
 
-def _checked(batch: pa.RecordBatch, path: Path, first_row: int) -> _Rows:
+def _usable_examples(batch: pa.RecordBatch) -> bool:
+    if EXAMPLE not in batch.schema.names:
+        return False
+    column = batch.column(EXAMPLE)
+    if not kinds.is_integer(column.type) or column.null_count:
+        return False
+    return column.type != pa.uint64() or bool((np.from_dlpack(column) < 1 << 63).all())
+
+
+def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRules) -> _Rows:
     """The batch as numpy arrays, or a `DumpError` naming the first bad row."""
     columns: dict[str, npt.NDArray[Any]] = {}
     for name in (BUCKET, EXAMPLE, POSITION):
@@ -268,8 +294,15 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int) -> _Rows:
     _refuse(~np.isfinite(columns[POSITION]), "position is not finite", path, first_row)
     for name in (BUCKET, POSITION):
         _refuse(columns[name] < 0, f"negative {name}", path, first_row)
+    positions = columns[POSITION]
+    _refuse(positions > _LARGEST_POSITION, "position is too large", path, first_row)
+    small = (positions > 0) & (positions < _SMALLEST_POSITION)
+    _refuse(small, "position is too small", path, first_row)
+    # positions as stored: a float64 does not hold every integer
+    rules.check_buckets(columns[BUCKET], np.from_dlpack(batch.column(POSITION)), path, first_row)
     columns[VECTOR] = _vectors(batch, path, first_row)
     windows, recorded = _windows(batch, path, first_row)
+    rules.check_window(windows, batch.column(WINDOW) if recorded else None, path, first_row)
     return _Rows(columns, windows, recorded)
 
 

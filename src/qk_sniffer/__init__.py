@@ -3,12 +3,10 @@
 Names are imported when first used, so that `import qk_sniffer` stays light.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # nothing is imported here: an interruption meets a command's own handling
 if TYPE_CHECKING:
+    from typing import Any
+
     from qk_sniffer.capture import run_capture
     from qk_sniffer.config import CaptureConfig, load_config, make_config
     from qk_sniffer.probing import probe
@@ -40,7 +38,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -2,6 +2,9 @@
 
 import sys
 
-from qk_sniffer.cli import main
+try:
+    from qk_sniffer.entry import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 sys.exit(main())

@@ -14,13 +14,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from qk_dump.buckets import BucketGeometry
 from qk_dump.layout import Kind
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 SamplerType = Literal["log_uniform", "uniform", "all"]
 
-_POWERS = 2 ** np.arange(62, dtype=np.int64)  # (62,)
 _KIND_CODE = {"q": 0, "k": 1}
 
 
@@ -39,13 +39,8 @@ class PositionSampler:
         return "log" if self.type == "log_uniform" else "uniform"
 
     def bucket(self, position: npt.ArrayLike) -> Ints:
-        """Bucket of every position, in integers throughout: 2^k − 1 lands right at any k."""
-        place = np.asarray(position, np.int64)  # (n,)
-        if self.type == "log_uniform":
-            first = (self.min_bucket_size - 1).bit_length()  # ceil(log2(min_bucket_size))
-            floor_log2 = np.searchsorted(_POWERS, place + 1, side="right") - 1  # (n,)
-            return np.maximum(floor_log2, first).astype(np.int64)
-        return place // self.min_bucket_size
+        """Bucket of every position."""
+        return BucketGeometry(self.bucket_type, self.min_bucket_size).bucket(position)
 
     def rate(self, bucket: npt.ArrayLike) -> Floats:
         """Chance that a position of the bucket is kept."""

@@ -193,14 +193,3 @@ def test_sigterm_stops_the_workers_and_keeps_what_is_finished(tmp_path: Path) ->
     assert going.returncode == 128 + signal.SIGTERM
     assert not any(Path("/proc", worker).exists() for worker in workers)
     assert analyze(*words).returncode == 0
-
-
-@pytest.mark.parametrize("name", ["l00h00q/data.parquet", "dump.json"])
-def test_a_table_never_takes_the_place_of_a_capture(name: str, tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=40)
-    before = sorted(dump.rglob("*"))
-    words = ("--dataset_local_root", dump, "--output_dir", tmp_path / "out")
-    done = analyze(*words, "--output_csv", dump / name)
-    assert done.returncode == 2
-    assert "lies inside the dump" in done.stderr
-    assert sorted(dump.rglob("*")) == before

@@ -122,7 +122,7 @@ def test_outputs_that_end_up_in_one_file_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="must be four files"):
+    with pytest.raises(ConfigError, match="must be different files"):
         output_paths(make_config(**same), "dump")
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
@@ -379,3 +381,22 @@ def test_queries_without_any_slope_predict_no_position(tmp_path: Path) -> None:
     assert result.metrics["q_R2_scalar"] == 0
     assert result.metrics["q_mae_ratio"] == 1
     assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, make_config()))
+
+
+@pytest.mark.parametrize("how", ["no column", "a null", "single_example"])
+def test_texts_that_cannot_be_counted_are_nan_and_change_nothing_else(
+    tmp_path: Path, how: str
+) -> None:
+    make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=200, examples=1)
+    counted = analyze(tmp_path)
+    assert set(counted.buckets["n_texts"]) == {1}
+    path = tmp_path / "l00h00q" / "data.parquet"
+    table = pq.read_table(path).drop_columns("example_id")
+    if how == "a null":
+        table = table.append_column("example_id", pa.array([None, *[0] * 199]))
+    pq.write_table(table, path)
+    result = analyze(tmp_path, single_example=how == "single_example")
+    assert all(math.isnan(texts) for texts in result.buckets.pop("n_texts"))
+    del counted.buckets["n_texts"]
+    assert result.buckets == counted.buckets
+    np.testing.assert_equal(result.metrics, counted.metrics)

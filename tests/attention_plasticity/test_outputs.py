@@ -42,8 +42,9 @@ def ran(heads: int) -> dict[str, Any]:
 
 def test_columns_begin_as_promised() -> None:
     assert ",".join(METRIC_COLUMNS).startswith(SPEC_METRICS)
-    assert ",".join(BUCKET_COLUMNS).startswith(
-        "layer,q_head,k_head,q_bucket,k_bucket,plasticity,n_pairs,q_position,k_position,n_queries"
+    assert ",".join(BUCKET_COLUMNS) == (
+        "layer,q_head,k_head,q_bucket,k_bucket,plasticity,n_pairs,q_position,k_position,n_queries,"
+        "n_texts"
     )
     assert ",".join(COMPONENT_COLUMNS) == "layer,q_head,k_head,component,weight,r2"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from attention_plasticity.plan import make_plan
 from attention_plasticity.records import Records, run_settings
 from attention_plasticity.results import HeadResult
 from dumps import make_dump
-from qk_dump.errors import ConfigError
+from qk_dump.errors import ConfigError, ToolkitError
 from qk_dump.layout import Dump, open_dump
 
 
@@ -68,7 +69,9 @@ def test_records_without_their_settings_file_serve_only_the_same_settings(
     record(out, dump, 0)
     (out / ".heads" / "settings.json").unlink()
     assert list(records_in(out, dump).earlier(InputFiles(dump)).metrics) == [(0, 0)]
-    assert records_in(out, dump, seed=3).earlier(InputFiles(dump)).metrics == {}
+    refused = records_in(out, dump, seed=3).earlier(InputFiles(dump))
+    assert refused.metrics == {}
+    assert refused.conflict is not None
 
 
 def test_a_touched_input_file_is_a_conflict(dump: Dump, out: Path) -> None:
@@ -88,11 +91,63 @@ def test_a_moved_dump_is_still_the_same_input(dump: Dump, out: Path, tmp_path: P
     assert list(records_in(out, moved).earlier(InputFiles(moved)).metrics) == [(0, 0)]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", "\x00", '{"settings": "x"}'])
+@pytest.mark.parametrize("content", ["", "{}", "[]", "\x00", '{"settings": "x"}', "\udcff"])
 def test_a_damaged_record_counts_as_not_finished(dump: Dump, out: Path, content: str) -> None:
     record(out, dump, 0, 1)
-    (out / ".heads" / "l00h01.json").write_text(content)
-    assert list(records_in(out, dump).earlier(InputFiles(dump)).metrics) == [(0, 0)]
+    (out / ".heads" / "l00h01.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    earlier = records_in(out, dump).earlier(InputFiles(dump))
+    assert list(earlier.metrics) == [(0, 0)]
+    assert earlier.damaged == [(0, 1)]
+    assert earlier.conflict is None
+
+
+def flips(content: bytes) -> Iterator[bytes]:
+    """The content with each of its bytes changed; the lowest bit makes a digit another digit."""
+    for place in range(len(content)):
+        for bit in (1, 128):
+            yield content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]
+
+
+def test_no_record_with_a_changed_byte_is_taken(dump: Dump, out: Path) -> None:
+    metrics = {"layer": 0, "q_head": 1, "k_head": 0, "ap_overall": 0.123456789, "ap_drop": math.nan}
+    result = HeadResult(0, 1, 0, metrics, {"plasticity": [0.5, 1e-300]}, {"weight": [1.0]})
+    records, inputs = records_in(out, dump), InputFiles(dump)
+    records.begin(anew=False)
+    records.add(result, inputs)
+    path = out / ".heads" / "l00h01.json"
+    whole = path.read_bytes()
+    for content in flips(whole):
+        path.write_bytes(content)
+        earlier = records.earlier(inputs)
+        assert (earlier.metrics, earlier.damaged) == ({}, [(0, 1)])
+        with pytest.raises(ToolkitError, match=r"l00h01\.json: changed"):
+            records.load(0, 1)
+    path.write_bytes(whole)
+    assert repr(records.load(0, 1)) == repr(result)
+
+
+def test_a_changed_byte_in_the_settings_neither_loses_a_head_nor_takes_a_wrong_one(
+    dump: Dump, out: Path
+) -> None:
+    record(out, dump, 0)
+    path, inputs = out / ".heads" / "settings.json", InputFiles(dump)
+    same, other = records_in(out, dump), records_in(out, dump, seed=1)
+    for content in flips(path.read_bytes()):
+        path.write_bytes(content)
+        found = same.earlier(inputs)
+        assert (list(found.metrics), found.conflict) == ([(0, 0)], None)
+        refused = other.earlier(inputs)
+        assert refused.metrics == {}
+        assert refused.conflict is not None
+        assert "settings.json is damaged" in refused.conflict
+
+
+def test_a_record_under_the_name_of_another_head_is_not_taken(dump: Dump, out: Path) -> None:
+    record(out, dump, 0, 1)
+    heads = out / ".heads"
+    (heads / "l00h01.json").write_bytes((heads / "l00h00.json").read_bytes())
+    earlier = records_in(out, dump).earlier(InputFiles(dump))
+    assert (list(earlier.metrics), earlier.damaged) == ([(0, 0)], [(0, 1)])
 
 
 def test_starting_anew_leaves_no_record_and_no_draft(dump: Dump, out: Path) -> None:

@@ -60,3 +60,22 @@ def test_a_long_failure_is_not_cut(tmp_path: Path) -> None:
     text = printed(outcome_of(dump, tmp_path / "out"), width=40)
     assert "1 of 4 heads failed" in text
     assert str(broken) in text
+
+
+def test_small_samples_are_told_in_a_line_each(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=120, examples=3)
+    text = printed(outcome_of(dump, tmp_path / "out"))
+    lines = [line for line in text.splitlines() if line.startswith("Warning")]
+    assert len(lines) == 2
+    assert "Fewer than 32 queries in query buckets 1-7, in 4 of 4 heads" in lines[0]
+    assert "Fewer than 4 texts" in lines[1]
+    (tmp_path / "more").mkdir()
+    enough = make_dump(tmp_path / "more", layers=1, n=2000)
+    assert "Warning" not in printed(outcome_of(enough, tmp_path / "out2"))
+
+
+def test_unknown_texts_are_a_note(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=2000)
+    text = printed(outcome_of(dump, tmp_path / "out", single_example=True))
+    assert "Warning" not in text
+    assert "Note         The number of texts per query bucket is not known" in text

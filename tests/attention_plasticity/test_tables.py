@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from attention_plasticity.buckets import BucketGeometry
 from attention_plasticity.cli import main
 from attention_plasticity.tables import labels_of, open_tables, read_table
+from qk_dump.buckets import BucketGeometry
 from qk_dump.errors import ConfigError, ToolkitError
 from run_tables import cells_table, components_table, write_run
 
@@ -32,13 +32,13 @@ def test_a_run_tells_its_tables_model_and_buckets(tmp_path: Path) -> None:
     assert run.geometry == BucketGeometry("uniform", 128)
 
 
-def test_names_that_utf8_cannot_hold_are_shown_with_escapes(tmp_path: Path) -> None:
+def test_names_that_utf8_cannot_hold_are_shown_with_question_marks(tmp_path: Path) -> None:
     runs = [open_tables(write_run(tmp_path / f"caf\udce9{n}", model="a/b\ud800")) for n in (1, 2)]
-    assert runs[0].model_name == "b\\ud800"
-    assert labels_of(runs) == ["b\\ud800 (caf\\udce91)", "b\\ud800 (caf\\udce92)"]
-    assert labels_of(runs, ["a", "\udce9"]) == ["a", "\\udce9"]
+    assert runs[0].model_name == "b?"
+    assert labels_of(runs) == ["b? (caf?1)", "b? (caf?2)"]
+    assert labels_of(runs, ["a", "\udce9"]) == ["a", "?"]
     runs = [open_tables(write_run(tmp_path / "caf\udce93", model=""))]
-    assert labels_of(runs) == ["caf\\udce93"]
+    assert labels_of(runs) == ["caf?3"]
 
 
 def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
@@ -99,6 +99,18 @@ def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
             "q_bucket: expected integers of at least 0",
         ),
         ('layer,"q_head\n0,0', "cannot be read as CSV"),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n2000000000,0,1,0,1\n",
+            "layer: expected integers of 0 to 999",
+        ),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n0,4096,1,0,1\n",
+            "q_head: expected integers of 0 to 4095",
+        ),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n0,0,1e30,0,1\n",
+            "q_bucket: expected integers of at least 0",
+        ),
     ],
 )
 def test_a_wrong_table_is_told_by_its_file(tmp_path: Path, text: str, told: str) -> None:

@@ -51,6 +51,7 @@ def test_nothing_to_do_is_no_error() -> None:
 
 def test_a_defect_is_reported_for_each_head_and_the_worker_goes_on(hello: dict[str, Any]) -> None:
     nonsense = {"layer": 0, "k_head": 0, "q_heads": ["zero"]}
-    messages, _ = talk(hello, nonsense, {"layer": 0, "k_head": 0, "q_heads": [0]})
-    assert [message["kind"] for message in messages] == ["failure", "end", "result", "end"]
+    messages, run = talk(hello, nonsense, {"layer": 0, "k_head": 0, "q_heads": [0]})
+    assert [message["kind"] for message in messages] == ["defect", "end", "result", "end"]
     assert "internal error" in messages[0]["content"]["reason"]
+    assert "Traceback" in run.stderr

@@ -19,6 +19,10 @@ from attention_plasticity.tables import RunTables, open_tables
 from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
 
 EVIL = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
+WARNINGS = (
+    "Fewer than 32 queries in query buckets 5-7 (positions 640-1,023), in 12 of 36 heads.",
+    f"Fewer than 4 texts in {EVIL}.",
+)
 READY = "html[data-state=ready]"
 NONCE = itertools.count()
 
@@ -30,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> list[RunTables]:
-    one = write_run(folder / "one")
+    one = write_run(folder / "one", warnings=WARNINGS)
     two = write_run(folder / "two", seed=1, model=f"owner/{EVIL}")
     old = write_run(folder / "old", seed=2, model="earlier", min_bucket_size=None)
     for name in ("head_metrics", "head_bucket_plasticity"):
@@ -395,6 +399,16 @@ def test_every_control_can_be_reached_and_is_named(page: Page) -> None:
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.className"))
     assert {"run", "beside", "theme", "metric", "search", "heads-table"} <= reached
     assert any("map-plot" in name for name in reached)
+
+
+def test_warnings_of_the_run_are_shown_and_of_no_other(page: Page) -> None:
+    lines = page.locator("#warnings li")
+    assert lines.all_text_contents() == list(WARNINGS)
+    expect(page.locator("#warnings")).to_be_visible()
+    show(page, "run=2")
+    expect(page.locator("#warnings")).to_be_hidden()
+    show(page, "run=2&beside=0")
+    assert lines.all_text_contents() == [f"one: {text}" for text in WARNINGS]
 
 
 def test_an_old_browser_and_one_without_scripts_say_so(browser: Browser, folder: Path) -> None:

@@ -66,6 +66,11 @@ def narrowed(table: pa.Table) -> pa.Table:
     return set_column("vector", lambda _: pa.array(vectors, pa.list_(pa.float32())))(table)
 
 
+def uneven(table: pa.Table) -> pa.Table:
+    vectors = [[value * 1e-200, *others] for value, *others in table["vector"].to_pylist()]
+    return set_column("vector", lambda _: pa.array(vectors, pa.list_(pa.float64())))(table)
+
+
 def truncate(dump: Path) -> None:
     path = dump / QUERY
     path.write_bytes(path.read_bytes()[:-200])
@@ -87,8 +92,51 @@ def written(text: str) -> Callable[[Path], object]:
     return lambda dump: (dump / QUERY).write_text(text)
 
 
+def tells(spoil: Callable[[Path], object], **layer: object) -> Callable[[Path], None]:
+    """The same damage in a dump whose dump.json tells the buckets and the layer's window."""
+
+    def both(dump: Path) -> None:
+        told = {"bucket_type": "uniform", "min_bucket_size": 128, "layers": [{"layer": 0, **layer}]}
+        (dump / "dump.json").write_text(json.dumps(told))
+        spoil(dump)
+
+    return both
+
+
+def shuffled(table: pa.Table) -> pa.Table:
+    order = np.random.default_rng(0).permutation(table.num_rows)
+    return set_column("bucket", lambda t: t["bucket"].take(order))(table)
+
+
+def windowed_but_one(dump: Path) -> None:
+    windowed = set_column("sliding_window", lambda t: pa.array([64] * len(t)))
+    for path in dump.glob("*/data.parquet"):
+        rewrite(str(path.relative_to(dump)), windowed)(dump)
+    rewrite(QUERY, lambda t: t.drop_columns("sliding_window"))(dump)
+
+
 WIDTH = 8
 CASES = {
+    "shuffled buckets": Case(
+        tells(rewrite(QUERY, shuffled)), "lies in bucket", names=f"{QUERY}: row "
+    ),
+    "another window than told": Case(
+        tells(rewrite(KEY, set_column("sliding_window", lambda t: pa.array([9] * len(t))))),
+        "dump.json says null for layer 0",
+        names=f"{KEY}: row 0: sliding_window is 9",
+        failed=2,
+    ),
+    "no window where one is told": Case(
+        tells(windowed_but_one, window=64),
+        "has no column 'sliding_window', but dump.json says",
+        names=QUERY,
+    ),
+    "a window of another kind": Case(
+        tells(lambda _: None, window="64"),
+        "expected a positive number of tokens or null, got '64'",
+        code=2,
+        names="dump.json: layers: window of layer 0",
+    ),
     "missing key head": Case(
         lambda dump: shutil.rmtree(dump / "l00h01k"),
         "is not in the dump",
@@ -136,6 +184,14 @@ CASES = {
     ),
     "negative position": Case(
         rewrite(QUERY, with_row("position", 3, -1)), "negative position", names="row 3"
+    ),
+    "position beyond any text": Case(
+        rewrite(QUERY, set_column("position", lambda t: pa.array([2**60] * len(t)))),
+        "position is too large",
+        names="row 0",
+    ),
+    "scales too far apart": Case(
+        rewrite(QUERY, uneven), "values differ by more than a factor of 2^300", names="l00h01q"
     ),
     "mixed windows": Case(
         rewrite(QUERY, with_row("sliding_window", 2, 64)),

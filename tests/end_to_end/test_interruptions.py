@@ -123,15 +123,22 @@ def test_workers_end_when_their_run_is_killed(dump: Path, tmp_path: Path) -> Non
         time.sleep(0.02)
 
 
-def test_a_half_written_record_is_computed_again(
+def test_damaged_records_are_computed_again_with_a_note(
     dump: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     words = ("--dataset_local_root", dump, "--output_dir", tmp_path)
     assert analyze(*words).returncode == 0
-    record = tmp_path / ".heads" / "l01h02.json"
-    record.write_text(record.read_text()[:500])
+    cut, edited = (tmp_path / ".heads" / f"l01h0{head}.json" for head in (2, 3))
+    cut.write_text(cut.read_text()[:500])
+    content = edited.read_text()
+    place = content.index('"ap_overall": 0.') + len('"ap_overall": 0.')
+    digit = "1" if content[place] != "1" else "2"
+    edited.write_text(content[:place] + digit + content[place + 1 :])
+    note = "the records of 2 heads (layer 1: 2-3) are damaged; these heads are computed again"
+    assert note in analyze(*words, "--dry_run").stdout
     again = analyze(*words)
-    assert "11 of 12 heads were finished earlier" in again.stderr
+    assert note in again.stderr
+    assert "10 of 12 heads were finished earlier" in again.stderr
     assert tables(tmp_path) == whole
 
 

@@ -117,6 +117,89 @@ sys.exit(guarded(verb, ''))"""
     assert in_python(code, "| true").returncode == 7
 
 
+@pytest.mark.parametrize("redirect", ["", "| cat", "| true"])
+def test_a_broken_pipe_of_a_computation_is_a_failure(redirect: str) -> None:
+    code = """
+import os
+def verb():
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.write(writer, b'x')  # as into a worker that is gone
+    return 0
+sys.exit(guarded(verb, ''))"""
+    done = in_python(code, redirect)
+    assert done.returncode == 1
+    assert done.stderr == "error: [Errno 32] Broken pipe\n"
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code"), [("2>&1 >/dev/null | true", 7), ("2>&1 >/dev/full | true", 1)]
+)
+def test_messages_that_nobody_reads_change_nothing(redirect: str, code: int) -> None:
+    verb = "([print('note ' * 99, file=sys.stderr) for _ in range(999)], print('y' * 9999), 7)[2]"
+    assert in_python(f"sys.exit(guarded(lambda: {verb}, ''))", redirect).returncode == code
+
+
+def test_output_that_is_not_to_be_buffered_is_not() -> None:
+    code = "import os; guarded(lambda: (print('at once'), os._exit(5)), '')"
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", f"from qk_dump.command_line import *; {code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (5, "at once\n")
+
+
+def test_streams_are_as_before_afterwards() -> None:
+    code = (
+        "a = sys.stdout, sys.stderr; guarded(lambda: 0, ''); assert a == (sys.stdout, sys.stderr)"
+    )
+    assert in_python(code).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "raised", "code"),
+    [
+        (signal.SIGINT, "KeyboardInterrupt", 130),
+        (signal.SIGINT, "ImportError('interrupted within')", 130),
+        (signal.SIGTERM, "ImportError('interrupted within')", 143),
+    ],
+)
+def test_an_interruption_that_a_library_turns_into_another_error_is_still_one(
+    number: int, raised: str, code: int
+) -> None:
+    program = f"""
+import signal
+def verb():
+    try:
+        signal.raise_signal({int(number)})
+    except BaseException:
+        raise {raised}
+sys.exit(guarded(verb, 'go on'))"""
+    done = in_python(program)
+    assert done.returncode == code
+    assert done.stderr == ("interrupted; go on\n" if number == signal.SIGINT else "")
+
+
+def test_a_second_signal_is_not_ours_any_more() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    try:
+
+        def verb() -> int:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.raise_signal(signal.SIGINT)
+            return 0
+
+        assert guarded(verb, "") == INTERRUPTED
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
+
+
 def test_a_stream_without_our_characters_shows_others() -> None:
     code = "sys.stdout.reconfigure(encoding='ascii'); guarded(lambda: print('a → b') or 0, '')"
     assert in_python(code).stdout == "a ? b\n"

@@ -14,6 +14,7 @@ from odd_files import NOT_REGULAR, Maker
 from qk_dump.errors import OutputError
 from qk_dump.files import (
     is_locked,
+    probe,
     read_json,
     remove_drafts,
     remove_turn,
@@ -173,6 +174,28 @@ def test_a_failure_leaves_nothing_of_a_folder(tmp_path: Path, error: type[BaseEx
     with pytest.raises(error):
         fail_halfway()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_with_one_id_do_not_share_a_draft(tmp_path: Path) -> None:
+    """As in two containers on one share; here the process is one and the same."""
+    target = tmp_path / "a.txt"
+    with staged(target) as first:
+        first.write_text("first")
+        with staged(target) as second:
+            second.write_text("second")
+        assert target.read_text() == "second"
+    assert target.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_probe_meets_what_writing_would_meet_and_leaves_nothing(tmp_path: Path) -> None:
+    probe(tmp_path / "new" / "a.txt")
+    assert list((tmp_path / "new").iterdir()) == []
+    with pytest.raises(OSError, match="File name too long"):
+        probe(tmp_path / ("x" * 240))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"Not a directory|File exists"):
+        probe(tmp_path / "file" / "a.txt")
 
 
 def test_drafts_of_killed_processes_are_removed_for_one_target(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from head_files import (
     vectors_of,
 )
 from qk_dump.errors import DumpError
-from qk_dump.reader import bucket_count, count_rows, subsample, vector_width
+from qk_dump.reader import count_buckets, count_rows, subsample, vector_width
 
 # what is accepted
 
@@ -267,6 +267,42 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < 0.1 * added
 
 
+@pytest.mark.parametrize(
+    ("column", "read_back"),
+    [
+        (pa.array([7, 7, 8, -9, 2**62, 0]), [7, 7, 8, -9, 2**62, 0]),
+        (pa.array([7, 7, 8, 9, 9, 0], pa.uint8()), [7, 7, 8, 9, 9, 0]),
+        (pa.array([7, None, 8, 9, 9, 0]), None),
+        (pa.array([7, 7, 8, 9, 9, 2**63], pa.uint64()), None),
+        (pa.array([0.5] * 6), None),
+        (pa.array(["a"] * 6), None),
+        (None, None),
+    ],
+)
+def test_examples_are_read_if_present_and_usable(
+    file: Path, column: pa.Array | None, read_back: list[int] | None
+) -> None:
+    if column is None:
+        save(file, without="example_id")
+    else:
+        save(file, example_id=column)
+    found = read(file, with_examples="if present").example_id
+    assert (None if found is None else found.tolist()) == read_back
+    if read_back:
+        assert read(file, max_rows=3, with_examples="if present").example_id is not None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_examples_that_one_shard_lacks_are_not_known(tmp_path: Path, order: int) -> None:
+    shards = [
+        save(tmp_path / "a.parquet"),
+        save(tmp_path / "b.parquet", without="example_id"),
+        save(tmp_path / "c.parquet"),
+    ][::order]
+    assert read(*shards, with_examples="if present").example_id is None
+    assert read(shards[0], with_examples="if present").example_id is not None
+
+
 # what the footers tell
 
 
@@ -339,9 +375,15 @@ def test_buckets_are_counted(tmp_path: Path) -> None:
         save(tmp_path / f"{low}.parquet", 100, group=7, bucket=pa.array(np.arange(100) // 10 + low))
         for low in (3, 8)
     ]
-    assert bucket_count(files[:1]) == 10
-    assert bucket_count(files) == 15
-    assert bucket_count([save(files[0], 0)]) == 0
+    assert count_buckets(files[:1], 50) == 10
+    assert count_buckets(files, 50) == 15
+    assert count_buckets(files, 9) == 10  # more than wanted: the second file is not read
+    assert count_buckets([save(files[0], 0)], 50) == 0
+
+
+def test_the_widest_vector_of_all_shards_counts(file: Path) -> None:
+    other = save(file.with_name("other.parquet"), 20, d=9)
+    assert vector_width([save(file, 20, d=5), other]) == 9
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -19,10 +19,14 @@ from head_files import columns, lists, read, refusal, save, vectors_of
 from odd_files import NOT_REGULAR, Maker, claim, claim_type, huge, replace_by
 from qk_dump.errors import DumpError
 from qk_dump.layout import HeadId
-from qk_dump.reader import bucket_count, count_rows, vector_width
+from qk_dump.reader import count_buckets, count_rows, vector_width
 from qk_dump.writer import write_head
 
-READERS: tuple[Callable[..., Any], ...] = (count_rows, vector_width, bucket_count)
+READERS: tuple[Callable[..., Any], ...] = (
+    count_rows,
+    vector_width,
+    lambda files: count_buckets(files, 99),
+)
 
 
 def told_by_all(path: Path, said: str) -> None:
@@ -78,11 +82,12 @@ FLIPS = """
 import sys
 from pathlib import Path
 from qk_dump.errors import DumpError
-from qk_dump.reader import bucket_count, check_file, count_rows, read_head, vector_width
+from qk_dump.reader import check_file, count_buckets, count_rows, read_head, vector_width
 
 path = Path(sys.argv[1])
 good = path.read_bytes()
-calls = (count_rows, vector_width, bucket_count, lambda files: check_file(files[0]))
+calls = (count_rows, vector_width, lambda files: check_file(files[0]))
+calls += (lambda files: count_buckets(files, 99),)
 calls += (lambda files: read_head(files, max_rows=99, seed=0, with_examples=True),)
 begin = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
 for place in range(begin, len(good)):

@@ -40,8 +40,14 @@ def compare(words: Sequence[str]) -> int:
     from attention_plasticity.tables import labels_of, open_tables
     from qk_dump.files import user_path
 
-    runs = [open_tables(folder) for folder in given["runs"]]
+    folder = None if given["output_dir"] is None else user_path(given["output_dir"])
+    if folder is not None:
+        from attention_plasticity.compare.files import require_folder
+
+        require_folder(folder)
+    runs = [open_tables(run) for run in given["runs"]]
     labels = labels_of(runs, given["labels"])
+    scores = read_scores(user_path(given["scores"]), labels) if given["scores"] else None
     found = obstacles(runs, labels)
     if found and not given["force"]:
         raise ConfigError(
@@ -50,13 +56,11 @@ def compare(words: Sequence[str]) -> int:
     for note in [*found, *reservations(runs, labels)]:
         print(f"note: {note}", file=sys.stderr)
     compared = compare_runs(runs, labels)
-    scores = read_scores(user_path(given["scores"]), labels) if given["scores"] else None
     relations = correlations(compared, scores) if scores is not None else []
     _print(compared, relations, given["format"])
-    if given["output_dir"] is not None:
+    if folder is not None:
         from attention_plasticity.compare.files import write_comparison
 
-        folder = user_path(given["output_dir"])
         figures = (given["figures"], bool(given["trajectory"]))
         for path in write_comparison(folder, compared, scores, relations, *figures):
             print(path, file=sys.stderr)

@@ -8,10 +8,15 @@ from pathlib import Path
 import pandas as pd
 
 from attention_plasticity.compare.runs import Correlation
-from attention_plasticity.compare.text import as_csv, as_latex, as_markdown
+from attention_plasticity.compare.text import as_csv, as_latex, as_markdown, no_formula
 from attention_plasticity.plots.comparison import profiles_figure, scores_figure, trajectory_figure
-from attention_plasticity.plots.saving import save_figure
+from attention_plasticity.plots.saving import require_writable, save_figure
 from qk_dump.files import staged, write_through
+
+
+def require_folder(folder: Path) -> None:
+    """Fail, before any work, where the files of a comparison cannot be written."""
+    require_writable(folder / "correlations.csv")  # the longest name
 
 
 def write_comparison(
@@ -27,7 +32,9 @@ def write_comparison(
     for name, text_of in texts.items():
         yield _write(folder / name, text_of(compared))
     if relations:
-        yield _write(folder / "correlations.csv", pd.DataFrame(relations).to_csv(index=False))
+        found = pd.DataFrame(relations)
+        found["score"] = [no_formula(name) for name in found["score"]]
+        yield _write(folder / "correlations.csv", found.to_csv(index=False))
     figures = {"profiles": profiles_figure(compared)}
     if trajectory:
         figures["trajectory"] = trajectory_figure(compared)

@@ -80,6 +80,7 @@ def reservations(runs: Sequence[RunTables], labels: Sequence[str]) -> list[str]:
             found.append(f"{label}: {heads['not_captured']:,} heads were not captured")
         if heads.get("failed"):
             found.append(f"{label}: {heads['failed']:,} heads failed")
+        found += [f"{label}: {warning}" for warning in run.warnings]
     unknown = [label for label, run in zip(labels, runs, strict=True) if not run.info]
     if unknown:
         found.append(f"{', '.join(unknown)}: no run.json, so how it was made is not known")

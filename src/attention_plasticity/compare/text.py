@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from attention_plasticity.compare.runs import Correlation
 from attention_plasticity.metric_words import FIFTH_NAMES, FIFTHS
+from attention_plasticity.names import clean
 
 _HEADINGS = {
     "run": "run",
@@ -24,11 +26,20 @@ _HEADINGS = {
     "ap_drop": "drop",
 }
 _WHOLE = ("heads", "context")
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~&$#@!]")  # what GitHub's Markdown may read as its own
+_FORMULA = ("=", "+", "-", "@")  # a spreadsheet runs text that begins so
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "-": "{-}",  # two would become a dash
+    "[": "{[}",  # after a line's end, an argument of it
+    "*": "{*}",
     "–": "--",
 }
 
@@ -64,22 +75,31 @@ def in_words(one: Correlation) -> str:
 
 
 def as_csv(compared: pd.DataFrame) -> str:
-    """Full precision, under the columns' own names."""
-    return compared.to_csv(index=False, na_rep="nan", lineterminator="\n")
+    """Full precision, under the columns' own names; no label begins a spreadsheet's formula."""
+    table = compared.assign(run=[no_formula(label) for label in compared["run"]])
+    return table.to_csv(index=False, na_rep="nan", lineterminator="\n")
+
+
+def no_formula(text: str) -> str:
+    """A text for CSV, with an apostrophe before what a spreadsheet would run."""
+    line = clean(text)
+    return f"'{line}" if line.startswith(_FORMULA) else line
 
 
 def as_markdown(compared: pd.DataFrame) -> str:
     """A table of GitHub's Markdown."""
     lines = [_row(_HEADINGS.values()), _row(["---", *["---:"] * (len(_HEADINGS) - 1)])]
-    lines += [_row(cell.replace("|", r"\|") for cell in cells) for cells in _cells(compared)]
+    for label, *numbers in _cells(compared):
+        lines.append(_row([_MARKDOWN.sub(r"\\\g<0>", label), *numbers]))
     return "\n".join(lines) + "\n"
 
 
 def as_latex(compared: pd.DataFrame) -> str:
     """A tabular of the booktabs package."""
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(_HEADINGS) - 1)}}}", r"\toprule"]
-    lines += [_latex_row(_HEADINGS.values()), r"\midrule"]
-    lines += [_latex_row(cells) for cells in _cells(compared)]
+    lines += [_latex_row(map(_latex, _HEADINGS.values())), r"\midrule"]
+    for label, *numbers in _cells(compared):
+        lines.append(_latex_row([_latex(label), *(cell.replace("–", "--") for cell in numbers)]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -91,7 +111,7 @@ def _cells(compared: pd.DataFrame) -> list[list[str]]:
 
 def _cell(name: str, value: object) -> str:
     if not isinstance(value, int | float):
-        return str(value)
+        return clean(str(value))
     if math.isnan(value):
         return "–"
     return f"{value:,.0f}" if name in _WHOLE else f"{round(value, 3) + 0.0:.3f}"
@@ -101,6 +121,9 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
 def _latex_row(cells: Iterable[str]) -> str:
-    escaped = ("".join(_LATEX.get(sign, sign) for sign in cell) for cell in cells)
-    return " & ".join(escaped) + r" \\"
+    return " & ".join(cells) + r" \\"

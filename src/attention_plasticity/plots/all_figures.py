@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_plasticity.plots.drawing import draw
-from attention_plasticity.plots.saving import save_figure
+from attention_plasticity.plots.saving import require_target, save_figure
 from attention_plasticity.plots.settings import KINDS
 from attention_plasticity.tables import open_tables
 
@@ -25,8 +25,11 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
 def save_all(run: Path, folder: Path, kind: str = "png") -> Iterator[Path]:
     """Draw them one after the other and tell each file when it is there."""
     open_tables(run)
+    paths = {name: folder / f"{name}.{kind}" for name in FIGURES}
+    for path in paths.values():
+        require_target(path)
     for name, (figure, options) in FIGURES.items():
-        path = folder / f"{name}.{kind}"
+        path = paths[name]
         settings = KINDS[figure](run=str(run), output=str(path), **options)
         save_figure(draw(settings), path)
         yield path

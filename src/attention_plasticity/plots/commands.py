@@ -56,7 +56,7 @@ def plot_one(kind: str, words: Sequence[str], program: str) -> int:
     from attention_plasticity.plots.drawing import draw
     from attention_plasticity.plots.saving import (
         require_display,
-        require_format,
+        require_target,
         save_figure,
         show_figure,
     )
@@ -66,7 +66,7 @@ def plot_one(kind: str, words: Sequence[str], program: str) -> int:
         show_figure(draw(settings))
         return 0
     path = user_path(settings.output)
-    require_format(path)
+    require_target(path)
     save_figure(draw(settings), path)
     print(path)
     return 0

@@ -24,6 +24,7 @@ from attention_plasticity.plots.style import (
     house_style,
     line_shades,
     new_figure,
+    plain,
     plasticity_axis,
 )
 from qk_dump.errors import ConfigError
@@ -52,7 +53,7 @@ def profiles_figure(
                 marker=_MARKERS[number % len(_MARKERS)],
                 markersize=4,
                 linewidth=1.4,
-                label=_plain(label),
+                label=plain(label),
             )
         plasticity_axis(axes)
         _close_in(axes, values)
@@ -80,7 +81,7 @@ def trajectory_figure(compared: pd.DataFrame) -> Figure:
             axes.plot(places, values[:, column], color=colour, label=label, marker=marker, ms=4)
         plasticity_axis(axes)
         _close_in(axes, values)
-        labels = [_plain(label) for label in compared["run"]]
+        labels = [plain(label) for label in compared["run"]]
         long = len(labels) > 6 or max(map(len, labels)) > 9
         step = max(1, -(-len(labels) // 16))
         axes.set_xticks(
@@ -107,9 +108,9 @@ def scores_figure(
             values = scores[one.score].to_numpy(dtype=np.float64)
             axes.scatter(drop, values, color=BLUE, s=22, linewidths=0)
             for label, x, y in zip(compared["run"], drop, values, strict=True):
-                axes.annotate(_plain(label), (x, y), (4, 3), textcoords="offset points", fontsize=7)
+                axes.annotate(plain(label), (x, y), (4, 3), textcoords="offset points", fontsize=7)
             axes.set_xlabel("plasticity drop, first to last fifth")
-            axes.set_ylabel(_plain(one.score))
+            axes.set_ylabel(plain(one.score))
             axes.margins(0.15)
             axes.xaxis.set_major_locator(MaxNLocator(5))
             axes.grid(color=FAINT, linewidth=0.4)
@@ -131,10 +132,6 @@ def _close_in(axes: Axes, values: Floats) -> None:
         room = max(0.05, 0.25 * (high - low))
         axes.set_yticks(np.linspace(0, 1, 21))
         axes.set_ylim(max(-0.02, low - room), min(1.02, high + room))
-
-
-def _plain(label: object) -> str:
-    return str(label).replace("$", r"\$")  # no mathematics in names
 
 
 def _require(values: Floats) -> None:

@@ -15,6 +15,7 @@ from attention_plasticity.plots.style import (
     headline,
     house_style,
     new_figure,
+    plain,
 )
 from attention_plasticity.profiles import HEAD
 from attention_plasticity.tables import require_values
@@ -46,7 +47,7 @@ def components_figure(
         axes.set_ylim(top=1.2 * float(max(shares.max(), 1.0 / width)))  # room for the legend
         axes.legend([even], ["all dimensions alike"], loc="upper right", handlelength=1.8)
         axes.set_xlabel("dimension" if limit is None else "dimension, by weight")
-        axes.set_ylabel(ylabel or f"share of position, {agg} over heads")
+        axes.set_ylabel(plain(ylabel or f"share of position, {agg} over heads"))
         if limit is not None and limit <= 40:
             tilt = 90 if len(shares) > 14 else 0
             axes.set_xticks(places, [str(name) for name in shares.index], rotation=tilt)

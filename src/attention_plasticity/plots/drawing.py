@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.buckets import BucketGeometry
 from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.fifths import fifths_figure
 from attention_plasticity.plots.head_map import head_map_figure
@@ -23,6 +22,7 @@ from attention_plasticity.plots.settings import (
     ProfilePlot,
 )
 from attention_plasticity.tables import RunTables, TableKind, open_tables, read_table
+from qk_dump.buckets import BucketGeometry
 from qk_dump.errors import ConfigError
 from qk_dump.files import user_path
 

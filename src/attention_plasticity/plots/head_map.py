@@ -18,6 +18,7 @@ from attention_plasticity.plots.style import (
     headline,
     house_style,
     new_figure,
+    plain,
     require_colormap,
 )
 from attention_plasticity.tables import require_columns, require_values
@@ -58,7 +59,7 @@ def head_map_figure(
         for side in ("top", "right"):
             axes.spines[side].set_visible(True)
         label = words.label if words else metric
-        bar = figure.colorbar(drawn, ax=axes, label=label, pad=0.02)
+        bar = figure.colorbar(drawn, ax=axes, label=plain(label), pad=0.02)
         bar.outline.set_visible(False)
         headline(axes, title, label[:1].upper() + label[1:] + " by head", model_name)
         _mark_missing(axes, grid)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.buckets import BucketGeometry
+from attention_plasticity.limits import MOST_BUCKETS
 from attention_plasticity.plots.settings import Agg
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
@@ -21,6 +21,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.profiles import HEAD, heads_with_gaps
 from attention_plasticity.tables import require_values
+from qk_dump.buckets import BucketGeometry
 from qk_dump.errors import ConfigError
 
 
@@ -71,13 +72,18 @@ def heatmap_figure(
 def cell_grid(
     cells: pd.DataFrame, agg: Agg
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """(query buckets × key buckets) and the buckets, every one from the first to the last."""
+    """(query buckets × key buckets) and the buckets, every one from the first to the last.
+
+    Where these are too many, only buckets that have a cell.
+    """
     grouped = cells.groupby(["q_bucket", "k_bucket"])["plasticity"]
     found = grouped.mean() if agg == "mean" else grouped.median()
     seen = pd.concat([cells["q_bucket"], cells["k_bucket"]])
-    buckets = np.arange(seen.min(), seen.max() + 1, dtype=np.int64)
+    buckets = np.unique(seen.to_numpy(dtype=np.int64))
+    if buckets[-1] - buckets[0] < MOST_BUCKETS:
+        buckets = np.arange(buckets[0], buckets[-1] + 1)
     grid = np.full((len(buckets), len(buckets)), np.nan)
-    where = found.index.to_frame().to_numpy() - buckets[0]
+    where = np.searchsorted(buckets, found.index.to_frame().to_numpy())  # (cells, 2)
     grid[where[:, 0], where[:, 1]] = found.to_numpy()
     return grid, buckets
 

@@ -16,7 +16,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import rankdata
 
-from attention_plasticity.buckets import BucketGeometry
 from attention_plasticity.plots.style import (
     BLUE,
     INK,
@@ -34,6 +33,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.profiles import HEAD, head_profiles, heads_with_gaps
 from attention_plasticity.tables import require_values
+from qk_dump.buckets import BucketGeometry
 from qk_dump.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
@@ -104,8 +104,8 @@ class _Grid:
             places = profiles.pivot(index=HEAD, columns="q_bucket", values="q_position")
             self.x: Floats = places.to_numpy(dtype=np.float64)  # (heads, buckets)
         else:
-            starts = geometry.starts(self.buckets) if geometry else self.buckets.astype(float)
-            self.x = np.broadcast_to(starts, self.values.shape)
+            starts = geometry.starts(self.buckets) if geometry else self.buckets
+            self.x = np.broadcast_to(starts.astype(np.float64), self.values.shape)
         seen = ~np.isnan(self.values)
         self.mean: Floats = _column_mean(self.values, seen)
         self.mean_x: Floats = _column_mean(self.x, seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.plots.style import house_style
 from qk_dump.errors import ConfigError
-from qk_dump.files import staged
+from qk_dump.files import probe, staged
 
 _WINDOWLESS = ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template")
 _NO_DATES: dict[str, Any] = {
@@ -21,19 +22,31 @@ _NO_DATES: dict[str, Any] = {
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a .png, .svg or .pdf in one step; the same figure gives the same bytes."""
-    kind = require_format(path)
-    if path.is_dir():
-        raise ConfigError(f"output: {path}: is a folder; give a file in it")
-    with house_style(), staged(path) as draft:
+    kind = require_target(path)
+    with house_style(), staged(path) as draft, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as an empty box
         figure.savefig(draft, format=kind, metadata=_NO_DATES[kind])
 
 
-def require_format(path: Path) -> str:
-    """The kind of file that a name asks for."""
+def require_target(path: Path) -> str:
+    """The kind of file that a name asks for, provided that it can be written."""
     kind = path.suffix[1:].lower()
     if kind not in _NO_DATES:
         raise ConfigError(f"output: {path}: expected a name ending in .png, .svg or .pdf")
+    require_writable(path)
     return kind
+
+
+def require_writable(path: Path) -> None:
+    """Fail, before any work, where a file cannot be written."""
+    try:
+        if path.is_dir():
+            raise ConfigError(f"output: {path}: is a folder; give a file in it")
+        probe(path)
+    except OSError as error:
+        raise ConfigError(
+            f"output: {path}: cannot be written: {error.strerror or error}. Choose another place."
+        ) from error
 
 
 def require_display() -> None:

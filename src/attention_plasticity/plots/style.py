@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from attention_plasticity.names import clean
 from qk_dump.errors import ConfigError
 from qk_dump.settings import nearest
 
@@ -48,7 +50,9 @@ _STYLE: Any = {
     "savefig.dpi": 300,
     "svg.hashsalt": "attention-plasticity",  # the same figure gives the same bytes
     "pdf.fonttype": 42,
+    "text.usetex": False,  # names hold characters that TeX would read as its own
 }
+_LONGEST_TITLE, _LONGEST_LABEL = 160, 48  # characters
 
 
 @contextmanager
@@ -75,7 +79,17 @@ def headline(axes: Axes, title: str | None, default: str, model_name: str | None
     """The title that was asked for, or a default one that names the model."""
     if title is None:
         title = f"{default}: {model_name}" if model_name else default
-    axes.set_title(title, wrap=True, parse_math=False)
+    text = plain(title, _LONGEST_TITLE)
+    if any(len(word) > _LONGEST_LABEL for word in text.split()):  # which `wrap` leaves whole
+        text = textwrap.fill(text, _LONGEST_LABEL)
+    axes.set_title(text, wrap=True)
+
+
+def plain(text: object, most: int = _LONGEST_LABEL) -> str:
+    """A name as text of a figure: no mathematics, nothing without a shape, not too long."""
+    lines = "\n".join(clean(line) for line in str(text).splitlines())
+    short = lines if len(lines) <= most else lines[: most - 1] + "…"
+    return short.replace("$", r"\$")
 
 
 def require_colormap(name: str) -> str:

@@ -13,6 +13,7 @@ from attention_plasticity.report.payload import Column
 from attention_plasticity.report.provenance import provenance
 from attention_plasticity.tables import RunTables, require_values
 from qk_dump.errors import ConfigError
+from qk_dump.limits import MOST_HEADS, MOST_HEADS_IN_ALL
 
 Tables = dict[str, dict[str, Column]]
 
@@ -42,6 +43,7 @@ def run_content(run: RunTables, label: str) -> tuple[dict[str, Any], Tables]:
         "unit": unit,
         "log": run.geometry is not None and run.geometry.type == "log",
         "counts": _counts(run, len(heads)),
+        "warnings": run.warnings,
         "provenance": provenance(run),
     }
     return about, tables
@@ -100,8 +102,8 @@ def _buckets(run: RunTables, cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     table = pd.DataFrame({"bucket": seen})
     geometry = run.geometry
     if geometry is not None:
-        table["start"] = geometry.starts(seen)
-        table["end"] = geometry.starts(seen + 1) - 1.0
+        table["start"] = geometry.starts(seen).astype(np.float64)
+        table["end"] = geometry.ends(seen).astype(np.float64)
         return table, "tokens"
     if {"q_position", "k_position"} <= set(cells.columns):
         of_queries = cells.groupby("q_bucket")["q_position"].mean()
@@ -116,8 +118,10 @@ def _grid(run: RunTables, heads: pd.DataFrame) -> list[int]:
     """Layers and query heads of the model, captured or not."""
     layout = run.info.get("head_layout") or run.dump
     least = [int(heads["layer"].max()) + 1, int(heads["q_head"].max()) + 1]
-    told = [layout.get("num_layers"), layout.get("num_q_heads")]
-    return [max(a, b if isinstance(b, int) else 0) for a, b in zip(least, told, strict=True)]
+    told = [layout.get("num_layers") or 0, layout.get("num_q_heads") or 0]
+    if told[0] * told[1] > MOST_HEADS_IN_ALL or max(told) > MOST_HEADS:
+        return least
+    return [max(pair) for pair in zip(least, told, strict=True)]
 
 
 def _counts(run: RunTables, heads: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qk_dump.errors import ConfigError
-from qk_dump.files import resolved, user_path, write_text
+from qk_dump.files import probe, resolved, user_path, write_text
 
 if TYPE_CHECKING:
     from attention_plasticity.tables import RunTables
@@ -60,20 +60,18 @@ def make_report(
 
 def require_target(target: Path, runs: Sequence[RunTables] = ()) -> None:
     """Refuse, before any work, a place where the page cannot or must not be written."""
-    from attention_plasticity.outputs import RUN_FILE
+    from attention_plasticity.outputs import RUN_FILE, refuse_inside_dump
     from attention_plasticity.tables import FILE_NAMES
 
-    if target.is_dir():
-        raise ConfigError(f"{target}: is a folder; name the file to write, such as report.html")
     kept = {resolved(run.folder / RUN_FILE) for run in runs}
     kept |= {resolved(run.path(kind)) for run in runs for kind in FILE_NAMES}
     if resolved(target) in kept:
         raise ConfigError(f"{target}: belongs to the run; the page must not replace it")
-    probe = target.with_name(f".{target.name}.probe-{os.getpid()}")
+    refuse_inside_dump(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        if target.is_dir():
+            raise ConfigError(f"{target}: is a folder; name the file to write, such as report.html")
+        probe(target)
     except OSError as error:
         raise ConfigError(
             f"{target}: the page cannot be written here: {error.strerror or error}. "

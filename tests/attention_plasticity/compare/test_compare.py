@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from markdown_it import MarkdownIt
 from scipy.stats import pearsonr, spearmanr
 
 from attention_plasticity.cli import main
@@ -21,7 +23,7 @@ from attention_plasticity.compare.runs import (
     read_scores,
     reservations,
 )
-from attention_plasticity.compare.text import as_latex, as_markdown
+from attention_plasticity.compare.text import as_csv, as_latex, as_markdown
 from attention_plasticity.metric_words import FIFTHS
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
 from attention_plasticity.tables import labels_of, open_tables
@@ -81,11 +83,75 @@ def test_the_table_in_every_form(
         assert "…" not in told.out
 
 
-def test_names_are_escaped() -> None:
-    table = pd.DataFrame([{"run": "a_b|50%", "heads": 1, "context": math.nan}])
-    table = table.reindex(columns=["run", "heads", "context", *COLUMNS])
-    assert r"a\_b|50\% & 1 & -- &" in as_latex(table)
-    assert r"| a_b\|50% | 1 | – |" in as_markdown(table)
+LABELS = [
+    "a_b|50%",
+    r"back\slash \| `code` *bold* _em_ ~~gone~~ $x$ #1 @me !",
+    "<script>alert(1)</script> &amp; <b>",
+    "[link](http://x.example) ![image](x)",
+    "=cmd|' /C calc'!A0",
+    "+1",
+    "-2",
+    "@SUM(1)",
+    "a--b ?` ^",
+]
+
+
+def table_of(*labels: str) -> pd.DataFrame:
+    rows = [{"run": label, "heads": 1, "context": math.nan, "ap_drop": -0.25} for label in labels]
+    return pd.DataFrame(rows).reindex(columns=["run", "heads", "context", *COLUMNS])
+
+
+def test_labels_stand_in_markdown_as_they_are() -> None:
+    text = as_markdown(table_of(*LABELS))
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    inlines = [token for token in tokens if token.type == "inline"]
+    cells = [inlines[at] for at in range(0, len(inlines), len(COLUMNS) + 3)][1:]
+    for cell, label in zip(cells, LABELS, strict=True):
+        assert "".join(child.content for child in cell.children or []) == label
+        assert {child.type for child in cell.children or []} <= {"text", "text_special"}
+    assert "$" not in text.replace(r"\$", "")
+
+
+def test_labels_stand_in_csv_and_start_no_formula() -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(table_of(*LABELS)))))
+    for row, label in zip(rows, LABELS, strict=True):
+        assert row["run"] == (f"'{label}" if label[0] in "=+-@" else label)
+        assert row["ap_drop"] == "-0.25"
+
+
+def test_labels_stand_in_latex_as_they_are() -> None:
+    text = as_latex(table_of("a_b|50% <c> {d} & $e$ #1 ~^ \\", "[x]*`-", "--"))
+    lines = text.splitlines()[4:-2]
+    assert lines[0].startswith(
+        r"a\_b\textbar{}50\% \textless{}c\textgreater{} \{d\} \& \$e\$ \#1 \textasciitilde{}"
+        r"\textasciicircum{} \textbackslash{} & 1 & -- & "
+    )
+    # after a line's end, [ or * would be read as an argument of it
+    assert lines[1].startswith(r"{[}x]{*}\textasciigrave{}{-} & 1 &")
+    assert lines[2].startswith(r"{-}{-} & 1 &")
+    assert all(line.endswith(r"& -0.250 \\") for line in lines)
+
+
+def test_labels_of_several_lines_stay_in_their_row(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = "one\ntwo,tab\there,\x1b[31mred"
+    for form, lines in (("markdown", 5), ("csv", 4), ("latex", 9)):
+        assert compare(*runs, "--labels", labels, "--format", form) == 0
+        told = capsys.readouterr().out
+        assert told.count("\n") == lines
+        assert "\x1b" not in told
+        assert "one two" in told
+    assert as_csv(table_of("a\nb", "c\rd")).count("\n") == 3
+
+
+def test_names_of_scores_start_no_formula(runs: list[Path], tmp_path: Path) -> None:
+    drop_differently(runs)
+    scores = tmp_path / "scores.csv"
+    scores.write_text("model,=cmd\nlarge,80\nsmall,60\nmiddle,65\n")
+    assert compare(*runs, "--scores", scores, "--output_dir", tmp_path / "out") == 0
+    text = (tmp_path / "out" / "correlations.csv").read_text()
+    assert text.splitlines()[1].startswith("'=cmd,3,")
 
 
 def test_everything_is_written_where_asked(runs: list[Path], tmp_path: Path) -> None:
@@ -197,6 +263,7 @@ def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
     short.to_csv(runs[0] / "head_metrics.csv", index=False)
     info = json.loads((runs[1] / "run.json").read_text())
     info["heads"] |= {"not_captured": 5, "failed": 1}
+    info["warnings"] = [{"kind": "few_texts", "text": "Fewer than 4 texts."}]
     (runs[1] / "run.json").write_text(json.dumps(info))
     (runs[2] / "run.json").unlink()
     notes = reservations([open_tables(run) for run in runs], ["a", "b", "c"])
@@ -204,6 +271,7 @@ def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
     assert notes[1:] == [
         "b: 5 heads were not captured",
         "b: 1 heads failed",
+        "b: Fewer than 4 texts.",
         "c: no run.json, so how it was made is not known",
     ]
 

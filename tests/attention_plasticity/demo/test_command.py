@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from commands import run
@@ -15,6 +16,8 @@ def test_the_demo_ends_with_figures_and_a_page(tmp_path: Path) -> None:
         assert str(results / name) in done.stdout
         assert (results / name).is_file()
     assert "SmolLM2-135M" in (results / "run.json").read_text()
+    assert json.loads((results / "run.json").read_text())["warnings"] == []
+    assert "Warning" not in done.stdout
 
 
 def test_the_known_answer_is_met(tmp_path: Path) -> None:
@@ -22,6 +25,7 @@ def test_the_known_answer_is_met(tmp_path: Path) -> None:
     done = run(*words)
     assert done.returncode == 0, done.stderr
     assert "Against the known answer" in done.stdout
+    assert "Warning" not in done.stdout
     before = (tmp_path / "demo" / "results" / "head_metrics.csv").read_bytes()
     assert run(*words).returncode == 0
     assert (tmp_path / "demo" / "results" / "head_metrics.csv").read_bytes() == before

@@ -12,7 +12,6 @@ from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attention_plasticity.buckets import BucketGeometry
 from attention_plasticity.metric_words import FIFTHS
 from attention_plasticity.plots import (
     components_figure,
@@ -22,9 +21,11 @@ from attention_plasticity.plots import (
     plasticity_figure,
     predictability_figure,
 )
+from attention_plasticity.plots.heatmap import cell_grid
 from attention_plasticity.plots.plasticity import trend_of
 from attention_plasticity.plots.style import line_shades
 from attention_plasticity.profiles import head_profiles
+from qk_dump.buckets import BucketGeometry
 from qk_dump.errors import ConfigError
 from run_tables import cells_table, components_table, metrics_table
 
@@ -295,7 +296,7 @@ def test_what_cannot_be_drawn_is_told(call: Callable[[], object], told: str) -> 
 
 def test_a_model_name_is_no_mathematics() -> None:
     figure = plasticity_figure(cells_table(), model_name="a$b_{c}$ <script>")
-    assert figure.axes[0].get_title(loc="left").endswith("a$b_{c}$ <script>")
+    assert figure.axes[0].get_title(loc="left").endswith(r"a\$b_{c}\$ <script>")
     figure.draw_without_rendering()
 
 
@@ -307,3 +308,14 @@ def test_heads_of_different_widths_are_averaged_where_they_have_the_dimension() 
     np.testing.assert_allclose(
         bars(figure), [(3 / 6 + 3 / 4) / 2, (1 / 6 + 1 / 4) / 2, 1 / 6, 1 / 6]
     )
+
+
+def test_buckets_far_apart_stand_side_by_side_in_a_heatmap() -> None:
+    cells = cells_table()
+    for name in ("q_bucket", "k_bucket"):
+        cells[name] = cells[name] * 10**12
+    grid, buckets = cell_grid(cells, "mean")
+    near, _ = cell_grid(cells_table(), "mean")
+    np.testing.assert_array_equal(grid, near)
+    assert buckets.tolist() == [number * 10**12 for number in range(6)]
+    heatmap_figure(cells, geometry=UNIFORM).draw_without_rendering()

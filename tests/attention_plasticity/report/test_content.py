@@ -46,6 +46,20 @@ def test_the_description_tells_grid_counts_and_buckets(run: Path) -> None:
     assert tables["buckets"]["end"].tolist() == [128.0 * b + 127 for b in range(BUCKETS)]
 
 
+def test_warnings_are_the_sentences_of_run_json(tmp_path: Path) -> None:
+    assert run_content(open_tables(write_run(tmp_path / "a")), "x")[0]["warnings"] == []
+    run = open_tables(write_run(tmp_path / "b", warnings=["Few texts.", "Few queries."]))
+    assert run_content(run, "x")[0]["warnings"] == ["Few texts.", "Few queries."]
+
+
+@pytest.mark.parametrize("claimed", [(10**9, 6), (5, 10**9), (1000, 4096)])
+def test_a_grid_that_no_model_has_is_that_of_the_table(run: Path, claimed: tuple[int, int]) -> None:
+    info = json.loads((run / "run.json").read_text())
+    info["head_layout"] |= dict(zip(("num_layers", "num_q_heads"), claimed, strict=True))
+    (run / "run.json").write_text(json.dumps(info))
+    assert run_content(open_tables(run), "x")[0]["grid"] == [LAYERS, HEADS]
+
+
 def test_provenance_is_all_there(run: Path) -> None:
     about, _ = run_content(open_tables(run), "x")
     told = {name: dict(lines) for name, lines in about["provenance"]}

@@ -27,6 +27,13 @@ function card(title, number, otherNumber, meaning, other) {
   return make("div", "", { class: "card" }, [make("h2", title), big, make("p", meaning)]);
 }
 
+/** What the runs say about the samples behind their numbers; nothing when all is well. */
+function showWarnings(runs) {
+  const lines = runs.flatMap((run) => run.warnings.map((text) => (runs.length > 1 ? `${run.label}: ${text}` : text)));
+  byId("warnings").replaceChildren(...lines.map((text) => make("li", text)));
+  byId("warnings").hidden = lines.length === 0;
+}
+
 function showSubtitle(run, other) {
   const story = "How flexibly each attention head chooses between keys, and how that changes along the context";
   byId("subtitle").textContent = other ? `${run.label} beside ${other.label}, whose numbers are orange` : story;

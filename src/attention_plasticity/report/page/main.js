@@ -76,6 +76,7 @@ function tellAll() {
   fillControls();
   showSubtitle(run, other);
   showCards(run, other);
+  showWarnings(runsShown());
   showProvenance(runsShown());
   makeMaps(runsShown(), select);
   fillTable(run, other);

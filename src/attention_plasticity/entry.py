@@ -1,0 +1,31 @@
+"""Entry points of the commands. Signals are quiet before anything else is imported."""
+
+import os
+
+try:
+    from qk_dump.quiet_start import quiet_signals
+
+    quiet_signals()
+except KeyboardInterrupt:
+    os._exit(130)
+
+
+def main() -> int:
+    """`attention-plasticity`."""
+    from attention_plasticity.cli import main
+
+    return main()
+
+
+def analyze() -> int:
+    """`python analyze.py`."""
+    from attention_plasticity.cli import analyze
+
+    return analyze()
+
+
+def plot(kind: str, file: str) -> int:
+    """`python scripts/plot_*.py`."""
+    from attention_plasticity.plots.commands import script
+
+    return script(kind, file)
