@@ -38,7 +38,7 @@ from attention_plasticity.records import (
     run_settings,
 )
 from attention_plasticity.results import Failure
-from attention_plasticity.sample_sizes import SampleSizes, SizeWarning
+from attention_plasticity.run_warnings import RunWarning, SampleSizes, selective_layers
 from attention_plasticity.worker_log import WorkerLog
 from qk_dump.column_rules import rules_of
 from qk_dump.errors import ConfigError
@@ -74,7 +74,7 @@ class Outcome:
     plan: Plan
     metrics: list[Metrics] = field(repr=False)
     failures: list[Failure]
-    warnings: list[SizeWarning]
+    warnings: list[RunWarning]
 
     @property
     def exit_code(self) -> int:
@@ -166,14 +166,18 @@ def _run(
     facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
     sizes = SampleSizes(single_example=config.single_example)
     geometry = rules_of(dump, plan.groups[0].layer).geometry
+
+    def warnings() -> list[RunWarning]:
+        return [*sizes.warnings(geometry), *selective_layers(dump.manifest, heads)]
+
     write_outputs(
         paths,
         sizes.watched(records.load(*head) for head in heads),
         facts,
-        lambda: {"warnings": [asdict(warning) for warning in sizes.warnings(geometry)]},
+        lambda: {"warnings": [asdict(warning) for warning in warnings()]},
     )
     metrics = [done[head] for head in heads]
-    return Outcome(paths, plan, metrics, failures, sizes.warnings(geometry))
+    return Outcome(paths, plan, metrics, failures, warnings())
 
 
 def _take_over(

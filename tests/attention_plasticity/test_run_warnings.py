@@ -12,8 +12,8 @@ import pytest
 from attention_plasticity import open_run
 from attention_plasticity.config import make_config
 from attention_plasticity.results import HeadResult
+from attention_plasticity.run_warnings import SampleSizes
 from attention_plasticity.runner import Outcome, run_analysis
-from attention_plasticity.sample_sizes import SampleSizes
 from dumps import make_dump
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -129,3 +129,15 @@ def test_a_single_example_says_only_that_texts_are_not_known(tmp_path: Path) -> 
     dump = make_dump(tmp_path / "dump", layers=1, n=2000)
     (note,) = outcome_of(dump, tmp_path / "out", single_example=True).warnings
     assert note.kind == "texts_unknown"
+
+
+def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=3, q_heads=2, k_heads=1, n=2000)
+    layers = [{"layer": layer, "type": "full_attention"} for layer in range(3)]
+    for layer in layers[1:]:
+        layer["selective"] = True
+    write_manifest(dump, DumpManifest(layers=layers))
+    (note,) = outcome_of(dump, tmp_path / "out").warnings
+    assert (note.kind, note.heads, note.label) == ("selective_layers", 4, "Note")
+    assert note.text.startswith("Layers 1-2 choose by content which earlier keys a query sees.")
+    assert outcome_of(dump, tmp_path / "first", layers=[0]).warnings == []

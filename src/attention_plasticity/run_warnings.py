@@ -1,18 +1,20 @@
-"""Query buckets with too few queries or texts, told in one sentence per kind for the whole run.
+"""What a reader of a run's numbers should know, in one sentence per kind for the whole run.
 
-Sizes are gathered while the heads pass on their way into the tables.
+Query buckets with too few queries or texts: sizes are gathered while the heads pass on their way
+into the tables. Layers that select keys: `dump.json` tells them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from attention_plasticity.plan import format_runs, index_runs
 from attention_plasticity.results import HeadResult
 from qk_dump.buckets import BucketGeometry
+from qk_dump.manifest import DumpManifest
 
 FEW_QUERIES = 32
 FEW_TEXTS = 4
@@ -20,10 +22,10 @@ _MOST_RANGES = 6
 
 
 @dataclass(frozen=True)
-class SizeWarning:
-    """What a reader of the numbers should know about the sample behind them."""
+class RunWarning:
+    """A sentence about a run's numbers, and the heads that it concerns."""
 
-    kind: Literal["few_queries", "few_texts", "texts_unknown"]
+    kind: Literal["few_queries", "few_texts", "texts_unknown", "selective_layers"]
     text: str
     heads: int  # that it concerns
     buckets: list[int]  # query buckets that it concerns in some head
@@ -32,7 +34,7 @@ class SizeWarning:
     @property
     def label(self) -> str:
         """`Warning`, or `Note` where nothing is known to be wrong."""
-        return "Note" if self.kind == "texts_unknown" else "Warning"
+        return "Note" if self.kind in ("texts_unknown", "selective_layers") else "Warning"
 
 
 @dataclass
@@ -69,7 +71,7 @@ class SampleSizes:
             self._add(result)
             yield result
 
-    def warnings(self, geometry: BucketGeometry | None) -> list[SizeWarning]:
+    def warnings(self, geometry: BucketGeometry | None) -> list[RunWarning]:
         """What is to be said of the heads that have passed."""
         found = []
         if self._queries.heads:
@@ -88,7 +90,7 @@ class SampleSizes:
             )
             found.append(_warning("few_texts", text, self._texts))
         if self._unknown:
-            found.append(SizeWarning("texts_unknown", self._why_unknown(), self._unknown, [], None))
+            found.append(RunWarning("texts_unknown", self._why_unknown(), self._unknown, [], None))
         return found
 
     def _add(self, result: HeadResult) -> None:
@@ -125,5 +127,22 @@ class SampleSizes:
         )
 
 
-def _warning(kind: Literal["few_queries", "few_texts"], text: str, small: _Small) -> SizeWarning:
-    return SizeWarning(kind, text, small.heads, sorted(small.buckets), small.fewest)
+def selective_layers(
+    manifest: DumpManifest | None, heads: Sequence[tuple[int, int]]
+) -> list[RunWarning]:
+    """What plasticity means in layers that choose by content which keys a query sees."""
+    told = (manifest.layers if manifest else None) or []
+    selective = {entry.get("layer") for entry in told if entry.get("selective") is True}
+    concerned = [layer for layer, _ in heads if layer in selective]
+    if not concerned:
+        return []
+    layers = format_runs(index_runs(sorted(set(concerned))))
+    text = (
+        f"Layers {layers} choose by content which earlier keys a query sees. Plasticity there "
+        "compares any two earlier keys, also those that the layer hides from the query."
+    )
+    return [RunWarning("selective_layers", text, len(concerned), [], None)]
+
+
+def _warning(kind: Literal["few_queries", "few_texts"], text: str, small: _Small) -> RunWarning:
+    return RunWarning(kind, text, small.heads, sorted(small.buckets), small.fewest)

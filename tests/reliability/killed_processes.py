@@ -1,0 +1,97 @@
+"""Processes that are killed or interrupted at any moment, and run again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from commands import run, start
+from dumps import make_dump
+from reliability.damaged_files import TABLES
+from reliability.outcomes import Cases, Outcome
+from sniffing import same_bytes, start_sniffing, words
+from tiny_texts import save_texts, save_tiny_model
+
+_KILLS = 42
+_QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def killed_analysis(folder: Path, step: int) -> Cases:
+    """SIGKILL at a random moment; the same command then ends with the same bytes."""
+    dump = make_dump(folder / "dump", layers=2, q_heads=4, k_heads=2, n=4000, d=32)
+    flags = ("--dataset_local_root", dump, "--max_workers", 2, "--output_dir")
+    assert run("analyze", *flags, folder / "whole").returncode == 0
+    expected = [(folder / "whole" / name).read_bytes() for name in TABLES]
+    rng = np.random.default_rng(0)
+    for number in range(0, _KILLS, step):
+        out = folder / f"out{number}"
+        kept: set[str] = set()
+        for delay in rng.uniform(0.1, 2.5, 2):
+            _kill(start("analyze", *flags, out, **_QUIET), delay)
+            done = {path.name for path in (out / ".heads").glob("l*.json")}
+            if not kept <= done:
+                yield f"kill {number}", Outcome.LOST
+            kept = done
+        ended = run("analyze", *flags, out)
+        if "Traceback" in ended.stderr:
+            yield f"kill {number}", Outcome.TRACEBACK
+            continue
+        same = [(out / name).read_bytes() for name in TABLES] == expected
+        yield f"kill {number}", Outcome.UNHARMED if same else Outcome.WRONG
+
+
+def _kill(process: subprocess.Popen[bytes], delay: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=delay)
+    process.kill()
+    process.wait()
+
+
+def killed_capture(folder: Path, step: int) -> Cases:
+    """The same for a capture."""
+    model, texts = save_tiny_model(folder / "model"), save_texts(folder / "texts", [300] * 20)
+    whole = folder / "whole"
+    assert start_sniffing(*words(model, texts, whole), **_QUIET).wait() == 0
+    rng = np.random.default_rng(0)
+    for number in range(0, _KILLS, step):
+        dump = folder / f"dump{number}"
+        flags = words(model, texts, dump, output__save_seconds=1e-6)
+        for delay in rng.uniform(2.0, 8.0, 2):
+            _kill(start_sniffing(*flags, **_QUIET), delay)
+        last = start_sniffing(*flags, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        told = last.communicate()[1].decode()
+        if "Traceback" in told or last.returncode:
+            yield f"kill {number}", Outcome.TRACEBACK
+            continue
+        yield f"kill {number}", Outcome.UNHARMED if same_bytes(dump, whole) else Outcome.WRONG
+
+
+def interrupted_commands(folder: Path, step: int) -> Cases:
+    """Ctrl-C at moments from the first on, and a second one right after: exit code 130."""
+    dump = make_dump(folder / "dump", layers=2, q_heads=4, k_heads=2, n=4000, d=32)
+    verbs: dict[str, tuple[object, ...]] = {
+        "analyze": ("analyze", "--dataset_local_root", dump, "--output_dir", folder / "out"),
+        "report": ("report", folder / "nothing"),
+        "capture": ("capture", "--model.name", "./nothing", "--dataset.path", "./nothing"),
+        "demo": ("demo", "--output_dir", folder / "demo"),
+    }
+    delays = np.linspace(0.05, 1.0, 20)
+    for number, delay in enumerate(delays):
+        for verb, flags in verbs.items():
+            if (number * len(verbs) + list(verbs).index(verb)) % step:
+                continue
+            process = start(*flags, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=delay)
+            for _ in range(2):
+                process.send_signal(signal.SIGINT)
+            told = process.communicate(timeout=60)[1].decode()
+            name = f"{verb} after {delay:.2f} s"
+            if "Traceback" in told or process.returncode not in (0, 2, 130):
+                yield name, Outcome.TRACEBACK
+            else:
+                yield name, Outcome.REFUSED

@@ -1,0 +1,93 @@
+"""What can become of an attack, and counting it."""
+
+from __future__ import annotations
+
+import io
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from attention_plasticity.cli import main
+
+
+class Outcome(Enum):
+    """How a case ended."""
+
+    REFUSED = "refused in one line"
+    UNHARMED = "same result as without the attack"
+    TRACEBACK = "traceback"
+    WRONG = "wrong result without a word"
+    LOST = "lost data"
+
+
+BAD = (Outcome.TRACEBACK, Outcome.WRONG, Outcome.LOST)
+
+Cases = Iterator[tuple[str, Outcome]]
+"""Name and outcome of every case."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A kind of attack: `cases(folder, step)` runs every step-th case in an empty folder."""
+
+    name: str
+    cases: Callable[[Path, int], Cases]
+    step: int  # of the part that runs with the tests
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How the cases of an attack ended."""
+
+    attack: str
+    counts: Counter[Outcome]
+    bad: list[str]
+
+    @property
+    def cases(self) -> int:
+        """All cases."""
+        return self.counts.total()
+
+
+def tally(attack: Attack, folder: Path, step: int) -> Tally:
+    """Run an attack and count."""
+    counts: Counter[Outcome] = Counter()
+    bad = []
+    for name, outcome in attack.cases(folder, step):
+        counts[outcome] += 1
+        if outcome in BAD:
+            bad.append(f"{attack.name}: {name}: {outcome.value}")
+    return Tally(attack.name, counts, bad)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command's end."""
+
+    code: int
+    told: str  # on standard error
+
+    @property
+    def traceback(self) -> bool:
+        """Whether a person would see a traceback."""
+        return "Traceback" in self.told or "internal error" in self.told
+
+    @property
+    def refused(self) -> bool:
+        """Whether it ended with one line of error, or with the table of failed heads."""
+        return self.code in (1, 2) and not self.traceback
+
+
+def command(*words: object) -> Ended:
+    """Run `attention-plasticity` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main([str(word) for word in words])
+    except BaseException:
+        return Ended(-1, traceback.format_exc())
+    return Ended(code, err.getvalue() + out.getvalue())
