@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 
-.PHONY: setup demo demo-capture sample findings test test-oldest lint types bench bench-capture bench-report browser architectures hub-faults clean
+.PHONY: setup demo demo-capture sample findings test test-oldest lint types bench bench-capture bench-report browser architectures hub-faults reliability clean
 
 setup: $(VENV)/.dev
 
@@ -57,6 +57,10 @@ browser:
 
 architectures: $(VENV)/.dev
 	$(BIN)/python tests/architecture_table.py
+
+# every case of docs/reliability.md, half an hour; writes its table. ARGS="--only Hub" for a part
+reliability: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m reliability.table $(ARGS)
 
 hub-faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/hub_fault_table.py

@@ -136,9 +136,10 @@ def selective_layers(
     concerned = [layer for layer, _ in heads if layer in selective]
     if not concerned:
         return []
-    layers = format_runs(index_runs(sorted(set(concerned))))
+    layers = sorted(set(concerned))
+    which = f"layer{'s' * (len(layers) > 1)} {format_runs(index_runs(layers))}"
     text = (
-        f"Layers {layers} choose by content which earlier keys a query sees. Plasticity there "
+        f"In {which} the content of keys decides which of them a query sees. Plasticity there "
         "compares any two earlier keys, also those that the layer hides from the query."
     )
     return [RunWarning("selective_layers", text, len(concerned), [], None)]

@@ -161,18 +161,22 @@ def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
     from qk_sniffer.verify import verify_model
 
     text = _PASSAGE if settings.text is None else _read(settings.text)
-    tokenizer = load_tokenizer(TokenizerSettings(), model)
+    tokenizer = load_tokenizer(TokenizerSettings(), model, _note)
     tokens = tokenize(tokenizer, text, settings.max_length or _TOKENS, add_special_tokens=True)
     if len(tokens) < 2:
         raise ConfigError(
             f"--text: the text is {len(tokens)} tokens long; weights differ from 1 only where a "
             "query sees 2 or more"
         )
-    loaded = load_model(model, "cuda:0" if torch.cuda.is_available() else "cpu")
+    loaded = load_model(model, "cuda:0" if torch.cuda.is_available() else "cpu", _note)
     if settings.max_length is None:
         tokens = tokens[: loaded.context]
     require_known_tokens(tokens, vocabulary_of(decoder_of(loaded.model)))
     return verify_model(loaded.model, tokens, layers=settings.layers, tolerance=settings.tolerance)
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _read(name: str) -> str:

@@ -139,5 +139,5 @@ def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:
     write_manifest(dump, DumpManifest(layers=layers))
     (note,) = outcome_of(dump, tmp_path / "out").warnings
     assert (note.kind, note.heads, note.label) == ("selective_layers", 4, "Note")
-    assert note.text.startswith("Layers 1-2 choose by content which earlier keys a query sees.")
+    assert note.text.startswith("In layers 1-2 the content of keys decides which of them")
     assert outcome_of(dump, tmp_path / "first", layers=[0]).warnings == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,19 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from attention_plasticity.config import make_config
+from attention_plasticity.fingerprints import InputFiles
+from attention_plasticity.plan import make_plan
+from attention_plasticity.records import Records, run_settings
 from captures import HEADS, add, opened, segments
 from dumps import make_dump
 from odd_files import NOT_REGULAR, huge, replace_by
 from qk_dump.blocks import DamagedSegmentError, Segment, read_segment
 from qk_dump.errors import DumpError
 from qk_dump.examples import Example, write_examples
+from qk_dump.layout import open_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.reader import HeadRows, read_head
 from qk_dump.schema import written_schema
-from reliability.outcomes import Cases, Outcome, command
+from reliability.outcomes import Cases, Ended, Outcome, command
 
 QUERIES, KEYS = "l00h00q/data.parquet", "l00h00k/data.parquet"
 BESIDE = ("dump.json", "examples.parquet", "README.md")
@@ -101,25 +108,28 @@ def _segment_rows(segment: Segment) -> list[pa.Table]:
 
 
 def flipped_record(folder: Path, step: int) -> Cases:
-    """Every bit of a finished head's record, before the run is continued."""
+    """Every bit of a finished head's record, as a continued run reads it."""
     dump = make_dump(folder / "dump", layers=1, q_heads=1, k_heads=1, n=60, d=2)
     out = folder / "out"
     words = ("analyze", "--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
     assert command(*words).code == 0
-    expected = [(out / name).read_bytes() for name in TABLES]
-    record = out / ".heads" / "l00h00.json"
-    right = record.read_bytes()
+    config = make_config(dataset_local_root=str(dump))
+    inputs = InputFiles(open_dump(dump))
+    plan = make_plan(open_dump(dump), config)
+    records = Records(out, run_settings(config, plan.layout))
+    expected = records.load(0, 0)
+    file = out / ".heads" / "l00h00.json"
+    right = file.read_bytes()
     for number, wrong in flips(right, step):
-        record.write_bytes(wrong)
-        ended = command(*words)
-        outcome = Outcome.REFUSED
-        if ended.traceback:
+        file.write_bytes(wrong)
+        outcome = Outcome.REFUSED  # the head is computed again
+        try:
+            if records.earlier(inputs).metrics:
+                same = records.load(0, 0) == expected
+                outcome = Outcome.UNHARMED if same else Outcome.WRONG
+        except Exception:
             outcome = Outcome.TRACEBACK
-        elif ended.code == 0:
-            same = [(out / name).read_bytes() for name in TABLES] == expected
-            outcome = Outcome.UNHARMED if same else Outcome.WRONG
         yield f"bit {number}", outcome
-        record.write_bytes(right)
 
 
 def damaged_dump(folder: Path, step: int) -> Cases:
@@ -137,23 +147,32 @@ def damaged_dump(folder: Path, step: int) -> Cases:
         damage(dump)
         before = _regular_files(dump)
         ended = command("analyze", "--dataset_local_root", dump, *words)
-        outcome = _judged(ended.code, ended.traceback, folder / "out", expected)
+        outcome = _judged(ended, folder / "out", expected)
         if _regular_files(dump) != before:
             outcome = Outcome.LOST
         yield name, outcome
 
 
-def _judged(code: int, traceback: bool, out: Path, expected: dict[str, str]) -> Outcome:
+def _judged(ended: Ended, out: Path, expected: dict[str, str]) -> Outcome:
     """A run may leave out heads and say so; no row of another head may differ."""
-    if traceback or code not in (0, 1, 2):
+    if ended.traceback or ended.code not in (0, 1, 2):
         return Outcome.TRACEBACK
     found = {name: (out / name).read_text() for name in TABLES if (out / name).exists()}
-    if code == 0:
+    if "texts per query bucket is not known" in ended.told:  # one column is without values
+        found, expected = _without_texts(found), _without_texts(expected)
+    if ended.code == 0:
         return Outcome.UNHARMED if found == expected else Outcome.WRONG
-    right = all(
-        set(text.splitlines()) <= set(expected[name].splitlines()) for name, text in found.items()
-    )
+    known = {name: set(text.splitlines()) for name, text in expected.items()}
+    right = all(set(text.splitlines()) <= known[name] for name, text in found.items())
     return Outcome.REFUSED if right else Outcome.WRONG
+
+
+def _without_texts(tables: dict[str, str]) -> dict[str, str]:
+    frames = {name: pd.read_csv(io.StringIO(text), dtype=str) for name, text in tables.items()}
+    return {
+        name: frame.drop(columns="n_texts", errors="ignore").to_csv()
+        for name, frame in frames.items()
+    }
 
 
 def _whole_dump(folder: Path) -> Path:
@@ -289,10 +308,9 @@ _COLUMNS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "no window": _with("sliding_window", lambda table: pa.nulls(table.num_rows, pa.int32())),
     "two windows": _value("sliding_window", 7, 64),
     "no rows": lambda table: table.slice(0, 0),
-    "two rows": lambda table: table.slice(0, 2),
     "ten thousand buckets": _with("bucket", lambda table: pa.array(np.arange(table.num_rows) * 97)),
     "huge examples": _with(
-        "example_id", lambda table: pa.array(np.asarray(table["example_id"]) + 2**62)
+        "example_id", lambda table: pa.array(np.asarray(table["example_id"], np.int64) + 2**62)
     ),
 }
 

@@ -36,7 +36,7 @@ class Attack:
 
     name: str
     cases: Callable[[Path, int], Cases]
-    step: int  # of the part that runs with the tests
+    step: int | None  # of the part that runs with the tests; None where other tests do the same
 
 
 @dataclass(frozen=True)

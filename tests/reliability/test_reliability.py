@@ -1,0 +1,32 @@
+"""A part of every attack of docs/reliability.md; `make reliability` runs all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hub_server import CLIENT_WARNINGS
+from reliability.outcomes import Attack, tally
+from reliability.table import ATTACKS, BEGIN, DOCS, END
+
+QUICK = [attack for attack in ATTACKS if attack.step is not None]
+
+
+@pytest.mark.filterwarnings(CLIENT_WARNINGS)
+@pytest.mark.parametrize("attack", QUICK, ids=lambda attack: attack.cases.__name__)
+def test_no_attack_ends_badly(attack: Attack, tmp_path: Path) -> None:
+    assert attack.step is not None
+    found = tally(attack, tmp_path, attack.step)
+    assert found.cases >= 1
+    assert not found.bad
+
+
+def test_the_docs_hold_a_table_without_a_bad_end() -> None:
+    table = DOCS.read_text().split(BEGIN)[1].split(END)[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][1:]
+    assert [row[0].strip() for row in rows] == [*(attack.name for attack in ATTACKS), "**all**"]
+    for row in rows:
+        cases, *ends = (int(cell.replace(",", "")) for cell in row[1:])
+        assert cases == sum(ends) > 0
+        assert ends[2:] == [0, 0, 0]
