@@ -86,8 +86,9 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
     from attention_plasticity.results import HeadResult
     from benchmarks import floor, plain
     from benchmarks.shapes import make_shape
-    from qk_dump.layout import HeadId, open_dump
+    from qk_dump.layout import HeadId
     from qk_dump.reader import read_head
+    from qk_dump.source import open_dump
 
     config = RunnerConfig()
     dump = open_dump(make_shape(data, shape, noise))
@@ -136,7 +137,7 @@ def profile(data: Path, rounds: int) -> None:
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.head_analysis import analyze_group
     from benchmarks.shapes import SHAPES, make_shape
-    from qk_dump.layout import open_dump
+    from qk_dump.source import open_dump
 
     pa.set_cpu_count(1)
     steps = {
@@ -207,7 +208,7 @@ def memory(data: Path, rounds: int) -> None:
     ):
         code = (
             "import re, sys, time; from attention_plasticity.head_analysis import *;"
-            "from qk_dump.layout import open_dump; t = time.time();"
+            "from qk_dump.source import open_dump; t = time.time();"
             "list(analyze_group(open_dump(sys.argv[1]), 0, 0, [0], RunnerConfig()));"
             "peak = int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]);"
             "print(f'{peak / 1024:.0f} MB, {time.time() - t:.1f} s')"

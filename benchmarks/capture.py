@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qk_sniffer.models import LoadedModel
+    from qk_sniffer.model.loading import LoadedModel
 
 PARTS = ("overhead", "memory", "writing")
 ONE_OF_64 = {"sampler": {"type": "uniform", "base_rate": 2.0}, "min_bucket_size": 128}
@@ -144,7 +144,7 @@ def _timed(work: Any, peaks: dict[str, float], name: str) -> float:
 def _bare(loaded: LoadedModel, tokenizer: Any, texts: int) -> None:
     import torch
 
-    from qk_sniffer.model_layout import decoder_of, run_backbone
+    from qk_sniffer.model.layout import decoder_of, run_backbone
 
     for number in range(texts):
         tokens = torch.tensor(tokenizer(str(number))["input_ids"])[None]
@@ -158,7 +158,7 @@ class _Captured:
         self, loaded: LoadedModel, texts: int, length: int, capture: dict[str, Any], folder: str
     ) -> None:
         from benchmarks.random_models import random_setup
-        from qk_dump.segments import open_capture
+        from qk_sniffer.pipeline.segments import open_capture
 
         self._setup = random_setup(loaded, texts, length, capture, folder)
         self._capture = open_capture(Path(folder), {"benchmark": True})
@@ -171,9 +171,9 @@ class _Captured:
 
     def __call__(self) -> None:
         """Run all texts."""
-        from qk_sniffer.capture import run_batches
-        from qk_sniffer.progress import CaptureProgress
-        from qk_sniffer.ranks import Ranks
+        from qk_sniffer.pipeline.capture import run_batches
+        from qk_sniffer.pipeline.progress import CaptureProgress
+        from qk_sniffer.pipeline.ranks import Ranks
 
         progress = CaptureProgress(quiet=True)
         self._batches = run_batches(self._setup, self._capture, Ranks(), progress)
@@ -181,7 +181,7 @@ class _Captured:
     def finish(self) -> None:
         """Make the Parquet files."""
         from qk_dump.manifest import DumpManifest
-        from qk_dump.segments import finish_capture
+        from qk_sniffer.pipeline.segments import finish_capture
 
         heads = [
             (head, layer.facts.width, layer.facts.window)

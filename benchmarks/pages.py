@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qk_dump.layout import open_dump
 from qk_dump.reader import read_head
+from qk_dump.source import open_dump
 
 ENCODINGS = ("dictionary", "plain", "byte-split")
 COMPRESSIONS = ("none", "lz4", "zstd")

@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModel, Qwen3Config
 
 from qk_sniffer.config import CaptureConfig, make_config
-from qk_sniffer.models import LoadedModel
-from qk_sniffer.probing import probe
-from qk_sniffer.setup import Setup, sampler_of, wanted_heads
-from qk_sniffer.texts import Text
+from qk_sniffer.model.loading import LoadedModel
+from qk_sniffer.model.probing import probe
+from qk_sniffer.pipeline.setup import Setup, sampler_of, wanted_heads
+from qk_sniffer.pipeline.texts import Text
 
 SHAPES: dict[str, dict[str, Any]] = {
     "8 layers, hidden 512": {

@@ -22,10 +22,10 @@ import numpy as np
 import pandas as pd
 from playwright.sync_api import Browser, sync_playwright
 
-from attention_plasticity.outputs import METRIC_COLUMNS
 from attention_plasticity.report import make_report
 from attention_plasticity.report.page import plotly_code
-from attention_plasticity.tables import open_tables
+from attention_plasticity.run.outputs import METRIC_COLUMNS
+from attention_plasticity.tables.tables import open_tables
 
 LAYERS, HEADS, BUCKETS, CELLS, WIDTH, CONTEXT = 30, 40, 16, 117, 128, 131_072
 ARGUMENTS = (

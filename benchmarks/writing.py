@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
-from qk_dump.segments import Block, Example, finish_capture, open_capture
+from qk_sniffer.pipeline.segments import Block, Example, finish_capture, open_capture
 
 HEADS, WIDTH, TEXTS, ROWS_PER_TEXT = 48, 128, 20, 1000
 

@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 
 import attention_plasticity as ap
 from attention_plasticity.plots import head_map_figure, plasticity_figure, save_figure
-from attention_plasticity.profiles import head_profiles
+from attention_plasticity.tables.profiles import head_profiles
 
 dump = ap.open_sample()
 print(f"{len(dump.query_heads)} query heads and {len(dump.key_heads)} key heads")

@@ -36,8 +36,8 @@ from attention_plasticity.plots.style import (
     plasticity_axis,
     position_axis,
 )
-from attention_plasticity.profiles import head_profiles, mean_profile
-from attention_plasticity.tables import open_tables
+from attention_plasticity.tables.profiles import head_profiles, mean_profile
+from attention_plasticity.tables.tables import open_tables
 
 FOLDER = Path("demo-smollm2")
 RESULTS = Path("results/smollm2-135m")

@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 
 from attention_plasticity.demo.sample import sample_path
 from qk_dump.card import card
-from qk_dump.files import write_text
-from qk_dump.layout import HeadId, open_dump
+from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.source import open_dump
 from qk_dump.writer import write_head
+from qk_toolkit.files import write_text
 
 SOURCE = Path("demo-smollm2/dumps/moby-dick-8192")
 LAYERS = (0, 14, 29)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qk_sniffer.model_layout import LayerFacts
-from qk_sniffer.probing import probe
+from qk_sniffer.model.layout import LayerFacts
+from qk_sniffer.model.probing import probe
 from tiny_models import ARCHITECTURES, PLAIN_PROJECTIONS, Architecture
 
 DOCS = Path(__file__).parents[1] / "docs" / "capture.md"

@@ -13,7 +13,7 @@ import numpy as np
 
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
-from qk_dump.segments import (
+from qk_sniffer.pipeline.segments import (
     Block,
     CaptureFolder,
     Example,

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from qk_dump.errors import DumpError
 from qk_dump.reader import HeadRows, read_head
+from qk_toolkit.errors import DumpError
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "float32", "float64"]

@@ -26,11 +26,11 @@ from hub_server import (
     wrong_bytes,
 )
 from qk_dump.card import card, overview_card
-from qk_dump.errors import HubError
 from qk_dump.examples import Example, write_examples
-from qk_dump.hub_push import push_dump
-from qk_dump.layout import open_dump
+from qk_dump.hub.push import push_dump
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.source import open_dump
+from qk_toolkit.errors import HubError
 
 DOCS = Path(__file__).parents[1] / "docs" / "hub-faults.md"
 BEGIN, END = "<!-- push faults: begin -->\n", "<!-- push faults: end -->"
@@ -95,7 +95,7 @@ def pushing(hub: HubServer) -> Iterator[list[float]]:
     with ExitStack() as stack:
         stack.enter_context(patch.dict("os.environ", settings))
         naps = stack.enter_context(no_naps())
-        stack.enter_context(patch("qk_dump.hub_client.time.sleep", naps.append))
+        stack.enter_context(patch("qk_dump.hub.client.time.sleep", naps.append))
         disable_progress_bars()
         stack.callback(enable_progress_bars if shown else disable_progress_bars)
         yield naps

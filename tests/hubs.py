@@ -27,7 +27,7 @@ def client_of(
         files = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         patch.setattr(constants, "HF_HUB_CACHE", str(cache))
-        patch.setattr("qk_dump.hub_client._WAITS", (0.0, 0.0))
+        patch.setattr("qk_dump.hub.client._WAITS", (0.0, 0.0))
         yield patch
 
 

@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qk_dump.errors import ConfigError
-from qk_dump.flags import add_flags, parse_flags
-from qk_dump.settings import (
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.flags import add_flags, parse_flags
+from qk_toolkit.settings import (
     Indices,
     settings_from,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
+from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
 
 LAYERS, HEADS, BUCKETS, WIDTH = 5, 6, 7, 12
 MISSING = (2, 3)  # a head that was not captured

@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kitchen import saved
-from qk_dump.command_line import FlagParser
-from qk_dump.errors import ConfigError
-from qk_dump.flags import add_flags, parse_flags
-from qk_dump.settings import Indices, settings_from
+from qk_toolkit.command_line import FlagParser
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.flags import add_flags, parse_flags
+from qk_toolkit.settings import Indices, settings_from
 
 
 class _Section(BaseModel):

@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -32,33 +33,64 @@ def test_all_is_sorted_complete_and_importable() -> None:
     assert ap.__all__ == sorted(ap.__all__)
     assert set(ap.__all__) >= NAMED_BY_THE_SEEDS
     assert all(getattr(ap, name) is not None for name in ap.__all__)
-    assert dir(ap) == ap.__all__
+    assert {*dir(ap), "__version__"} == set(ap.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = ap.nonsense
 
 
-def imports_of(path: Path) -> set[str]:
-    """Packages a file imports, wherever in the file."""
+def modules_imported_by(path: Path) -> set[str]:
+    """Modules a file imports, wherever in the file."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.split(".")[0])
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
+
+
+def imports_of(path: Path) -> set[str]:
+    """Packages a file imports."""
+    return {module.split(".")[0] for module in modules_imported_by(path)}
 
 
 @pytest.mark.parametrize(
     ("package", "forbidden"),
     [
+        ("qk_toolkit", {"attention_plasticity", "qk_sniffer", "qk_dump", "torch", "transformers"}),
         ("qk_dump", {"attention_plasticity", "qk_sniffer", "torch", "transformers"}),
         ("attention_plasticity", {"qk_sniffer", "torch", "transformers"}),
         ("qk_sniffer", {"attention_plasticity"}),
     ],
 )
-def test_imports_run_toward_the_dump(package: str, forbidden: set[str]) -> None:
+def test_imports_run_down(package: str, forbidden: set[str]) -> None:
     for path in (ROOT / "src" / package).rglob("*.py"):
         assert not imports_of(path) & forbidden, path
+
+
+def test_neither_files_nor_folders_import_in_a_circle() -> None:
+    """`__init__.py` is left out: it only passes on names."""
+    source = ROOT / "src"
+    module_of = {
+        ".".join(path.relative_to(source).with_suffix("").parts): path
+        for path in source.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    files = {
+        module: {other for other in modules_imported_by(path) if other in module_of}
+        for module, path in module_of.items()
+    }
+    folders: dict[str, set[str]] = {}
+    for module, others in files.items():
+        inside = folders.setdefault(folder_of(module), set())
+        inside |= {folder_of(other) for other in others} - {folder_of(module)}
+    for graph in (files, folders):
+        list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+
+
+def folder_of(module: str) -> str:
+    """The subfolder of a package that holds the module, or the module itself where none does."""
+    return ".".join(module.split(".")[:2])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +146,7 @@ def test_every_config_loads(path: Path) -> None:
 
 
 def test_packages_are_typed() -> None:
-    for package in ("attention_plasticity", "qk_dump", "qk_sniffer"):
+    for package in ("attention_plasticity", "qk_dump", "qk_sniffer", "qk_toolkit"):
         assert (ROOT / "src" / package / "py.typed").exists()
 
 

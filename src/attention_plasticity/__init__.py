@@ -3,12 +3,12 @@
 Names are imported when first used, so that `import attention_plasticity` stays light.
 """
 
-TYPE_CHECKING = False  # nothing is imported here: an interruption meets a command's own handling
+from qk_toolkit.lazy_names import lazy_names
+
+TYPE_CHECKING = False  # importing `typing` here would delay a command's own signal handlers
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from attention_plasticity.api import Run, analyze_dump, open_run
     from attention_plasticity.config import RunnerConfig, load_config, make_config
     from attention_plasticity.demo.sample import open_sample
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         make_pos_rotation,
         orientation_from_keys,
     )
-    from qk_dump.errors import (
+    from qk_dump.layout import Dump
+    from qk_dump.source import open_dump
+    from qk_toolkit.errors import (
         ConfigError,
         DumpError,
         HeadError,
@@ -35,10 +37,8 @@ if TYPE_CHECKING:
         OutputError,
         ToolkitError,
     )
-    from qk_dump.hub import open_dump
-    from qk_dump.layout import Dump
 
-_HOME = {
+_MODULES = {
     "attention_plasticity.api": ("Run", "analyze_dump", "open_run"),
     "attention_plasticity.config": ("RunnerConfig", "load_config", "make_config"),
     "attention_plasticity.demo.sample": ("open_sample",),
@@ -54,7 +54,7 @@ _HOME = {
         "make_pos_rotation",
         "orientation_from_keys",
     ),
-    "qk_dump.errors": (
+    "qk_toolkit.errors": (
         "ConfigError",
         "DumpError",
         "HeadError",
@@ -62,10 +62,9 @@ _HOME = {
         "OutputError",
         "ToolkitError",
     ),
-    "qk_dump.hub": ("open_dump",),
+    "qk_dump.source": ("open_dump",),
     "qk_dump.layout": ("Dump",),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "AttentionPlasticity",
@@ -97,14 +96,4 @@ __all__ = [
     "sample_key_pairs",
 ]
 
-
-def __getattr__(name: str) -> "Any":
-    from importlib import import_module
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.config import RunnerConfig, make_config
-from attention_plasticity.outputs import RUN_FILE, require_as_written
-from attention_plasticity.run_info import read_run_info
-from qk_dump.errors import ConfigError, ToolkitError
-from qk_dump.files import user_path
+from attention_plasticity.run.outputs import RUN_FILE, require_as_written
+from attention_plasticity.run.run_info import read_run_info
 from qk_dump.layout import Dump
+from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.files import user_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ class Run:
     def report(self) -> Report:
         """The interactive page: shown inline by a notebook, `.save(path)` makes a file of it."""
         from attention_plasticity.report import make_report
-        from attention_plasticity.tables import RunTables
+        from attention_plasticity.tables.tables import RunTables
 
         return make_report([RunTables(self.folder, self.info)])
 
@@ -79,7 +79,7 @@ def analyze_dump(
     continues. The dump may be on the Hub, `hf://datasets/owner/name@branch`. Raises when no head
     could be analysed; `Run.failures` lists those that failed.
     """
-    from attention_plasticity.runner import run_analysis
+    from attention_plasticity.run.runner import run_analysis
 
     for name in {"dataset_local_root", "dry_run"} & set(fields):
         raise ConfigError(f"{name}: cannot be given here; the dump is the first argument")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from attention_plasticity import __version__
-from qk_dump.command_line import command_parser, command_settings, guarded, reader_may_leave
-from qk_dump.errors import ConfigError
+from qk_toolkit.command_line import command_parser, command_settings, guarded, reader_may_leave
+from qk_toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
@@ -81,7 +81,7 @@ def _verb_of_others(words: list[str], own: Iterable[str]) -> int:
     others = entry_points(group=_VERBS_OF_OTHERS)
     if words[0] in others.names:
         return int(others[words[0]].load()(words[1:]))
-    from qk_dump.settings import nearest
+    from qk_toolkit.settings import nearest
 
     raise ConfigError(f"{words[0]!r}: unknown verb{nearest(words[0], [*own, *others.names])}")
 
@@ -98,9 +98,9 @@ def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze"
     config = command_settings(parser, RunnerConfig, words, section="analysis")
     if config.dry_run:
         return _dry_run(config)
-    from attention_plasticity.progress import TerminalWatcher
-    from attention_plasticity.runner import run_analysis
-    from attention_plasticity.summary import print_summary
+    from attention_plasticity.run.progress import TerminalWatcher
+    from attention_plasticity.run.runner import run_analysis
+    from attention_plasticity.tables.summary import print_summary
 
     outcome = run_analysis(config, TerminalWatcher())
     with reader_may_leave():
@@ -109,12 +109,12 @@ def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze"
 
 
 def _dry_run(config: RunnerConfig) -> int:
-    from attention_plasticity.fingerprints import InputFiles
-    from attention_plasticity.plan import estimate
-    from attention_plasticity.progress import TerminalWatcher
-    from attention_plasticity.records import Earlier, Records, run_settings
-    from attention_plasticity.runner import prepare
-    from attention_plasticity.summary import print_plan
+    from attention_plasticity.run.fingerprints import InputFiles
+    from attention_plasticity.run.plan import estimate
+    from attention_plasticity.run.progress import TerminalWatcher
+    from attention_plasticity.run.records import Earlier, Records, run_settings
+    from attention_plasticity.run.runner import prepare
+    from attention_plasticity.tables.summary import print_plan
 
     dump, plan, paths = prepare(config, TerminalWatcher())
     records = Records(paths.folder, run_settings(config, plan.layout))
@@ -142,13 +142,13 @@ def _report(words: Sequence[str]) -> int:
 
 
 def _push(words: Sequence[str]) -> int:
-    from qk_dump.hub_commands import INTERRUPTED, push
+    from qk_dump.hub.commands import INTERRUPTED, push
 
     return guarded(lambda: push(words), INTERRUPTED)
 
 
 def _pull(words: Sequence[str]) -> int:
-    from qk_dump.hub_commands import INTERRUPTED, pull
+    from qk_dump.hub.commands import INTERRUPTED, pull
 
     return guarded(lambda: pull(words), INTERRUPTED)
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from attention_plasticity.cpus import available_cpus
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
-from qk_dump.settings import Indices, settings_from, validated
+from qk_toolkit.cpus import available_cpus
+from qk_toolkit.settings import Indices, settings_from, validated
 
 QueryModel = Literal["positional", "full", "diagonal"]
 PairSampling = Literal["bucket", "local"]

@@ -55,10 +55,10 @@ from attention_plasticity.statistics import (
     rotate_vector,
 )
 from qk_dump.column_rules import rules_of
-from qk_dump.errors import DumpError, HeadError, ToolkitError
-from qk_dump.hub import open_dump
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows, read_head
+from qk_dump.source import open_dump
+from qk_toolkit.errors import DumpError, HeadError, ToolkitError
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qk_dump.errors import HeadError
+from qk_toolkit.errors import HeadError
 
 MOST_BUCKETS = 1024
 MOST_COVARIANCES = 1 << 28  # numbers in the covariances of all query buckets: 2 GiB, twice

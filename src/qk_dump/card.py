@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.files import read_bounded
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
+from qk_toolkit.files import read_bounded
 
 CARD_FILE = "README.md"
 MOST_CARD_BYTES = 64 << 20  # of a card that lists every head

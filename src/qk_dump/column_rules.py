@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from qk_dump.buckets import BucketGeometry, geometry_of
-from qk_dump.errors import ConfigError, DumpError
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.schema import WINDOW
+from qk_toolkit.errors import ConfigError, DumpError
 
 _WAY_OUT = f"Capture or download the head again, or repair {MANIFEST_NAME}."
 

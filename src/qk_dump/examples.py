@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qk_dump.errors import ConfigError, DumpError
-from qk_dump.files import staged, sync
 from qk_dump.limits import MOST_EXAMPLES
 from qk_dump.parquet import reason_of, require_footer
+from qk_toolkit.errors import ConfigError, DumpError
+from qk_toolkit.files import staged, sync
 
 EXAMPLES_FILE = "examples.parquet"
 

@@ -14,14 +14,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from qk_dump.errors import ConfigError, DumpError
-from qk_dump.files import user_path
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
+from qk_toolkit.errors import ConfigError, DumpError
+from qk_toolkit.files import user_path
 
 Kind = Literal["q", "k"]
 
 MOST_SHARDS = 10_000  # Parquet files of one head
+UNFINISHED = ".capture"  # folder in which an unfinished capture keeps its rows
 
 _HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])", re.ASCII)
 
@@ -114,7 +115,7 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
     return found
 
 
-def open_dump(root: str | os.PathLike[str], model_dir: str | None = None) -> Dump:
+def open_folder(root: str | os.PathLike[str], model_dir: str | None = None) -> Dump:
     """Find the heads below `root` (or below `root/model_dir`).
 
     Without `model_dir`, heads lying in the root are taken; failing that, the only subfolder that

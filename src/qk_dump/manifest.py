@@ -14,8 +14,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from qk_dump.errors import ConfigError
-from qk_dump.files import read_json, write_text
 from qk_dump.limits import (
     MOST_DIMENSIONS,
     MOST_EXAMPLES,
@@ -24,6 +22,8 @@ from qk_dump.limits import (
     MOST_POSITIONS,
     require_head_count,
 )
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import read_json, write_text
 
 MANIFEST_NAME = "dump.json"
 FORMAT_VERSION = 1

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from qk_dump.errors import DumpError
-from qk_dump.files import open_regular
 from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
 from qk_dump.schema import VECTOR, too_wide
+from qk_toolkit.errors import DumpError
+from qk_toolkit.files import open_regular
 
 _LENGTH_AND_MAGIC = 8
 _SMALLEST_FILE = 12  # the magic at both ends, and a length

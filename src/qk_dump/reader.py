@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from qk_dump.column_rules import ColumnRules
-from qk_dump.errors import DumpError
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.parquet import opened_parquet, vector_width_of
 from qk_dump.schema import (
@@ -31,6 +30,7 @@ from qk_dump.schema import (
     too_wide,
     vector_dtype,
 )
+from qk_toolkit.errors import DumpError
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]

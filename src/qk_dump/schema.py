@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from qk_dump.errors import DumpError
 from qk_dump.limits import MOST_DIMENSIONS
+from qk_toolkit.errors import DumpError
 
 BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN = (
     "bucket",

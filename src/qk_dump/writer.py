@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qk_dump.files import remove_drafts, staged, sync, sync_folder
 from qk_dump.layout import HeadId
 from qk_dump.schema import BUCKET, EXAMPLE, POSITION, TOKEN, VECTOR, WINDOW, written_schema
+from qk_toolkit.files import remove_drafts, staged, sync, sync_folder
 
 DATA_FILE = "data.parquet"
 ROWS_PER_GROUP = 16_384

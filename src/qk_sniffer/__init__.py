@@ -3,26 +3,22 @@
 Names are imported when first used, so that `import qk_sniffer` stays light.
 """
 
-TYPE_CHECKING = False  # nothing is imported here: an interruption meets a command's own handling
+from qk_toolkit.lazy_names import lazy_names
+
+TYPE_CHECKING = False  # importing `typing` here would delay a command's own signal handlers
 if TYPE_CHECKING:
-    from typing import Any
-
-    from qk_sniffer.capture import run_capture
     from qk_sniffer.config import CaptureConfig, load_config, make_config
-    from qk_sniffer.probing import probe
-    from qk_sniffer.samplers import PositionSampler
-    from qk_sniffer.tapping import Tap, TappedRows, tap
+    from qk_sniffer.model.probing import probe
+    from qk_sniffer.notebook import Tap, TappedRows, tap
+    from qk_sniffer.pipeline.capture import run_capture
+    from qk_sniffer.sampling.positions import PositionSampler
 
-_HOME = {
-    "CaptureConfig": "config",
-    "PositionSampler": "samplers",
-    "Tap": "tapping",
-    "TappedRows": "tapping",
-    "load_config": "config",
-    "make_config": "config",
-    "probe": "probing",
-    "run_capture": "capture",
-    "tap": "tapping",
+_MODULES = {
+    "qk_sniffer.config": ("CaptureConfig", "load_config", "make_config"),
+    "qk_sniffer.model.probing": ("probe",),
+    "qk_sniffer.notebook": ("Tap", "TappedRows", "tap"),
+    "qk_sniffer.pipeline.capture": ("run_capture",),
+    "qk_sniffer.sampling.positions": ("PositionSampler",),
 }
 
 __all__ = [
@@ -37,14 +33,4 @@ __all__ = [
     "tap",
 ]
 
-
-def __getattr__(name: str) -> "Any":
-    from importlib import import_module
-
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

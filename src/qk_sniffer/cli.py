@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qk_dump.command_line import command_parser, command_settings, guarded
 from qk_sniffer.extras import capture_extra
-from qk_sniffer.ranks import ranks_from
+from qk_sniffer.pipeline.ranks import ranks_from
+from qk_toolkit.command_line import command_parser, command_settings, guarded
 
 if TYPE_CHECKING:
     from qk_sniffer.config import CaptureConfig
@@ -67,9 +67,9 @@ def _note(text: str) -> None:
 
 def _run(config: CaptureConfig) -> int:
     if config.dry_run:
-        from qk_sniffer.dry_run import run_dry
+        from qk_sniffer.pipeline.dry_run import run_dry
 
         return run_dry(config)
-    from qk_sniffer.capture import run_capture
+    from qk_sniffer.pipeline.capture import run_capture
 
     return run_capture(config)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
-from qk_dump.settings import Indices, settings_from, validated
+from qk_toolkit.settings import Indices, settings_from, validated
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplerType = Literal["log_uniform", "uniform", "all"]

@@ -3,7 +3,7 @@
 import os
 
 try:
-    from qk_dump.quiet_start import quiet_signals
+    from qk_toolkit.quiet_start import quiet_signals
 
     quiet_signals()
 except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from qk_dump.errors import ConfigError
+from qk_toolkit.errors import ConfigError
 
 _LIBRARIES = ("accelerate", "datasets", "gguf", "torch", "transformers")
 

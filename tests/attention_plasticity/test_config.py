@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig, load_config, make_config
-from attention_plasticity.outputs import output_paths
-from qk_dump.errors import ConfigError
+from attention_plasticity.run.outputs import output_paths
+from qk_toolkit.errors import ConfigError
 
 DEFAULTS = {
     "dataset_local_root": None,

@@ -13,8 +13,8 @@ import pytest
 
 from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
 from attention_plasticity.head_analysis import analyze_group
-from attention_plasticity.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
 from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
 from dumps import head_rows, make_dump
 from reference import Tables, analyse, write_rows
 

@@ -14,8 +14,8 @@ import pytest
 from attention_plasticity import ToolkitError, analyze_head, make_config, open_dump, plasticity
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.limits import MOST_BUCKETS
-from attention_plasticity.plan import estimate, make_plan
 from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.run.plan import estimate, make_plan
 from commands import analyze as run_command
 from dumps import head_rows, make_dump
 from qk_dump.limits import MOST_DIMENSIONS

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from attention_plasticity.profiles import head_profiles, mean_profile
 from attention_plasticity.report import make_report
-from attention_plasticity.tables import RunTables, open_tables
+from attention_plasticity.tables.profiles import head_profiles, mean_profile
+from attention_plasticity.tables.tables import RunTables, open_tables
 from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
 
 EVIL = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"

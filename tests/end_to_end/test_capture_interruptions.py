@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qk_dump.segments import PLACE
+from qk_dump.layout import UNFINISHED
 from sniffing import same_bytes, start_sniffing, tables_of, words
 from tiny_texts import save_texts, save_tiny_model
 
@@ -35,7 +35,7 @@ def finish(run: subprocess.Popen[bytes], code: int = 0) -> None:
 
 
 def segments(dump: Path) -> list[Path]:
-    return [path for path in (dump / PLACE / "segments").glob("[0-9]*") if path.is_dir()]
+    return [path for path in (dump / UNFINISHED / "segments").glob("[0-9]*") if path.is_dir()]
 
 
 def stop_half_way(run: subprocess.Popen[bytes], dump: Path, number: signal.Signals) -> None:
@@ -65,7 +65,7 @@ def test_a_killed_capture_goes_on_and_ends_the_same(
     assert f"continuing: {done} texts are done" in told
     assert same_bytes(tmp_path, whole)
     assert tables_of(tmp_path)["examples"] == tables_of(whole)["examples"]
-    assert not (tmp_path / PLACE).exists()
+    assert not (tmp_path / UNFINISHED).exists()
 
 
 def test_ctrl_c_saves_what_is_done_and_says_so(

@@ -96,7 +96,8 @@ def test_the_datasets_library_reads_a_branch(dump: Path, tmp_path: Path) -> None
 def test_importing_needs_no_network(tmp_path: Path) -> None:
     code = (
         "import socket; socket.socket.connect = None; import attention_plasticity as ap; "
-        "import qk_dump.hub_push, qk_dump.hub_commands, qk_sniffer, attention_plasticity.runner; "
+        "import qk_dump.hub.push, qk_dump.hub.commands, qk_sniffer; "
+        "import attention_plasticity.run.runner; "
         "print(ap.open_dump, ap.analyze_head)"
     )
     finished = subprocess.run(

@@ -18,9 +18,9 @@ from attention_plasticity.cli import main
 from attention_plasticity.config import RunnerConfig
 from dumps import make_dump
 from odd_files import NOT_REGULAR, claim, huge, replace_by
-from qk_dump.errors import ConfigError
-from qk_dump.settings import base_type, fields_of
 from qk_sniffer.config import CaptureConfig
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.settings import base_type, fields_of
 from run_tables import write_run
 
 PIPE = "is a named pipe, not a regular file"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
 from attention_plasticity import analyze_head, compute_attention_plasticity, make_config, open_dump
-from attention_plasticity.outputs import METRIC_COLUMNS
 from attention_plasticity.results import HeadResult
+from attention_plasticity.run.outputs import METRIC_COLUMNS
 from dumps import head_rows
 from reference import write_rows
 

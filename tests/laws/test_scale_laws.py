@@ -23,8 +23,8 @@ from attention_plasticity import (
     open_dump,
     orientation_from_keys,
 )
-from attention_plasticity.outputs import METRIC_COLUMNS
 from attention_plasticity.results import HeadResult
+from attention_plasticity.run.outputs import METRIC_COLUMNS
 from dumps import head_rows
 from reference import write_rows
 

@@ -12,9 +12,9 @@ import pytest
 from head_files import INTEGERS, LATE, read, refusal, save
 from qk_dump.buckets import BucketGeometry
 from qk_dump.column_rules import ColumnRules, rules_of
-from qk_dump.errors import ConfigError
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
+from qk_toolkit.errors import ConfigError
 
 UNIFORM = ColumnRules(3, geometry=BucketGeometry("uniform", 10))
 LOG = ColumnRules(3, geometry=BucketGeometry("log", 8))

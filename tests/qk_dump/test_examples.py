@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from qk_dump.errors import ConfigError, DumpError, OutputError
 from qk_dump.examples import EXAMPLES_FILE, Example, read_examples, write_examples
+from qk_toolkit.errors import ConfigError, DumpError, OutputError
 
 
 def written(folder: Path, ids: list[Any]) -> pa.Table:

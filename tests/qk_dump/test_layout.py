@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dumps import make_dump
-from qk_dump.errors import ConfigError, DumpError
-from qk_dump.layout import HeadId, open_dump, parquet_files, parse_head
+from qk_dump.layout import HeadId, open_folder, parquet_files, parse_head
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_toolkit.errors import ConfigError, DumpError
 
 NAMES = [
     ("l00h07q", HeadId(0, 7, "q")),
@@ -30,7 +30,7 @@ def heads_at(folder: Path, *names: str) -> Path:
 
 def refusal(root: str | Path, model_dir: str | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
-        open_dump(root, model_dir)
+        open_folder(root, model_dir)
     return str(caught.value)
 
 
@@ -58,7 +58,7 @@ def test_heads_in_the_root_are_found_and_everything_else_is_ignored(tmp_path: Pa
     heads_at(tmp_path, "l01h00q", "l00h01q", "l00h00k", "logs", "l0h0q")
     (tmp_path / "l00h05q").write_text("a file, not a folder")
 
-    dump = open_dump(tmp_path)
+    dump = open_folder(tmp_path)
 
     assert dump.path == tmp_path
     assert dump.query_heads == [(0, 1), (1, 0)]
@@ -70,7 +70,7 @@ def test_heads_under_the_named_model_are_found(tmp_path: Path) -> None:
     heads_at(tmp_path / "small", "l00h00q", "l00h00k")
     heads_at(tmp_path / "large", "l09h00q", "l09h00k")
 
-    dump = open_dump(tmp_path, "large")
+    dump = open_folder(tmp_path, "large")
 
     assert dump.path == tmp_path / "large"
     assert dump.query_heads == [(9, 0)]
@@ -80,14 +80,14 @@ def test_the_only_model_below_the_root_needs_no_name(tmp_path: Path) -> None:
     heads_at(tmp_path / "only", "l03h00q", "l03h00k")
     heads_at(tmp_path, "notes")
 
-    assert open_dump(tmp_path).path == tmp_path / "only"
+    assert open_folder(tmp_path).path == tmp_path / "only"
 
 
 def test_heads_in_the_root_win_over_a_model_below_it(tmp_path: Path) -> None:
     heads_at(tmp_path, "l00h00q")
     heads_at(tmp_path / "other", "l05h00q")
 
-    assert open_dump(tmp_path).query_heads == [(0, 0)]
+    assert open_folder(tmp_path).query_heads == [(0, 0)]
 
 
 def test_the_root_may_be_text_and_start_at_home(
@@ -96,7 +96,7 @@ def test_the_root_may_be_text_and_start_at_home(
     monkeypatch.setenv("HOME", str(tmp_path))
     heads_at(tmp_path / "dump", "l00h00q")
 
-    assert open_dump("~/dump").path == tmp_path / "dump"
+    assert open_folder("~/dump").path == tmp_path / "dump"
 
 
 @pytest.mark.parametrize("named", [None, "gamma"])
@@ -189,12 +189,12 @@ def test_shards_come_in_name_order_without_hidden_and_foreign_files(tmp_path: Pa
 
 def test_a_head_without_shards_has_no_files(tmp_path: Path) -> None:
     heads_at(tmp_path, "l00h00q")
-    assert open_dump(tmp_path).files(HeadId(0, 0, "q")) == ()
+    assert open_folder(tmp_path).files(HeadId(0, 0, "q")) == ()
 
 
 def test_a_head_whose_folder_cannot_be_listed_is_an_error_of_that_head(tmp_path: Path) -> None:
     heads_at(tmp_path, "l00h00q", "l00h01q")
-    dump = open_dump(tmp_path)
+    dump = open_folder(tmp_path)
     (tmp_path / "l00h00q").rmdir()
 
     with pytest.raises(DumpError) as caught:
@@ -207,7 +207,7 @@ def test_a_head_whose_folder_cannot_be_listed_is_an_error_of_that_head(tmp_path:
 def test_a_written_dump_is_found_whole(tmp_path: Path) -> None:
     make_dump(tmp_path, layers=2, q_heads=2, k_heads=1, n=3)
 
-    dump = open_dump(tmp_path)
+    dump = open_folder(tmp_path)
 
     assert dump.query_heads == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert dump.key_heads == [(0, 0), (1, 0)]
@@ -220,7 +220,7 @@ def test_the_manifest_beside_the_heads_is_picked_up(tmp_path: Path, model_dir: s
     folder = heads_at(tmp_path / (model_dir or ""), "l00h00q")
     write_manifest(folder, DumpManifest(num_q_heads=12))
 
-    manifest = open_dump(tmp_path, model_dir).manifest
+    manifest = open_folder(tmp_path, model_dir).manifest
 
     assert manifest is not None
     assert manifest.num_q_heads == 12
@@ -242,7 +242,7 @@ def test_a_folder_of_no_models_head_is_refused(tmp_path: Path, name: str) -> Non
 
 
 def test_the_last_head_there_can_be_is_found(tmp_path: Path) -> None:
-    assert open_dump(heads_at(tmp_path, "l999h4095k")).key_heads == [(999, 4095)]
+    assert open_folder(heads_at(tmp_path, "l999h4095k")).key_heads == [(999, 4095)]
 
 
 def test_digits_of_other_scripts_name_no_head() -> None:
@@ -258,7 +258,7 @@ def test_a_head_folder_linked_to_itself_or_its_parent_fails_alone(
         file.unlink()
     (tmp_path / "l00h00q").rmdir()
     (tmp_path / "l00h00q").symlink_to(target)
-    dump = open_dump(tmp_path)
+    dump = open_folder(tmp_path)
     assert len(dump.folders) == 6
     with pytest.raises(DumpError, match="l00h00q: "):
         dump.require_files(HeadId(0, 0, "q"))
@@ -266,7 +266,7 @@ def test_a_head_folder_linked_to_itself_or_its_parent_fails_alone(
 
 def test_names_that_are_not_utf8_are_no_heads(tmp_path: Path) -> None:
     heads_at(tmp_path, "l00h00k", "l00h00q\udce9")
-    assert list(open_dump(tmp_path).folders) == [HeadId(0, 0, "k")]
+    assert list(open_folder(tmp_path).folders) == [HeadId(0, 0, "k")]
 
 
 @pytest.mark.parametrize("root", ["a\0b", "\ud800"])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from odd_files import NOT_REGULAR, Maker
-from qk_dump.errors import ConfigError
 from qk_dump.manifest import (
     MANIFEST_NAME,
     DumpManifest,
@@ -17,6 +16,7 @@ from qk_dump.manifest import (
     read_plan,
     write_manifest,
 )
+from qk_toolkit.errors import ConfigError
 
 FULL = DumpManifest(
     model="HuggingFaceTB/SmolLM2-135M",

@@ -26,8 +26,8 @@ from head_files import (
     save,
     vectors_of,
 )
-from qk_dump.errors import DumpError
 from qk_dump.reader import count_buckets, count_rows, subsample, vector_width
+from qk_toolkit.errors import DumpError
 
 # what is accepted
 

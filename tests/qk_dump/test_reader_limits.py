@@ -17,10 +17,10 @@ import pytest
 from dumps import head_rows
 from head_files import columns, lists, read, refusal, save, vectors_of
 from odd_files import NOT_REGULAR, Maker, claim, claim_type, huge, replace_by
-from qk_dump.errors import DumpError
 from qk_dump.layout import HeadId
 from qk_dump.reader import count_buckets, count_rows, vector_width
 from qk_dump.writer import write_head
+from qk_toolkit.errors import DumpError
 
 READERS: tuple[Callable[..., Any], ...] = (
     count_rows,
@@ -81,7 +81,7 @@ def test_a_huge_footer_takes_no_memory(file: Path) -> None:
 FLIPS = """
 import sys
 from pathlib import Path
-from qk_dump.errors import DumpError
+from qk_toolkit.errors import DumpError
 from qk_dump.reader import check_file, count_buckets, count_rows, read_head, vector_width
 
 path = Path(sys.argv[1])

@@ -23,9 +23,9 @@ from head_files import (
     save,
     vectors_of,
 )
-from qk_dump.errors import DumpError
 from qk_dump.layout import HeadId
 from qk_dump.writer import write_head
+from qk_toolkit.errors import DumpError
 
 # files that are no Parquet
 

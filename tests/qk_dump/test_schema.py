@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from qk_dump.errors import DumpError
 from qk_dump.schema import check_columns, vector_dtype, written_schema
+from qk_toolkit.errors import DumpError
 
 FILE = Path("dump/l00h00k/data.parquet")
 GOOD = written_schema(4, pa.float32())

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from dumps import head_rows
 from qk_dump import writer
-from qk_dump.errors import OutputError
 from qk_dump.layout import HeadId
 from qk_dump.reader import read_head
 from qk_dump.schema import written_schema
 from qk_dump.writer import HeadWriter, in_example_order, write_head
+from qk_toolkit.errors import OutputError
 
 HEAD = HeadId(3, 7, "k")
 

@@ -11,9 +11,9 @@ from types import ModuleType
 import pytest
 
 from attention_plasticity.cli import main as attention_plasticity
-from qk_dump.settings import fields_of
 from qk_sniffer.cli import main as sniff_qk
 from qk_sniffer.config import CaptureConfig
+from qk_toolkit.settings import fields_of
 
 ROOT = Path(__file__).parents[2]
 REQUIRED = ["--model.name", "m", "--dataset.path", "d", "--output.data_root", "o"]
@@ -41,7 +41,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 def replace(
     monkeypatch: pytest.MonkeyPatch, name: str, function: str, what: Callable[..., int]
 ) -> None:
-    module = ModuleType(f"qk_sniffer.{name}")
+    module = ModuleType(f"qk_sniffer.pipeline.{name}")
     setattr(module, function, what)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
@@ -137,7 +137,7 @@ def test_a_missing_library_is_told_with_how_to_install_it(
 
 
 def test_a_missing_module_of_our_own_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "qk_sniffer.capture", None)
+    monkeypatch.setitem(sys.modules, "qk_sniffer.pipeline.capture", None)
     with pytest.raises(ModuleNotFoundError):
         sniff_qk(REQUIRED)
 

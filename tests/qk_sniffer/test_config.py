@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from qk_dump.errors import ConfigError
 from qk_sniffer.cli import main
 from qk_sniffer.config import CaptureConfig, IgnoredSettingWarning, load_config, make_config
+from qk_toolkit.errors import ConfigError
 
 ORIGINAL = """\
 dataset:
@@ -114,7 +114,7 @@ def test_the_command_says_it_once_on_stderr(
 ) -> None:
     started: list[CaptureConfig] = []
     for name, function in (("capture", "run_capture"), ("dry_run", "run_dry")):
-        module = ModuleType(f"qk_sniffer.{name}")
+        module = ModuleType(f"qk_sniffer.pipeline.{name}")
         setattr(module, function, lambda config: started.append(config) or 0)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     assert main(["--config", str(original), *words]) == 0

@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attention_plasticity.config import make_config
-from attention_plasticity.fingerprints import InputFiles
-from attention_plasticity.plan import make_plan
-from attention_plasticity.records import Records, run_settings
+from attention_plasticity.run.fingerprints import InputFiles
+from attention_plasticity.run.plan import make_plan
+from attention_plasticity.run.records import Records, run_settings
 from captures import HEADS, add, opened, segments
 from dumps import make_dump
 from odd_files import NOT_REGULAR, huge, replace_by
-from qk_dump.blocks import DamagedSegmentError, Segment, read_segment
-from qk_dump.errors import DumpError
 from qk_dump.examples import Example, write_examples
-from qk_dump.layout import open_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.reader import HeadRows, read_head
 from qk_dump.schema import written_schema
+from qk_dump.source import open_dump
+from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segment
+from qk_toolkit.errors import DumpError
 from reliability.outcomes import Cases, Ended, Outcome, command
 
 QUERIES, KEYS = "l00h00q/data.parquet", "l00h00k/data.parquet"

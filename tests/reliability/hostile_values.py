@@ -12,9 +12,9 @@ from captures import content
 from dumps import make_dump
 from hub_server import HubServer, endless, lie, running_hub, status, with_headers
 from hubs import REPO, client_of, upload
-from qk_dump.errors import ToolkitError
-from qk_dump.hub_client import HubPlace
-from qk_dump.hub_pull import fetch_dump
+from qk_dump.hub.place import HubPlace
+from qk_dump.hub.pull import fetch_dump
+from qk_toolkit.errors import ToolkitError
 from reliability.outcomes import Cases, Outcome, command
 from run_tables import write_run
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING
 
-from qk_dump.errors import ConfigError
-from qk_sniffer.probing import probe
-from qk_sniffer.verify import verify_model
+from qk_sniffer.model.probing import probe
+from qk_sniffer.verify.comparison import verify_model
+from qk_toolkit.errors import ConfigError
 from reliability.outcomes import Cases, Outcome
 from tiny_models import (
     ARCHITECTURES,

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from qk_dump.command_line import command_parser
-from qk_dump.errors import ConfigError
-from qk_dump.flags import parse_flags
+from qk_toolkit.command_line import command_parser
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.flags import parse_flags
 
 _STORY = """\
 Put runs side by side: mean plasticity, its profile over five fifths of the context, and its drop.
@@ -37,8 +37,8 @@ def compare(words: Sequence[str]) -> int:
         read_scores,
         reservations,
     )
-    from attention_plasticity.tables import labels_of, open_tables
-    from qk_dump.files import user_path
+    from attention_plasticity.tables.tables import labels_of, open_tables
+    from qk_toolkit.files import user_path
 
     folder = None if given["output_dir"] is None else user_path(given["output_dir"])
     if folder is not None:
@@ -105,7 +105,7 @@ def _print(compared: Any, relations: Any, form: str) -> None:
         as_markdown,
         print_comparison,
     )
-    from attention_plasticity.summary import console_of_the_command
+    from attention_plasticity.tables.summary import console_of_the_command
 
     if form == "text":
         print_comparison(compared, relations, console_of_the_command())

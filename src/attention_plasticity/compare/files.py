@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from attention_plasticity.compare.figures import profiles_figure, scores_figure, trajectory_figure
 from attention_plasticity.compare.runs import Correlation
 from attention_plasticity.compare.text import as_csv, as_latex, as_markdown, no_formula
-from attention_plasticity.plots.comparison import profiles_figure, scores_figure, trajectory_figure
 from attention_plasticity.plots.saving import require_writable, save_figure
-from qk_dump.files import staged, write_through
+from qk_toolkit.files import staged, write_through
 
 
 def require_folder(folder: Path) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import pearsonr, spearmanr
 
-from attention_plasticity.metric_words import FIFTHS
-from attention_plasticity.tables import RunTables, require_columns
-from qk_dump.errors import ConfigError
+from attention_plasticity.tables.metric_words import FIFTHS
+from attention_plasticity.tables.tables import RunTables, require_columns
+from qk_toolkit.errors import ConfigError
 
 COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
 _METHOD = ("query_model", "pair_sampling", "single_example")

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_plasticity.compare.runs import Correlation
-from attention_plasticity.metric_words import FIFTH_NAMES, FIFTHS
-from attention_plasticity.names import clean
+from attention_plasticity.tables.metric_words import FIFTH_NAMES, FIFTHS
+from attention_plasticity.tables.names import clean
 
 _HEADINGS = {
     "run": "run",

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qk_dump.command_line import command_parser, reader_may_leave
-from qk_dump.errors import ConfigError
-from qk_dump.flags import parse_flags
+from qk_toolkit.command_line import command_parser, reader_may_leave
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.flags import parse_flags
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.runner import Outcome
+    from attention_plasticity.run.runner import Outcome
 
 _STORY = """\
 Analyse real queries and keys that come with the package (three layers of SmolLM2-135M reading
@@ -37,7 +37,7 @@ _OF_A_CAPTURE = ("book", "context", "texts", "wheel")
 def demo(words: Sequence[str]) -> int:
     """Run the demo that the words ask for; the exit code is returned."""
     given = _given(words)
-    from qk_dump.files import user_path
+    from qk_toolkit.files import user_path
 
     if given["capture"]:
         folder = user_path(given["output_dir"] or "demo-smollm2")
@@ -86,7 +86,7 @@ def _captured(folder: Path, given: dict[str, Any]) -> int:
 
 def _analyse(dump: Path, results: Path, known: bool = False) -> int:
     from attention_plasticity.config import make_config
-    from attention_plasticity.summary import print_summary
+    from attention_plasticity.tables.summary import print_summary
 
     config = make_config(dataset_local_root=str(dump), output_dir=str(results))
     outcome = _run(config)
@@ -102,8 +102,8 @@ def _analyse(dump: Path, results: Path, known: bool = False) -> int:
 
 def _run(config: RunnerConfig) -> Outcome:
     """Continue what lies there, or start anew when it was made by another version."""
-    from attention_plasticity.progress import TerminalWatcher
-    from attention_plasticity.runner import run_analysis
+    from attention_plasticity.run.progress import TerminalWatcher
+    from attention_plasticity.run.runner import run_analysis
 
     try:
         return run_analysis(config, TerminalWatcher())
@@ -115,8 +115,8 @@ def _show(results: Path) -> None:
     """Draw the figures and write the page, and say where they are."""
     from attention_plasticity.plots.all_figures import save_all
     from attention_plasticity.report import make_report
-    from attention_plasticity.summary import console_of_the_command, print_line
-    from attention_plasticity.tables import open_tables
+    from attention_plasticity.tables.summary import console_of_the_command, print_line
+    from attention_plasticity.tables.tables import open_tables
 
     console = console_of_the_command()
     for number, path in enumerate(save_all(results, results / "figures")):

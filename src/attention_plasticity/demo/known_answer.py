@@ -16,12 +16,12 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from attention_plasticity.runner import Outcome
-from attention_plasticity.summary import console_of_the_command, mean_of
-from qk_dump.errors import ConfigError
+from attention_plasticity.run.runner import Outcome
+from attention_plasticity.tables.summary import console_of_the_command, mean_of
 from qk_dump.layout import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
 from qk_dump.writer import write_head
+from qk_toolkit.errors import ConfigError
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from qk_dump.layout import Dump, open_dump
+from qk_dump.layout import Dump
+from qk_dump.source import open_dump
 
 
 def sample_path() -> Path:

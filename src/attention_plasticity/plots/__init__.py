@@ -5,11 +5,12 @@ Names are imported when first used, so that the command's help stays light.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from qk_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from attention_plasticity.plots.comparison import (
+    from attention_plasticity.compare.figures import (
         profiles_figure,
         scores_figure,
         trajectory_figure,
@@ -22,17 +23,19 @@ if TYPE_CHECKING:
     from attention_plasticity.plots.predictability import predictability_figure
     from attention_plasticity.plots.saving import save_figure
 
-_HOME = {
-    "components_figure": "components",
-    "fifths_figure": "fifths",
-    "head_map_figure": "head_map",
-    "heatmap_figure": "heatmap",
-    "plasticity_figure": "plasticity",
-    "predictability_figure": "predictability",
-    "profiles_figure": "comparison",
-    "save_figure": "saving",
-    "scores_figure": "comparison",
-    "trajectory_figure": "comparison",
+_MODULES = {
+    "attention_plasticity.compare.figures": (
+        "profiles_figure",
+        "scores_figure",
+        "trajectory_figure",
+    ),
+    "attention_plasticity.plots.components": ("components_figure",),
+    "attention_plasticity.plots.fifths": ("fifths_figure",),
+    "attention_plasticity.plots.head_map": ("head_map_figure",),
+    "attention_plasticity.plots.heatmap": ("heatmap_figure",),
+    "attention_plasticity.plots.plasticity": ("plasticity_figure",),
+    "attention_plasticity.plots.predictability": ("predictability_figure",),
+    "attention_plasticity.plots.saving": ("save_figure",),
 }
 
 __all__ = [
@@ -48,12 +51,4 @@ __all__ = [
     "trajectory_figure",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -9,7 +9,7 @@ from typing import Any
 from attention_plasticity.plots.drawing import draw
 from attention_plasticity.plots.saving import require_target, save_figure
 from attention_plasticity.plots.settings import KINDS
-from attention_plasticity.tables import open_tables
+from attention_plasticity.tables.tables import open_tables
 
 FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "plasticity": ("plasticity", {"color_by_layer": True}),

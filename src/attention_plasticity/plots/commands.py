@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qk_dump.command_line import command_parser, command_settings
-from qk_dump.errors import ConfigError
-from qk_dump.settings import nearest
+from qk_toolkit.command_line import command_parser, command_settings
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.settings import nearest
 
 OVERVIEW = """\
 usage: attention-plasticity plot KIND RUN [--output FILE] [options]
@@ -50,7 +50,7 @@ def plot(words: Sequence[str]) -> int:
 def plot_one(kind: str, words: Sequence[str], program: str) -> int:
     """Draw one figure and save or show it."""
     from attention_plasticity.plots.settings import KINDS
-    from qk_dump.files import user_path
+    from qk_toolkit.files import user_path
 
     settings: Any = _settings(KINDS[kind], words, program, f"results/mine --output {kind}.png")
     from attention_plasticity.plots.drawing import draw
@@ -74,7 +74,7 @@ def plot_one(kind: str, words: Sequence[str], program: str) -> int:
 
 def _plot_all(words: Sequence[str], program: str) -> int:
     from attention_plasticity.plots.settings import AllPlots
-    from qk_dump.files import user_path
+    from qk_toolkit.files import user_path
 
     settings: Any = _settings(AllPlots, words, program, "results/mine --format pdf")
     from attention_plasticity.plots.all_figures import save_all
@@ -100,7 +100,7 @@ def script(kind: str, file: str) -> int:
     """A script of the seeds, by its file's name."""
     import sys
 
-    from qk_dump.command_line import guarded
+    from qk_toolkit.command_line import guarded
 
     program = f"python scripts/{Path(file).name}"
     return guarded(lambda: plot_one(kind, sys.argv[1:], program), "nothing was written")

@@ -21,10 +21,10 @@ from attention_plasticity.plots.settings import (
     PlasticityPlot,
     ProfilePlot,
 )
-from attention_plasticity.tables import RunTables, TableKind, open_tables, read_table
+from attention_plasticity.tables.tables import RunTables, TableKind, open_tables, read_table
 from qk_dump.buckets import BucketGeometry
-from qk_dump.errors import ConfigError
-from qk_dump.files import user_path
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import user_path
 
 _TABLE_OF: dict[str, TableKind] = {
     "bucket_csv": "bucket_plasticity",

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.metric_words import FIFTH_NAMES, FIFTHS
 from attention_plasticity.plots.style import (
     BLUE,
     INK,
@@ -16,8 +15,9 @@ from attention_plasticity.plots.style import (
     new_figure,
     plasticity_axis,
 )
-from attention_plasticity.tables import require_columns
-from qk_dump.errors import ConfigError
+from attention_plasticity.tables.metric_words import FIFTH_NAMES, FIFTHS
+from attention_plasticity.tables.tables import require_columns
+from qk_toolkit.errors import ConfigError
 
 
 def fifths_figure(

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attention_plasticity.metric_words import METRIC_WORDS
 from attention_plasticity.plots.style import (
     QUIET,
     SEQUENTIAL,
@@ -21,7 +20,8 @@ from attention_plasticity.plots.style import (
     plain,
     require_colormap,
 )
-from attention_plasticity.tables import require_columns, require_values
+from attention_plasticity.tables.metric_words import METRIC_WORDS
+from attention_plasticity.tables.tables import require_columns, require_values
 
 
 def head_map_figure(

@@ -19,10 +19,10 @@ from attention_plasticity.plots.style import (
     require_colormap,
     whole,
 )
-from attention_plasticity.profiles import HEAD, heads_with_gaps
-from attention_plasticity.tables import require_values
+from attention_plasticity.tables.profiles import HEAD, heads_with_gaps
+from attention_plasticity.tables.tables import require_values
 from qk_dump.buckets import BucketGeometry
-from qk_dump.errors import ConfigError
+from qk_toolkit.errors import ConfigError
 
 
 def heatmap_figure(

@@ -31,10 +31,10 @@ from attention_plasticity.plots.style import (
     position_axis,
     require_colormap,
 )
-from attention_plasticity.profiles import HEAD, head_profiles, heads_with_gaps
-from attention_plasticity.tables import require_values
+from attention_plasticity.tables.profiles import HEAD, head_profiles, heads_with_gaps
+from attention_plasticity.tables.tables import require_values
 from qk_dump.buckets import BucketGeometry
-from qk_dump.errors import ConfigError
+from qk_toolkit.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
 

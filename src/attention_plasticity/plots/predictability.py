@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attention_plasticity.metric_words import METRIC_WORDS
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
     footnote,
@@ -17,8 +16,9 @@ from attention_plasticity.plots.style import (
     new_figure,
     plasticity_axis,
 )
-from attention_plasticity.tables import require_columns
-from qk_dump.errors import ConfigError
+from attention_plasticity.tables.metric_words import METRIC_WORDS
+from attention_plasticity.tables.tables import require_columns
+from qk_toolkit.errors import ConfigError
 
 
 def predictability_figure(

@@ -9,8 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attention_plasticity.plots.style import house_style
-from qk_dump.errors import ConfigError
-from qk_dump.files import probe, staged
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import probe, staged
 
 _WINDOWLESS = ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template")
 _NO_DATES: dict[str, Any] = {

@@ -15,9 +15,9 @@ from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from attention_plasticity.names import clean
-from qk_dump.errors import ConfigError
-from qk_dump.settings import nearest
+from attention_plasticity.tables.names import clean
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.settings import nearest
 
 WIDTH, HEIGHT = 4.4, 3.1  # inches: with 9 pt, still 7 pt in a column of 3.4 inches
 INK, QUIET, FAINT = "#222222", "#6b6b6b", "#c8c8c8"

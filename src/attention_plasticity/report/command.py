@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qk_dump.command_line import command_parser
-from qk_dump.files import user_path
-from qk_dump.flags import parse_flags
+from qk_toolkit.command_line import command_parser
+from qk_toolkit.files import user_path
+from qk_toolkit.flags import parse_flags
 
 _STORY = """\
 Write one HTML file that shows runs: a map of heads, and for each head its profile, its buckets, its
@@ -32,7 +32,7 @@ def report(words: Sequence[str]) -> int:
     parser.add_argument("--title", metavar="TEXT", help="what the page is called")
     given: dict[str, Any] = parse_flags(parser, words)
     from attention_plasticity.report.report import make_report, require_target
-    from attention_plasticity.tables import open_tables
+    from attention_plasticity.tables.tables import open_tables
 
     runs = [open_tables(folder) for folder in given["runs"]]
     usual = runs[0].folder / "report.html" if len(runs) == 1 else Path("report.html")

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS
-from attention_plasticity.profiles import HEAD, head_profiles, mean_profile
 from attention_plasticity.report.payload import Column
 from attention_plasticity.report.provenance import provenance
-from attention_plasticity.tables import RunTables, require_values
-from qk_dump.errors import ConfigError
+from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS
+from attention_plasticity.tables.profiles import HEAD, head_profiles, mean_profile
+from attention_plasticity.tables.tables import RunTables, require_values
 from qk_dump.limits import MOST_HEADS, MOST_HEADS_IN_ALL
+from qk_toolkit.errors import ConfigError
 
 Tables = dict[str, dict[str, Column]]
 

@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.metric_words import METRIC_WORDS
 from attention_plasticity.report.payload import Header, encoded
+from attention_plasticity.tables.metric_words import METRIC_WORDS
 
 _SCRIPTS = (
     "data.js",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attention_plasticity.outputs import RUN_FILE
-from attention_plasticity.tables import RunTables
+from attention_plasticity.run.outputs import RUN_FILE
+from attention_plasticity.tables.tables import RunTables
 
 Lines = list[tuple[str, str]]
 _DUMP_LINES = {

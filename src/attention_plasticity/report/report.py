@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qk_dump.errors import ConfigError
-from qk_dump.files import probe, resolved, user_path, write_text
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import probe, resolved, user_path, write_text
 
 if TYPE_CHECKING:
-    from attention_plasticity.tables import RunTables
+    from attention_plasticity.tables.tables import RunTables
 
 _NOTEBOOK_HEIGHT = 900
 
@@ -46,7 +46,7 @@ def make_report(
     from attention_plasticity.report.content import run_content
     from attention_plasticity.report.page import page_html
     from attention_plasticity.report.payload import pack
-    from attention_plasticity.tables import labels_of
+    from attention_plasticity.tables.tables import labels_of
 
     if not runs:
         raise ConfigError("report: give the folder of at least one run")
@@ -60,8 +60,8 @@ def make_report(
 
 def require_target(target: Path, runs: Sequence[RunTables] = ()) -> None:
     """Refuse, before any work, a place where the page cannot or must not be written."""
-    from attention_plasticity.outputs import RUN_FILE, refuse_inside_dump
-    from attention_plasticity.tables import FILE_NAMES
+    from attention_plasticity.run.outputs import RUN_FILE, refuse_inside_dump
+    from attention_plasticity.tables.tables import FILE_NAMES
 
     kept = {resolved(run.folder / RUN_FILE) for run in runs}
     kept |= {resolved(run.path(kind)) for run in runs for kind in FILE_NAMES}

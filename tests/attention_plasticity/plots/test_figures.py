@@ -12,7 +12,6 @@ from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attention_plasticity.metric_words import FIFTHS
 from attention_plasticity.plots import (
     components_figure,
     fifths_figure,
@@ -24,9 +23,10 @@ from attention_plasticity.plots import (
 from attention_plasticity.plots.heatmap import cell_grid
 from attention_plasticity.plots.plasticity import trend_of
 from attention_plasticity.plots.style import line_shades
-from attention_plasticity.profiles import head_profiles
+from attention_plasticity.tables.metric_words import FIFTHS
+from attention_plasticity.tables.profiles import head_profiles
 from qk_dump.buckets import BucketGeometry
-from qk_dump.errors import ConfigError
+from qk_toolkit.errors import ConfigError
 from run_tables import cells_table, components_table, metrics_table
 
 UNIFORM = BucketGeometry("uniform", 128)

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from attention_plasticity.report.content import run_content
-from attention_plasticity.tables import labels_of, open_tables
-from qk_dump.errors import ConfigError
+from attention_plasticity.tables.tables import labels_of, open_tables
+from qk_toolkit.errors import ConfigError
 from report_runs import BUCKETS, HEADS, LAYERS, MISSING, write_run
 
 

@@ -16,14 +16,13 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
-from attention_plasticity.outputs import METRIC_COLUMNS
 from attention_plasticity.report import make_report
 from attention_plasticity.report.page import called_at_once, plotly_code, safe_json
-from attention_plasticity.tables import RunTables, open_tables
+from attention_plasticity.run.outputs import METRIC_COLUMNS
+from attention_plasticity.tables.tables import RunTables, open_tables
 from dumps import make_dump
 from report_runs import write_run
 
-DOCS = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 EVIL = "</script><script>alert(1)</script><!--\u2028&amp;"
 
 
@@ -178,9 +177,6 @@ def test_bad_input_is_one_line(
     assert told.err.count("\n") == 1
     assert phrase in told.err
     assert sorted(run.iterdir()) == before
-    told_in_docs = phrase.removeprefix("nowhere: ").removeprefix(f"{CELLS}: ")
-    told_in_docs = told_in_docs.removeprefix("ap_overall: ").removesuffix(" 'k_bucket'")
-    assert told_in_docs in DOCS.read_text()
 
 
 def test_a_full_disk_leaves_the_earlier_page(run: Path, small_disk: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qk_dump.errors import ConfigError
 from qk_sniffer.demo.books import BOOKS, held_out_passage, read_book, write_pieces
+from qk_toolkit.errors import ConfigError
 
 
 @pytest.mark.parametrize("book", BOOKS)

@@ -1,0 +1,1 @@
+"""A whole run: all heads of a dump, in parallel, resumable."""

@@ -1,0 +1,180 @@
+"""Where groups of heads are computed: here, worker processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.run.plan import Group, format_indices
+from attention_plasticity.run.worker import THREAD_VARIABLES
+from attention_plasticity.run.worker_log import MOST_BYTES, WorkerLog
+
+
+def run_local(
+    dump: Path,
+    groups: Iterable[Group],
+    config: RunnerConfig,
+    workers: int,
+    log: WorkerLog | None = None,
+) -> Generator[HeadResult | Failure]:
+    """Analyse groups in worker processes and yield each head as it finishes.
+
+    What the workers print goes to `log`.
+
+    A worker that dies (out of memory, say) fails the heads it was working on and is replaced.
+    Leaving the iterator early, also by an exception, ends the workers at once.
+    """
+    waiting = deque(groups)
+    with selectors.DefaultSelector() as selector:
+        running: list[_Worker] = []
+        try:
+            while waiting and len(running) < workers:
+                running.append(_start(_Worker(dump, config, log), waiting.popleft(), selector))
+            while running:
+                for key, _ in selector.select():
+                    worker: _Worker = key.data
+                    yield from worker.receive()
+                    if worker.busy:
+                        continue
+                    if worker.alive and waiting:
+                        worker.assign(waiting.popleft())
+                        continue
+                    selector.unregister(worker.output)
+                    worker.stop()
+                    running.remove(worker)
+                    if waiting:
+                        fresh = _Worker(dump, config, log)
+                        running.append(_start(fresh, waiting.popleft(), selector))
+        finally:
+            for worker in running:
+                worker.stop()
+
+
+def _start(worker: _Worker, group: Group, selector: selectors.BaseSelector) -> _Worker:
+    selector.register(worker.output, selectors.EVENT_READ, worker)
+    worker.assign(group)
+    return worker
+
+
+class _Worker:
+    """One process and the group it is working on."""
+
+    def __init__(self, dump: Path, config: RunnerConfig, log: WorkerLog | None) -> None:
+        self._log = log
+        # opened for appending, so that it can be emptied while the process writes to it
+        self._printed: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 (closed by stop)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "attention_plasticity.run.worker"],
+            bufsize=0,  # nothing may linger for a process that has died
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._printed,
+            env=_worker_environment(),
+            process_group=0,  # Ctrl-C reaches the run alone, which then ends its workers
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input: IO[bytes] = self._process.stdin
+        self.output: IO[bytes] = self._process.stdout
+        self.alive = True
+        self._group: Group | None = None
+        self._pending: list[int] = []
+        self._partial: list[bytes] = []  # pieces of a line that has not ended
+        self._send({"dump": str(dump), "config": config.model_dump()})
+
+    @property
+    def busy(self) -> bool:
+        return self._group is not None
+
+    def assign(self, group: Group) -> None:
+        self._group, self._pending = group, list(group.q_heads)
+        self._send(asdict(group))
+
+    def receive(self) -> Iterator[HeadResult | Failure]:
+        """Outcomes that have arrived; after the process has died, failures of what it left."""
+        chunk = os.read(self.output.fileno(), 1 << 20)
+        if not chunk:
+            yield from self._died()
+            return
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*self._partial, lines[0]])
+            self._partial = []
+        self._partial.append(rest)
+        for line in lines:
+            message = json.loads(line)
+            if message["kind"] == "end":
+                self._keep_printed()
+                self._group = None
+                continue
+            content = message["content"]
+            self._pending.remove(content["q_head"])
+            if message["kind"] == "defect" and self._log is not None:
+                content["reason"] += f"; the traceback is in {self._log.path}"
+            yield HeadResult(**content) if message["kind"] == "result" else Failure(**content)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._input.close()
+        self.output.close()
+        self._keep_printed()
+        self._printed.close()
+
+    def _keep_printed(self) -> bytes:
+        """The end of what the process has printed since the last time, moved to the log."""
+        size = self._printed.seek(0, os.SEEK_END)
+        self._printed.seek(max(0, size - MOST_BYTES))
+        text = self._printed.read()
+        self._printed.truncate(0)
+        if self._log is not None:
+            self._log.add(_described(self._group), text)
+        return text
+
+    def _died(self) -> Iterator[Failure]:
+        self.alive = False
+        code = self._process.wait()
+        lines = self._keep_printed().decode(errors="replace").strip().splitlines()
+        group, self._group = self._group, None
+        assert group is not None
+        last_words = f": {lines[-1]:.300}" if lines else ""
+        if lines and self._log is not None:
+            last_words += f"; more is in {self._log.path}"
+        reason = f"the worker process died ({_meaning(code)}){last_words}"
+        for q_head in self._pending:
+            yield Failure(group.layer, q_head, group.k_head, reason)
+
+    def _send(self, content: object) -> None:
+        with suppress(BrokenPipeError):  # its death is seen at the other pipe, and told there
+            self._input.write(json.dumps(content).encode() + b"\n")
+
+
+def _worker_environment() -> dict[str, str]:
+    """One thread each, and the import path of this process, not of the current folder."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONPATH": path}
+
+
+def _described(group: Group | None) -> str:
+    if group is None:
+        return "between two groups of heads"
+    heads = format_indices(group.q_heads)
+    return f"layer {group.layer}, key head {group.k_head}, query heads {heads}"
+
+
+def _meaning(code: int) -> str:
+    if code == -9:
+        return "killed, most often for lack of memory: lower max_workers or max_tokens_per_head"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,329 @@
+"""What a run will do: which heads, paired how, and what it will cost. Nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.key_pairs import PAIR_BLOCK
+from attention_plasticity.limits import (
+    MOST_BUCKETS,
+    MOST_COVARIANCES,
+    MOST_PAIRS,
+    require_buckets,
+    require_covariances,
+    require_pairs,
+)
+from qk_dump.column_rules import rules_of
+from qk_dump.layout import Dump, HeadId, Kind
+from qk_dump.limits import require_head_count
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest
+from qk_dump.reader import count_buckets, count_rows, vector_width
+from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
+
+_PARTS_PER_WORKER = 3
+_BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """How many heads a layer has, and where that is known from."""
+
+    num_layers: int
+    num_q_heads: int
+    num_k_heads: int
+    source: str
+    guessed: bool = False  # counted from the folders, which a dump with missing heads misleads
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_layers} layers, {self.num_q_heads} query and {self.num_k_heads} key heads "
+            f"per layer ({self.source})"
+        )
+
+    def key_head_of(self, q_head: int) -> int:
+        """The key head a query head reads (grouped-query attention)."""
+        return q_head // (self.num_q_heads // self.num_k_heads)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One key head and the captured query heads that read it: the unit of work."""
+
+    layer: int
+    k_head: int
+    q_heads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The heads of a run."""
+
+    layout: HeadLayout
+    groups: tuple[Group, ...]
+    not_captured: tuple[tuple[int, int], ...]  # (layer, q_head), selected but not in the dump
+    beyond: tuple[int, ...] = ()  # layers of the dump that num_layers leaves out
+
+    @cached_property
+    def heads(self) -> list[tuple[int, int]]:
+        """(layer, q_head) of every head to analyse, sorted."""
+        return [(layer, q_head) for layer, q_head, _ in self.triples]
+
+    @cached_property
+    def triples(self) -> list[tuple[int, int, int]]:
+        """(layer, q_head, k_head) of every head to analyse."""
+        return [(g.layer, q_head, g.k_head) for g in self.groups for q_head in g.q_heads]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know before the run."""
+        notes = [f"layout: {self.layout}"] if self.layout.guessed else []
+        if self.beyond:
+            left = format_indices(self.beyond)
+            notes.append(
+                f"num_layers {self.layout.num_layers} leaves out layers {left} of the dump"
+            )
+        return notes
+
+    def without(self, done: Iterable[tuple[int, int]]) -> list[Group]:
+        """The groups with finished heads left out, empty ones dropped."""
+        finished = set(done)
+        rest = (
+            Group(g.layer, g.k_head, tuple(q for q in g.q_heads if (g.layer, q) not in finished))
+            for g in self.groups
+        )
+        return [group for group in rest if group.q_heads]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Size of the input and of a worker, read from the Parquet footers."""
+
+    rows: int
+    rows_used: int
+    cells: int  # of (query bucket, key bucket) per head, at most
+    problems: tuple[str, ...]  # heads that will fail, by what the footers already show
+    worker_memory: int  # bytes
+
+
+def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
+    """Pair query heads with key heads, or refuse a config that contradicts the dump."""
+    layout = head_layout(dump, config)
+    layers = _selected(config.layers, layout.num_layers, "layers")
+    heads = _selected(config.heads, layout.num_q_heads, "heads")
+    captured = set(dump.query_heads)
+    wanted = [(layer, head) for layer in layers for head in heads]
+    found = [
+        (layer, layout.key_head_of(head), head)
+        for layer, head in wanted
+        if (layer, head) in captured
+    ]
+    groups = tuple(
+        Group(layer, k_head, tuple(q_head for _, _, q_head in members))
+        for (layer, k_head), members in groupby(found, key=lambda item: item[:2])
+    )
+    if not groups:
+        raise ConfigError(
+            f"{dump.path}: none of the selected query heads is in the dump. "
+            f"It holds {format_heads(dump.query_heads)}."
+        )
+    for layer in sorted({group.layer for group in groups}):
+        rules_of(dump, layer)  # refuses a dump.json that contradicts itself
+    not_captured = tuple(head for head in wanted if head not in captured)
+    beyond = sorted({layer for layer, _ in captured if layer >= layout.num_layers})
+    return Plan(layout, groups, not_captured, tuple(beyond))
+
+
+def shared_out(groups: list[Group], workers: int) -> list[Group]:
+    """The groups, the largest ones split while there are too few to keep every worker busy.
+
+    Splitting means reading a key head twice, so it is done only where workers would stand idle.
+    """
+    parts = list(groups)
+    while parts and workers > 1 and len(parts) < _PARTS_PER_WORKER * workers:
+        at, largest = max(enumerate(parts), key=lambda item: len(item[1].q_heads))
+        middle = (len(largest.q_heads) + 1) // 2
+        if middle == len(largest.q_heads):
+            break
+        halves = (largest.q_heads[:middle], largest.q_heads[middle:])
+        parts[at : at + 1] = [Group(largest.layer, largest.k_head, half) for half in halves]
+    return parts
+
+
+def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
+    """Numbers of layers and heads from config, `dump.json` or, failing both, the folders."""
+    told = dump.manifest or DumpManifest()
+    num_q_heads = _agreed("num_q_heads", config.num_q_heads, told.num_q_heads, dump)
+    num_k_heads = _agreed("num_k_heads", config.num_k_heads, told.num_k_heads, dump)
+    guessed = num_q_heads is None or num_k_heads is None
+    if num_q_heads is None or num_k_heads is None:
+        counted = _count_heads(dump)
+        num_q_heads, num_k_heads = num_q_heads or counted[0], num_k_heads or counted[1]
+        source = "counted from the folders; set num_q_heads and num_k_heads if that is wrong"
+    elif config.num_q_heads and config.num_k_heads:
+        source = "from the config"
+    else:
+        source = "from dump.json"
+    if num_q_heads % num_k_heads:
+        raise ConfigError(
+            f"num_q_heads: {num_q_heads} ({source}) is not a multiple of num_k_heads {num_k_heads}"
+        )
+    _refuse_beyond(dump.query_heads, num_q_heads, dump, "q", "num_q_heads")
+    _refuse_beyond(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
+    highest = max(head.layer for head in dump.folders) + 1
+    num_layers = config.num_layers or max(told.num_layers or 0, highest)
+    try:
+        require_head_count(num_layers, num_q_heads)
+    except ValueError as error:
+        raise ConfigError(f"{dump.path}: {error}. Set the model's own num_layers.") from error
+    return HeadLayout(num_layers, num_q_heads, num_k_heads, source, guessed)
+
+
+def _agreed(field: str, configured: int | None, recorded: int | None, dump: Dump) -> int | None:
+    if configured and recorded and configured != recorded:
+        raise ConfigError(
+            f"{field}: the config says {configured}, {dump.path / MANIFEST_NAME} says {recorded}. "
+            "Leave it out of the config to take the dump's."
+        )
+    return configured or recorded
+
+
+def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
+    """Rows to read and memory of a worker, from the footers and the column of buckets."""
+    problems: list[str] = []
+    sizes: list[_HeadSize] = []
+    for group in plan.groups:
+        heads = [HeadId(group.layer, group.k_head, "k")]
+        heads += [HeadId(group.layer, q_head, "q") for q_head in group.q_heads]
+        for head in heads:
+            try:
+                sizes.append(_size_of(dump, head))
+                _require_size(sizes[-1], config)
+            except ToolkitError as error:
+                problems.append(str(error))
+    rows = [min(size.rows, config.max_tokens_per_head) for size in sizes]
+    fitting = [size for size in sizes if size.buckets <= MOST_BUCKETS]
+    buckets = max((size.buckets for size in fitting), default=0)
+    width = max((size.width for size in fitting), default=0)
+    pairs = min(config.num_pairs_per_bucket * buckets, MOST_PAIRS)
+    # keys and queries as read (float32), rotated queries and residuals (float64)
+    memory = max(rows, default=0) * width * (4 + 4 + 8 + 8)
+    # covariances of the query buckets and their factors
+    memory += min(buckets * width**2, MOST_COVARIANCES) * 2 * 8
+    # indices of the pairs; their differences, as drawn and rotated, and projections (float64)
+    memory += pairs * 12 * 8 + min(pairs * width, PAIR_BLOCK) * 3 * 8
+    cells = buckets * (buckets - 1) // 2
+    total = sum(size.rows for size in sizes)
+    return Estimate(total, sum(rows), cells, tuple(problems), _BASE_MEMORY + memory)
+
+
+@dataclass(frozen=True)
+class _HeadSize:
+    """How large a head is."""
+
+    folder: Path
+    kind: Kind
+    rows: int
+    width: int
+    buckets: int
+
+
+def _size_of(dump: Dump, head: HeadId) -> _HeadSize:
+    files = dump.require_files(head)
+    rows = count_rows(files)
+    if not rows:
+        raise DumpError(f"{files[0]}: holds no rows")
+    width, buckets = vector_width(files), count_buckets(files, MOST_BUCKETS)
+    return _HeadSize(dump.folders[head], head.kind, rows, width, buckets)
+
+
+def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
+    """Refuse what the analysis would refuse for its size."""
+    require_buckets(size.buckets, size.folder)
+    if size.kind == "q":
+        require_covariances(size.buckets, size.width, size.folder)
+    elif config.pair_sampling == "local":
+        per_bucket = config.num_pairs_per_bucket
+        require_pairs(per_bucket * size.buckets, per_bucket, size.buckets, size.folder)
+
+
+def format_heads(heads: Iterable[tuple[int, int]]) -> str:
+    """Heads in few words, layers with the same heads together: `layer 0: 0-3; layers 2-5: 1`."""
+    by_layer = groupby(sorted(heads), key=lambda item: item[0])
+    held = [(layer, format_indices(head for _, head in members)) for layer, members in by_layer]
+    parts = []
+    for heads_held, members in groupby(held, key=lambda item: item[1]):
+        layers = [layer for layer, _ in members]
+        parts.append(f"layer{'s' * (len(layers) > 1)} {format_indices(layers)}: {heads_held}")
+    return "; ".join(parts)
+
+
+def format_indices(indices: Iterable[int]) -> str:
+    """`0-3,8` for 0, 1, 2, 3, 8: the same notation the settings take."""
+    return format_runs(index_runs(indices))
+
+
+def format_runs(runs: Iterable[tuple[int, int]]) -> str:
+    """The same, from the first and last index of each run."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def index_runs(indices: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of indices that follow one another."""
+    runs: list[tuple[int, int]] = []
+    for index in indices:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], index)
+        else:
+            runs.append((index, index))
+    return runs
+
+
+def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:
+    if chosen is None:
+        return list(range(size))
+    beyond = [index for index in chosen if index >= size]
+    if beyond or not chosen:
+        raise ConfigError(
+            f"{name}: {format_indices(beyond) or 'nothing'} given, there are 0-{size - 1}"
+        )
+    return chosen
+
+
+def _count_heads(dump: Dump) -> tuple[int, int]:
+    """Heads per layer of a dump that holds every head of its layers; else the config must tell."""
+    counts = []
+    for heads, kind in ((dump.query_heads, "query"), (dump.key_heads, "key")):
+        by_layer = [
+            [head for _, head in members] for _, members in groupby(heads, key=lambda item: item[0])
+        ]
+        if not by_layer:
+            raise ConfigError(f"{dump.path}: holds no {kind} heads")
+        if any(layer != list(range(len(by_layer[0]))) for layer in by_layer):
+            raise ConfigError(
+                f"{dump.path}: holds only some {kind} heads and no dump.json, so queries cannot be "
+                "paired with keys safely. Set num_q_heads and num_k_heads of the model."
+            )
+        counts.append(len(by_layer[0]))
+    if counts[0] % counts[1]:
+        raise ConfigError(
+            f"{dump.path}: holds {counts[0]} query and {counts[1]} key heads per layer, which do "
+            "not divide. Set num_q_heads and num_k_heads of the model."
+        )
+    return counts[0], counts[1]
+
+
+def _refuse_beyond(
+    heads: list[tuple[int, int]], size: int, dump: Dump, kind: Kind, field: str
+) -> None:
+    for layer, head in heads:
+        if head >= size:
+            raise ConfigError(
+                f"{field}: {size}, but the dump holds {HeadId(layer, head, kind).folder} "
+                f"({dump.path}); queries would be paired with the wrong keys. "
+                "Set the model's own number of heads."
+            )

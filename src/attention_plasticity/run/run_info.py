@@ -1,0 +1,116 @@
+"""What run.json must look like for those who read it: every member that is there has its type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+
+from qk_dump.manifest import DumpManifest
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import read_json
+
+
+class _Members(BaseModel):
+    """Members that may be absent, as in run.json of earlier versions; unknown ones are kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+
+
+class _Settings(_Members):
+    query_model: str = ""
+    pair_sampling: str = ""
+    single_example: bool = False
+    max_rel_dist: float = 0.0
+
+
+class _Input(_Members):
+    path: str = ""
+    hub: dict[str, Any] | None = None
+    fingerprint: str = ""
+    dump: DumpManifest | None = None
+
+
+class _HeadLayout(_Members):
+    num_layers: NonNegativeInt = 0
+    num_q_heads: NonNegativeInt = 0
+    num_k_heads: NonNegativeInt = 0
+
+
+class _HeadCounts(_Members):
+    analysed: NonNegativeInt = 0
+    not_captured: NonNegativeInt = 0
+    failed: NonNegativeInt = 0
+
+
+class _Failure(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    layer: int
+    q_head: int
+    k_head: int
+    reason: str
+
+
+class _Warning(_Members):
+    text: str
+
+
+class _RunInfo(_Members):
+    attention_plasticity: str = ""
+    config: _Settings = _Settings()
+    seed: int = 0
+    input: _Input = _Input()
+    head_layout: _HeadLayout = _HeadLayout()
+    heads: _HeadCounts = _HeadCounts()
+    not_captured: list[list[int]] = []
+    failures: list[_Failure] = []
+    warnings: list[_Warning] = []
+    tables: dict[str, str] = {}
+    sha256: dict[str, str] = {}
+    finished: str = ""
+    seconds: float = 0.0
+    versions: dict[str, str] = {}
+
+
+def read_run_info(file: Path) -> dict[str, Any]:
+    """The content of run.json, or a `ConfigError` naming the member that is not what it should be.
+
+    A missing file raises `FileNotFoundError`.
+    """
+    try:
+        info: dict[str, Any] = read_json(file)
+        _RunInfo.model_validate(info)
+    except FileNotFoundError:
+        raise
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = "".join(f"{part}: " for part in problem["loc"])
+        raise ConfigError(
+            f"{file}: {where}{_complaint(problem)}. "
+            "The file was edited or damaged; run the analysis again"
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{file}: cannot be read as a run's: {reason}") from error
+    return info
+
+
+_EXPECTED = {
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "list_type": "a list",
+    "string_type": "text",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+}
+
+
+def _complaint(problem: Any) -> str:
+    if problem["type"] == "missing":
+        return "is missing"
+    if problem["type"] in _EXPECTED:
+        return f"expected {_EXPECTED[problem['type']]}, got {problem['input']!r:.60}"
+    return str(problem["msg"].removeprefix("Value error, "))

@@ -1,0 +1,292 @@
+"""A whole run: plan, resume, compute, record, write.
+
+What is promised here: a head is recorded the moment it is finished, the tables are the same bytes
+however many workers or interruptions there were, and tables of another run never pass for this
+one's.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from attention_plasticity import __version__
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.results import Failure
+from attention_plasticity.run.engines import run_local
+from attention_plasticity.run.fingerprints import InputFiles
+from attention_plasticity.run.outputs import (
+    OutputPaths,
+    check_writable,
+    output_paths,
+    refuse_reserved,
+    refuse_tables_of_others,
+    set_aside,
+    tables_locked,
+    write_outputs,
+)
+from attention_plasticity.run.plan import Plan, make_plan, shared_out
+from attention_plasticity.run.records import (
+    NUMERIC_LIBRARIES,
+    Earlier,
+    Metrics,
+    Records,
+    run_settings,
+)
+from attention_plasticity.run.warnings import RunWarning, SampleSizes, selective_layers
+from attention_plasticity.run.worker_log import WorkerLog
+from qk_dump.column_rules import rules_of
+from qk_dump.hub.pull import HeadChoice
+from qk_dump.layout import Dump, HeadId
+from qk_dump.source import DumpSource, open_dump
+from qk_toolkit.errors import ConfigError
+
+
+class Watcher:
+    """Told how a run goes. This one shows nothing; the command line's shows a bar."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+
+    def fetch(self, done: int, total: int) -> None:
+        """Bytes of the dump that are here, when it comes from the Hub."""
+
+    def start(self, total: int, done: int) -> None:
+        """Heads of the run, and how many an earlier run had finished."""
+
+    def advance(self, failed: bool) -> None:
+        """One more head is finished."""
+
+    def stop(self) -> None:
+        """No more heads will come."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: a row of metrics per finished head, failures, and where the files are."""
+
+    paths: OutputPaths
+    plan: Plan
+    metrics: list[Metrics] = field(repr=False)
+    failures: list[Failure]
+    warnings: list[RunWarning]
+
+    @property
+    def exit_code(self) -> int:
+        """0 when every head went through, else 1."""
+        return 1 if self.failures else 0
+
+
+def prepare(
+    config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
+) -> tuple[Dump, Plan, OutputPaths]:
+    """Find the dump (or fetch it), pair its heads and place the outputs; no result is written."""
+    dump = dump or _find(config, watcher or Watcher())
+    paths = output_paths(config, dump.name)
+    refuse_reserved(paths)
+    refuse_tables_of_others(paths)
+    return dump, make_plan(dump, config), paths
+
+
+def _find(config: RunnerConfig, watcher: Watcher) -> Dump:
+    source = DumpSource(
+        config.dataset_local_root,
+        config.model_dir,
+        config.dataset_name,
+        config.dataset_revision,
+        config.dataset_cache_dir,
+        config.download_max_workers,
+    )
+    choice = _heads_to_fetch(config)
+    try:
+        return open_dump(source, choice=choice, note=watcher.note, on_bytes=watcher.fetch)
+    except BaseException:
+        watcher.stop()  # a bar is not left behind
+        raise
+
+
+def _heads_to_fetch(config: RunnerConfig) -> HeadChoice:
+    layers = config.layers
+    if layers is None and config.num_layers is not None:
+        layers = list(range(config.num_layers))
+    group = None
+    if config.num_q_heads and config.num_k_heads:
+        group = config.num_q_heads // config.num_k_heads
+    return HeadChoice(layers, config.heads, group)
+
+
+def run_analysis(
+    config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
+) -> Outcome:
+    """Analyse every head of the dump (the config's, unless one is given) and write the tables.
+
+    Raises a `ToolkitError` when nothing can be done; heads that fail are listed in the result.
+    """
+    watcher = watcher or Watcher()
+    began = time.monotonic()
+    dump, plan, paths = prepare(config, watcher, dump)
+    check_writable(paths)
+    for note in plan.notes:
+        watcher.note(note)
+    records = Records(paths.folder, run_settings(config, plan.layout))
+    with tables_locked(paths):
+        records.lock()
+        try:
+            return _run(dump, plan, paths, config, records, watcher, began)
+        finally:
+            records.release()
+
+
+def _run(
+    dump: Dump,
+    plan: Plan,
+    paths: OutputPaths,
+    config: RunnerConfig,
+    records: Records,
+    watcher: Watcher,
+    began: float,
+) -> Outcome:
+    """The run itself, in a folder that is this process's alone."""
+    inputs = InputFiles(dump)
+    for head in plan.triples:
+        inputs.look_at(*head)
+    done = _take_over(records, inputs, plan, paths, config, watcher)
+    log = WorkerLog(paths.log)
+    failures = _compute(dump, inputs, plan, config, records, done, watcher, log)
+    if log.written:
+        watcher.note(f"messages of the workers are in {log.path}")
+    failures += _drop_touched(records, inputs, plan, done)
+    failures.sort(key=lambda failure: (failure.layer, failure.q_head))
+    heads = [head for head in plan.heads if head in done]
+    facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
+    sizes = SampleSizes(single_example=config.single_example)
+    geometry = rules_of(dump, plan.groups[0].layer).geometry
+
+    def warnings() -> list[RunWarning]:
+        return [*sizes.warnings(geometry), *selective_layers(dump.manifest, heads)]
+
+    write_outputs(
+        paths,
+        sizes.watched(records.load(*head) for head in heads),
+        facts,
+        lambda: {"warnings": [asdict(warning) for warning in warnings()]},
+    )
+    metrics = [done[head] for head in heads]
+    return Outcome(paths, plan, metrics, failures, warnings())
+
+
+def _take_over(
+    records: Records,
+    inputs: InputFiles,
+    plan: Plan,
+    paths: OutputPaths,
+    config: RunnerConfig,
+    watcher: Watcher,
+) -> dict[tuple[int, int], Metrics]:
+    """Heads an earlier run finished; tables that are not that run's are moved out of the way."""
+    earlier = Earlier({}) if config.overwrite else records.earlier(inputs)
+    if earlier.conflict:
+        raise ConfigError(earlier.conflict)
+    planned = set(plan.heads)
+    done = {head: row for head, row in earlier.metrics.items() if head in planned}
+    records.begin(anew=not done)
+    keep = set_aside(paths, own_too=not done)
+    for note in earlier.notes:
+        watcher.note(note)
+    if keep:
+        watcher.note(f"files of an earlier run were moved to {keep}")
+    if done:
+        watcher.note(f"{len(done)} of {len(planned)} heads were finished earlier and are kept")
+    return done
+
+
+def _compute(
+    dump: Dump,
+    inputs: InputFiles,
+    plan: Plan,
+    config: RunnerConfig,
+    records: Records,
+    done: dict[tuple[int, int], Metrics],
+    watcher: Watcher,
+    log: WorkerLog,
+) -> list[Failure]:
+    """Work off what is not done, adding to `done` and to the records as heads finish."""
+    failures: list[Failure] = []
+    watcher.start(len(plan.heads), len(done))
+    groups = shared_out(plan.without(done), config.workers)
+    with closing(run_local(dump.path, groups, config, config.workers, log)) as outcomes:
+        try:
+            for outcome in outcomes:
+                if isinstance(outcome, Failure):
+                    failures.append(outcome)
+                else:
+                    records.add(outcome, inputs)
+                    done[outcome.layer, outcome.q_head] = outcome.metrics
+                watcher.advance(isinstance(outcome, Failure))
+        finally:
+            watcher.stop()
+    return failures
+
+
+def _drop_touched(
+    records: Records,
+    inputs: InputFiles,
+    plan: Plan,
+    done: dict[tuple[int, int], Metrics],
+) -> list[Failure]:
+    """Failures of the heads of which nobody can say which bytes they were computed from."""
+    failures = []
+    for layer, q_head, k_head in plan.triples:
+        if (layer, q_head) in done and not inputs.unchanged(layer, q_head, k_head):
+            records.drop(layer, q_head)
+            del done[layer, q_head]
+            reason = "its files changed during the run; run the same command again"
+            failures.append(Failure(layer, q_head, k_head, reason))
+    return failures
+
+
+def _provenance(
+    dump: Dump,
+    inputs: InputFiles,
+    plan: Plan,
+    config: RunnerConfig,
+    paths: OutputPaths,
+    heads: list[tuple[int, int]],
+    failures: list[Failure],
+    began: float,
+) -> dict[str, Any]:
+    key_head_of = plan.layout.key_head_of
+    used = {HeadId(layer, q_head, "q") for layer, q_head in heads}
+    used |= {HeadId(layer, key_head_of(q_head), "k") for layer, q_head in heads}
+    manifest = dump.manifest.model_dump(exclude_none=True) if dump.manifest else None
+    return {
+        "attention_plasticity": __version__,
+        "config": config.model_dump(exclude={"dry_run", "overwrite"}),
+        "seed": config.seed,
+        "input": {
+            "path": str(dump.path),
+            "hub": dump.origin,
+            "fingerprint": inputs.fingerprint(sorted(used)),
+            "dump": manifest,
+        },
+        "head_layout": asdict(plan.layout),
+        "heads": {
+            "analysed": len(heads),
+            "not_captured": len(plan.not_captured),
+            "failed": len(failures),
+        },
+        "not_captured": [list(head) for head in plan.not_captured],
+        "failures": [asdict(failure) for failure in failures],
+        "tables": paths.names() if heads else {},
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - began, 3),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in NUMERIC_LIBRARIES},
+        },
+    }

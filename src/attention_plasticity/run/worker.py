@@ -1,0 +1,80 @@
+"""A worker process: groups of heads come in as JSON lines, finished heads go out as JSON lines.
+
+Workers share nothing and write no file. Plain pipes carry plain data: nothing is pickled, a script
+that uses the library needs no `__main__` guard, and a worker that dies is known by its closed pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+THREAD_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "ARROW_NUM_THREADS",
+)
+"""Set to 1 in a worker's environment: cores are shared out by process, and sums add up alike."""
+
+_TOO_LARGE = "out of memory; lower max_workers, max_tokens_per_head or num_pairs_per_bucket"
+
+
+def main() -> None:
+    """Serve until standard input closes. The first line holds the dump and the config."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print is not taken for a result
+    first = json.loads(sys.stdin.readline() or "null")
+    if first is None:
+        return
+
+    import pyarrow as pa
+
+    from attention_plasticity.config import RunnerConfig
+    from qk_dump.source import open_dump
+
+    pa.set_cpu_count(1)
+    dump = open_dump(Path(first["dump"]))
+    config = RunnerConfig(**first["config"])
+    for line in sys.stdin:
+        for message in _messages(dump, config, json.loads(line)):
+            replies.write(json.dumps(message) + "\n")
+            replies.flush()
+
+
+def _messages(dump: Any, config: Any, group: dict[str, Any]) -> Any:
+    from attention_plasticity.head_analysis import analyze_group
+    from attention_plasticity.results import Failure
+
+    layer, k_head, q_heads = group["layer"], group["k_head"], group["q_heads"]
+    pending = list(q_heads)
+    try:
+        for outcome in analyze_group(dump, layer, k_head, q_heads, config):
+            pending.remove(outcome.q_head)
+            kind = "failure" if isinstance(outcome, Failure) else "result"
+            yield {"kind": kind, "content": asdict(outcome)}
+    except MemoryError:
+        for q_head in pending:
+            yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, _TOO_LARGE))}
+    except Exception as error:  # a defect of ours: report it, keep serving
+        traceback.print_exc()
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
+        for q_head in pending:
+            failure = Failure(layer, q_head, k_head, " ".join(reason.split()))
+            yield {"kind": "defect", "content": asdict(failure)}
+    yield {"kind": "end"}
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BrokenPipeError, KeyboardInterrupt):
+        # the run is gone; leave without a word, and without flushing to nobody
+        os._exit(1)

@@ -1,0 +1,190 @@
+"""What a person reads at the end of a run, or instead of one (`--dry_run`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.results import Failure
+from attention_plasticity.run.outputs import OutputPaths
+from attention_plasticity.run.plan import Estimate, Plan, format_heads, format_indices, shared_out
+from attention_plasticity.run.records import Earlier, Metrics
+from attention_plasticity.run.runner import Outcome
+from attention_plasticity.tables.metric_words import FIFTH_NAMES, FIFTHS
+from qk_dump.layout import Dump
+
+_EXTREMES = 5
+_BAR = 24
+_LEAST_WIDTH = 60  # on a narrower terminal lines wrap, but no digit is cut
+
+
+def print_summary(outcome: Outcome, console: Console | None = None) -> None:
+    """The run in one screen: level, profile, extreme heads, failures, files."""
+    console = console or console_of_the_command()
+    metrics = outcome.metrics
+    if metrics:
+        _print_level(metrics, console)
+        _print_profile(metrics, console)
+        _print_extremes(metrics, console)
+    for warning in outcome.warnings:
+        console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
+    _print_not_captured(outcome.plan, console)
+    if outcome.failures:
+        _print_failures(outcome.failures, len(outcome.plan.heads), console)
+    console.print()
+    files = outcome.paths.all if metrics else (outcome.paths.run,)
+    for label, path in zip(["Files", *[""] * len(files)], files, strict=False):
+        print_line(console, label, str(path))
+
+
+def print_plan(
+    dump: Dump,
+    plan: Plan,
+    paths: OutputPaths,
+    estimate: Estimate,
+    earlier: Earlier,
+    config: RunnerConfig,
+) -> None:
+    """What a run would do."""
+    console = console_of_the_command()
+    print_line(console, "Dump", str(dump.path))
+    print_line(console, "Layout", str(plan.layout))
+    heads, keys = count(len(plan.heads), "query head"), count(len(plan.groups), "key head")
+    print_line(console, "To analyse", f"{heads} of {keys}")
+    print_line(console, "Not captured", format_heads(plan.not_captured) or "none")
+    finished = len(earlier.metrics.keys() & set(plan.heads))
+    print_line(console, "Finished", f"{count(finished, 'head')}, by an earlier run in this folder")
+    for note in earlier.notes:
+        print_line(console, "", note)
+    print_line(console, "Cells", f"up to {estimate.cells:,} of query bucket × key bucket per head")
+    print_line(console, "Rows", f"{estimate.rows:,} in the files, {estimate.rows_used:,} used")
+    workers = min(config.workers, len(shared_out(list(plan.groups), config.workers)))
+    each = estimate.worker_memory / 2**20
+    print_line(
+        console,
+        "Memory",
+        f"about {each:,.0f} MB per worker, {count(workers, 'worker')}: {workers * each:,.0f} MB",
+    )
+    print_line(console, "Output", str(paths.folder))
+    for problem in estimate.problems:
+        print_line(console, "Will fail", problem)
+    if earlier.conflict:
+        print_line(console, "Refused", earlier.conflict)
+    console.print("Nothing was computed or written.")
+
+
+def mean_of(metrics: Sequence[Metrics], column: str) -> float:
+    """Mean over the heads that have a value."""
+    known = [row[column] for row in metrics if not math.isnan(row[column])]
+    return sum(known) / len(known) if known else math.nan
+
+
+def count(number: int, thing: str) -> str:
+    """`1 head`, `2 heads`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+class _Console(Console):
+    """A console that leaves it to the command to end when nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
+def console_of_the_command() -> Console:
+    """Where a command prints: wide enough for its tables, quiet about a reader who left."""
+    detected = Console().width
+    return _Console(highlight=False, soft_wrap=True, width=max(detected, _LEAST_WIDTH))
+
+
+def print_line(console: Console, label: str, text: str) -> None:
+    """A label, and what it is about."""
+    console.print(Text.assemble((f"{label:<13}", "bold"), text))
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{round(value, 3) + 0.0:.3f}"  # + 0.0: no "-0.000"
+
+
+def _print_level(metrics: Sequence[Metrics], console: Console) -> None:
+    level = mean_of(metrics, "ap_overall")
+    known = sum(not math.isnan(row["ap_overall"]) for row in metrics)
+    console.print()
+    console.print(Text.assemble(("Attention plasticity ", "bold"), (_number(level), "bold green")))
+    console.print(
+        f"mean over {count(known, 'head')}; "
+        "1: the query decides which key wins, 0: the order is fixed"
+    )
+    if known < len(metrics):
+        console.print(f"no value, for lack of key pairs: {count(len(metrics) - known, 'head')}")
+    r2 = mean_of(metrics, "q_R2_total")
+    console.print(f"share of the queries' variance explained by position: {_number(r2)}")
+
+
+def _print_profile(metrics: Sequence[Metrics], console: Console) -> None:
+    console.print()
+    table = Table(box=box.SIMPLE, title="Profile over the context", title_justify="left")
+    table.add_column("part")
+    table.add_column("plasticity", justify="right")
+    table.add_column("")
+    for name, column in zip(FIFTH_NAMES, FIFTHS, strict=True):
+        value = mean_of(metrics, column)
+        bar = "" if math.isnan(value) else "█" * round(_BAR * value)
+        table.add_row(name, _number(value), bar)
+    console.print(table)
+    drop = mean_of(metrics, "ap_drop")
+    if not math.isnan(drop):
+        console.print(f"drop from the first to the last fifth: {_number(drop)}")
+
+
+def _print_extremes(metrics: Sequence[Metrics], console: Console) -> None:
+    known = [row for row in metrics if not math.isnan(row["ap_overall"])]
+    ranked = sorted(known, key=lambda row: -row["ap_overall"])
+    if len(ranked) <= 2 * _EXTREMES:
+        groups = [("Heads, most plastic first", ranked)]
+    else:
+        groups = [
+            ("Most plastic heads", ranked[:_EXTREMES]),
+            ("Least plastic heads", ranked[-_EXTREMES:]),
+        ]
+    for title, heads in groups:
+        console.print()
+        table = Table(box=box.SIMPLE, title=title, title_justify="left")
+        for name in ("layer", "head", "plasticity", "drop", "R² of position"):
+            table.add_column(name, justify="right")
+        for row in heads:
+            table.add_row(
+                str(row["layer"]),
+                str(row["q_head"]),
+                _number(row["ap_overall"]),
+                _number(row["ap_drop"]),
+                _number(row["q_R2_total"]),
+            )
+        console.print(table)
+
+
+def _print_not_captured(plan: Plan, console: Console) -> None:
+    if plan.not_captured:
+        console.print(
+            f"{count(len(plan.not_captured), 'query head')} not in the dump, left out: "
+            f"{format_heads(plan.not_captured)}",
+            markup=False,
+        )
+
+
+def _print_failures(failures: Sequence[Failure], total: int, console: Console) -> None:
+    """A table of failures; heads of a layer that share a reason share a row."""
+    console.print()
+    console.print(Text(f"{len(failures)} of {count(total, 'head')} failed", "bold red"))
+    console.print(Text("  layer  heads  reason", "bold"))
+    by_reason: dict[tuple[int, str], list[int]] = {}
+    for failure in failures:
+        by_reason.setdefault((failure.layer, failure.reason), []).append(failure.q_head)
+    for (layer, reason), heads in by_reason.items():
+        console.print(Text(f"  {layer:>5}  {format_indices(heads):>5}  {reason}"))

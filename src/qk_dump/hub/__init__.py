@@ -1,0 +1,1 @@
+"""Dumps on the Hugging Face Hub: fetching and publishing."""

@@ -1,0 +1,1 @@
+"""The model: loading it, learning its layout, reading its attention calls."""

@@ -1,0 +1,1 @@
+"""From texts to a dump: batches, rows, segments, threads, ranks."""

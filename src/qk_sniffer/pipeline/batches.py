@@ -1,0 +1,64 @@
+"""Groups of texts → tokens for the model, and the rows to take of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from qk_dump.layout import Kind
+from qk_sniffer.pipeline.rows import KindRows, sample_rows
+from qk_sniffer.pipeline.segments import Example
+from qk_sniffer.pipeline.setup import Setup
+from qk_sniffer.pipeline.texts import Text, tokenize
+from qk_toolkit.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts that are run together, as tokens, with the rows to take."""
+
+    number: int
+    examples: tuple[Example, ...]
+    token_ids: tuple[Sequence[int], ...]  # of the texts that have any
+    run_ids: npt.NDArray[np.int64]  # (texts run,) their example ids
+    tokens: Tensor  # (texts run, longest), padded on the right
+    rows: dict[tuple[int, Kind], KindRows]
+
+
+def make_batch(setup: Setup, number: int, group: Sequence[Text]) -> Batch:
+    """Tokenise a group of texts and choose the rows to take."""
+    token_ids = [_tokens(setup, text) for text in group]
+    examples = tuple(
+        Example(text.example_id, text.original_id, len(ids), text.digest)
+        for text, ids in zip(group, token_ids, strict=True)
+    )
+    run = [place for place, ids in enumerate(token_ids) if len(ids)]
+    kept = tuple(token_ids[place] for place in run)
+    longest = max((len(ids) for ids in kept), default=0)
+    tokens = torch.full((len(kept), longest), setup.padding, dtype=torch.int64)
+    for line, ids in zip(tokens, kept, strict=True):
+        line[: len(ids)] = torch.as_tensor(ids)
+    run_ids = np.array([examples[place].example_id for place in run], np.int64)
+    rows = sample_rows(setup.sampler, setup.wanted, list(run_ids), [len(ids) for ids in kept])
+    return Batch(number, examples, kept, run_ids, tokens, rows)
+
+
+def _tokens(setup: Setup, text: Text) -> Sequence[int]:
+    special = setup.config.tokenizer.add_special_tokens
+    ids = tokenize(setup.tokenizer, text.text, setup.max_length, special)
+    require_known_tokens(ids, setup.vocabulary)
+    return ids
+
+
+def require_known_tokens(ids: Sequence[int], vocabulary: int) -> None:
+    """Refuse tokens that the model has no embedding for."""
+    if ids and max(ids) >= vocabulary:
+        raise ConfigError(
+            f"tokenizer.name: gives token {max(ids)}, but the model knows {vocabulary}; "
+            "the tokenizer belongs to another model"
+        )

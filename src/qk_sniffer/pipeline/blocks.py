@@ -1,0 +1,262 @@
+"""Rows on their way into a dump: blocks in memory, segments on disk.
+
+While a capture runs, rows come in blocks, a batch of texts and all heads of a layer at a time.
+Blocks of whole batches are kept in segments, files with one Arrow record batch per head, until all
+are there and a head's rows can be put in order and written as one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from qk_dump.examples import Example
+from qk_dump.layout import HeadId, Kind
+from qk_dump.reader import Floats, Ints
+from qk_dump.schema import EXAMPLE, VECTOR, written_schema
+from qk_dump.writer import row_columns, vector_column
+from qk_toolkit.errors import DumpError
+from qk_toolkit.files import open_regular, read_json, staged_folder, sync, write_through
+
+_SEGMENT_FILE = "segment.json"
+_SEGMENT_VERSION = 2  # segments of another version are as if they were not there
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of one layer and kind from one batch; its heads share the rows.
+
+    The arrays are kept until they are written, so they must not be changed afterwards.
+    """
+
+    layer: int
+    kind: Kind
+    heads: tuple[int, ...]
+    bucket: Ints  # (n,)
+    example_id: Ints  # (n,), ascending
+    position: Ints  # (n,), ascending within an example
+    vectors: Floats  # (n, heads, d), float32 or float16
+    sliding_window: int | None
+    token_str: Sequence[str] | None = None  # (n,)
+
+    def __post_init__(self) -> None:
+        n = len(self.bucket)
+        lengths = {len(self.example_id), len(self.position), len(self.vectors)}
+        if self.token_str is not None:
+            lengths.add(len(self.token_str))
+        if lengths != {n} or self.vectors.shape[:-1] != (n, len(self.heads)):
+            raise ValueError(
+                f"layer {self.layer} {self.kind}: {n} buckets and {len(self.heads)} heads do not "
+                f"fit vectors {self.vectors.shape} and columns of {sorted(lengths)} rows"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """Memory the rows take, token strings left out."""
+        columns = (self.bucket, self.example_id, self.position, self.vectors)
+        return sum(column.nbytes for column in columns)
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A file of a segment: an Arrow record batch per head, each to be found by its start."""
+
+    schema: pa.Schema
+    places: dict[str, list[int]]  # head's folder → its record batches
+    starts: npt.NDArray[np.int64]  # (record batches + 1,)
+    digests: Sequence[str]  # of every record batch
+
+
+class DamagedSegmentError(DumpError):
+    """A segment whose rows are not those that were written."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path}: is damaged ({reason}). Remove the folder and run the same command again; its "
+            "texts are then captured again."
+        )
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Whole batches on the disk, in a folder that appeared in one step."""
+
+    path: Path
+    batches: dict[int, list[Example]]
+    files: dict[str, SegmentFile]
+    num_rows: int  # of all heads
+    repeated: frozenset[int] = frozenset()  # examples that an earlier segment has, too
+
+    @property
+    def examples(self) -> list[Example]:
+        """All texts of its batches."""
+        return [example for batch in self.batches.values() for example in batch]
+
+    @cached_property
+    def first_example(self) -> int:
+        """No row of the segment belongs to an earlier example."""
+        return min((example.example_id for example in self.examples), default=0)
+
+    def rows(self, head: HeadId, schema: pa.Schema) -> pa.Table:
+        """The head's rows, in the order in which they were added."""
+        tables = [
+            self._read(name, file, number, schema)
+            for name, file in self.files.items()
+            for number in file.places.get(head.folder, ())
+        ]
+        table = pa.concat_tables(tables or [schema.empty_table()])
+        if self.repeated:
+            fresh = ~np.isin(table[EXAMPLE].to_numpy(), list(self.repeated))
+            table = table.filter(pa.array(fresh))
+        return table
+
+    def _read(self, name: str, file: SegmentFile, number: int, schema: pa.Schema) -> pa.Table:
+        """One record batch; the rest of the file is not read."""
+        if file.schema != schema:
+            raise ValueError(f"{self.path}: columns are {file.schema}, expected {schema}")
+        try:
+            with open_regular(self.path / name) as stream:
+                stream.seek(int(file.starts[number]))
+                content = stream.read(int(file.starts[number + 1] - file.starts[number]))
+        except OSError as error:
+            raise DamagedSegmentError(self.path, str(error)) from error
+        if _digest(content) != file.digests[number]:
+            raise DamagedSegmentError(self.path, f"rows of {name}")
+        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(content), schema)])
+
+
+def write_segment(
+    target: Path, batches: Mapping[int, Sequence[Example]], blocks: Sequence[Block]
+) -> None:
+    """Write a segment, all the way to the disk; it appears at `target` whole or not at all."""
+    with staged_folder(target) as draft:
+        content = {
+            "format_version": _SEGMENT_VERSION,
+            "batches": {
+                batch: [example.as_record() for example in examples]
+                for batch, examples in batches.items()
+            },
+            "files": _write_blocks(draft, blocks),
+            "num_rows": sum(len(block.bucket) * len(block.heads) for block in blocks),
+        }
+        sealed = {"content": content, "sha256": _digest_of_json(content)}
+        write_through(draft / _SEGMENT_FILE, json.dumps(sealed))
+
+
+def read_segment(path: Path) -> Segment | None:
+    """The segment in a folder, or None when it is damaged, which is as if it were not there."""
+    try:
+        sealed = read_json(path / _SEGMENT_FILE)
+        content = sealed["content"]
+        if sealed["sha256"] != _digest_of_json(content):
+            return None
+        if content["format_version"] != _SEGMENT_VERSION:
+            return None
+        for name, file in content["files"].items():
+            if (path / name).stat().st_size != file["bytes"]:
+                return None
+        files = {name: _segment_file(file) for name, file in content["files"].items()}
+        batches = {
+            int(batch): [Example(**record) for record in records]
+            for batch, records in content["batches"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return Segment(path, batches, files, content["num_rows"])
+
+
+def _digest(content: bytes | pa.Buffer) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _digest_of_json(content: object) -> str:
+    """The same for what was written and for what was read: JSON's keys are text."""
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _segment_file(told: Mapping[str, Any]) -> SegmentFile:
+    starts = np.array(told["starts"], np.int64)  # (record batches + 1,)
+    if len(starts) != len(told["heads"]) + 1 or not 0 <= starts[0] <= starts[-1] <= told["bytes"]:
+        raise ValueError("record batches that are not in the file")
+    kind = pa.float16() if told["half"] else pa.float32()
+    schema = written_schema(told["width"], kind, token_strings=told["token_str"])
+    return SegmentFile(schema, _places(tuple(told["heads"])), starts, told["digests"])
+
+
+@lru_cache(maxsize=64)
+def _places(heads: tuple[str, ...]) -> dict[str, list[int]]:
+    """Where each head is in a list; mostly the same in all segments, so that they share it."""
+    places: dict[str, list[int]] = {}
+    for number, head in enumerate(heads):
+        places.setdefault(head, []).append(number)
+    return places
+
+
+def _write_blocks(folder: Path, blocks: Sequence[Block]) -> dict[str, dict[str, Any]]:
+    """Write blocks as `rows-<width>.arrow`, all the way to the disk.
+
+    For each file, what is needed to read a head's rows without looking at the others is returned.
+    """
+    groups: dict[tuple[object, ...], list[Block]] = {}
+    for block in blocks:
+        kind = block.layer, block.kind, block.heads, block.sliding_window, block.vectors.shape[2]
+        groups.setdefault(kind, []).append(block)
+    files: dict[str, dict[str, Any]] = {}
+    for width in sorted({block.vectors.shape[2] for block in blocks}):
+        same_width = [group for group in groups.values() if group[0].vectors.shape[2] == width]
+        path = folder / f"rows-{width}.arrow"
+        with path.open("wb") as file:
+            files[path.name] = _write_batches(file, width, same_width)
+            sync(file)
+        files[path.name]["bytes"] = path.stat().st_size
+    return files
+
+
+def _write_batches(
+    file: IO[bytes], width: int, groups: Sequence[Sequence[Block]]
+) -> dict[str, Any]:
+    first = groups[0][0]
+    half, tokens = first.vectors.dtype == np.float16, first.token_str is not None
+    schema = written_schema(width, pa.float16() if half else pa.float32(), token_strings=tokens)
+    heads, starts, digests = [], [0], []
+    for group in groups:
+        columns = _joined_columns(group)
+        for place, head in enumerate(group[0].heads):
+            parts = [block.vectors[:, place] for block in group]
+            vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)  # (n, d)
+            columns[VECTOR] = vector_column(vectors)
+            content = pa.RecordBatch.from_pydict(columns, schema).serialize()
+            file.write(content)
+            starts.append(file.tell())
+            digests.append(_digest(content))
+            heads.append(HeadId(group[0].layer, head, group[0].kind).folder)
+    return {
+        "width": width,
+        "half": half,
+        "token_str": tokens,
+        "heads": heads,
+        "starts": starts,
+        "digests": digests,
+    }
+
+
+def _joined_columns(group: Sequence[Block]) -> dict[str, pa.Array]:
+    tokens = [block.token_str for block in group]
+    return row_columns(
+        bucket=np.concatenate([block.bucket for block in group]),
+        example_id=np.concatenate([block.example_id for block in group]),
+        position=np.concatenate([block.position for block in group]),
+        sliding_window=group[0].sliding_window,
+        token_str=None if None in tokens else [text for part in tokens for text in part or ()],
+    )

@@ -1,0 +1,129 @@
+"""What a capture says about itself: its plan, by which it is resumed, and `dump.json`."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from qk_dump.manifest import DumpManifest
+from qk_sniffer.config import CaptureConfig
+from qk_sniffer.model.layout import LayerFacts, ModelLayout
+from qk_sniffer.model.loading import LoadedModel
+from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.positions import PositionSampler
+
+_TOOLS = (
+    "attention-plasticity",
+    "datasets",
+    "numpy",
+    "pyarrow",
+    "tokenizers",
+    "torch",
+    "transformers",
+)
+
+
+def capture_plan(
+    config: CaptureConfig, loaded: LoadedModel, max_length: int | None, batch_size: int
+) -> dict[str, Any]:
+    """Everything that decides the rows of a dump, and nothing that does not."""
+    sections = config.model_dump(
+        include={"dataset", "model", "tokenizer", "inference", "capture"},
+        exclude={
+            "dataset": {"streaming"},
+            "model": {"device_map", "trust_remote_code"},
+            "capture": {"max_rows_per_batch"},
+        },
+    )
+    sections["model"] |= {
+        "commit": loaded.commit,
+        "files": loaded.files,
+        "dtype": loaded.dtype,
+        "attn_implementation": loaded.attention,
+        "device": loaded.model.device.type,
+    }
+    sections["tokenizer"]["max_length"] = max_length
+    sections["inference"]["batch_size"] = batch_size
+    sections["output"] = {"vector_dtype": config.output.vector_dtype}
+    sections["versions"] = tool_versions()
+    return sections
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of what a dump's numbers go through."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _TOOLS}}
+
+
+def capture_manifest(
+    *,
+    model: str,
+    revision: str | None,
+    text_config: Any,
+    layout: ModelLayout,
+    wanted: Sequence[WantedLayer],
+    sampler: PositionSampler,
+    dtype: str,
+    pre_rope: bool,
+    **more: Any,
+) -> DumpManifest:
+    """The facts of `dump.json`."""
+    first = wanted[0].facts
+    scales = {layer.facts.scale for layer in wanted}
+    return DumpManifest(
+        model=model,
+        revision=revision,
+        num_layers=layout.num_layers,
+        num_q_heads=first.q_heads,
+        num_k_heads=first.k_heads,
+        head_dim=first.width,
+        layer_types=_layer_types(layout),
+        rope_parameters=_rope_parameters(text_config),
+        attention_scale=scales.pop() if len(scales) == 1 else None,
+        bucket_type=sampler.bucket_type,
+        min_bucket_size=sampler.min_bucket_size,
+        sampler={"type": sampler.type, "base_rate": sampler.base_rate, "seed": sampler.seed},
+        dtype=dtype,
+        versions=tool_versions(),
+        seed=sampler.seed,
+        pre_rope=pre_rope,
+        layers=[_facts(facts) for facts in layout.layers],
+        **more,
+    )
+
+
+def _layer_types(layout: ModelLayout) -> list[str]:
+    heard = {facts.layer: str(facts.type) for facts in layout.layers}
+    heard |= dict.fromkeys(layout.compressed_layers, "compressed_attention")
+    return [heard.get(layer, "no_self_attention") for layer in range(layout.num_layers)]
+
+
+def _facts(facts: LayerFacts) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "layer": facts.layer,
+        "type": facts.type,
+        "rope": facts.rope,
+        "head_dim": facts.width,
+    }
+    optional = {
+        "window": facts.window,
+        "selective": facts.selective or None,
+        "scale": facts.scale,
+        "softcap": facts.softcap,
+    }
+    return told | {name: value for name, value in optional.items() if value is not None}
+
+
+def _rope_parameters(text_config: Any) -> dict[str, Any] | None:
+    rope = getattr(text_config, "rope_parameters", None)
+    return _plain(dict(rope)) if rope else None
+
+
+def _plain(value: Any) -> Any:
+    """The same with nothing but what JSON holds."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,284 @@
+"""Taking sampled rows of queries and keys while a model runs.
+
+Rows are gathered on the device inside the attention call, a few thousand at most, and copied to
+the host, on CUDA without waiting. No full tensor is kept alive, and the model sees no change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from qk_dump.layout import Kind
+from qk_sniffer.model.hearing import hearing_attention, hearing_rotary
+from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.positions import PositionSampler
+
+Ints = npt.NDArray[np.int64]
+
+KINDS: tuple[Kind, Kind] = ("q", "k")
+_EVERYTHING = slice(None)
+
+
+@dataclass(frozen=True)
+class KindRows:
+    """Rows to take for one layer and kind of a batch."""
+
+    sequence: Ints  # (n,) index in the batch
+    position: Ints  # (n,) ascending within a sequence
+
+
+def sample_rows(
+    sampler: PositionSampler,
+    wanted: Sequence[WantedLayer],
+    examples: Sequence[int],
+    lengths: Sequence[int],
+) -> dict[tuple[int, Kind], KindRows]:
+    """Rows of every wanted layer and kind, for a batch of examples of these lengths."""
+    rows: dict[tuple[int, Kind], KindRows] = {}
+    for layer in wanted:
+        number = layer.facts.layer
+        for kind in KINDS:
+            if not layer.heads(kind):
+                continue
+            kept = [
+                sampler.positions(length, example=example, layer=number, kind=kind)
+                for example, length in zip(examples, lengths, strict=True)
+            ]
+            counts = [len(positions) for positions in kept]
+            rows[number, kind] = KindRows(
+                sequence=np.repeat(np.arange(len(kept)), counts),
+                position=np.concatenate(kept) if kept else np.empty(0, np.int64),
+            )
+    return rows
+
+
+class TakenRows:
+    """Vectors on their way to the host; `vectors()` waits for them."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[int, Kind], Tensor] = {}
+        self._sources: set[torch.device] = set()
+        self._events: list[torch.cuda.Event] = []
+
+    def __contains__(self, key: tuple[int, Kind]) -> bool:
+        return key in self._tensors
+
+    def put(self, key: tuple[int, Kind], tensor: Tensor, source: torch.device) -> None:
+        """Keep a host tensor (heads, n, d) that a copy from `source` may still be filling."""
+        self._tensors[key] = tensor
+        if source.type == "cuda":
+            self._sources.add(source)
+
+    def mark(self) -> None:
+        """Remember this moment on every GPU in use: once it has passed, all copies are complete."""
+        for source in self._sources:
+            self._events.append(torch.cuda.current_stream(source).record_event())
+
+    def vectors(self, key: tuple[int, Kind]) -> npt.NDArray[np.float32]:
+        """One layer and kind as (n, heads, d), widened to float32, which is exact.
+
+        In memory a head's rows lie together, as the dump wants them.
+        """
+        for event in self._events:
+            event.synchronize()
+        self._events.clear()
+        return self._tensors.pop(key).float().numpy().transpose(1, 0, 2)
+
+
+class RowTap:
+    """While open, takes the expected rows of the wanted heads from every forward of a decoder."""
+
+    def __init__(
+        self,
+        decoder: nn.Module,
+        wanted: Sequence[WantedLayer],
+        *,
+        pre_rope: bool = False,
+        max_rows: int = 65_536,
+    ) -> None:
+        self._decoder = decoder
+        self._wanted = {(layer.facts.module, layer.facts.call): layer for layer in wanted}
+        self._modules = {layer.facts.module for layer in wanted}
+        self._pre_rope = pre_rope
+        self._max_rows = max_rows
+        self._stack = ExitStack()
+        self._rows = _RowIndex({})
+        self._taken = TakenRows()
+        self._thread = threading.get_ident()  # whose forwards are heard
+        self._calls: Counter[nn.Module] = Counter()  # attention calls of the forward so far
+        self._inside: WantedLayer | None = None  # the layer whose attention module is running
+        self._rotary_calls = 0
+        self._unturned: dict[Kind, Tensor] = {}  # rows of a rotary part, before it was turned
+        self._heads: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(hearing_attention(self._on_attention))
+            if self._pre_rope:
+                for module in self._modules:
+                    stack.callback(module.register_forward_pre_hook(self._on_module).remove)
+                stack.enter_context(hearing_rotary(self._modules, self._on_rotary))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def expect(self, rows: Mapping[tuple[int, Kind], KindRows]) -> None:
+        """Say which rows the next forward shall give; what an earlier one left is dropped.
+
+        It must run in the same thread; what the model does in others is not heard.
+        """
+        self._thread = threading.get_ident()
+        self._rows = _RowIndex(rows)
+        self._taken = TakenRows()
+        self._calls.clear()
+        self._inside = None
+
+    def take(self) -> TakenRows:
+        """What the forward since `expect` gave."""
+        taken, self._taken = self._taken, TakenRows()
+        self._rows = _RowIndex({})
+        taken.mark()
+        return taken
+
+    def _on_module(self, module: nn.Module, arguments: object) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._inside = self._wanted.get((module, self._calls[module]))
+        self._rotary_calls = 0
+        self._unturned = {}
+
+    def _on_rotary(self, before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
+        if self._inside is None or threading.get_ident() != self._thread:
+            return
+        call, self._rotary_calls = self._rotary_calls, self._rotary_calls + 1
+        facts = self._inside.facts
+        for kind in KINDS:
+            name, part = (facts.layer, kind), facts.rotary(kind)
+            if part is None or part.call != call or name not in self._rows or name in self._taken:
+                continue
+            turned = before[part.tensor]
+            tensor = turned.transpose(1, 2) if part.heads_last else turned  # (b, heads, s, r)
+            heads = self._inside.heads(kind)
+            if part.width == facts.width:
+                self._taken.put(name, self._to_host(tensor, name, heads), tensor.device)
+            else:
+                self._unturned[kind] = self._gather(tensor, name, heads)  # (heads, n, r)
+
+    def _on_attention(
+        self, module: nn.Module, query: Tensor, key: Tensor, options: Mapping[str, Any]
+    ) -> None:
+        if module not in self._modules or query.shape[2] != key.shape[2]:
+            return
+        if threading.get_ident() != self._thread:
+            return
+        layer = self._wanted.get((module, self._calls[module]))
+        self._calls[module] += 1
+        if layer is None:
+            return
+        tensors: tuple[tuple[Kind, Tensor], ...] = (("q", query), ("k", key))
+        for kind, tensor in tensors:
+            name = (layer.facts.layer, kind)
+            if name not in self._rows or name in self._taken:
+                continue
+            part, unturned = layer.facts.rotary(kind), self._unturned.get(kind)
+            if not self._pre_rope or part is None:
+                rows = self._to_host(tensor, name, layer.heads(kind))
+            elif unturned is None:  # turned by a function that was not heard
+                continue
+            else:  # the rotary function saw some of the dimensions
+                whole = self._gather(tensor, name, layer.heads(kind))  # (heads, n, d)
+                whole[..., part.start : part.start + part.width] = unturned
+                rows = _on_host(whole)
+            self._taken.put(name, rows, tensor.device)
+        self._inside, self._unturned = None, {}
+
+    def _to_host(self, tensor: Tensor, name: tuple[int, Kind], heads: tuple[int, ...]) -> Tensor:
+        """Rows of a (b, heads, s, d) tensor as a host tensor (wanted heads, n, d)."""
+        total = self._rows.count(name)
+        shape = (len(heads), total, tensor.shape[3])
+        host = torch.empty(shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        if total <= self._max_rows:
+            return _copied(host, self._gather(tensor, name, heads))
+        for start in range(0, total, self._max_rows):
+            piece = slice(start, start + self._max_rows)
+            rows = self._gather(tensor, name, heads, piece)  # (heads, rows of the piece, d)
+            for place, part in enumerate(rows):  # each lies in one stretch of the host's memory
+                _copied(host[place, piece], part)
+        return host
+
+    def _gather(
+        self,
+        tensor: Tensor,
+        name: tuple[int, Kind],
+        heads: tuple[int, ...],
+        piece: slice = _EVERYTHING,
+    ) -> Tensor:
+        sequence, position = self._rows.on(tensor.device, name)  # (n,), (n,)
+        if tensor.shape[1] == 1:  # one head shared by all
+            heads = (0,) * len(heads)
+        head = self._head_numbers(tensor.device, heads)  # (wanted heads,)
+        return tensor.detach()[sequence[None, piece], head[:, None], position[None, piece]]
+
+    def _head_numbers(self, device: torch.device, heads: tuple[int, ...]) -> Tensor:
+        if (device, heads) not in self._heads:
+            self._heads[device, heads] = _sent(torch.tensor(heads, dtype=torch.int64), device)
+        return self._heads[device, heads]
+
+
+class _RowIndex:
+    """Row numbers of a batch, sent to each device once."""
+
+    def __init__(self, rows: Mapping[tuple[int, Kind], KindRows]) -> None:
+        self._extent: dict[tuple[int, Kind], tuple[int, int]] = {}
+        parts = [np.empty((2, 0), np.int64)]
+        start = 0
+        for key, kept in rows.items():
+            parts.append(np.stack([kept.sequence, kept.position]))  # (2, n)
+            self._extent[key] = (start, start + len(kept.sequence))
+            start += len(kept.sequence)
+        self._host = torch.from_numpy(np.concatenate(parts, axis=1))  # (2, all rows)
+        self._by_device: dict[torch.device, Tensor] = {}
+
+    def __contains__(self, key: tuple[int, Kind]) -> bool:
+        return key in self._extent
+
+    def on(self, device: torch.device, key: tuple[int, Kind]) -> tuple[Tensor, Tensor]:
+        """(sequence, position) of a layer and kind, each (n,)."""
+        if device not in self._by_device:
+            self._by_device[device] = _sent(self._host, device)
+        first, end = self._extent[key]
+        sequence, position = self._by_device[device][:, first:end]
+        return sequence, position
+
+    def count(self, key: tuple[int, Kind]) -> int:
+        """Rows of a layer and kind."""
+        first, end = self._extent[key]
+        return end - first
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return _copied(host, tensor)
+
+
+def _copied(host: Tensor, tensor: Tensor) -> Tensor:
+    """Copy to the host; only on CUDA without waiting, where `TakenRows` waits for an event."""
+    return host.copy_(tensor, non_blocking=tensor.is_cuda)

@@ -1,0 +1,108 @@
+"""What a capture needs, loaded and checked before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from qk_sniffer.config import CaptureConfig, CaptureSettings
+from qk_sniffer.model.files import Note
+from qk_sniffer.model.layout import ModelLayout, decoder_of, vocabulary_of
+from qk_sniffer.model.loading import LoadedModel, load_model, load_tokenizer
+from qk_sniffer.model.probing import probe
+from qk_sniffer.pipeline.ranks import Ranks
+from qk_sniffer.pipeline.texts import Texts, open_texts, tokenize
+from qk_sniffer.sampling.heads import WantedLayer, choose_heads, require_pre_rope
+from qk_sniffer.sampling.positions import PositionSampler
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that a capture needs, loaded and checked."""
+
+    config: CaptureConfig
+    texts: Texts
+    tokenizer: Any
+    loaded: LoadedModel
+    layout: ModelLayout
+    wanted: tuple[WantedLayer, ...]
+    sampler: PositionSampler
+    max_length: int | None
+
+    @cached_property
+    def decoder(self) -> Any:
+        """The part of the model that is run."""
+        return decoder_of(self.loaded.model)
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Tokens the model has an embedding for."""
+        return vocabulary_of(self.decoder)
+
+    @property
+    def batch_size(self) -> int:
+        """Texts run together: one, where a text's rotary angles would depend on its neighbours."""
+        return 1 if self.layout.rotary_tables else self.config.inference.batch_size
+
+    @cached_property
+    def special_tokens(self) -> str:
+        """Which of BOS and EOS every text gets, for people."""
+        ids = tokenize(self.tokenizer, "a", None, self.config.tokenizer.add_special_tokens)
+        begins = ids[:1] == [self.tokenizer.bos_token_id]
+        ends = ids[-1:] == [self.tokenizer.eos_token_id]
+        added = [name for name, flag in (("BOS", begins), ("EOS", ends)) if flag]
+        return f"special tokens added: {' and '.join(added) or 'none'}"
+
+    @property
+    def padding(self) -> int:
+        """A token to fill up shorter texts with; no text sees it."""
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        return next((int(token) for token in known if token is not None), 0)
+
+
+def prepare(config: CaptureConfig, ranks: Ranks, note: Note = lambda text: None) -> Setup:
+    """Load texts, tokenizer and model, cheap things first, and choose the heads.
+
+    `note` is told of what takes long.
+    """
+    texts = open_texts(config.dataset)
+    tokenizer = load_tokenizer(config.tokenizer, config.model, note)
+    device = f"cuda:{ranks.local}" if torch.cuda.is_available() else "cpu"
+    loaded = load_model(config.model, device, note)
+    layout = probe(loaded.model)
+    return Setup(
+        config=config,
+        texts=texts,
+        tokenizer=tokenizer,
+        loaded=loaded,
+        layout=layout,
+        wanted=wanted_heads(layout, config.capture),
+        sampler=sampler_of(config.capture),
+        max_length=config.tokenizer.max_length or loaded.context,
+    )
+
+
+def wanted_heads(layout: ModelLayout, settings: CaptureSettings) -> tuple[WantedLayer, ...]:
+    """The heads that the settings ask for."""
+    sample = settings.head_sampling
+    wanted = choose_heads(
+        layout,
+        layers=settings.layers,
+        heads=settings.heads,
+        full_attention_only=settings.full_attention_only,
+        sample=(sample.count, sample.seed) if sample else None,
+        queries=settings.capture_queries,
+        keys=settings.capture_keys,
+    )
+    if settings.capture_pre_rope:
+        require_pre_rope(wanted)
+    return wanted
+
+
+def sampler_of(settings: CaptureSettings) -> PositionSampler:
+    """The sampler that the settings ask for."""
+    chosen = settings.sampler
+    return PositionSampler(chosen.type, settings.min_bucket_size, chosen.base_rate, chosen.seed)

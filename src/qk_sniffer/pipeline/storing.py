@@ -1,0 +1,87 @@
+"""Vectors the model gave → checked rows of the dump."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qk_dump.layout import Kind
+from qk_sniffer.pipeline.batches import Batch
+from qk_sniffer.pipeline.rows import KINDS, KindRows, TakenRows
+from qk_sniffer.pipeline.segments import Block
+from qk_sniffer.pipeline.setup import Setup
+from qk_sniffer.sampling.heads import WantedLayer
+from qk_toolkit.errors import ToolkitError
+
+
+def blocks_of(setup: Setup, batch: Batch, taken: TakenRows) -> list[Block]:
+    """Rows of every wanted layer and kind, finite and in the precision of the dump."""
+    if not len(batch.run_ids):
+        return []
+    return [
+        _block(setup, batch, taken, layer, kind)
+        for layer in setup.wanted
+        for kind in KINDS
+        if layer.heads(kind)
+    ]
+
+
+def _block(setup: Setup, batch: Batch, taken: TakenRows, layer: WantedLayer, kind: Kind) -> Block:
+    facts = layer.facts
+    rows = batch.rows[facts.layer, kind]
+    if (facts.layer, kind) not in taken:
+        raise ToolkitError(
+            f"layer {facts.layer} made no attention call for text {batch.run_ids[0]}, "
+            "though it did for the probe; the model cannot be captured"
+        )
+    vectors: npt.NDArray[Any] = taken.vectors((facts.layer, kind))  # (n, heads, d)
+    example_id = batch.run_ids[rows.sequence]  # (n,)
+    check_finite(vectors, example_id, facts.layer, kind)
+    if setup.config.output.vector_dtype == "float16":
+        with np.errstate(over="ignore"):  # told below
+            vectors = vectors.astype(np.float16)
+        check_finite(vectors, example_id, facts.layer, kind)
+    return Block(
+        layer=facts.layer,
+        kind=kind,
+        heads=layer.heads(kind),
+        bucket=setup.sampler.bucket(rows.position),
+        example_id=example_id,
+        position=rows.position,
+        vectors=vectors,
+        sliding_window=facts.window,
+        token_str=_token_strings(setup, batch, rows),
+    )
+
+
+def check_finite(
+    vectors: npt.NDArray[Any], example_id: npt.NDArray[np.int64], layer: int, kind: Kind
+) -> None:
+    """Stop at a NaN or infinity, naming the layer and the text."""
+    with np.errstate(all="ignore"):
+        if np.isfinite(vectors.sum(dtype=np.float32)) or np.isfinite(vectors).all():
+            return
+    row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=(1, 2)))[0])
+    what = "queries" if kind == "q" else "keys"
+    way_out = (
+        "They do not fit float16: set output.vector_dtype to float32"
+        if vectors.dtype == np.float16
+        else "The model overflows: load it in bfloat16 or float32 (model.dtype)"
+    )
+    raise ToolkitError(
+        f"layer {layer}: NaN or infinity in the {what} of text {example_id[row]}. {way_out}. "
+        "What was finished before is kept."
+    )
+
+
+def _token_strings(setup: Setup, batch: Batch, rows: KindRows) -> list[str] | None:
+    if not setup.config.capture.capture_token_strings:
+        return None
+    ids = [
+        batch.token_ids[sequence][position]
+        for sequence, position in zip(rows.sequence, rows.position, strict=True)
+    ]
+    strings: list[str] = setup.tokenizer.convert_ids_to_tokens(ids)
+    return strings

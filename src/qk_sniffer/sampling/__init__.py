@@ -1,0 +1,1 @@
+"""Which positions and which heads are captured."""

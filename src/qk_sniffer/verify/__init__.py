@@ -1,0 +1,1 @@
+"""Captured vectors checked against the attention weights of the model."""

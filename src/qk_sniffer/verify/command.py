@@ -1,0 +1,260 @@
+"""The verb `verify`: whether captured queries and keys are those the model's attention uses."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qk_sniffer.config import Dtype, ModelSettings, TokenizerSettings
+from qk_sniffer.extras import capture_extra
+from qk_toolkit.command_line import command_parser, guarded, reader_may_leave
+from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.flags import add_flags, parse_flags
+from qk_toolkit.settings import Indices, settings_from, validated
+
+if TYPE_CHECKING:
+    from qk_sniffer.model.layout import LayerFacts
+    from qk_sniffer.verify.comparison import Verification
+
+_PROGRAM = "attention-plasticity verify"
+_STORY = """\
+Check that captured queries and keys are those that a model's attention uses: run one text with
+eager attention, keep every query and key as a capture does (after RoPE), recompute the attention
+weights from them, and compare with the model's own, layer by layer. Nothing is written.
+"""
+_EXAMPLES = """\
+commands to paste:
+  attention-plasticity verify HuggingFaceTB/SmolLM2-135M
+  attention-plasticity verify models/smollm2 --gguf_file SmolLM2-135M-Instruct.Q4_1.gguf
+  attention-plasticity verify Qwen/Qwen3-8B --dtype bfloat16 --layers 0-3,35
+  attention-plasticity verify google/gemma-3-1b-pt --text book.txt --max_length 1024
+
+The tolerance is 1e-5 in float32, 2e-3 in float16 and 2e-2 in bfloat16; in layers with large scores
+it is what rounding does to those. A wrong pair of heads or a missing rotation moves weights by
+tenths, a scale that is off by 1 % moves them by hundredths.
+Exit codes: 0 all layers within the tolerance, 1 some are not, 2 usage or config, 130 interrupted.
+"""
+_TOKENS = 256
+_PASSAGE = """\
+Call me Ishmael. Some years ago—never mind how long precisely—having little or no money in my \
+purse, and nothing particular to interest me on shore, I thought I would sail about a little and \
+see the watery part of the world. It is a way I have of driving off the spleen and regulating \
+the circulation. Whenever I find myself growing grim about the mouth; whenever it is a damp, \
+drizzly November in my soul; whenever I find myself involuntarily pausing before coffin \
+warehouses, and bringing up the rear of every funeral I meet; and especially whenever my hypos \
+get such an upper hand of me, that it requires a strong moral principle to prevent me from \
+deliberately stepping into the street, and methodically knocking people's hats off—then, I \
+account it high time to get to sea as soon as I can. This is my substitute for pistol and ball. \
+With a philosophical flourish Cato throws himself upon his sword; I quietly take to the ship. \
+There is nothing surprising in this. If they but knew it, almost all men in their degree, some \
+time or other, cherish very nearly the same feelings towards the ocean with me.
+"""
+
+
+class VerifySettings(BaseModel):
+    """What is checked, how closely, and how the model is loaded."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str | None = Field(
+        title="what is checked",
+        default=None,
+        min_length=1,
+        description="text file to run (default: the beginning of Moby Dick)",
+    )
+    max_length: int | None = Field(
+        title="what is checked",
+        default=None,
+        ge=2,
+        description=f"tokens of it (default: {_TOKENS}, or the model's context)",
+    )
+    layers: Indices | None = Field(
+        title="what is checked", default=None, description="such as 0-3,8 (default: all)"
+    )
+    tolerance: float | None = Field(
+        title="what is checked",
+        default=None,
+        gt=0,
+        description="largest difference of a weight that passes (default: by precision, see below)",
+    )
+    revision: str | None = Field(
+        title="the model", default=None, description="branch, tag or commit"
+    )
+    gguf_file: str | None = Field(
+        title="the model",
+        default=None,
+        min_length=1,
+        description="GGUF file inside the model's folder or repository",
+    )
+    dtype: Dtype = Field(
+        title="the model",
+        default="float32",
+        description="precision; float32 is the sharpest, auto: as the checkpoint is",
+    )
+    device_map: str | None = Field(
+        title="the model",
+        default=None,
+        description="cpu, cuda, cuda:1, or auto to spread over all GPUs (default: a GPU when there "
+        "is one)",
+    )
+    trust_remote_code: bool = Field(
+        title="the model", default=False, description="run code that comes with the model"
+    )
+
+
+def verify(words: Sequence[str]) -> int:
+    """`attention-plasticity verify MODEL [--text FILE] …`, and its exit code."""
+    return guarded(lambda: _verify(words), "nothing was written")
+
+
+def _verify(words: Sequence[str]) -> int:
+    model, settings = _given(words)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would fill a log file
+    with capture_extra(), _memory_told():
+        found = _run(model, settings)
+    with reader_may_leave():
+        _print(found)
+    return 1 if found.failed else 0
+
+
+def _given(words: Sequence[str]) -> tuple[ModelSettings, VerifySettings]:
+    parser = command_parser(_PROGRAM, _STORY, _EXAMPLES)
+    parser.usage = f"{_PROGRAM} MODEL [--text FILE] [--FIELD VALUE …]"
+    parser.add_argument("model", metavar="MODEL", help="model on the Hub, or a local folder")
+    add_flags(parser, VerifySettings)
+    flags = parse_flags(parser, words)
+    name = flags.pop("model")
+    settings = settings_from(VerifySettings, flags=flags)
+    shared = ModelSettings.model_fields.keys() & VerifySettings.model_fields.keys()
+    values: dict[str, Any] = settings.model_dump(include=set(shared))
+    values |= {"name": name, "attn_implementation": "eager"}  # the one that returns weights
+    return validated(ModelSettings, values, lambda field: f"model.{field}"), settings
+
+
+@contextmanager
+def _memory_told() -> Iterator[None]:
+    import torch
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ToolkitError(
+            f"out of memory ({' '.join(str(error).split())[:200]}). Choose fewer tokens "
+            "(--max_length), a smaller --dtype, or --device_map auto"
+        ) from error
+
+
+def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
+    """Load and check, cheap things first."""
+    import torch
+
+    from qk_sniffer.model.layout import decoder_of, vocabulary_of
+    from qk_sniffer.model.loading import load_model, load_tokenizer
+    from qk_sniffer.pipeline.batches import require_known_tokens
+    from qk_sniffer.pipeline.texts import tokenize
+    from qk_sniffer.verify.comparison import verify_model
+
+    text = _PASSAGE if settings.text is None else _read(settings.text)
+    tokenizer = load_tokenizer(TokenizerSettings(), model, _note)
+    tokens = tokenize(tokenizer, text, settings.max_length or _TOKENS, add_special_tokens=True)
+    if len(tokens) < 2:
+        raise ConfigError(
+            f"--text: the text is {len(tokens)} tokens long; weights differ from 1 only where a "
+            "query sees 2 or more"
+        )
+    loaded = load_model(model, "cuda:0" if torch.cuda.is_available() else "cpu", _note)
+    if settings.max_length is None:
+        tokens = tokens[: loaded.context]
+    require_known_tokens(tokens, vocabulary_of(decoder_of(loaded.model)))
+    return verify_model(loaded.model, tokens, layers=settings.layers, tolerance=settings.tolerance)
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _read(name: str) -> str:
+    from qk_toolkit.files import user_path
+
+    path = user_path(name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"--text: {path}: does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--text: {path}: cannot be read: {reason}") from error
+
+
+def _print(found: Verification) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    table.add_column("layer", justify="right")
+    table.add_column("sees")
+    table.add_column("heads q / k", justify="right")
+    for name in ("largest difference", "tolerance"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict")
+    for layer in found.layers:
+        facts = layer.facts
+        table.add_row(
+            str(facts.layer),
+            kind_of(facts),
+            f"{facts.q_heads} / {facts.k_heads}",
+            f"{layer.difference:.1e}",
+            f"{layer.tolerance:.0e}",
+            "ok" if layer.agrees else f"DIFFERS, most in head {layer.head}",
+        )
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:  # a file is as wide as its lines
+        console.width = 10_000
+    console.print(table)
+    for line in in_words(found):
+        print(line)
+
+
+def kind_of(facts: LayerFacts) -> str:
+    """What a layer sees, and whether positions turn its vectors."""
+    reach = {
+        "full_attention": "full",
+        "sliding_attention": f"sliding {facts.window}",
+        "chunked_attention": f"chunks of {facts.window}",
+    }[facts.type]
+    return reach if facts.rope else f"{reach}, NoPE"
+
+
+def in_words(found: Verification) -> list[str]:
+    """What the table says, in a sentence or two; the verdict comes last."""
+    from qk_sniffer.sampling.heads import as_ranges
+
+    lines = []
+    wide = [facts.layer for facts in found.untested_windows]
+    if wide:
+        lines.append(
+            f"The windows of layers {as_ranges(wide)} are not tested: they hold all "
+            f"{found.tokens} tokens of the text. Give a longer one, --text and --max_length."
+        )
+    worst, number = found.worst, len(found.layers)
+    told = f"{found.tokens} tokens, {found.dtype}"
+    if found.failed:
+        lines.append(
+            f"NOT faithful: {len(found.failed)} of {number} layers differ by more than the "
+            f"tolerance, the worst is layer {worst.facts.layer} (by {worst.difference:.1e} in head "
+            f"{worst.head}); {told}."
+        )
+    else:
+        lines.append(
+            f"Faithful: weights recomputed from captured queries and keys are the model's own in "
+            f"all {number} layers checked, to {worst.difference:.1e} (layer {worst.facts.layer}); "
+            f"{told}."
+        )
+    return lines

@@ -1,0 +1,1 @@
+"""What any command-line program of ours needs: errors, files, settings, commands, terminal."""

@@ -1,0 +1,28 @@
+"""Public names of a package, imported when they are first used.
+
+`import attention_plasticity` and every `--help` stay light this way. Nothing is imported here but
+when a name is asked for, so that an interruption of a command finds the command's own handlers.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, tuple[str, ...]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package whose `modules` hold its public names."""
+    module_of = {name: module for module, names in modules.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(module_of[name]), name)
+
+    return get, lambda: sorted(module_of)

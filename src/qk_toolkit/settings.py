@@ -1,0 +1,348 @@
+"""Settings of a command: declared once as a pydantic model, filled from flags and YAML.
+
+Flag > YAML > default, field by field. A field's type, default, check and help live in its
+declaration; the flags and every message are made from it. A field that is itself a model is a
+section: a mapping in YAML, `section.field` in flags and messages. Both stages use this file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, NonNegativeInt, ValidationError
+from pydantic.fields import FieldInfo
+
+from qk_toolkit.errors import ConfigError, in_short
+from qk_toolkit.files import user_path
+from qk_toolkit.strict_yaml import DEEPEST, MOST_CHARACTERS, parse_yaml
+
+_MOST_INDICES = 100_000
+_LONGEST_NAME = 200  # of a field that a misspelt name is compared with
+_INT64 = range(-(2**63), 2**63)
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def parse_indices(value: object) -> object:
+    """Turn `"0-3,8"` (or one integer) into a sorted list; anything else is checked as it is."""
+    if isinstance(value, list) and all(type(item) is int for item in value):
+        return sorted(set(value))
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return value
+    found: set[int] = set()
+    count = 0
+    for part in str(value).split(","):
+        ends = [end.strip() for end in part.split("-")]
+        if len(ends) > 2 or not all(end.isascii() and end.isdigit() for end in ends):
+            raise ValueError(f"cannot read {part!r}")
+        first, last = int(ends[0]), int(ends[-1])
+        if not first <= last < _MOST_INDICES:
+            raise ValueError(f"cannot read {part!r}")
+        count += last + 1 - first
+        if count > _MOST_INDICES:
+            raise ValueError(f"more than {_MOST_INDICES:,} numbers")
+        found.update(range(first, last + 1))
+    return sorted(found)
+
+
+Indices = Annotated[list[NonNegativeInt], BeforeValidator(parse_indices)]
+
+
+def settings_from(
+    model: type[Settings],
+    *,
+    yaml_path: Path | None = None,
+    section: str | None = None,
+    flags: Mapping[str, str] | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Settings:
+    """Build the settings from a YAML file (flat, or under `section`) and flags given as text.
+
+    `note` hears of settings that are accepted and have no effect.
+    """
+    given = flags or {}
+    values = _load_yaml(user_path(yaml_path), section) if yaml_path is not None else {}
+    fields = fields_of(model)
+    for name in sorted(given):  # a section's own flag comes before the flags inside it
+        if name not in fields:
+            raise ConfigError(f"--{name}: unknown flag{nearest(name, fields, '--')}")
+        _place(values, name.split("."), _from_text(fields[name], given[name], name))
+
+    def told(name: str) -> str:
+        in_file = yaml_path is not None and name not in given
+        return f"{yaml_path}: {name}" if in_file else f"--{name}"
+
+    return validated(model, values, told, lambda text: note(f"{yaml_path}: {text}"))
+
+
+def validated(
+    model: type[Settings],
+    values: Mapping[str, Any],
+    told: Callable[[str], str] = str,
+    note: Callable[[str], None] = lambda text: None,
+) -> Settings:
+    """Check values strictly (a text is no number) and tell the first breach in one line.
+
+    `told` says where a field was given, so that a message begins with its file or its flag. `note`
+    hears of settings that are accepted and have no effect: those a section names in a class
+    variable `without_effect`, with what holds instead.
+    """
+    ignored: dict[str, str] = {}
+    shaped = _shaped(model, values, fields_of(model), told, ignored)
+    try:
+        found = model.model_validate(shaped, strict=True)
+    except ValidationError as error:
+        raise ConfigError(_breach(error, shaped, fields_of(model), told)) from error
+    if ignored:
+        listed = "; ".join(f"{name} ({instead})" for name, instead in ignored.items())
+        note(f"these settings have no effect: {listed}")
+    return found
+
+
+def fields_of(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """Every field by its dotted name, each section just before what it holds."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        found[prefix + name] = field
+        section = section_of(field)
+        if section is not None:
+            found |= fields_of(section, f"{prefix}{name}.")
+    return found
+
+
+def section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of a field that is a section, None for any other field."""
+    base = base_type(field)
+    return base if isinstance(base, type) and issubclass(base, BaseModel) else None
+
+
+def base_type(field: FieldInfo) -> Any:
+    """A field's type without `| None` and without its checks."""
+    annotation = field.annotation
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return annotation
+
+
+def describe(field: FieldInfo) -> str:
+    """What a field accepts, in words: 'an integer of at least 1'."""
+    base = base_type(field)
+    if get_origin(base) is Literal:
+        return "one of " + ", ".join(str(choice) for choice in get_args(base))
+    if base is bool:
+        return "true or false"
+    if base is str:
+        return "text"
+    if get_origin(base) is list:
+        return "a list of integers such as 0-3,8"
+    if get_origin(base) is dict:
+        return "a mapping such as {name: value}"
+    return ("an integer" if base is int else "a number") + _bounds(field)
+
+
+def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """A hint to append to 'unknown …': the closest known name, or where to find them all.
+
+    The same name in another section is closer than any other name.
+    """
+    if len(name) > _LONGEST_NAME:
+        return "; --help lists them all"
+    wanted, known = name.replace("-", "_"), list(names)
+    close = [other for other in known if _own_name(other) == _own_name(wanted)]
+    close = close or difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
+    if not close:
+        return "; --help lists them all"
+    return f"; did you mean {' or '.join(prefix + other for other in close)}?"
+
+
+def _own_name(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def _shaped(
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    fields: Mapping[str, FieldInfo],
+    told: Callable[[str], str],
+    ignored: dict[str, str],
+    prefix: str = "",
+) -> dict[str, Any]:
+    """The values with a mapping for every section; refuses names and sections that are none.
+
+    Fields without effect are taken out and written to `ignored`, with what holds instead.
+    """
+    shaped = {_plain(str(key)): _text_of_path(value) for key, value in values.items()}
+    for name, instead in getattr(model, "without_effect", {}).items():
+        if name in shaped:
+            del shaped[name]
+            ignored[prefix + name] = instead
+    for key in shaped:
+        if key not in model.model_fields:
+            hint = _suggestion(key, model, fields)
+            raise ConfigError(f"{told(prefix + key)}: unknown field{hint}")
+    for name, field in model.model_fields.items():
+        section = section_of(field)
+        if section is None and name in shaped:
+            _refuse_odd(shaped[name], told(prefix + name), field)
+        if section is None or (name not in shaped and not field.is_required()):
+            continue
+        inner = shaped.get(name)
+        if isinstance(inner, section) or (inner is None and field.default is None):
+            continue
+        if inner is not None and not isinstance(inner, Mapping):
+            source = told(prefix + name)
+            raise ConfigError(f"{source}: expected name: value lines, got {in_short(inner)}")
+        shaped[name] = _shaped(section, inner or {}, fields, told, ignored, f"{prefix}{name}.")
+    return shaped
+
+
+def _refuse_odd(value: object, source: str, field: FieldInfo) -> None:
+    """Refuse what strict types let pass: text that is no name, and integers beyond 64 bits."""
+    level = [value]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, str):
+                _refuse_odd_text(one, source)
+            elif isinstance(one, int) and one not in _INT64:
+                raise ConfigError(
+                    f"{source}: expected {describe(field)}, got {in_short(value)}, "
+                    "which does not fit 64 bits"
+                )
+            elif isinstance(one, Mapping):
+                inner += [*one.keys(), *one.values()]
+            elif isinstance(one, (list, tuple, set)):
+                inner += one
+        level = list({id(one): one for one in inner}.values())  # what is there twice, once
+    if level:
+        raise ConfigError(f"{source}: is nested more than {DEEPEST} deep")
+
+
+def _refuse_odd_text(text: str, source: str) -> None:
+    if "\0" in text:
+        raise ConfigError(f"{source}: holds the character NUL, which no name or path has")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        odd = text[error.start]
+        raise ConfigError(f"{source}: holds {odd!r}, which no name or path has") from error
+
+
+def _text_of_path(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _suggestion(key: str, model: type[BaseModel], fields: Iterable[str]) -> str:
+    name = key.replace("-", "_")
+    if name not in model.model_fields:
+        elsewhere = [other for other in fields if _own_name(other) == name]
+        if elsewhere:
+            return nearest(name, elsewhere)
+    return nearest(name, model.model_fields)
+
+
+def _breach(
+    error: ValidationError,
+    values: Mapping[str, Any],
+    fields: Mapping[str, FieldInfo],
+    told: Callable[[str], str],
+) -> str:
+    """The first problem of a validation, by the dotted name of its field."""
+    problem = error.errors()[0]
+    path: list[str] = []
+    value: Any = values
+    for part in problem["loc"]:
+        path.append(str(part))
+        field = fields[".".join(path)]
+        if problem["type"] == "missing" and len(path) == len(problem["loc"]):
+            why = f" ({field.description})" if field.description else ""
+            return f"{told('.'.join(path))}: is required{why}"
+        value = value[part]
+        if section_of(field) is None:
+            expected = describe(field)
+            if problem["type"] == "string_unicode":
+                expected = "text in UTF-8"
+            return f"{told('.'.join(path))}: expected {expected}, got {in_short(value)}"
+    # a check over several fields of a section, which names the first of them
+    key, _, rest = _plain(problem["msg"]).partition(": ")
+    return f"{told('.'.join([*path, key]))}: {rest}"
+
+
+def _place(values: dict[str, Any], path: Sequence[str], value: object) -> None:
+    """Put a flag's value into its section; what should be one and is not is refused later."""
+    for name in path[:-1]:
+        inner = values.get(name)
+        if inner is not None and not isinstance(inner, dict):
+            return
+        values[name] = dict(inner or {})
+        values = values[name]
+    values[path[-1]] = value
+
+
+def _bounds(field: FieldInfo) -> str:
+    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
+    found = [
+        f"{phrase} {getattr(rule, name)}"
+        for name, phrase in words.items()
+        for rule in field.metadata
+        if getattr(rule, name, None) is not None
+    ]
+    return " " + " and ".join(found) if found else ""
+
+
+def _from_text(field: FieldInfo, text: str, name: str) -> object:
+    """Read a flag's text as its field's type; what does not fit stays text and is refused later."""
+    base = base_type(field)
+    if text.lower() in ("none", "null") and field.default is None:
+        return None
+    if base is bool:
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
+            text.lower(), text
+        )
+    if base in (int, float):
+        try:
+            return base(text)
+        except ValueError:
+            return text
+    if get_origin(base) is dict:
+        try:
+            return parse_yaml(text)
+        except ValueError as error:
+            raise ConfigError(f"--{name}: is not valid YAML: {error}") from error
+    return text
+
+
+def _load_yaml(path: Path, section: str | None) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:  # a pipe is fine: --config <(command)
+            raw = file.read(MOST_CHARACTERS + 1)
+        if len(raw) > MOST_CHARACTERS:
+            raise ConfigError(f"{path}: cannot be read: is larger than {MOST_CHARACTERS:,} bytes")
+        content = parse_yaml(raw.decode("utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not valid YAML: {error}") from error
+    if content is None:
+        return {}
+    if isinstance(content, dict) and section is not None and section in content:
+        if len(content) > 1:
+            others = ", ".join(str(key) for key in content if key != section)
+            raise ConfigError(f"{path}: {section}: must hold all fields, but beside it: {others}")
+        content = {} if content[section] is None else content[section]
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected 'name: value' lines, got {type(content).__name__}")
+    return content
+
+
+def _plain(message: str) -> str:
+    return " ".join(message.removeprefix("Value error, ").split())

@@ -1,0 +1,101 @@
+"""A whole run from the library's side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attention_plasticity.config import make_config
+from attention_plasticity.run.runner import Watcher, prepare, run_analysis
+from dumps import make_dump
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_toolkit.errors import ConfigError
+
+
+class Log(Watcher):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.events: list[object] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def start(self, total: int, done: int) -> None:
+        self.events.append((total, done))
+
+    def advance(self, failed: bool) -> None:
+        self.events.append(failed)
+
+    def stop(self) -> None:
+        self.events.append("stop")
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return make_dump(tmp_path / "dump", layers=2, q_heads=2, k_heads=1, n=60)
+
+
+def test_a_watcher_sees_every_head_once(dump: Path, tmp_path: Path) -> None:
+    (dump / "l01h01q" / "data.parquet").write_text("spoilt")
+    config = make_config(
+        dataset_local_root=str(dump), output_dir=str(tmp_path / "out"), max_workers=2
+    )
+    first, second = Log(), Log()
+    outcome = run_analysis(config, first)
+    assert outcome.exit_code == 1
+    assert first.events[0] == (4, 0)
+    assert sorted(first.events[1:-1]) == [False, False, False, True]  # type: ignore[type-var]
+    assert first.events[-1] == "stop"
+    run_analysis(config, second)
+    assert second.events == [(4, 3), True, "stop"]
+    assert "3 of 4 heads were finished earlier and are kept" in second.notes
+
+
+def test_run_json_tells_how_the_tables_were_made(dump: Path, tmp_path: Path) -> None:
+    manifest = DumpManifest(model="m", num_layers=3, num_q_heads=2, num_k_heads=1)
+    write_manifest(dump, manifest)
+    config = make_config(dataset_local_root=str(dump), output_dir=str(tmp_path / "out"), seed=5)
+    outcome = run_analysis(config)
+    info = json.loads(outcome.paths.run.read_text())
+    assert info["config"]["seed"] == info["seed"] == 5
+    assert info["heads"] == {"analysed": 4, "not_captured": 2, "failed": 0}
+    assert info["not_captured"] == [[2, 0], [2, 1]]
+    assert info["input"]["dump"]["model"] == "m"
+    assert len(info["input"]["fingerprint"]) == 64
+    assert info["head_layout"]["source"] == "from dump.json"
+    assert info["tables"]["head_metrics"] == "head_metrics.csv"
+    assert set(info["versions"]) == {"python", "numpy", "scipy", "pyarrow"}
+    assert info["seconds"] > 0
+
+
+def test_a_guessed_layout_is_said_aloud(dump: Path, tmp_path: Path) -> None:
+    log = Log()
+    run_analysis(make_config(dataset_local_root=str(dump), output_dir=str(tmp_path / "o")), log)
+    assert any("counted from the folders" in note for note in log.notes)
+
+
+def test_the_selection_decides_which_heads_are_run(dump: Path, tmp_path: Path) -> None:
+    config = make_config(
+        dataset_local_root=str(dump), output_dir=str(tmp_path / "o"), layers=[1], heads="0"
+    )
+    outcome = run_analysis(config)
+    assert [(row["layer"], row["q_head"]) for row in outcome.metrics] == [(1, 0)]
+
+
+def test_preparing_writes_nothing(dump: Path, tmp_path: Path) -> None:
+    _, plan, paths = prepare(
+        make_config(dataset_local_root=str(dump), output_dir=str(tmp_path / "out"))
+    )
+    assert len(plan.heads) == 4
+    assert not paths.folder.exists()
+
+
+def test_a_bar_does_not_outlive_a_dump_that_cannot_be_fetched() -> None:
+    log = Log()
+    with pytest.raises(ConfigError, match="expected owner/name@branch"):
+        run_analysis(make_config(dataset_local_root="hf://models/a/b"), log)
+    assert log.events == ["stop"]

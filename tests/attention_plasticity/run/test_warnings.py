@@ -1,0 +1,143 @@
+"""Warnings about small samples: one sentence per kind, whatever the number of heads."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attention_plasticity import open_run
+from attention_plasticity.config import make_config
+from attention_plasticity.results import HeadResult
+from attention_plasticity.run.runner import Outcome, run_analysis
+from attention_plasticity.run.warnings import SampleSizes
+from dumps import make_dump
+from qk_dump.buckets import BucketGeometry
+from qk_dump.manifest import DumpManifest, write_manifest
+
+UNIFORM = BucketGeometry("uniform", 128)
+
+
+def head(number: int, queries: dict[int, int], texts: dict[int, int] | None = None) -> HeadResult:
+    """A head with so many queries and texts in each query bucket."""
+    cells = [(bucket, k) for bucket in queries for k in range(2)]
+    columns: dict[str, list[Any]] = {
+        "q_bucket": [bucket for bucket, _ in cells],
+        "n_queries": [queries[bucket] for bucket, _ in cells],
+        "n_texts": [texts[bucket] if texts else math.nan for bucket, _ in cells],
+    }
+    return HeadResult(0, number, 0, {}, columns, {})
+
+
+def warnings_of(*heads: HeadResult, geometry: BucketGeometry | None = UNIFORM, **how: Any) -> Any:
+    sizes = SampleSizes(**how)
+    assert list(sizes.watched(heads)) == list(heads)
+    return sizes.warnings(geometry)
+
+
+def test_enough_queries_of_enough_texts_are_no_word_worth() -> None:
+    assert warnings_of(head(0, {1: 32, 2: 500}, {1: 4, 2: 9}), head(1, {3: 40}, {3: 4})) == []
+    assert warnings_of() == []
+
+
+def test_buckets_with_few_queries_are_named_once_for_all_heads() -> None:
+    fine = dict.fromkeys(range(1, 9), 9)
+    few = [
+        head(number, {1: 40, 5: 31, 6: 3 + number, 7: 30, 9: 8}, fine | {9: 4}) for number in (0, 1)
+    ]
+    (warning,) = warnings_of(*few, head(2, {1: 99}, {1: 9}))
+    assert warning.kind == "few_queries"
+    assert (warning.heads, warning.buckets, warning.fewest) == (2, [5, 6, 7, 9], 3)
+    assert warning.text == (
+        "Fewer than 32 queries in query buckets 5-7,9 (positions 640-1,023, 1,152-1,279), in 2 of "
+        "3 heads; the smallest holds 3. Plasticity there is unreliable: capture more texts."
+    )
+    (alone,) = warnings_of(*few, geometry=None)
+    assert "query buckets 5-7,9, in 2 of 2 heads" in alone.text
+
+
+def test_buckets_that_few_texts_reach_are_named() -> None:
+    (warning,) = warnings_of(head(0, {1: 50, 2: 50}, {1: 5, 2: 3}))
+    assert warning.kind == "few_texts"
+    assert warning.text == (
+        "Fewer than 4 texts in query bucket 2 (positions 256-383), in 1 of 1 heads; the smallest "
+        "number is 3. Plasticity there depends on single texts: capture more texts of this length."
+    )
+
+
+def test_unknown_texts_are_one_note() -> None:
+    known, unknown = head(0, {1: 50}, {1: 1}), head(1, {1: 50})
+    few, note = warnings_of(known, unknown)
+    assert few.kind == "few_texts"
+    assert note.kind == "texts_unknown"
+    assert note.text == (
+        "The number of texts per query bucket is not known in 1 of 2 heads: their queries have no "
+        "usable example_id."
+    )
+    (note,) = warnings_of(unknown, single_example=True)
+    assert note.text == (
+        "The number of texts per query bucket is not known: single_example was set."
+    )
+
+
+def test_many_scattered_buckets_stay_one_line() -> None:
+    (warning,) = warnings_of(
+        head(0, dict.fromkeys(range(1, 1000, 2), 5), dict.fromkeys(range(1000), 9))
+    )
+    assert "buckets 1,3,5,7,9,11 and 494 more (positions 128-255, 384-511, " in warning.text
+    assert len(warning.text) < 400
+    assert len(warning.buckets) == 500
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    dump = make_dump(tmp_path / "dump", layers=1, n=120, examples=3)
+    write_manifest(dump, DumpManifest(bucket_type="uniform", min_bucket_size=128))
+    return dump
+
+
+def outcome_of(dump: Path, out: Path, **fields: Any) -> Outcome:
+    return run_analysis(
+        make_config(dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **fields)
+    )
+
+
+def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) -> None:
+    outcome = outcome_of(sparse, tmp_path / "out")
+    assert [warning.kind for warning in outcome.warnings] == ["few_queries", "few_texts"]
+    info = json.loads(outcome.paths.run.read_text())
+    assert [record["text"] for record in info["warnings"]] == [w.text for w in outcome.warnings]
+    assert info["warnings"][0]["buckets"] == [1, 2, 3, 4, 5, 6, 7]
+    assert "(positions 128-1,023), in 4 of 4 heads" in info["warnings"][0]["text"]
+    again = outcome_of(sparse, tmp_path / "out")  # from the records alone
+    assert again.warnings == outcome.warnings
+    run = open_run(tmp_path / "out")
+    assert set(run.bucket_plasticity["n_texts"]) == {2, 3}
+
+
+def test_a_run_with_enough_of_everything_has_none(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=2000)
+    outcome = outcome_of(dump, tmp_path / "out")
+    assert outcome.warnings == []
+    assert json.loads(outcome.paths.run.read_text())["warnings"] == []
+
+
+def test_a_single_example_says_only_that_texts_are_not_known(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=2000)
+    (note,) = outcome_of(dump, tmp_path / "out", single_example=True).warnings
+    assert note.kind == "texts_unknown"
+
+
+def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=3, q_heads=2, k_heads=1, n=2000)
+    layers = [{"layer": layer, "type": "full_attention"} for layer in range(3)]
+    for layer in layers[1:]:
+        layer["selective"] = True
+    write_manifest(dump, DumpManifest(layers=layers))
+    (note,) = outcome_of(dump, tmp_path / "out").warnings
+    assert (note.kind, note.heads, note.label) == ("selective_layers", 4, "Note")
+    assert note.text.startswith("In layers 1-2 the content of keys decides which of them")
+    assert outcome_of(dump, tmp_path / "first", layers=[0]).warnings == []

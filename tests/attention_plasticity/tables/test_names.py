@@ -1,0 +1,94 @@
+"""Names from files and flags: one line of harmless characters, in figures as they stand."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from attention_plasticity.cli import main
+from attention_plasticity.plots.style import plain
+from attention_plasticity.tables.names import clean
+from attention_plasticity.tables.tables import labels_of, open_tables
+from qk_toolkit.errors import ConfigError
+from run_tables import write_run
+
+HOSTILE = {
+    "two dollars": "$$",
+    "broken mathematics": r"a $\frac{ b $x$",
+    "escaped dollar": r"\$5 \$",
+    "TeX": r"a_b^c%d&e#f~g{h}\i",
+    "lines": "new\nline\r\n and\ttab",
+    "terminal": "\x1b[31mred\x07 \x9b2J",
+    "half a character": "a\ud800b",
+    "direction": "abc\u202edef",
+    "no glyph": "模型😀",
+    "long": "x" * 3000,
+    "nothing to see": "\n",
+}
+
+
+def test_a_name_becomes_one_line_of_printable_characters() -> None:
+    assert clean("  new\nline\r\n and\ttab ") == "new line and tab"
+    assert clean("\x1b[31mred\x07") == "[31mred"
+    assert clean("a\ud800b") == "a?b"
+    assert clean("abc\u202edef") == "abcdef"
+    assert clean("模型😀 $_|<>") == "模型😀 $_|<>"
+    assert all(clean(name).isprintable() for name in HOSTILE.values())
+
+
+def test_text_of_a_figure_is_no_mathematics() -> None:
+    assert plain("a $x$") == r"a \$x\$"
+    assert plain("first\nsecond") == "first\nsecond"
+    assert len(plain("x" * 3000)) <= 200
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_any_name_can_be_drawn_compared_and_put_on_a_page(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = str(write_run(tmp_path / "one", model=f"owner/{name}"))
+    two = str(write_run(tmp_path / "two", model="other"))
+    out = str(tmp_path / "out")
+    shown = name.encode("utf-8", "replace").decode()  # a setting holds text that can be encoded
+    figure = ["--title", shown, "--ylabel", shown, "--model_name", shown]
+    commands = [
+        ["plot", "map", one, "--output", f"{out}/map.png"],
+        ["plot", "components", one, *figure, "--output", f"{out}/c.svg"],
+        ["compare", one, two, "--trajectory", "--output_dir", out, "--figures", "svg"],
+        ["report", one, "--output", f"{out}/page.html"],
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for words in commands:
+            assert main(words) == 0
+    told = capsys.readouterr()
+    assert "\x1b" not in told.out + told.err
+    assert "\x07" not in told.out + told.err
+
+
+def test_every_figure_is_drawn_with_a_name_of_mathematics(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", model=f"owner/{HOSTILE['broken mathematics']}")
+    assert main(["plot", "all", str(run)]) == 0
+
+
+def test_scores_and_metrics_may_have_any_name(tmp_path: Path) -> None:
+    runs = [str(write_run(tmp_path / name, model=name)) for name in "abc"]
+    scores = tmp_path / "scores.csv"
+    scores.write_text("model,$$\na,1\nb,2\nc,4\n")
+    words = ["--scores", str(scores), "--output_dir", str(tmp_path / "out")]
+    assert main(["compare", *runs, *words]) == 0
+    metrics = tmp_path / "metrics.csv"
+    metrics.write_text("layer,q_head,ap_overall,$$\n0,0,0.5,1\n0,1,0.5,2\n")
+    figure = ["--metric", "$$", "--output", str(tmp_path / "m.png")]
+    assert main(["plot", "map", "--metrics_csv", str(metrics), *figure]) == 0
+
+
+def test_labels_that_look_alike_are_refused(tmp_path: Path) -> None:
+    runs = [open_tables(write_run(tmp_path / name)) for name in "ab"]
+    assert labels_of(runs, ["one\ntwo", "three"]) == ["one two", "three"]
+    with pytest.raises(ConfigError, match="must be different and not empty"):
+        labels_of(runs, ["one\ntwo", "one\ttwo"])
+    with pytest.raises(ConfigError, match="must be different and not empty"):
+        labels_of(runs, ["\x1b", "two"])

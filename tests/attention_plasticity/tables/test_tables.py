@@ -1,0 +1,133 @@
+"""Tables as figures read them: earlier names, and files that are not what they should be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from attention_plasticity.cli import main
+from attention_plasticity.tables.tables import labels_of, open_tables, read_table
+from qk_dump.buckets import BucketGeometry
+from qk_toolkit.errors import ConfigError, ToolkitError
+from run_tables import cells_table, components_table, write_run
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_a_run_tells_its_tables_model_and_buckets(tmp_path: Path) -> None:
+    run = open_tables(write_run(tmp_path))
+    pd.testing.assert_frame_equal(run.bucket_plasticity, cells_table())
+    pd.testing.assert_frame_equal(run.component_weights, components_table())
+    assert len(run.head_metrics) == 12
+    assert run.model_name == "Tiny-1B"
+    assert run.geometry == BucketGeometry("uniform", 128)
+
+
+def test_names_that_utf8_cannot_hold_are_shown_with_question_marks(tmp_path: Path) -> None:
+    runs = [open_tables(write_run(tmp_path / f"caf\udce9{n}", model="a/b\ud800")) for n in (1, 2)]
+    assert runs[0].model_name == "b?"
+    assert labels_of(runs) == ["b? (caf?1)", "b? (caf?2)"]
+    assert labels_of(runs, ["a", "\udce9"]) == ["a", "?"]
+    runs = [open_tables(write_run(tmp_path / "caf\udce93", model=""))]
+    assert labels_of(runs) == ["caf?3"]
+
+
+def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    path, info = (
+        folder / "head_bucket_plasticity.csv",
+        json.loads((folder / "run.json").read_text()),
+    )
+    info["sha256"] = {"bucket_plasticity": hashlib.sha256(path.read_bytes()).hexdigest()}
+    (folder / "run.json").write_text(json.dumps(info))
+    assert len(open_tables(folder).bucket_plasticity) == len(cells_table())
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:50]))  # whole rows, so that only the hash tells
+    figure = ["plot", "heatmap", "--output", str(tmp_path / "x.png")]
+    assert main(["report", str(folder)]) == 1
+    assert main([*figure, str(folder)]) == 1
+    assert main([*figure, "--bucket_csv", str(path)]) == 1
+    with pytest.raises(ToolkitError, match="no longer what this run wrote"):
+        _ = open_tables(folder).bucket_plasticity
+    assert not (tmp_path / "x.png").exists()
+    assert not (folder / "report.html").exists()
+
+
+def test_a_folder_of_tables_alone_is_a_run_that_tells_less(tmp_path: Path) -> None:
+    (write_run(tmp_path / "old") / "run.json").unlink()
+    run = open_tables(tmp_path / "old")
+    assert run.geometry is None
+    assert run.model_name == "old"
+    assert len(run.bucket_plasticity) == len(cells_table())
+
+
+def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    old = cells_table()[["layer", "q_head", "q_bucket", "k_bucket", "plasticity"]]
+    old.rename(columns={"plasticity": "ap_bucket"}).to_csv(tmp_path / "b.csv", index=False)
+    pd.testing.assert_frame_equal(read_table(tmp_path / "b.csv", "bucket_plasticity"), old)
+    weights = components_table().rename(columns={"weight": "component_weight"})
+    weights.to_csv(tmp_path / "c.csv", index=False)
+    found = read_table(tmp_path / "c.csv", "component_weights")
+    pd.testing.assert_frame_equal(found, components_table())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is empty"),
+        ("layer,q_head,q_bucket,k_bucket,plasticity\n", "holds no rows"),
+        (
+            "layer,q_head,q_bucket,k_bucket,plastisity\n0,0,1,0,1\n",
+            "has no column 'plasticity' (nor 'ap_bucket'); its columns are layer, q_head, "
+            "q_bucket, k_bucket, plastisity; did you mean plastisity?",
+        ),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n0,0,1,0,high\n",
+            "plasticity: expected numbers, got 'high'",
+        ),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n0,0,1.5,0,1\n",
+            "q_bucket: expected integers of at least 0",
+        ),
+        ('layer,"q_head\n0,0', "cannot be read as CSV"),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n2000000000,0,1,0,1\n",
+            "layer: expected integers of 0 to 999",
+        ),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n0,4096,1,0,1\n",
+            "q_head: expected integers of 0 to 4095",
+        ),
+        (
+            "layer,q_head,q_bucket,k_bucket,plasticity\n0,0,1e30,0,1\n",
+            "q_bucket: expected integers of at least 0",
+        ),
+    ],
+)
+def test_a_wrong_table_is_told_by_its_file(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "cells.csv"
+    path.write_text(text)
+    message = refusal(lambda: read_table(path, "bucket_plasticity"))
+    assert message.startswith(f"{path}: ")
+    assert told in message
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    assert "does not exist" in refusal(lambda: open_tables(tmp_path / "no"))
+    assert "neither run.json nor tables" in refusal(lambda: open_tables(tmp_path))
+    (tmp_path / "run.json").write_text("{")
+    assert "cannot be read" in refusal(lambda: open_tables(tmp_path))
+    assert "is a file" in refusal(lambda: open_tables(tmp_path / "run.json"))
+    (tmp_path / "run.json").write_text('{"tables": {}}')
+    assert "no head was analysed" in refusal(lambda: open_tables(tmp_path).head_metrics)
+    (tmp_path / "run.json").write_text("[]")
+    assert "expected a mapping" in refusal(lambda: open_tables(tmp_path))

@@ -1,0 +1,252 @@
+"""The verbs `push` and `pull`, `hf://` as a dump, and captures that are published."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub.constants as constants
+import pytest
+
+import attention_plasticity as ap
+from attention_plasticity.cli import main
+from captures import content
+from dumps import make_dump
+from hub_server import CLIENT_WARNINGS, READER, WRITER, HubServer, status
+from hub_server import hub as hub  # the fixture
+from hubs import REPO, client_of, downloads, upload
+from qk_dump.manifest import DumpManifest, write_manifest
+from sniffing import sniff
+from tiny_texts import save_texts, save_tiny_model
+
+pytestmark = pytest.mark.filterwarnings(CLIENT_WARNINGS)
+
+URL = f"hf://datasets/{REPO}@tiny"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_dump(tmp_path_factory.mktemp("dump"), n=60)
+    write_manifest(
+        folder, DumpManifest(model="maker/Tiny_1b", num_layers=2, num_q_heads=4, num_k_heads=2)
+    )
+    return folder
+
+
+@pytest.fixture
+def client(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[pytest.MonkeyPatch]:
+    monkeypatch.chdir(tmp_path)
+    with client_of(hub, tmp_path / "cache") as patch:
+        yield patch
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["push", "--repo", "me/qk"], "the following arguments are required: DUMP"),
+        (["push", "dump"], "the following arguments are required: --repo"),
+        (["push", "dump", "--repo", "qk"], "repo: expected owner/name, got 'qk'"),
+        (["push", "dump", "--repo", "me/qk@b"], "repo: expected owner/name, got 'me/qk@b'"),
+        (["push", "dump", "--repo", "me/qk/m"], "the branch has its own setting"),
+        (["push", "none", "--repo", "me/qk", "--branch", "b"], "none: does not exist"),
+        (["push", "dump", "--repo", "me/qk", "--branch", "main"], "main holds the list"),
+        (["push", "dump", "--repo", "me/qk", "--brunch", "b"], "did you mean --branch"),
+        (["push", "bare", "--repo", "me/qk"], "does not name its model; add --branch NAME"),
+        (["pull"], "the following arguments are required: OWNER/NAME[@BRANCH]"),
+        (["pull", "qk"], "qk: expected owner/name@branch"),
+        (["pull", "me/qk@b", "--layers", "a-b"], "--layers: expected a list of integers"),
+        (["pull", "me/qk@b", "--heads", "3-x"], "--heads: expected a list of integers"),
+        (["pull", "me/qk@b", "--max_workers", "-1"], "--max_workers: expected an integer of at"),
+        (["pull", "me/qk@b", "--max-workers", "few"], "--max_workers: invalid int value: 'few'"),
+        (["pull", "me/qk@b", "more"], "'more': unexpected argument"),
+    ],
+)
+@pytest.mark.usefixtures("client")
+def test_usage_errors_are_one_line(
+    hub: HubServer,
+    local: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    shutil.copytree(local, tmp_path / "dump")
+    shutil.copytree(local, tmp_path / "bare")
+    (tmp_path / "bare" / "dump.json").unlink()
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error: ")
+    assert said in told.err
+    assert told.err.count("\n") == 1
+    assert not hub.log
+
+
+@pytest.mark.usefixtures("client")
+def test_push_and_pull_say_where_the_dump_is(
+    hub: HubServer, local: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["push", str(local), "--repo", REPO]) == 0
+    commit = hub.branches(REPO)["tiny-1b"]
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        f"me/qk@tiny-1b: published, commit {commit}",
+        "next: attention-plasticity pull me/qk@tiny-1b",
+    ]
+    assert main(["push", str(local), "--repo", f"hf://datasets/{REPO}"]) == 0
+    assert f"was there already, commit {commit}" in capsys.readouterr().out
+    assert main(["pull", "me/qk@tiny-1b", "--layers", "0", "--heads", "0,1"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"me/qk@tiny-1b: commit {commit}"
+    folder = Path(said[1])
+    assert sorted(path.name for path in folder.glob("l*")) == ["l00h00k", "l00h00q", "l00h01q"]
+    assert main(["pull", "hf://datasets/me/qk@tiny-1b", "--cache_dir", "mine"]) == 0
+    folder = Path(capsys.readouterr().out.splitlines()[1])
+    assert {**content(folder), "README.md": b""} == {**content(local), "README.md": b""}
+    assert folder.is_relative_to("mine")
+
+
+@pytest.mark.usefixtures("client")
+def test_failures_of_the_hub_end_with_one_and_a_line(
+    hub: HubServer, local: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upload(hub, local)
+    hub.fail("*", status(500), times=None)
+    assert main(["pull", "me/qk@tiny"]) == 1
+    assert main(["analyze", "--dataset_local_root", URL]) == 1
+    hub.heal()
+    with client_of(hub, tmp_path / "cache", READER):
+        assert main(["push", str(local), "--repo", REPO]) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == told.count("error: ") == 3
+    assert READER not in told
+    assert WRITER not in told
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.usefixtures("client")
+def test_an_interruption_says_how_to_go_on(
+    hub: HubServer, client: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    client.setattr("qk_dump.hub.pull.fetch_dump", interrupt)
+    assert main(["pull", "me/qk@tiny"]) == 130
+    assert "the same command continues" in capsys.readouterr().err
+
+
+def test_a_dump_on_the_hub_is_analysed_by_its_address(
+    hub: HubServer,
+    local: Path,
+    tmp_path: Path,
+    client: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    commit = upload(hub, local)
+    words = ["analyze", "--dataset_local_root", URL, "--max_workers", "1", "--layers", "1"]
+    assert main([*words, "--dry_run"]) == 0
+    assert not (tmp_path / "results").exists()
+    assert main(words) == 0
+    assert f"me/qk@tiny: commit {commit}" in capsys.readouterr().err
+    info = json.loads((tmp_path / "results" / "tiny" / "run.json").read_text())
+    origin = {"dataset": REPO, "revision": "tiny", "commit": commit, "checked_online": True}
+    assert info["input"]["hub"] == origin
+    assert not any(path.startswith("l00") for path in downloads(hub))
+    client.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert main([*words, "--output_dir", "again"]) == 0
+    assert f"{commit}, offline: the checked copy in the cache" in capsys.readouterr().err
+    info = json.loads((tmp_path / "again" / "run.json").read_text())
+    assert info["input"]["hub"] == {**origin, "checked_online": False}
+
+
+def test_a_config_names_dataset_branch_and_cache(
+    hub: HubServer, local: Path, tmp_path: Path, client: pytest.MonkeyPatch
+) -> None:
+    upload(hub, local, "main", "model/")
+    upload(hub, local, "tiny")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"dataset_name: {REPO}\ndataset_revision: tiny\ndataset_cache_dir: mine\n"
+        "download_max_workers: 2\nnum_layers: 1\nmax_workers: 1\n"
+    )
+    assert main(["analyze", "--config", str(config)]) == 0
+    assert (tmp_path / "results" / "tiny" / "head_metrics.csv").exists()
+    assert (tmp_path / "mine" / "datasets--me--qk").is_dir()
+    assert not (tmp_path / "cache").exists()
+    assert not any(path.startswith("l01") for path in downloads(hub))
+    words = ["--dataset_revision", "main", "--model_dir", "model"]
+    assert main(["analyze", "--config", str(config), *words]) == 0
+    info = json.loads((tmp_path / "results" / "model" / "run.json").read_text())
+    assert info["input"]["hub"]["model_dir"] == "model"
+
+
+@pytest.mark.usefixtures("client")
+def test_a_config_is_held_against_heads_that_were_not_fetched(
+    hub: HubServer, local: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = Path(shutil.copytree(local, tmp_path / "bare"))
+    (bare / "dump.json").unlink()
+    upload(hub, bare)
+    words = ["analyze", "--dataset_local_root", URL, "--layers", "0", "--heads", "0"]
+    assert main([*words, "--num_q_heads", "4", "--num_k_heads", "1"]) == 2
+    assert "queries would be paired with the wrong keys" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("client")
+def test_the_library_takes_an_address_wherever_it_takes_a_folder(
+    hub: HubServer, local: Path
+) -> None:
+    commit = upload(hub, local)
+    run = ap.analyze_dump(URL, max_workers=1, layers=[0])
+    assert run.folder == Path("results/tiny")
+    assert run.info["input"]["hub"]["commit"] == commit
+    dump = ap.open_dump(URL)
+    assert len(dump.folders) == 12
+    again = ap.analyze_dump(dump, max_workers=1, layers=[0], output_dir="again")
+    assert again.info["input"]["hub"]["commit"] == commit
+    assert again.head_metrics.equals(run.head_metrics)
+    head = ap.analyze_head(0, 3, 1, URL).metrics
+    assert head == ap.analyze_head(0, 3, 1, local).metrics
+
+
+def test_a_capture_is_published_and_a_second_time_nothing_happens(
+    hub: HubServer,
+    tmp_path: Path,
+    client: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, texts = save_tiny_model(tmp_path / "Tiny Model"), save_texts(tmp_path / "t", [60, 90])
+    fields = {"output__hf_repo_id": REPO, "output__private": "true"}
+    assert sniff(model, texts, tmp_path / "dump", **fields) == 0
+    assert "me/qk@tiny-model: published" in capsys.readouterr().out
+    commits = hub.branches(REPO)
+    assert hub.store.repos[REPO].private
+    published = {
+        path: data
+        for path, data in hub.branch(REPO, "tiny-model").items()
+        if path != ".gitattributes"
+    }
+    assert published == {
+        path: data for path, data in content(tmp_path / "dump").items() if not path.startswith(".")
+    }
+    assert sniff(model, texts, tmp_path / "dump", **fields) == 0
+    assert "was there already" in capsys.readouterr().out
+    assert hub.branches(REPO) == commits
+
+
+@pytest.mark.parametrize(
+    ("repo", "branch", "said"),
+    [("qk", "tiny", "expected owner/name, got 'qk'"), (REPO, "main", "main holds the list")],
+)
+def test_a_capture_that_could_not_be_published_does_not_begin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], repo: str, branch: str, said: str
+) -> None:
+    fields = {"output__hf_repo_id": repo, "output__hf_branch": branch}
+    assert sniff(tmp_path / "m", tmp_path / "t", tmp_path / "dump", **fields) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "dump").exists()

@@ -1,0 +1,454 @@
+"""Publishing a dump: the real client against the loopback Hub."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+import hub_server
+from dumps import head_rows, make_dump
+from hub_fault_table import files_of, pushing, small_dump
+from hub_server import READER, WRITER, HubServer, status
+from qk_dump.card import is_card
+from qk_dump.hub import push as hub_push
+from qk_dump.hub.push import push_dump
+from qk_dump.layout import HeadId
+from qk_dump.writer import write_head
+from qk_sniffer.pipeline.segments import open_capture
+from qk_toolkit.errors import ConfigError, HubError, ToolkitError
+
+pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
+hub = hub_server.hub
+REPO = "me/qk"
+
+
+@pytest.fixture(autouse=True)
+def naps(hub: HubServer) -> Iterator[list[float]]:
+    with pushing(hub) as naps:
+        yield naps
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return small_dump(tmp_path / "dump")
+
+
+def on_branch(hub: HubServer, branch: str = "tiny") -> dict[str, bytes]:
+    files = dict(hub.branch(REPO, branch))
+    files.pop(".gitattributes")
+    return files
+
+
+def refusal(dump: Path, repo: str = REPO, branch: str = "tiny", **options: Any) -> str:
+    with pytest.raises(ToolkitError) as caught:
+        push_dump(dump, repo, branch, **options)
+    assert "\n" not in str(caught.value)
+    assert "hf_" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_first_push_makes_dataset_branch_and_list(
+    hub: HubServer, dump: Path, private: bool
+) -> None:
+    heard: list[tuple[int, int]] = []
+
+    done = push_dump(
+        dump, REPO, "tiny", private=private, on_bytes=lambda *bytes_: heard.append(bytes_)
+    )
+
+    assert hub.store.repos[REPO].private is private
+    assert on_branch(hub) == files_of(dump)
+    assert set(hub.branch(REPO)) == {".gitattributes", "README.md"}
+    assert "| `tiny` | `org/tiny` | `4` |" in hub.branch(REPO)["README.md"].decode()
+    assert done == hub_push.Pushed(done.place, hub.branches(REPO)["tiny"], True)
+    assert len(hub.commits(REPO, "tiny")) == 2  # the Hub's own, and ours
+    total = sum(len(data) for data in files_of(dump).values())
+    assert (heard[0], heard[-1]) == ((0, total), (total, total))
+
+
+def test_pushing_again_changes_and_sends_nothing(hub: HubServer, dump: Path) -> None:
+    first = push_dump(dump, REPO, "tiny")
+    before, branches = len(hub.log), hub.branches(REPO)
+
+    again = push_dump(dump, REPO, "tiny")
+
+    assert (again.commit, again.changed) == (first.commit, False)
+    assert hub.branches(REPO) == branches
+    asked = {entry.endpoint for entry in hub.log[before:]}
+    assert not asked & {"commit", "preupload", "lfs_batch", "lfs_put"}
+
+
+def test_only_what_changed_is_sent(hub: HubServer, dump: Path, tmp_path: Path) -> None:
+    push_dump(dump, REPO, "tiny")
+    changed = write_head(dump, HeadId(0, 1, "q"), **head_rows(n=5, d=2))
+    before = len(hub.log)
+
+    assert push_dump(dump, REPO, "tiny").changed
+
+    puts = [entry for entry in hub.log[before:] if entry.endpoint == "lfs_put"]
+    assert [entry.bytes_in for entry in puts] == [changed.stat().st_size]
+    assert on_branch(hub) == files_of(dump)
+    assert len(hub.commits(REPO, "tiny")) == 3
+
+
+def test_files_of_the_earlier_dump_disappear_and_others_stay(hub: HubServer, dump: Path) -> None:
+    push_dump(dump, REPO, "tiny")
+    own = {"notes.md": b"mine", "l00h00q/why.md": b"mine", "plots/a.parquet": b"mine"}
+    hub.store.write(REPO, own, "tiny")
+    before = len(hub.commits(REPO, "tiny"))
+    shutil.rmtree(dump / "l00h01q")
+    (dump / "examples.parquet").unlink()
+
+    push_dump(dump, REPO, "tiny")
+
+    assert on_branch(hub) == files_of(dump) | own
+    assert len(hub.commits(REPO, "tiny")) == before + 1
+
+
+def test_what_main_holds_does_not_come_to_the_branch(hub: HubServer, dump: Path) -> None:
+    hub.store.write(REPO, {"model/l00h00q/data.parquet": b"of another", "notes.md": b"mine"})
+
+    push_dump(dump, REPO, "tiny")
+
+    assert on_branch(hub) == files_of(dump)
+    assert hub.branch(REPO)["notes.md"] == b"mine"
+
+
+def test_main_lists_every_branch_that_holds_a_dump(hub: HubServer, tmp_path: Path) -> None:
+    hub.store.write(REPO, {"notes.md": b"no dump"}, "empty")
+    hub.store.write(REPO, {"dump.json": b"{no JSON", "l00h00q/a.parquet": b"x"}, "odd")
+    hub.store.write(REPO, {"model/l00h00q/a.parquet": b"x"}, "folder")
+    for name in ("a|b", "team/big"):
+        push_dump(small_dump(tmp_path / name, model=f"org/{name}"), REPO, name.replace("|", "-"))
+
+    text = hub.branch(REPO)["README.md"].decode()
+
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    assert lines == [
+        r"| `a-b` | `org/a\|b` | `4` |",
+        "| `folder` |  |  |",
+        "| `odd` |  |  |",
+        "| `team/big` | `org/team/big` | `4` |",
+    ]
+    assert f"hf://datasets/{REPO}@a-b\n" in text
+    assert 'revision="a-b"' in text
+
+
+def test_a_branch_may_have_a_slash(hub: HubServer, dump: Path) -> None:
+    done = push_dump(dump, REPO, "team/big")
+    assert str(done.place) == f"{REPO}@team%2Fbig"
+    assert on_branch(hub, "team/big") == files_of(dump)
+    text = hub.branch(REPO)["README.md"].decode()
+    assert f"hf://datasets/{REPO}@team%2Fbig\n" in text
+    assert 'revision="team/big"' in text
+
+
+def test_a_card_of_their_own_is_kept(hub: HubServer, dump: Path) -> None:
+    hub.store.write(REPO, {"README.md": b"# by hand"})
+    (dump / "README.md").write_text("# also by hand")
+
+    done = push_dump(dump, REPO, "tiny")
+
+    assert hub.branch(REPO)["README.md"] == b"# by hand"
+    assert len(done.notes) == 1
+    assert "kept" in done.notes[0]
+    assert (dump / "README.md").read_text() == "# also by hand"
+    made = dump / "made.md"
+    made.write_bytes(on_branch(hub)["README.md"])
+    assert is_card(made)
+    assert "config_name: l00h01q" in made.read_text()
+
+
+def test_a_dump_without_manifest_examples_and_card(hub: HubServer, tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "plain", layers=1, q_heads=1, k_heads=1, n=3)
+    push_dump(dump, REPO, "plain")
+    files = on_branch(hub, "plain")
+    assert files.pop("README.md").startswith(b"---\n")
+    assert files == files_of(dump)
+    assert "| `plain` |  |  |" in hub.branch(REPO)["README.md"].decode()
+
+
+def test_the_only_model_folder_lies_in_the_branchs_root(hub: HubServer, tmp_path: Path) -> None:
+    small_dump(tmp_path / "all" / "model")
+    push_dump(tmp_path / "all", REPO, "tiny")
+    assert on_branch(hub) == files_of(tmp_path / "all" / "model")
+
+
+def test_nine_hundred_files_go_in_one_commit(hub: HubServer, tmp_path: Path) -> None:
+    rows = write_head(tmp_path, HeadId(0, 0, "q"), **head_rows(n=4, d=2))
+    for number in range(1, 900):
+        folder = tmp_path / f"l{number // 30:02d}h{number % 30:02d}q"
+        folder.mkdir()
+        shutil.copy(rows, folder / "data.parquet")
+
+    push_dump(tmp_path, REPO, "large")
+
+    assert len(on_branch(hub, "large")) == 901
+    assert len(hub.commits(REPO, "large")) == 2
+
+
+def test_more_heads_than_the_viewer_shows_are_told(
+    dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_push, "MOST_CONFIGS", 2)
+    (note,) = push_dump(dump, REPO, "tiny").notes
+    assert note.startswith("3 heads: ")
+    assert "data_files=" in note
+
+
+def between(
+    monkeypatch: pytest.MonkeyPatch, branch: str, what: Callable[[], object], times: int = 1
+) -> None:
+    """Let something happen just before each of the next commits to a branch."""
+    commit = hub_push._Remote.commit
+    left = [what] * times
+
+    def later(remote: Any, *given: Any) -> str:
+        if remote.place.revision == branch and left:
+            left.pop()()
+        return commit(remote, *given)
+
+    monkeypatch.setattr(hub_push._Remote, "commit", later)
+
+
+def test_a_commit_of_somebody_else_meanwhile(
+    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.store.write(REPO, {"l05h00q/a.parquet": b"old"}, "tiny")
+    theirs = {"l07h00q/a.parquet": b"theirs"}
+    between(monkeypatch, "tiny", lambda: hub.store.write(REPO, theirs, "tiny"))
+
+    message = refusal(dump)
+
+    assert "somebody else changed the branch" in message
+    assert on_branch(hub) == {"l05h00q/a.parquet": b"old"} | theirs
+    before = len(hub.log)
+    assert push_dump(dump, REPO, "tiny").changed
+    assert on_branch(hub) == files_of(dump)
+    assert "lfs_put" not in {entry.endpoint for entry in hub.log[before:]}
+
+
+def test_a_larger_dump_of_somebody_else_is_not_taken_for_ours(
+    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = files_of(dump) | {"l07h00q/a.parquet": b"theirs"}
+    between(monkeypatch, "tiny", lambda: hub.store.write(REPO, theirs, "tiny"))
+    assert "somebody else changed the branch" in refusal(dump)
+    assert on_branch(hub) == theirs
+
+
+def test_a_list_that_somebody_else_changes_meanwhile_is_made_anew(
+    hub: HubServer, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = {"dump.json": b'{"model": "org/theirs"}', "l00h00q/a.parquet": b"x"}
+    steps = iter(
+        [
+            lambda: hub.store.write(REPO, theirs, "theirs"),
+            lambda: hub.store.write(REPO, {"notes.md": b"theirs"}),
+        ]
+    )
+
+    def meanwhile() -> None:
+        hub.store.write(REPO, {f"note{len(hub.commits(REPO))}.md": b"x"})
+        next(steps)()
+
+    between(monkeypatch, "main", meanwhile, times=2)
+
+    push_dump(dump, REPO, "tiny")
+
+    text = hub.branch(REPO)["README.md"].decode()
+    assert "`org/theirs`" in text
+    assert "`org/tiny`" in text
+    assert hub.branch(REPO)["notes.md"] == b"theirs"
+
+
+def test_a_list_that_never_stays_ends_with_a_clear_line(
+    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = iter(range(1000))
+    other = lambda: hub.store.write(REPO, {"note.md": b"%d" % next(count)})  # noqa: E731
+    between(monkeypatch, "main", other, times=1000)
+    message = refusal(dump)
+    assert "the dump is published, but listing it on main failed" in message
+    assert "run the same command again" in message
+    assert on_branch(hub) == files_of(dump)
+
+
+def test_the_same_dump_pushed_twice_at_once(
+    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = Barrier(2, timeout=20)
+    state = hub_push._Remote.state
+    waited: list[str] = []
+
+    def same_state(remote: Any) -> Any:
+        found = state(remote)
+        if remote.place.revision == "tiny" and len(waited) < 2:
+            waited.append("")
+            together.wait()
+        return found
+
+    monkeypatch.setattr(hub_push._Remote, "state", same_state)
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: push_dump(dump, REPO, "tiny"), range(2)))
+
+    assert done[0].commit == done[1].commit == hub.branches(REPO)["tiny"]
+    assert len(hub.commits(REPO, "tiny")) == 2
+    assert on_branch(hub) == files_of(dump)
+    assert "`org/tiny`" in hub.branch(REPO)["README.md"].decode()
+
+
+@pytest.mark.parametrize("repo", ["qk", "me/my qk", "me/a/b", "", "me/qk@tiny", "/qk", "mé/qk"])
+def test_names_that_are_no_dataset(hub: HubServer, dump: Path, repo: str) -> None:
+    with pytest.raises(ConfigError, match=r"repo: expected owner/name, got [^\n]*$"):
+        push_dump(dump, repo, "tiny")
+    assert not hub.log
+
+
+@pytest.mark.parametrize("repo", ["me/-qk-", "me/a--b", "me/" + "a" * 100, "me/qk.git"])
+def test_names_that_the_client_refuses(hub: HubServer, dump: Path, repo: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{repo}@tiny: [^\n]*$"):
+        push_dump(dump, repo, "tiny")
+    assert not hub.log
+
+
+@pytest.mark.parametrize(
+    "branch", ["main", "", "a b", "a..b", "-a", "a/", "/a", "a@b", "a%2Fb", "refs/x", "a" * 40]
+)
+def test_names_that_are_no_branch(hub: HubServer, dump: Path, branch: str) -> None:
+    with pytest.raises(ConfigError, match=r"branch: .*(use letters|name one after)"):
+        push_dump(dump, REPO, branch)
+    assert not hub.log
+
+
+def test_an_unfinished_dump_is_not_sent(hub: HubServer, tmp_path: Path) -> None:
+    open_capture(tmp_path / "new", {"model": "tiny"}).close()
+    dump = small_dump(tmp_path / "new")
+    assert "capture is not finished; run the same capture again" in refusal(dump)
+    shutil.rmtree(dump / ".capture")
+    (dump / "l09h00q").mkdir()
+    message = refusal(dump)
+    assert re.search("l09h00q: holds no Parquet file; .*again, or remove", message)
+    assert not hub.log
+
+
+def test_a_file_that_disappears_meanwhile(
+    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push_dump(dump, REPO, "tiny")
+    was = on_branch(hub)
+    (file,) = (dump / "l00h00q").iterdir()
+    ready = hub_push._Remote.make_ready
+
+    def make_ready(remote: Any, private: bool) -> None:
+        ready(remote, private)
+        file.unlink()
+
+    monkeypatch.setattr(hub_push._Remote, "make_ready", make_ready)
+    message = refusal(dump)
+    assert str(file) in message
+    assert "the branch is as it was" in message
+    assert on_branch(hub) == was
+    (dump / "l00h02q").mkdir()
+    file = write_head(dump, HeadId(0, 2, "q"), **head_rows(n=5, d=2))  # one that is not there yet
+    (dump / "l00h00q").rmdir()
+    assert f"{file}: cannot be read (it is gone); the branch is as it was" in refusal(dump)
+    assert on_branch(hub) == was
+
+
+def test_private_never_means_public(hub: HubServer, dump: Path) -> None:
+    hub.store.create_repo(REPO)
+    assert "public; nothing was sent" in refusal(dump, private=True)
+    assert set(hub.branches(REPO)) == {"main"}
+    hub.store.repos[REPO].private = True
+    assert push_dump(dump, REPO, "tiny").changed  # without asking for it: stays as it is
+    assert hub.store.repos[REPO].private
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [(READER, "needs write access"), ("hf_unknown", "HF_TOKEN or 'hf auth login'")],
+)
+def test_a_token_that_may_not(
+    hub: HubServer,
+    dump: Path,
+    token: str,
+    words: str,
+    there: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("HF_TOKEN", token)
+    if there:
+        hub.store.write(REPO, {"notes.md": b"x"}, "tiny")
+    assert words in refusal(dump)
+    assert token not in caplog.text
+
+
+def test_the_token_may_be_given(
+    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    assert "needs a token; set HF_TOKEN or run 'hf auth login'" in refusal(dump)
+    assert not hub.log
+    assert push_dump(dump, REPO, "tiny", token=WRITER).changed
+
+
+@pytest.mark.parametrize("token", ["hf_ünïcode", "hf_two words", "hf_tab\there"])
+def test_a_token_that_no_request_can_carry(
+    hub: HubServer, dump: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    assert refusal(dump).startswith("HF_TOKEN: ")
+    assert not hub.log
+
+
+def test_no_network_by_choice(
+    hub: HubServer, dump: Path, naps: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import close_session, constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    close_session()
+    assert "HF_HUB_OFFLINE is set; unset it" in refusal(dump)
+    assert not naps
+
+
+def test_a_server_that_is_not_there(
+    hub: HubServer, dump: Path, naps: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert "no connection" in refusal(dump)
+    assert naps == [1, 2, 4, 8]
+
+
+def test_a_list_that_cannot_be_fetched_undamaged(hub: HubServer, dump: Path) -> None:
+    push_dump(dump, REPO, "tiny")
+    hub.fail("resolve_get", hub_server.wrong_bytes, times=None)
+    with pytest.raises(HubError, match=r"other bytes .*; run the same command again"):
+        push_dump(dump, REPO, "tiny")
+    hub.heal()
+    assert not push_dump(dump, REPO, "tiny").notes
+
+
+def test_a_token_for_this_dataset_alone_is_enough(hub: HubServer, dump: Path) -> None:
+    hub.store.create_repo(REPO)
+    hub.fail("create_repo", status(403), times=None)
+    assert push_dump(dump, REPO, "tiny").changed
+
+
+def test_a_gateway_that_answers_in_html(hub: HubServer, dump: Path) -> None:
+    for endpoint in ("yaml", "commit", "info", "tree"):
+        hub.fail(endpoint, status(502, body=b"<html>Bad gateway</html>"))
+    assert push_dump(dump, REPO, "tiny").changed
+    assert on_branch(hub) == files_of(dump)

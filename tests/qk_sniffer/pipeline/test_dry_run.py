@@ -1,0 +1,230 @@
+"""`--dry_run`: the numbers, what is printed, and that nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub.constants
+import pytest
+from transformers import CONFIG_MAPPING
+
+from qk_sniffer.config import CaptureConfig, make_config
+from qk_sniffer.pipeline.dry_run import estimate, run_dry
+from qk_sniffer.sampling.positions import PositionSampler
+from qk_toolkit.errors import ConfigError
+from tiny_models import LOOKING_AHEAD, RARE, needs, other_model
+from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
+
+LENGTHS = [300, 40, 0, 511, 2000]
+TOKENS = [301, 41, 0, 512, 512]  # with a begin token, up to the model's context
+
+
+@pytest.fixture(autouse=True)
+def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny-llama")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return save_texts(tmp_path / "texts", LENGTHS)
+
+
+def config_for(model: Path, texts: Path, /, **sections: dict[str, Any]) -> CaptureConfig:
+    return make_config(
+        {
+            "model": {"name": str(model), **sections.pop("model", {})},
+            "dataset": {"path": str(texts), **sections.pop("dataset", {})},
+            "output": {"data_root": str(texts.parent / "dump"), **sections.pop("output", {})},
+            **sections,
+        }
+    )
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("kind", ["log_uniform", "uniform", "all"])
+def test_rows_are_the_samplers_expectation(model: Path, texts: Path, kind: Any) -> None:
+    capture = {"sampler": {"type": kind, "base_rate": 8.0}, "min_bucket_size": 32}
+    found = estimate(config_for(model, texts, capture=capture))
+    sampler = PositionSampler(kind, 32, 8.0)
+    assert found.texts == found.looked_at == 5
+    assert found.tokens_per_text == pytest.approx(mean(TOKENS))
+    assert found.rows_per_text == pytest.approx(mean([*map(sampler.expected_rows, TOKENS)]))
+
+
+@pytest.mark.parametrize(("dtype", "value_bytes"), [("float32", 4), ("float16", 2)])
+def test_bytes_are_those_of_all_heads_rows(
+    model: Path, texts: Path, dtype: str, value_bytes: int
+) -> None:
+    found = estimate(config_for(model, texts, output={"vector_dtype": dtype}))
+    assert found.heads == 4 * (4 + 2)
+    assert found.bytes_per_text == pytest.approx(
+        found.rows_per_text * 24 * (16 * value_bytes + 16)  # a vector and four small columns
+    )
+
+
+def test_settings_change_the_estimate(model: Path, texts: Path) -> None:
+    capture = {"layers": [1, 2], "heads": [3], "sampler": {"type": "all"}}
+    tokenizer = {"max_length": 100, "add_special_tokens": False}
+    found = estimate(config_for(model, texts, capture=capture, tokenizer=tokenizer))
+    assert found.heads == 4
+    assert [(layer.facts.layer, layer.q, layer.k) for layer in found.wanted] == [
+        (1, (3,), (1,)),
+        (2, (3,), (1,)),
+    ]
+    assert found.rows_per_text == found.tokens_per_text == mean([100, 40, 0, 100, 100])
+
+
+def test_only_the_first_texts_are_looked_at(model: Path, tmp_path: Path) -> None:
+    texts = save_texts(tmp_path / "texts", [10] * 16 + [500] * 4)
+    found = estimate(config_for(model, texts))
+    assert (found.texts, found.looked_at) == (20, 16)
+    assert found.tokens_per_text == 11
+    assert estimate(config_for(model, texts, dataset={"max_samples": 3})).texts == 3
+
+
+def test_the_number_of_texts_in_a_stream_is_unknown(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"text": some_text(length)}) + "\n" for length in LENGTHS]
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    config = config_for(model, tmp_path / "rows.jsonl", dataset={"streaming": True})
+    found = estimate(config)
+    assert found.texts is None
+    assert found.looked_at == 5
+    assert found.tokens_per_text == pytest.approx(mean(TOKENS))
+    printed = printed_by(config, capsys)
+    assert printed["texts"] == "unknown (streaming)"
+    assert "size per text" in printed
+    assert "rows" not in printed
+
+
+def printed_by(config: CaptureConfig, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The table that is printed, by its first column."""
+    capsys.readouterr()
+    assert run_dry(config) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    cells = [[cell.strip() for cell in line.strip().split("  ", 1)] for line in lines]
+    return {line[0]: line[-1] for line in cells if line[0]}
+
+
+def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = {"sampler": {"type": "all"}}
+    printed = printed_by(config_for(model, texts, capture=capture), capsys)
+    rows = sum(TOKENS)
+    assert printed["model"] == str(model)
+    assert printed["heads"] == "16 query, 8 key, in layers 0-3"
+    assert printed["texts"] == "5"
+    assert printed["tokens per text"] == f"{rows / 5:.0f}"
+    assert printed["rows per head and text"] == f"{rows / 5:.1f}"
+    assert printed["rows per head"] == f"{rows:,}"
+    assert printed["rows"] == f"{rows * 24:,}"
+    assert printed["size"].startswith(f"{rows * 24 * 80 / 1e6:.3g} MB at most")
+    assert printed["folder"] == str(texts.parent / "dump")
+    assert "Lengths are those of the first 5 texts. Nothing was written." in printed
+
+
+def test_sizes_are_readable_near_the_next_unit(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = save_texts(tmp_path / "texts", [99])
+    capture = {
+        "layers": [0],
+        "heads": [0],
+        "capture_keys": False,
+        "sampler": {"type": "uniform", "base_rate": 15.9968},  # 999.8 bytes
+    }
+    assert "e+" not in printed_by(config_for(model, texts, capture=capture), capsys)["size"]
+
+
+def test_windows_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gemma = save_tiny_model(tmp_path / "gemma", "gemma3_text")
+    config = config_for(gemma, save_texts(tmp_path / "texts", [50]))
+    assert printed_by(config, capsys)["sliding windows"] == "8 tokens"
+
+
+def test_names_in_brackets_are_printed_as_they_are(
+    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(texts.parent / "dump [draft]" / "[/b]")
+    printed = printed_by(config_for(model, texts, output={"data_root": folder}), capsys)
+    assert printed["folder"] == folder
+
+
+@pytest.mark.parametrize("model_type", ["stablelm", "deepseek_v3", "smollm3"])
+def test_vectors_before_the_rotary_embedding_can_be_estimated(
+    tmp_path: Path, model_type: str
+) -> None:
+    folder = save_tiny_model(tmp_path / "model", model_type)
+    texts = save_texts(tmp_path / "texts", [50])
+    assert estimate(config_for(folder, texts, capture={"capture_pre_rope": True})).heads >= 24
+
+
+def test_nothing_is_written(
+    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = (tmp_path, model)
+    before = [{path: path.stat().st_mtime_ns for path in place.rglob("*")} for place in places]
+    run_dry(config_for(model, texts))
+    assert before == [
+        {path: path.stat().st_mtime_ns for path in place.rglob("*")} for place in places
+    ]
+
+
+def test_no_weights_are_needed(model: Path, texts: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in model.iterdir():
+        if file.suffix != ".safetensors":
+            (bare / file.name).write_bytes(file.read_bytes())
+    assert estimate(config_for(bare, texts)).heads == 24
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"capture": {"layers": [7]}}, "capture.layers: 7 given, there are 0-3"),
+        ({"dataset": {"path": "/nowhere.txt"}}, "dataset.path: /nowhere.txt: does not exist"),
+        ({"model": {"name": "/nowhere"}}, "model.name: /nowhere: does not exist"),
+        ({"tokenizer": {"name": "/nowhere"}}, "tokenizer.name: /nowhere: does not exist"),
+    ],
+)
+def test_what_a_capture_would_refuse_is_refused(
+    model: Path, texts: Path, sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        estimate(config_for(model, texts, **sections))
+    assert str(caught.value) == message
+
+
+def test_attention_that_is_not_causal_is_refused(texts: Path, tmp_path: Path) -> None:
+    other_model("bert", LOOKING_AHEAD["bert"]).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="attention is not causal"):
+        estimate(config_for(tmp_path, texts))
+
+
+def test_weights_are_not_read_also_where_the_code_asks_for_values(
+    texts: Path, tmp_path: Path
+) -> None:
+    """longcat_flash looks at values, which the meta device has none of."""
+    architecture = RARE["longcat_flash"]
+    needs(architecture.model_type in CONFIG_MAPPING, "have longcat_flash")
+    architecture.model("eager").save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    for path in tmp_path.glob("*.safetensors"):
+        path.write_bytes(b"no weights")
+    found = estimate(config_for(tmp_path, texts))
+    assert tuple(layer.facts.layer for layer in found.wanted) == architecture.layers

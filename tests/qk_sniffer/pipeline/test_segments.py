@@ -1,0 +1,551 @@
+"""Segments: batches on their way to the dump, whatever happens to the process or the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from captures import (
+    HEADS,
+    MANIFEST,
+    PLAN,
+    add,
+    blocks_of,
+    content,
+    examples_of,
+    finish,
+    in_process,
+    make_capture,
+    opened,
+    segments,
+)
+from odd_files import replace_by
+from qk_dump import writer
+from qk_dump.examples import read_examples
+from qk_dump.layout import HeadId
+from qk_dump.reader import read_head
+from qk_dump.schema import written_schema
+from qk_dump.source import open_dump
+from qk_sniffer.pipeline import blocks
+from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segment
+from qk_sniffer.pipeline.segments import Block, finish_capture
+from qk_toolkit.errors import ConfigError, DumpError, OutputError
+
+
+def rows_of(folder: Path, head: HeadId) -> pa.Table:
+    return pq.read_table(folder / head.folder / "data.parquet")
+
+
+def expected_rows(batches: range, layer: int, kind: str, head: int, **options: Any) -> pa.Table:
+    blocks = [
+        block
+        for batch in batches
+        for block in blocks_of(batch, **options)
+        if (block.layer, block.kind) == (layer, kind)
+    ]
+    vectors = np.concatenate([block.vectors[:, head] for block in blocks])
+    tokens = [text for block in blocks for text in block.token_str or ()]
+    columns = {
+        name: np.concatenate([getattr(block, name) for block in blocks]).tolist()
+        for name in ("bucket", "example_id", "position")
+    }
+    columns |= {
+        "vector": list(vectors),
+        "sliding_window": [blocks[0].sliding_window] * len(vectors),
+    }
+    if tokens:
+        columns["token_str"] = tokens
+    schema = written_schema(
+        vectors.shape[1], pa.from_numpy_dtype(vectors.dtype), token_strings=bool(tokens)
+    )
+    return pa.table(columns, schema=schema)
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_the_dump_holds_every_row_in_order(tmp_path: Path, dtype: Any, tokens: bool) -> None:
+    make_capture(tmp_path, 7, dtype=dtype, tokens=tokens)
+    for layer in (0, 1):
+        for kind, head in (("q", 3), ("k", 1)):
+            found = rows_of(tmp_path, HeadId(layer, head, kind))  # type: ignore[arg-type]
+            assert found.equals(
+                expected_rows(range(7), layer, kind, head, dtype=dtype, tokens=tokens)
+            )
+
+
+def test_the_reader_takes_the_dump(tmp_path: Path) -> None:
+    dump = open_dump(make_capture(tmp_path))
+    assert sorted(dump.folders) == sorted(head for head, _, _ in HEADS)
+    head = HeadId(1, 2, "q")
+    read = read_head(dump.require_files(head), max_rows=10**6, seed=0, with_examples=True)
+    expected = expected_rows(range(7), 1, "q", 2)
+    np.testing.assert_array_equal(read.example_id, expected["example_id"].to_numpy())
+    assert read.sliding_window == 16
+    assert dump.manifest is not None
+    assert dump.manifest.capture == PLAN
+    assert dump.manifest.num_examples == 21
+
+
+def test_a_head_without_rows_has_an_empty_file_of_the_same_columns(tmp_path: Path) -> None:
+    make_capture(tmp_path, dtype=np.float16, tokens=True)
+    found = rows_of(tmp_path, HeadId(2, 1, "k"))
+    assert found.num_rows == 0
+    assert found.schema.equals(written_schema(4, pa.float16(), token_strings=True))
+    with pytest.raises(DumpError, match="holds no rows"):
+        read_head([tmp_path / "l02h01k" / "data.parquet"], max_rows=9, seed=0, with_examples=False)
+
+
+def test_a_capture_without_any_row_or_batch_is_a_dump_of_empty_heads(tmp_path: Path) -> None:
+    for folder, batches in ((tmp_path / "rows", [3]), (tmp_path / "batches", [])):
+        capture = opened(folder)
+        for number, batch in enumerate(batches):
+            capture.add(number, blocks_of(batch), examples_of(batch))
+        finish(capture, len(batches))
+        assert rows_of(folder, HeadId(0, 0, "q")).num_rows == 0
+        examples = read_examples(folder)
+        assert examples is not None
+        assert examples.num_rows == 3 * len(batches)
+
+
+def test_nothing_but_the_dump_is_left(tmp_path: Path) -> None:
+    make_capture(tmp_path)
+    heads = {f"{head.folder}/data.parquet" for head, _, _ in HEADS}
+    assert set(content(tmp_path)) == heads | {"dump.json", "examples.parquet", "README.md"}
+
+
+def test_examples_and_digests_are_kept(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    add(capture, range(3))
+    capture.flush()
+    capture.close()
+
+    again = opened(tmp_path)
+    assert again.finished == {0, 1, 2}
+    assert again.digests == {i: f"digest {i}" for i in range(9)}
+    assert again.missing(5) == [3, 4]
+    add(again, [3, 4])
+    finish(again, 5)
+
+    examples = read_examples(tmp_path)
+    assert examples is not None
+    assert examples["original_id"].to_pylist() == [f"text {i}" for i in range(15)]
+
+
+def test_rows_are_counted_over_all_heads(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    add(capture, range(7))
+    expected = sum(
+        expected_rows(range(7), layer, kind, 0).num_rows * count
+        for layer in (0, 1)
+        for kind, count in (("q", 4), ("k", 2))
+    )
+    assert capture.rows == expected
+    finish(capture, 7)
+    assert sum(rows_of(tmp_path, head).num_rows for head, _, _ in HEADS) == expected
+
+
+def test_progress_counts_to_the_number_of_heads(tmp_path: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    capture = opened(tmp_path)
+    add(capture, range(2))
+    finish(capture, 2, on_head=lambda done, total: heard.append((done, total)))
+    assert heard == [(done, len(HEADS)) for done in range(1, len(HEADS) + 1)]
+
+
+def test_a_full_buffer_is_written(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    capture.flush_bytes = sum(block.nbytes for batch in (0, 1) for block in blocks_of(batch))
+    add(capture, [0])
+    assert segments(tmp_path) == []
+    add(capture, [1, 2])
+    assert [path.name[:8] for path in segments(tmp_path)] == ["00000000"]
+    assert opened(tmp_path, rank=1).finished == {0, 1}
+
+
+def test_an_old_buffer_is_written(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    capture.flush_seconds = 0
+    add(capture, [0, 1])
+    assert len(segments(tmp_path)) == 2
+
+
+def test_an_empty_buffer_writes_no_segment(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    capture.flush()
+    assert segments(tmp_path) == []
+
+
+def test_a_segment_says_what_it_holds(tmp_path: Path) -> None:
+    capture = opened(tmp_path, rank=3)
+    add(capture, [5, 6])
+    capture.flush()
+    [segment] = segments(tmp_path)
+    assert segment.name.startswith("00000005-r3-")
+    told = json.loads((segment / "segment.json").read_text())["content"]
+    assert set(told["batches"]) == {"5", "6"}
+    assert set(told["files"]) == {"rows-4.arrow", "rows-6.arrow"}
+    file = told["files"]["rows-6.arrow"]
+    content = (segment / "rows-6.arrow").read_bytes()
+    assert file["starts"][-1] == file["bytes"] == len(content)
+    for start, end in pairwise(file["starts"]):
+        rows = pa.ipc.read_record_batch(content[start:end], written_schema(6, pa.float32()))
+        assert rows.num_rows > 0
+    assert len(file["heads"]) == len(file["digests"]) == len(file["starts"]) - 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_row_groups() -> Iterator[None]:
+    with mock.patch.object(writer, "ROWS_PER_GROUP", 7):
+        yield
+
+
+@cache
+def undisturbed(num_batches: int) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as place:
+        return content(make_capture(Path(place), num_batches))
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), num_batches=st.integers(1, 9), ranks=st.integers(1, 3))
+def test_ranks_segments_and_restarts_do_not_show_in_the_files(
+    data: st.DataObject, num_batches: int, ranks: int
+) -> None:
+    with tempfile.TemporaryDirectory() as place, mock.patch("os.fsync"):
+        folder = Path(place)
+        captures = [opened(folder, rank=rank) for rank in range(ranks)]
+        while missing := captures[0].missing(num_batches):
+            order = data.draw(st.permutations(missing))
+            for batch in order:
+                rank = data.draw(st.integers(0, ranks - 1))
+                add(captures[rank], [batch])
+                event = data.draw(st.sampled_from(["go on", "flush", "die"]))
+                if event == "flush":
+                    captures[rank].flush()
+                if event == "die":
+                    captures[rank].close()
+                    captures[rank] = opened(folder, rank=rank)
+            for rank in range(ranks):
+                captures[rank].flush()
+        finish(captures[-1], num_batches)
+        for capture in captures:
+            capture.close()
+        assert content(folder) == undisturbed(num_batches)
+
+
+def test_a_batch_that_two_ranks_captured_counts_once(tmp_path: Path) -> None:
+    for rank, batches in enumerate([(0, 2, 4), (1, 2, 3), (4,), (2, 3, 5, 6)]):
+        capture = opened(tmp_path, rank=rank)
+        add(capture, batches)
+        capture.flush()
+        capture.close()
+    finish(opened(tmp_path), 7)
+    assert content(tmp_path) == undisturbed(7)
+
+
+def test_a_batch_given_twice_at_once_is_refused(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    with pytest.raises(ValueError, match="batch 1: is there already"):
+        add(capture, [1, 1])
+
+
+def test_a_dump_is_not_made_before_all_batches_are_there(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    add(capture, [0, 1, 3])
+    with pytest.raises(OutputError, match=r"2 of 5 batches .* first: 2"):
+        finish(capture, 5)
+    assert not (tmp_path / "dump.json").exists()
+    add(capture, [2, 4])
+    finish(capture, 5)
+    assert content(tmp_path) == undisturbed(5)
+
+
+def test_batches_of_texts_the_dataset_lost_are_not_made_a_dump(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    add(capture, range(5))
+    with pytest.raises(ConfigError, match=r"holds 5 batches .* now has only 3; .*--overwrite"):
+        finish(capture, 3)
+    assert not (tmp_path / "dump.json").exists()
+
+
+def test_a_complete_dump_takes_no_more_batches(tmp_path: Path) -> None:
+    make_capture(tmp_path)
+    with pytest.raises(ValueError, match="batch 0"):
+        add(opened(tmp_path), [0])
+
+
+def test_a_folder_whose_name_is_no_text_is_no_obstacle(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    assert content(make_capture(folder)) == undisturbed(7)
+
+
+def test_vectors_of_double_precision_are_stored_as_single(tmp_path: Path) -> None:
+    make_capture(tmp_path, 3, dtype=np.float64)
+    expected = expected_rows(range(3), 0, "q", 0)["vector"].to_pylist()
+    assert rows_of(tmp_path, HeadId(0, 0, "q"))["vector"].to_pylist() == expected
+
+
+def test_rows_of_a_foreign_example_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="batch 1"):
+        opened(tmp_path).add(1, blocks_of(0), examples_of(1))
+
+
+def test_rows_of_a_head_nobody_announced_are_refused(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    add(capture, [0])
+    with pytest.raises(ValueError, match="l00h03q"):
+        finish_capture(capture, 1, MANIFEST, [head for head in HEADS if head[0].head != 3])
+    assert not (tmp_path / "dump.json").exists()
+
+
+def test_another_window_than_announced_is_refused(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    add(capture, range(3))
+    with pytest.raises(ValueError, match="sliding window"):
+        finish_capture(capture, 3, MANIFEST, [(head, width, 99) for head, width, _ in HEADS])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bucket": np.arange(2)},
+        {"position": np.arange(4)},
+        {"vectors": np.zeros((3, 1, 4), np.float32)},
+        {"vectors": np.zeros((3, 4), np.float32)},
+        {"token_str": ["a"]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_block_whose_parts_do_not_fit_is_refused(change: dict[str, Any]) -> None:
+    parts: dict[str, Any] = {
+        "layer": 0,
+        "kind": "q",
+        "heads": (0, 1),
+        "bucket": np.arange(3),
+        "example_id": np.arange(3),
+        "position": np.arange(3),
+        "vectors": np.zeros((3, 2, 4), np.float32),
+        "sliding_window": None,
+    }
+    Block(**parts)
+    with pytest.raises(ValueError, match="layer 0 q"):
+        Block(**{**parts, **change})
+
+
+@pytest.mark.parametrize("name", ["rows-4.arrow", "segment.json"])
+@pytest.mark.parametrize("damage", ["truncated", "removed", "emptied", "a pipe", "nested"])
+def test_a_damaged_segment_is_captured_anew(tmp_path: Path, name: str, damage: str) -> None:
+    capture = opened(tmp_path)
+    for batch in range(5):
+        add(capture, [batch])
+        capture.flush()
+    capture.close()
+    file = segments(tmp_path)[2] / name
+    if damage == "removed":
+        file.unlink()
+    elif damage == "a pipe":
+        replace_by(os.mkfifo, file)
+    elif damage == "nested":
+        file.write_bytes(b"[" * 100_000)
+    else:
+        file.write_bytes(file.read_bytes()[:-1] if damage == "truncated" else b"")
+
+    again = opened(tmp_path)
+    assert again.finished == {0, 1, 3, 4}
+    add(again, [2])
+    finish(again, 5)
+    assert content(tmp_path) == undisturbed(5)
+
+
+def test_rows_that_were_damaged_are_captured_again(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    for batch in range(3):
+        add(capture, [batch])
+        capture.flush()
+    file = segments(tmp_path)[1] / "rows-6.arrow"
+    content_then = bytearray(file.read_bytes())
+    content_then[-70] ^= 4  # a bit of a vector
+    file.write_bytes(content_then)
+    assert not capture.missing(3)  # the files are as long as they should be
+    assert finish(capture, 3) is False
+    assert capture.finished == {0, 2}
+    assert not (tmp_path / "dump.json").exists()
+    add(capture, [1])
+    assert finish(capture, 3) is True
+    assert content(tmp_path) == undisturbed(3)
+
+
+def test_no_flipped_bit_of_a_segment_is_accepted(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    add(capture, [1])
+    capture.flush()
+    [folder] = segments(tmp_path)
+    whole = read_segment(folder)
+    assert whole is not None
+
+    def rows(segment: Segment) -> list[pa.Table]:
+        return [segment.rows(head, written_schema(width, pa.float32())) for head, width, _ in HEADS]
+
+    expected = rows(whole)
+    for file in sorted(folder.iterdir()):
+        right = file.read_bytes()
+        for place in range(0, len(right), 11):  # make reliability flips every byte
+            wrong = bytearray(right)
+            wrong[place] ^= 1 << (place % 8)
+            file.write_bytes(wrong)
+            found = read_segment(folder)
+            if found is None:
+                continue
+            assert (found.batches, found.num_rows) == (whole.batches, whole.num_rows)
+            with suppress(DamagedSegmentError):
+                assert rows(found) == expected
+        file.write_bytes(right)
+
+
+def test_segments_of_another_version_are_captured_anew(tmp_path: Path) -> None:
+    capture = opened(tmp_path)
+    add(capture, [0])
+    capture.flush()
+    capture.close()
+    file = segments(tmp_path)[0] / "segment.json"
+    with mock.patch.object(blocks, "_SEGMENT_VERSION", 99):
+        assert opened(tmp_path).missing(1) == [0]
+    assert file.exists()
+
+
+def test_blocks_may_come_in_parts(tmp_path: Path) -> None:
+    """A layer too large to move at once comes as several blocks."""
+    capture = opened(tmp_path)
+    for batch in range(7):
+        parts = []
+        for block in blocks_of(batch):
+            columns = ("bucket", "example_id", "position", "vectors")
+            for cut in (slice(0, 2), slice(2, None)):
+                part = {name: getattr(block, name)[cut] for name in columns}
+                shared = (block.layer, block.kind, block.heads)
+                parts.append(Block(*shared, **part, sliding_window=block.sliding_window))
+        capture.add(batch, parts, examples_of(batch))
+    finish(capture, 7)
+    assert content(tmp_path) == undisturbed(7)
+
+
+def filled(disk: Path) -> Path:
+    """A file that takes all the space there is."""
+    filler = disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    return filler
+
+
+def occupied(disk: Path) -> int:
+    status = os.statvfs(disk)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+def enlarge(disk: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+
+
+def test_a_full_disk_harms_no_earlier_segment(small_disk: Path) -> None:
+    folder = small_disk / "dump"
+    with closing(opened(folder)) as capture:
+        add(capture, [0])
+        capture.flush()
+        filler = filled(small_disk)
+        add(capture, range(1, 7))
+        with pytest.raises(OutputError, match="No space left on device") as caught:
+            capture.flush()
+    assert str(caught.value).startswith(f"{folder}: cannot be written")
+    assert "free some space" in str(caught.value)
+    assert len(segments(folder)) == 1
+
+    filler.unlink()
+    enlarge(small_disk, "4m")
+    with closing(opened(folder)) as again:
+        assert again.finished == {0}
+        add(again, range(1, 7))
+        finish(again, 7)
+    assert content(folder) == undisturbed(7)
+
+
+def test_the_same_process_may_go_on_after_a_full_disk(small_disk: Path) -> None:
+    folder = small_disk / "dump"
+    with closing(opened(folder)) as capture:
+        add(capture, range(7))
+        filler = filled(small_disk)
+        with pytest.raises(OutputError, match="No space left on device"):
+            capture.flush()
+        filler.unlink()
+        enlarge(small_disk, "4m")
+        finish(capture, 7)
+    assert content(folder) == undisturbed(7)
+
+
+def test_a_disk_that_fills_while_the_heads_are_written(small_disk: Path) -> None:
+    folder = small_disk / "dump"
+    enlarge(small_disk, "256k")
+    with closing(opened(folder)) as capture:
+        add(capture, range(7))
+        capture.flush()
+        enlarge(small_disk, f"{occupied(small_disk) + 20_000}")
+        with pytest.raises(OutputError, match="No space left on device"):
+            finish(capture, 7)
+    assert not (folder / "dump.json").exists()
+    assert not list(folder.rglob("*.part-*"))
+
+    enlarge(small_disk, "4m")
+    with closing(opened(folder)) as again:
+        assert again.missing(7) == []
+        finish(again, 7)
+    assert content(folder) == undisturbed(7)
+
+
+def test_a_disk_without_room_for_the_plan_is_left_as_it_was(small_disk: Path) -> None:
+    filled(small_disk)
+    with pytest.raises(OutputError, match="No space left on device"):
+        opened(small_disk)
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
+
+
+SINGLE_HEAD = """
+import resource, pyarrow as pa
+heads = [(HeadId(0, 0, "k"), 64, None)]
+capture = opened(folder)
+capture.flush_bytes = 1
+for batch in range(60):
+    n = 4096
+    ids = np.full(n, batch)
+    vectors = np.full((n, 1, 64), batch, np.float32)  # 1 MiB
+    block = Block(0, "k", (0,), np.zeros(n, int), ids, np.arange(n), vectors, None)
+    capture.add(batch, [block], [Example(batch, batch, n, "")])
+assert len(segments(folder)) == 60
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+finish_capture(capture, 60, MANIFEST, heads)
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(pa.default_memory_pool().max_memory() >> 20, grown >> 10)
+"""
+
+
+def test_memory_does_not_grow_with_the_capture(tmp_path: Path) -> None:
+    run = in_process(SINGLE_HEAD, tmp_path)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    arrow_mib, grown_mib = map(int, out.split())
+    assert arrow_mib < 30  # of 60 MiB of rows
+    assert grown_mib < 40

@@ -1,0 +1,235 @@
+"""Which heads are captured, on the layouts of real models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qk_dump.layout import HeadId
+from qk_sniffer.model.layout import ModelLayout
+from qk_sniffer.model.probing import probe
+from qk_sniffer.sampling.heads import as_ranges, choose_heads, require_pre_rope
+from qk_toolkit.errors import ConfigError
+from tiny_models import ARCHITECTURES
+
+
+@cache
+def layout_of(model_type: str) -> ModelLayout:
+    return probe(ARCHITECTURES[model_type].model("sdpa"))
+
+
+def chosen(model_type: str, **settings: Any) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """{layer: (query heads, key heads)}"""
+    wanted = choose_heads(layout_of(model_type), **settings)
+    assert [layer.facts.layer for layer in wanted] == sorted(layer.facts.layer for layer in wanted)
+    return {layer.facts.layer: (layer.q, layer.k) for layer in wanted}
+
+
+def refusal(layout: ModelLayout, **settings: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        choose_heads(layout, **settings)
+    return str(caught.value)
+
+
+EVERY_HEAD = ((0, 1, 2, 3), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layers"),
+    [
+        ("llama", range(4)),
+        ("gemma3_text", range(4)),
+        ("mllama_text_model", (0, 2, 3)),
+        ("smollm3", range(4)),
+    ],
+)
+def test_by_default_every_head_of_every_layer_that_attends(
+    model_type: str, layers: range | tuple[int, ...]
+) -> None:
+    assert chosen(model_type) == dict.fromkeys(layers, EVERY_HEAD)
+
+
+def test_layers_are_selected_whatever_their_order() -> None:
+    assert chosen("llama", layers=[3, 1, 3]) == {1: EVERY_HEAD, 3: EVERY_HEAD}
+
+
+@pytest.mark.parametrize(
+    ("heads", "q", "k"),
+    [
+        ([0], (0,), (0,)),
+        ([1], (1,), (0,)),
+        ([2, 3], (2, 3), (1,)),
+        ([3, 0, 3], (0, 3), (0, 1)),
+    ],
+)
+def test_key_heads_follow_the_query_heads_of_their_group(
+    heads: list[int], q: tuple[int, ...], k: tuple[int, ...]
+) -> None:
+    assert chosen("llama", heads=heads, layers=[2]) == {2: (q, k)}
+
+
+def test_full_attention_only_leaves_out_windows() -> None:
+    assert list(chosen("gemma3_text", full_attention_only=True)) == [1, 3]
+    assert list(chosen("gemma3_text", full_attention_only=True, layers=[0, 1])) == [1]
+    assert list(chosen("llama", full_attention_only=True)) == [0, 1, 2, 3]
+    assert list(chosen("llama4_text", full_attention_only=True)) == [3]
+
+
+def test_queries_or_keys_alone() -> None:
+    assert chosen("llama", keys=False) == dict.fromkeys(range(4), ((0, 1, 2, 3), ()))
+    assert chosen("llama", heads=[3], queries=False) == dict.fromkeys(range(4), ((), (1,)))
+
+
+@pytest.mark.parametrize("count", [1, 5, 16])
+def test_a_sample_has_the_wanted_number_of_query_heads(count: int) -> None:
+    sampled = chosen("llama", sample=(count, 7))
+    pairs = [(layer, head) for layer, (q, _) in sampled.items() for head in q]
+    assert len(set(pairs)) == count
+    assert all(k == tuple(sorted({head // 2 for head in q})) for q, k in sampled.values())
+    assert sampled == chosen("llama", sample=(count, 7))
+
+
+def test_a_sample_depends_on_its_seed_and_on_nothing_but_the_eligible_heads() -> None:
+    samples = {str(chosen("llama", sample=(6, seed))) for seed in range(5)}
+    assert len(samples) == 5
+    assert chosen("llama", sample=(6, 0)) == chosen("smollm3", sample=(6, 0))
+    keys_alone = chosen("llama", sample=(6, 0), queries=False)
+    assert {layer: k for layer, (_, k) in chosen("llama", sample=(6, 0)).items()} == {
+        layer: k for layer, (_, k) in keys_alone.items()
+    }
+
+
+def test_a_sample_is_drawn_from_the_selected_heads() -> None:
+    sampled = chosen("gemma3_text", full_attention_only=True, heads=[1, 2], sample=(3, 0))
+    assert set(sampled) <= {1, 3}
+    assert {head for q, _ in sampled.values() for head in q} <= {1, 2}
+    assert sum(len(q) for q, _ in sampled.values()) == 3
+
+
+def test_wanted_heads_have_the_names_of_a_dump() -> None:
+    (layer,) = choose_heads(layout_of("llama"), layers=[2], heads=[0, 3])
+    assert layer.head_ids() == [
+        HeadId(2, 0, "q"),
+        HeadId(2, 3, "q"),
+        HeadId(2, 0, "k"),
+        HeadId(2, 1, "k"),
+    ]
+    assert layer.heads("q") == layer.q == (0, 3)
+    assert layer.heads("k") == layer.k == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "message"),
+    [
+        ("llama", {"layers": [1, 4]}, "capture.layers: 4 given, there are 0-3"),
+        (
+            "mllama_text_model",
+            {"layers": [0, 1]},
+            "capture.layers: 1 given (it makes no attention call), there are 0, 2-3",
+        ),
+        ("llama", {"heads": [0, 4]}, "capture.heads: 4 given, there are 0-3"),
+        (
+            "llama",
+            {"sample": (17, 0)},
+            "capture.head_sampling.count: 17 given, but only 16 query heads are eligible "
+            "(4 layers)",
+        ),
+        (
+            "llama",
+            {"sample": (3, 0), "layers": [2], "heads": [0, 1]},
+            "capture.head_sampling.count: 3 given, but only 2 query heads are eligible (1 layers)",
+        ),
+        (
+            "gemma3_text",
+            {"layers": [0, 2], "full_attention_only": True},
+            "capture.full_attention_only: none of the selected layers has full attention",
+        ),
+    ],
+)
+def test_refusals(model_type: str, settings: dict[str, Any], message: str) -> None:
+    assert refusal(layout_of(model_type), **settings) == message
+
+
+@pytest.mark.parametrize(
+    "settings", [{"layers": []}, {"heads": []}, {"layers": [-1]}, {"heads": [0, -1]}]
+)
+def test_nothing_and_negative_numbers_are_refused(settings: dict[str, Any]) -> None:
+    assert refusal(layout_of("llama"), **settings).startswith(f"capture.{next(iter(settings))}: ")
+
+
+def uneven(model_type: str = "llama") -> ModelLayout:
+    layout = layout_of(model_type)
+    layers = tuple(
+        replace(facts, q_heads=8, k_heads=8) if facts.layer == 1 else facts
+        for facts in layout.layers
+    )
+    return replace(layout, layers=layers)
+
+
+def test_layers_with_different_heads_need_separate_dumps() -> None:
+    assert refusal(uneven()) == (
+        "capture.layers: the layers differ in their heads (4 query and 2 key heads in layers 0, "
+        "2-3; 8 query and 8 key heads in layers 1). Choose the layers of one kind, and capture "
+        "the others into another folder."
+    )
+    wanted = choose_heads(uneven(), layers=[1])
+    assert [(layer.q, layer.k) for layer in wanted] == [(tuple(range(8)), tuple(range(8)))]
+    assert len(choose_heads(uneven(), layers=[0, 2, 3])) == 3
+
+
+def test_layers_that_differ_may_be_left_out_by_their_window() -> None:
+    layout = uneven("gemma3_text")
+    layers = tuple(
+        replace(facts, type="sliding_attention" if facts.layer == 1 else facts.type)
+        for facts in layout.layers
+    )
+    (wanted,) = choose_heads(replace(layout, layers=layers), full_attention_only=True)
+    assert wanted.facts.layer == 3
+
+
+def test_pre_rope_is_refused_where_it_cannot_be_told_apart() -> None:
+    layout = layout_of("smollm3")
+    require_pre_rope(choose_heads(layout))
+    hidden = replace(
+        layout,
+        layers=tuple(
+            replace(facts, q_rotary=None) if facts.layer != 1 else facts for facts in layout.layers
+        ),
+    )
+    wanted = choose_heads(hidden)
+    with pytest.raises(ConfigError) as caught:
+        require_pre_rope(wanted)
+    assert str(caught.value) == (  # layer 3 has no rotary embedding to tell apart
+        "capture.capture_pre_rope: vectors before the rotary embedding cannot be told apart in "
+        "layers 0, 2 of this model"
+    )
+    require_pre_rope(choose_heads(hidden, layers=[1, 3]))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([0, 1], "0-1"),
+        ([0, 1, 2, 3, 8], "0-3, 8"),
+        ([8, 0, 2, 1], "0-2, 8"),
+        (range(100, 103), "100-102"),
+    ],
+)
+def test_ranges_for_people(numbers: list[int] | range, text: str) -> None:
+    assert as_ranges(numbers) == text
+
+
+@given(numbers=st.sets(st.integers(0, 60)))
+def test_ranges_can_be_read_back(numbers: set[int]) -> None:
+    found: list[int] = []
+    for part in filter(None, as_ranges(numbers).split(", ")):
+        low, _, high = part.partition("-")
+        found += range(int(low), int(high or low) + 1)
+    assert found == sorted(numbers)

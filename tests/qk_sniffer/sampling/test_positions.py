@@ -1,0 +1,245 @@
+"""Buckets, rates and the choice of positions and heads."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qk_dump.layout import Kind
+from qk_sniffer.sampling.positions import PositionSampler, SamplerType, sample_heads
+
+BUCKET_SIZES = st.integers(1, 1 << 20)
+POSITIONS = st.integers(0, (1 << 61) - 2)
+LENGTHS = st.integers(0, 3000)
+NUMBERS = st.integers(0, 1 << 40)
+KINDS: tuple[Kind, ...] = ("q", "k")
+TYPES: tuple[SamplerType, ...] = ("log_uniform", "uniform", "all")
+SAMPLERS = st.builds(
+    PositionSampler,
+    type=st.sampled_from(TYPES),
+    min_bucket_size=st.integers(1, 512),
+    base_rate=st.floats(0.01, 600),
+    seed=NUMBERS,
+)
+
+
+def kept(
+    sampler: PositionSampler,
+    length: int = 4096,
+    example: int = 0,
+    layer: int = 0,
+    kind: Kind = "q",
+) -> list[int]:
+    return sampler.positions(length, example=example, layer=layer, kind=kind).tolist()
+
+
+@pytest.mark.parametrize("k", range(61))
+def test_log_buckets_change_exactly_at_powers_of_two(k: int) -> None:
+    """Bucket k holds the positions p with 2^k ≤ p + 1 < 2^(k+1)."""
+    sampler = PositionSampler(min_bucket_size=1)
+    power = 2**k
+    assert sampler.bucket([power - 1, 2 * power - 2, 2 * power - 1]).tolist() == [k, k, k + 1]
+    around = [power - 1, power, power + 1]
+    assert sampler.bucket(around).tolist() == [(p + 1).bit_length() - 1 for p in around]
+
+
+@given(position=POSITIONS, size=BUCKET_SIZES)
+def test_log_bucket_formula(position: int, size: int) -> None:
+    first = next(i for i in range(64) if 2**i >= size)  # ceil(log2(size))
+    floor_log2 = max(i for i in range(64) if 2**i <= position + 1)
+    bucket = PositionSampler("log_uniform", size).bucket(position)
+    assert int(bucket) == max(first, floor_log2)
+    assert bucket.dtype == np.int64
+
+
+@given(position=POSITIONS, size=BUCKET_SIZES, kind=st.sampled_from(["uniform", "all"]))
+def test_uniform_bucket_formula(position: int, size: int, kind: SamplerType) -> None:
+    bucket = PositionSampler(kind, size).bucket(position)
+    assert int(bucket) == position // size
+    assert bucket.dtype == np.int64
+
+
+@given(size=st.integers(1, 4096), length=st.integers(1, 5000), kind=st.sampled_from(TYPES))
+def test_buckets_never_decrease_with_position(size: int, length: int, kind: SamplerType) -> None:
+    buckets = PositionSampler(kind, size).bucket(np.arange(length))
+    assert buckets.shape == (length,)
+    assert set(np.diff(buckets).tolist()) <= {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("size", "buckets"),
+    [
+        (128, [7] * 255 + [8] * 256 + [9]),  # the first one holds positions 0 to 254
+        (100, [7] * 255 + [8] * 256 + [9]),
+        (129, [8] * 511 + [9]),
+        (1, [0, 1, 1, 2, 2, 2, 2, 3]),
+        (2, [1, 1, 1, 2, 2, 2, 2, 3]),
+    ],
+)
+def test_first_log_bucket_takes_every_earlier_position(size: int, buckets: list[int]) -> None:
+    assert PositionSampler("log_uniform", size).bucket(np.arange(len(buckets))).tolist() == buckets
+
+
+@given(bucket=st.integers(0, 60), rate=st.floats(1e-6, 1e6))
+def test_log_rate_formula(bucket: int, rate: float) -> None:
+    expected = min(Fraction(1), Fraction(rate) / 2**bucket)
+    got = PositionSampler("log_uniform", 128, rate).rate(bucket)
+    assert float(got) == pytest.approx(float(expected), rel=1e-15)
+
+
+@given(bucket=st.integers(0, 60), size=BUCKET_SIZES, rate=st.floats(1e-6, 1e6))
+def test_uniform_rate_formula(bucket: int, size: int, rate: float) -> None:
+    assert float(PositionSampler("uniform", size, rate).rate(bucket)) == min(1, rate / size)
+    assert float(PositionSampler("all", size, rate).rate(bucket)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("log_uniform", "log"), ("uniform", "uniform"), ("all", "uniform")]
+)
+def test_geometry_is_named_as_the_dump_spells_it(kind: SamplerType, name: str) -> None:
+    assert PositionSampler(kind).bucket_type == name
+
+
+@given(length=LENGTHS, size=BUCKET_SIZES, rate=st.floats(1e-6, 1), seed=NUMBERS)
+def test_all_keeps_every_position_whatever_the_rate(
+    length: int, size: int, rate: float, seed: int
+) -> None:
+    assert kept(PositionSampler("all", size, rate, seed), length) == list(range(length))
+
+
+@given(sampler=SAMPLERS, length=LENGTHS, example=NUMBERS, layer=st.integers(0, 200))
+def test_positions_are_ascending_within_the_text_and_repeatable(
+    sampler: PositionSampler, length: int, example: int, layer: int
+) -> None:
+    for kind in KINDS:
+        first = kept(sampler, length, example, layer, kind)
+        assert first == sorted(set(first))
+        assert all(0 <= position < length for position in first)
+        again = PositionSampler(
+            sampler.type, sampler.min_bucket_size, sampler.base_rate, sampler.seed
+        )
+        assert kept(again, length, example, layer, kind) == first
+
+
+@given(sampler=SAMPLERS, length=LENGTHS, more=LENGTHS, example=NUMBERS, layer=st.integers(0, 200))
+def test_a_longer_text_keeps_the_same_positions_in_its_beginning(
+    sampler: PositionSampler, length: int, more: int, example: int, layer: int
+) -> None:
+    longer = kept(sampler, length + more, example, layer)
+    assert [position for position in longer if position < length] == kept(
+        sampler, length, example, layer
+    )
+
+
+@given(
+    questions=st.lists(
+        st.tuples(LENGTHS, NUMBERS, st.integers(0, 200), st.sampled_from(KINDS)), max_size=8
+    ),
+    data=st.data(),
+)
+def test_a_choice_does_not_depend_on_what_was_asked_before(
+    questions: list[tuple[int, int, int, Kind]], data: st.DataObject
+) -> None:
+    sampler = PositionSampler(base_rate=32)
+    answers = {question: kept(sampler, *question) for question in questions}
+    np.random.default_rng().random()
+    for question in data.draw(st.permutations(questions)):
+        assert kept(sampler, *question) == answers[question]
+
+
+def test_another_layer_kind_example_or_seed_gives_another_choice() -> None:
+    choices = {
+        tuple(kept(PositionSampler("uniform", 128, 16, seed), 4096, example, layer, kind))
+        for seed, example, layer, kind in product(range(3), range(3), range(3), KINDS)
+    }
+    assert len(choices) == 54
+
+
+@pytest.mark.parametrize("swapped", [(1, 2, 3), (2, 1, 3), (3, 2, 1), (1, 3, 2)])
+def test_seed_example_and_layer_are_not_interchangeable(swapped: tuple[int, int, int]) -> None:
+    seed, example, layer = swapped
+    got = kept(PositionSampler("uniform", 128, 16, seed), 4096, example, layer)
+    assert (got == kept(PositionSampler("uniform", 128, 16, 1), 4096, 2, 3)) == (
+        swapped == (1, 2, 3)
+    )
+
+
+def overlap(first: list[int], second: list[int]) -> int:
+    return len(set(first) & set(second))
+
+
+def test_choices_of_queries_and_keys_are_independent() -> None:
+    sampler = PositionSampler("uniform", 100, 50)  # half of the positions, so a quarter in both
+    n = 100_000
+    both = overlap(kept(sampler, n, kind="q"), kept(sampler, n, kind="k"))
+    assert abs(both - n / 4) < 4 * math.sqrt(n * 3 / 16)
+
+
+@pytest.mark.parametrize("base_rate", [1.0, 16.0, 300.0])
+@pytest.mark.parametrize("kind", ["log_uniform", "uniform"])
+def test_every_bucket_keeps_its_share(kind: SamplerType, base_rate: float) -> None:
+    sampler = PositionSampler(kind, 256, base_rate, seed=5)
+    length, texts = 4000, 300
+    buckets = sampler.bucket(np.arange(length))
+    sizes = np.bincount(buckets)
+    counts = np.zeros(len(sizes))
+    for example in range(texts):
+        positions = sampler.positions(length, example=example, layer=2, kind="k")
+        counts += np.bincount(buckets[positions], minlength=len(sizes))
+    for bucket in np.unique(buckets):
+        rate = float(sampler.rate(bucket))
+        n = texts * sizes[bucket]
+        deviation = math.sqrt(n * rate * (1 - rate))
+        assert abs(counts[bucket] - n * rate) <= 4.5 * deviation
+
+
+@given(sampler=SAMPLERS, length=LENGTHS)
+def test_expected_rows_are_the_sum_of_the_rates(sampler: PositionSampler, length: int) -> None:
+    total = sum(
+        float(sampler.rate(sampler.bucket(position))) for position in range(min(length, 50))
+    )
+    assert sampler.expected_rows(min(length, 50)) == pytest.approx(total)
+    assert 0 <= sampler.expected_rows(length) <= length * (1 + 1e-12)
+
+
+def test_expected_rows_of_whole_log_buckets_are_one_each() -> None:
+    sampler = PositionSampler("log_uniform", 128, 1.0)
+    assert sampler.expected_rows(2**16 - 1) == pytest.approx(255 / 128 + 8)
+    assert PositionSampler("uniform", 128, 4.0).expected_rows(1280) == pytest.approx(40)
+    assert PositionSampler("all").expected_rows(1280) == 1280
+    assert PositionSampler().expected_rows(0) == 0
+
+
+PAIRS = st.sets(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=60)
+
+
+@given(pairs=PAIRS, seed=NUMBERS, data=st.data())
+def test_sampled_heads_are_sorted_distinct_and_independent_of_order(
+    pairs: set[tuple[int, int]], seed: int, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(0, len(pairs)))
+    chosen = sample_heads(sorted(pairs), count, seed)
+    assert len(set(chosen)) == len(chosen) == count
+    assert set(chosen) <= pairs
+    assert chosen == sorted(chosen)
+    assert sample_heads(data.draw(st.permutations(sorted(pairs))), count, seed) == chosen
+    assert sample_heads(iter(pairs), count, seed) == chosen
+
+
+def test_every_head_has_the_same_chance() -> None:
+    pairs = [(layer, head) for layer in range(4) for head in range(5)]
+    seeds, count = 2000, 5
+    times = dict.fromkeys(pairs, 0)
+    for seed in range(seeds):
+        for pair in sample_heads(pairs, count, seed):
+            times[pair] += 1
+    rate = count / len(pairs)
+    deviation = math.sqrt(seeds * rate * (1 - rate))
+    assert all(abs(seen - seeds * rate) < 4.5 * deviation for seen in times.values())
+    assert sample_heads(pairs, count, 0) != sample_heads(pairs, count, 1)

@@ -1,0 +1,472 @@
+"""`qk_sniffer.tap` on loaded models, as one uses it in a notebook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers.modeling_utils import AttentionInterface
+
+import qk_sniffer
+from qk_dump.layout import HeadId
+from qk_sniffer.model.layout import decoder_of
+from qk_toolkit.errors import ConfigError
+from tiny_models import ARCHITECTURES, VOCABULARY
+from tiny_texts import vision_language_model
+
+ORIGINAL = AttentionInterface.get_interface
+
+
+@cache
+def some_model(model_type: str = "llama") -> Any:
+    return ARCHITECTURES[model_type].model()
+
+
+def tokens(batch: int = 1, length: int = 24, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(8, VOCABULARY, (batch, length), generator=generator)
+
+
+def padded(lengths: list[int], left: bool = False) -> tuple[Tensor, Tensor]:
+    """Tokens (b, s) of texts of these lengths, and their mask."""
+    ids = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for number, length in enumerate(lengths):
+        place = slice(-length, None) if left else slice(length)
+        ids[number, place] = tokens(1, length, seed=number)[0]
+        mask[number, place] = 1
+    return ids, mask
+
+
+def same(first: qk_sniffer.TappedRows, second: qk_sniffer.TappedRows) -> bool:
+    return (
+        np.array_equal(first.example_id, second.example_id)
+        and np.array_equal(first.position, second.position)
+        and np.array_equal(first.bucket, second.bucket)
+        and np.array_equal(first.vectors, second.vectors)
+    )
+
+
+def test_rows_come_as_arrays_of_one_length() -> None:
+    with qk_sniffer.tap(some_model()) as tapped:
+        some_model()(input_ids=tokens(2))
+    for rows in (tapped.queries(0, 3), tapped.keys(3, 1)):
+        assert len(rows) == 48
+        assert rows.example_id.tolist() == [0] * 24 + [1] * 24
+        assert rows.position.tolist() == [*range(24), *range(24)]
+        assert rows.bucket.tolist() == [0] * 48
+        assert rows.vectors.shape == (48, 16)
+        assert rows.vectors.dtype == np.float32
+        assert rows.sliding_window is None
+    assert tapped.lengths == [24, 24]
+
+
+def test_heads_are_listed_and_found_by_name() -> None:
+    with qk_sniffer.tap(some_model(), layers=[0, 2], heads=[1]) as tapped:
+        some_model()(input_ids=tokens())
+    assert [head.folder for head in tapped.heads] == ["l00h00k", "l00h01q", "l02h00k", "l02h01q"]
+    assert same(tapped.rows("l00h01q"), tapped.queries(0, 1))
+    assert same(tapped.rows(HeadId(2, 0, "k")), tapped.keys(2, 0))
+    with qk_sniffer.tap(some_model()) as everything:
+        some_model()(input_ids=tokens())
+    assert same(everything.queries(2, 1), tapped.queries(2, 1))
+    assert len(everything.heads) == 24
+
+
+@pytest.mark.parametrize("name", ["l00h01k", "l00h09q", "l01h00q", "l0h0q", "nonsense", ""])
+def test_an_unknown_head_is_told(name: str) -> None:
+    tapped = qk_sniffer.tap(some_model(), layers=[0], heads=[1])
+    with pytest.raises(ConfigError) as caught:
+        tapped.rows(name)
+    assert str(caught.value) == f"{name}: is not kept; t.heads lists those that are"
+
+
+def test_an_unknown_head_given_by_number_is_told_by_name() -> None:
+    tapped = qk_sniffer.tap(some_model())
+    with pytest.raises(ConfigError, match="l07h01q: is not kept"):
+        tapped.queries(7, 1)
+
+
+def test_windows_and_kinds() -> None:
+    model = some_model("gemma3_text")
+    with qk_sniffer.tap(model, keys=False) as tapped:
+        model(input_ids=tokens())
+    assert tapped.queries(0, 0).sliding_window == 8
+    assert tapped.queries(1, 0).sliding_window is None
+    assert {head.kind for head in tapped.heads} == {"q"}
+    assert {head.layer for head in qk_sniffer.tap(model, full_attention_only=True).heads} == {1, 3}
+    assert {head.kind for head in qk_sniffer.tap(model, queries=False).heads} == {"k"}
+
+
+def test_before_any_forward_there_are_no_rows() -> None:
+    rows = qk_sniffer.tap(some_model()).queries(0, 0)
+    assert len(rows) == 0
+    assert rows.vectors.shape == (0, 16)
+    assert rows.bucket.shape == (0,)
+
+
+def test_examples_are_numbered_onward_over_forwards() -> None:
+    model = some_model()
+    with qk_sniffer.tap(model) as tapped:
+        model(input_ids=tokens(2, 10, seed=1))
+        model(input_ids=tokens(1, 5, seed=2))
+        model(input_ids=tokens(1, 7, seed=3))
+    assert tapped.lengths == [10, 10, 5, 7]
+    rows = tapped.keys(1, 0)
+    assert rows.example_id.tolist() == [0] * 10 + [1] * 10 + [2] * 5 + [3] * 7
+    with qk_sniffer.tap(model) as alone:
+        model(input_ids=tokens(1, 5, seed=2))
+    np.testing.assert_array_equal(rows.vectors[rows.example_id == 2], alone.keys(1, 0).vectors)
+
+
+def test_a_tap_may_be_opened_again() -> None:
+    model = some_model()
+    tapped = qk_sniffer.tap(model)
+    with tapped:
+        model(input_ids=tokens(1, 4))
+    model(input_ids=tokens(1, 9))
+    with tapped:
+        model(input_ids=tokens(1, 6))
+    assert tapped.lengths == [4, 6]
+
+
+def test_a_right_padded_batch_gives_the_rows_of_each_text_alone() -> None:
+    model, lengths = some_model(), [9, 24, 1]
+    ids, mask = padded(lengths)
+    with qk_sniffer.tap(model) as tapped:
+        model(input_ids=ids, attention_mask=mask)
+    assert tapped.lengths == lengths
+    rows = tapped.queries(2, 3)
+    assert rows.example_id.tolist() == np.repeat(range(3), lengths).tolist()
+    for number, length in enumerate(lengths):
+        with qk_sniffer.tap(model) as alone:
+            model(input_ids=ids[[number], :length])
+        np.testing.assert_allclose(
+            rows.vectors[rows.example_id == number],
+            alone.queries(2, 3).vectors,
+            rtol=1e-5,
+            atol=1e-5,
+        )
+
+
+def holey() -> tuple[Tensor, Tensor]:
+    ids, mask = padded([8, 8])
+    mask[1, 3] = 0
+    return ids, mask
+
+
+@pytest.mark.parametrize("padding", [padded([4, 8], left=True), holey()], ids=["left", "hole"])
+def test_other_padding_is_refused(padding: tuple[Tensor, Tensor]) -> None:
+    model = some_model()
+    with qk_sniffer.tap(model) as tapped:
+        with pytest.raises(ConfigError) as caught:
+            model(input_ids=padding[0], attention_mask=padding[1])
+        model(input_ids=tokens(1, 5))
+    assert str(caught.value) == (
+        "attention_mask: sequences must be padded on the right; any other padding shifts "
+        "positions. Set tokenizer.padding_side = 'right'."
+    )
+    assert tapped.lengths == [5]
+    assert tapped.queries(0, 0).example_id.tolist() == [0] * 5
+
+
+def test_texts_with_images_are_heard_in_the_text_layers() -> None:
+    model, ids = vision_language_model(), tokens(2, 12)
+    ids[:, 1:5] = 5
+    images = torch.zeros(2, 3, 28, 28)
+    with qk_sniffer.tap(model) as tapped:
+        model(input_ids=ids, pixel_values=images, token_type_ids=(ids == 5).long())
+    assert tapped.lengths == [12, 12]
+    assert len(tapped.heads) == 24
+    assert len(tapped.keys(3, 1)) == 24
+
+
+def test_padding_is_seen_where_the_decoder_gets_masks_made_of_it() -> None:
+    model = vision_language_model()
+    with qk_sniffer.tap(model) as tapped:
+        ids, mask = padded([12, 8])
+        model(input_ids=ids, attention_mask=mask)
+        assert tapped.lengths == [12, 8]
+        ids, mask = padded([12, 8], left=True)
+        with pytest.raises(ConfigError, match="padded on the right"):
+            model(input_ids=ids, attention_mask=mask)
+
+
+def test_positions_of_ones_own_are_refused() -> None:
+    model = some_model()
+    packed = torch.arange(6).repeat(2)[None]  # two texts in one sequence
+    with qk_sniffer.tap(model) as tapped:
+        model(input_ids=tokens(1, 12), position_ids=torch.arange(12)[None])
+        ids, mask = padded([12, 8])
+        places = (mask.cumsum(dim=1) - 1).masked_fill(mask == 0, 1)  # as generate() makes them
+        model(input_ids=ids, attention_mask=mask, position_ids=places)
+        assert tapped.lengths == [12, 12, 8]
+        with pytest.raises(ConfigError, match="position_ids"):
+            model(input_ids=tokens(1, 12), position_ids=packed)
+
+
+def generated(model: Any, ids: Tensor, **options: Any) -> Tensor:
+    mask = torch.ones_like(ids)
+    return model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=4, **options)
+
+
+def test_of_a_generation_with_a_cache_the_prompt_is_kept() -> None:
+    model, ids = some_model(), tokens(2, 12)
+    plain = generated(model, ids)
+    with qk_sniffer.tap(model) as tapped:
+        assert torch.equal(generated(model, ids), plain)
+        generated(model, ids[:1, :7])
+    assert tapped.lengths == [12, 12, 7]
+    with qk_sniffer.tap(model) as prompt:
+        model(input_ids=ids)
+        model(input_ids=ids[:1, :7])
+    np.testing.assert_allclose(
+        tapped.keys(3, 1).vectors, prompt.keys(3, 1).vectors, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_a_cache_of_fixed_size_loses_no_rows_silently() -> None:
+    with qk_sniffer.tap(some_model()) as tapped, suppress(ConfigError):  # or it is refused
+        generated(some_model(), tokens(1, 12), cache_implementation="static")
+    assert len(tapped.queries(0, 0)) == sum(tapped.lengths)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_tokens_may_be_given_by_position_or_as_embeddings(model_type: str, bare: bool) -> None:
+    model, ids = some_model(model_type), tokens(2, 12)
+    called = decoder_of(model) if bare else model
+    with qk_sniffer.tap(called) as tapped:
+        called(ids)
+        called(inputs_embeds=model.get_input_embeddings()(ids))
+    assert tapped.lengths == [12] * 4
+    rows = tapped.queries(1, 2)
+    np.testing.assert_array_equal(rows.vectors[:24], rows.vectors[24:])
+
+
+@pytest.mark.parametrize("kind", ["log_uniform", "uniform", "all"])
+def test_sampled_rows_are_the_samplers_choice(kind: Any) -> None:
+    model = some_model()
+    settings = {"min_bucket_size": 4, "base_rate": 2.5, "seed": 9}
+    sampler = qk_sniffer.PositionSampler(kind, **settings)
+    tapped, everything = qk_sniffer.tap(model, sampler=kind, **settings), qk_sniffer.tap(model)
+    with tapped, everything:
+        for length in (100, 300):
+            model(input_ids=tokens(1, length))
+    for head in tapped.heads:
+        rows, whole = tapped.rows(head), everything.rows(head)
+        chosen = [
+            sampler.positions(length, example=example, layer=head.layer, kind=head.kind)
+            for example, length in enumerate((100, 300))
+        ]
+        assert rows.position.tolist() == np.concatenate(chosen).tolist()
+        assert rows.example_id.tolist() == np.repeat([0, 1], [len(c) for c in chosen]).tolist()
+        assert rows.bucket.tolist() == sampler.bucket(rows.position).tolist()
+        place = rows.position + 100 * rows.example_id
+        np.testing.assert_array_equal(rows.vectors, whole.vectors[place])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": [4]}, "capture.layers: 4 given, there are 0-3"),
+        ({"heads": [4]}, "capture.heads: 4 given, there are 0-3"),
+        ({"queries": False, "keys": False}, "neither queries nor keys"),
+        ({"sampler": "log"}, "log_uniform"),
+        ({"min_bucket_size": 0}, "min_bucket_size"),
+        ({"base_rate": 0.0}, "base_rate"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        qk_sniffer.tap(some_model(), **settings)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("pre_rope", [False, True])
+def test_a_forward_that_failed_is_forgotten(pre_rope: bool) -> None:
+    model = some_model()
+
+    def fail(*_: object) -> None:
+        raise ValueError("in the middle")
+
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
+        model(input_ids=tokens(1, 5, seed=1))
+        hook = model.model.layers[2].mlp.register_forward_pre_hook(fail)
+        with pytest.raises(ValueError, match="in the middle"):
+            model(input_ids=tokens(1, 9))
+        hook.remove()
+        model(input_ids=tokens(1, 6, seed=2))
+    assert tapped.lengths == [5, 6]
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as undisturbed:
+        model(input_ids=tokens(1, 5, seed=1))
+        model(input_ids=tokens(1, 6, seed=2))
+    for head in tapped.heads:
+        assert same(tapped.rows(head), undisturbed.rows(head))
+
+
+def left_behind(model: Any) -> bool:
+    return AttentionInterface.get_interface is not ORIGINAL or any(
+        module._forward_pre_hooks or module._forward_hooks for module in model.modules()
+    )
+
+
+def test_nothing_stays_behind_after_an_error_in_the_block() -> None:
+    model = some_model()
+    with pytest.raises(RuntimeError), qk_sniffer.tap(model, pre_rope=True):
+        model(input_ids=tokens(1, 3).float())
+    assert not left_behind(model)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_taps_on_two_models_hear_their_own_and_close_in_any_order(order: tuple[int, int]) -> None:
+    models = (ARCHITECTURES["llama"].model(), some_model("smollm3"))
+    stacks, taps = (ExitStack(), ExitStack()), []
+    for model, stack in zip(models, stacks, strict=True):
+        taps.append(stack.enter_context(qk_sniffer.tap(model, pre_rope=True)))
+    models[0](input_ids=tokens(1, 4))
+    models[1](input_ids=tokens(1, 6))
+    stacks[order[0]].close()
+    for model in models:
+        model(input_ids=tokens(1, 8))
+    stacks[order[1]].close()
+    assert taps[order[0]].lengths == [4 + 2 * order[0]]
+    assert taps[order[1]].lengths == [4 + 2 * order[1], 8]
+    assert not any(map(left_behind, models))
+
+
+def test_a_second_tap_on_a_model_does_not_disturb_the_first() -> None:
+    model = some_model()
+    with qk_sniffer.tap(model, layers=[0]) as first:
+        with qk_sniffer.tap(model, layers=[1]) as second:
+            model(input_ids=tokens())
+        model(input_ids=tokens(1, 9))
+    assert second.lengths == [24]
+    assert first.lengths == [24, 9]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_training_step_under_a_tap_has_the_same_gradients(checkpointing: bool) -> None:
+    gradients = []
+    for tapping in (False, True):
+        model = ARCHITECTURES["llama"].model().train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        with ExitStack() as stack:
+            if tapping:
+                tapped = stack.enter_context(qk_sniffer.tap(model))
+            model(input_ids=tokens(), labels=tokens(), use_cache=False).loss.backward()
+        gradients.append([weight.grad for weight in model.parameters()])
+    assert all(map(torch.equal, *gradients))
+    assert tapped.lengths == [24]
+    assert len(tapped.queries(0, 0)) == 24
+
+
+def test_public_names() -> None:
+    assert qk_sniffer.__all__ == sorted(qk_sniffer.__all__)
+    assert all(getattr(qk_sniffer, name) is not None for name in qk_sniffer.__all__)
+    assert dir(qk_sniffer) == qk_sniffer.__all__
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = qk_sniffer.nonsense
+
+
+def test_the_import_is_light() -> None:
+    code = "import sys, qk_sniffer; dir(qk_sniffer); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "datasets", "numpy"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("pre_rope", [False, True])
+def test_a_second_tap_after_a_forward_that_failed(pre_rope: bool) -> None:
+    model = ARCHITECTURES["llama"].model()
+
+    def fail(*_: object) -> None:
+        raise ValueError("in the middle")
+
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as first:
+        hook = model.model.layers[2].mlp.register_forward_pre_hook(fail)
+        with pytest.raises(ValueError, match="in the middle"):
+            model(input_ids=tokens(1, 90))
+        hook.remove()
+        with qk_sniffer.tap(model, pre_rope=pre_rope) as second:
+            model(input_ids=tokens(1, 9))
+    assert first.lengths == second.lengths == [9]
+
+
+def meanwhile(model: Any, work: Any) -> list[BaseException]:
+    """Do some work in another thread while the model is inside its third layer; its errors."""
+    errors: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    def elsewhere(*_: object) -> None:
+        hook.remove()
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        thread.join()
+
+    hook = model.model.layers[2].mlp.register_forward_pre_hook(elsewhere)
+    model(input_ids=tokens(1, 20, seed=1))
+    return errors
+
+
+def test_two_threads_at_once_are_refused_and_mix_no_rows() -> None:
+    model = ARCHITECTURES["llama"].model()
+    with qk_sniffer.tap(model) as alone:
+        model(input_ids=tokens(1, 20, seed=1))
+    with qk_sniffer.tap(model) as tapped:
+        (error,) = meanwhile(model, lambda: model(input_ids=tokens(1, 20, seed=2)))
+    assert isinstance(error, ConfigError)
+    assert "two threads run the model at once" in str(error)
+    assert all(same(tapped.rows(head), alone.rows(head)) for head in alone.heads)
+
+
+@pytest.mark.parametrize("pre_rope", [False, True])
+def test_a_tap_made_in_another_thread_mixes_no_rows(pre_rope: bool) -> None:
+    model = ARCHITECTURES["llama"].model()
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as alone:
+        model(input_ids=tokens(1, 20, seed=1))
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
+        assert meanwhile(model, lambda: qk_sniffer.tap(model)) == []
+    assert all(same(tapped.rows(head), alone.rows(head)) for head in alone.heads)
+
+
+def test_threads_may_take_turns_under_a_tap() -> None:
+    model = some_model()
+    with qk_sniffer.tap(model) as tapped:
+        for length in (5, 6):
+            thread = threading.Thread(target=model, args=(tokens(1, length),))
+            thread.start()
+            thread.join()
+        with suppress(RuntimeError):
+            model(input_ids=tokens(1, 3).float())
+        thread = threading.Thread(target=model, args=(tokens(1, 7),))
+        thread.start()
+        thread.join()
+    assert tapped.lengths == [5, 6, 7]
+
+
+def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None:
+    model = vision_language_model("paligemma")
+    with torch.inference_mode(), qk_sniffer.tap(model) as tapped:
+        model(input_ids=tokens(2, 12))
+        ids, mask = padded([12, 8])
+        model(ids, None, mask)  # by position, as any of a forward's arguments may be given
+        with pytest.raises(ConfigError, match="position_ids"):
+            model(input_ids=tokens(1, 12), position_ids=torch.arange(12)[None] + 1)
+        with pytest.raises(ConfigError, match="position_ids"):  # the decoder itself
+            decoder_of(model)(input_ids=tokens(1, 12), position_ids=torch.arange(12)[None] + 1)
+    assert tapped.lengths == [12, 12, 12, 8]
+    assert tapped.queries(0, 0).position.tolist() == [*range(12)] * 3 + [*range(8)]

@@ -1,0 +1,190 @@
+"""`attention-plasticity verify`: the table, the words, the exit codes, and what is refused."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from attention_plasticity.cli import main
+from qk_sniffer.verify import comparison as verification
+from sniffing import sniff
+from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    kinds = ("llama", "gemma3_text", "smollm3", "gpt2")
+    return {kind: save_tiny_model(folder / kind, kind) for kind in kinds}
+
+
+def verify(*words: object) -> int:
+    return main(["verify", *(str(word) for word in words)])
+
+
+def told_by(err: str) -> str:
+    """The error's line; bars of libraries that were imported before the command stand above it."""
+    *above, line = err.splitlines()
+    assert all(not part.strip() or "it/s" in part for part in above)
+    return line
+
+
+def rows_of(output: str) -> list[list[str]]:
+    """The cells of the table's rows."""
+    lines = [line.split("  ") for line in output.splitlines() if "e-" in line and "  " in line]
+    return [[cell.strip() for cell in line if cell.strip()] for line in lines]
+
+
+def test_a_faithful_model(models: dict[str, Path], capsys: Captured) -> None:
+    assert verify(models["smollm3"]) == 0
+    out = capsys.readouterr().out
+    rows = rows_of(out)
+    assert [row[:3] for row in rows] == [
+        ["0", "full", "4 / 2"],
+        ["1", "full", "4 / 2"],
+        ["2", "full", "4 / 2"],
+        ["3", "full, NoPE", "4 / 2"],
+    ]
+    assert all(float(row[3]) < 1e-6 and row[4:] == ["1e-05", "ok"] for row in rows)
+    last = out.splitlines()[-1]
+    assert last.startswith("Faithful: weights recomputed from captured queries and keys are")
+    assert "in all 4 layers checked" in last
+    assert last.endswith("; 256 tokens, float32.")
+
+
+def test_a_wrong_scale_ends_with_1_and_names_the_worst_layer(
+    models: dict[str, Path], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = verification.scale_of
+    monkeypatch.setattr(verification, "scale_of", lambda f: right(f) * (1.5 if f.layer == 2 else 1))
+    assert verify(models["llama"], "--max_length", 24) == 1
+    out, _ = capsys.readouterr()
+    assert [row[0] for row in rows_of(out) if row[-1] != "ok"] == ["2"]
+    last = out.splitlines()[-1]
+    assert last.startswith("NOT faithful: 1 of 4 layers differ by more than the tolerance, the ")
+    assert "the worst is layer 2 (by " in last
+
+
+def test_windows_are_tested_by_texts_that_leave_them(
+    models: dict[str, Path], tmp_path: Path, capsys: Captured
+) -> None:
+    text = tmp_path / "text.md"
+    text.write_text(some_text(60))
+    assert verify(models["gemma3_text"], "--text", text) == 0
+    out = capsys.readouterr().out
+    assert [row[1] for row in rows_of(out)] == ["sliding 8", "full"] * 2
+    assert "not tested" not in out
+    assert "61 tokens" in out  # a begin token comes first
+    assert verify(models["gemma3_text"], "--text", text, "--max_length=8") == 0
+    note = "The windows of layers 0, 2 are not tested: they hold all 8 tokens of the text. Give a"
+    assert note in capsys.readouterr().out
+
+
+def test_settings_reach_the_check(models: dict[str, Path], capsys: Captured) -> None:
+    words = ("--dtype", "float16", "--layers", "1,3", "--tolerance", "1e-9", "--max-length", "20")
+    assert verify(models["llama"], *words) == 1
+    out = capsys.readouterr().out
+    assert [(row[0], row[4]) for row in rows_of(out)] == [("1", "1e-09"), ("3", "1e-09")]
+    assert out.endswith("20 tokens, float16.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "the following arguments are required: MODEL"),
+        (["no/such-model"], "model.name: no/such-model: neither a folder here nor a model that "),
+        (["./nowhere"], "model.name: ./nowhere: does not exist"),
+        (["{llama}", "--layers", "2-4"], "capture.layers: 4 given, there are 0-3"),
+        (["{llama}", "--layers", "x"], "--layers: expected a list of integers such as 0-3,8"),
+        (["{llama}", "--text", "{empty}"], "--text: the text is 0 tokens long; weights differ"),
+        (["{llama}", "--text", "no.txt"], "--text: no.txt: does not exist"),
+        (["{llama}", "--text", "{llama}"], "--text: {llama}: cannot be read: Is a directory"),
+        (["{llama}", "--max_length", "1"], "--max_length: expected an integer of at least 2, got"),
+        (["{llama}", "--tolerance", "0"], "--tolerance: expected a number above 0"),
+        (["{llama}", "--dtype", "int8"], "--dtype: expected one of auto, float32"),
+        (["{llama}", "--gguf_file", "x.gguf"], "model.gguf_file: {llama}/x.gguf: does not"),
+        (["{llama}", "--model.trust_remote_code"], "--model.trust_remote_code: unknown flag; did"),
+        (["{llama}", "{llama}"], "'{llama}': unexpected argument"),
+    ],
+)
+def test_refusals_are_one_line_and_exit_code_2(
+    words: list[str], told: str, models: dict[str, Path], tmp_path: Path, capsys: Captured
+) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    names = {"llama": models["llama"], "empty": empty}
+    assert verify(*(word.format(**names) for word in words)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told_by(err).startswith(f"error: {told.format(**names)}")
+
+
+def test_a_model_that_bypasses_the_registry_gets_the_message_of_a_capture(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    config = AutoConfig.for_model("bloom", hidden_size=32, n_layer=2, n_head=4, vocab_size=128)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "bloom")
+    tiny_tokenizer().save_pretrained(tmp_path / "bloom")
+    assert verify(tmp_path / "bloom") == 2
+    ours = told_by(capsys.readouterr().err)
+    assert "its attention does not go through transformers' attention registry" in ours
+    assert sniff(tmp_path / "bloom", save_texts(tmp_path / "texts", [9]), tmp_path / "dump") == 2
+    assert ours == capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_model_that_fails_on_the_text_ends_with_1(
+    models: dict[str, Path], tmp_path: Path, capsys: Captured
+) -> None:
+    text = tmp_path / "long.txt"
+    text.write_text(some_text(700))
+    assert verify(models["gpt2"], "--text", text, "--max_length", 600) == 1
+    told = "error: the model failed on the text (600 tokens), try a smaller --max_length: "
+    assert told_by(capsys.readouterr().err).startswith(told)
+
+
+def test_memory_that_runs_out_is_told(
+    models: dict[str, Path], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("qk_sniffer.model.loading.load_model", fail)
+    assert verify(models["llama"]) == 1
+    assert capsys.readouterr().err.startswith("error: out of memory (no room). Choose fewer tokens")
+
+
+def test_help_ends_with_commands_that_can_be_pasted(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        verify("--help")
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    for dtype, limit in verification.TOLERANCES.items():
+        assert f"{limit:.0e}".replace("e-0", "e-") + f" in {dtype}" in text
+    pasted = [line for line in text.splitlines() if line.startswith("  attention-plasticity")]
+    assert len(pasted) == 4
+    asked = []
+
+    def note(model: Any, settings: Any) -> Any:
+        asked.append((model.name, model.attn_implementation, settings.max_length))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("qk_sniffer.verify.command._run", note)
+    for line in pasted:
+        assert main(shlex.split(line)[1:]) == 130
+        assert capsys.readouterr().err == "interrupted; nothing was written\n"
+    assert asked[-1] == ("google/gemma-3-1b-pt", "eager", 1024)

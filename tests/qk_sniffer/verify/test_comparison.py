@@ -1,0 +1,298 @@
+"""Weights recomputed from captured vectors: the model's own, and not when anything is mixed up."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import qk_sniffer
+from qk_sniffer.model.hearing import AttentionCall, hearing_calls
+from qk_sniffer.model.layout import LayerFacts, decoder_of
+from qk_sniffer.model.probing import probe
+from qk_sniffer.notebook import Tap, TappedRows
+from qk_sniffer.verify import comparison as verify
+from qk_sniffer.verify.comparison import (
+    OwnWeights,
+    allowed,
+    attention_scores,
+    softmax,
+    verify_model,
+    visible,
+)
+from qk_toolkit.errors import ConfigError, ToolkitError
+from tiny_models import ARCHITECTURES, VOCABULARY, Architecture
+
+LENGTH = 40
+EVERY = [pytest.param(architecture, id=name) for name, architecture in ARCHITECTURES.items()]
+SLIDING, CHUNKED = "gemma3_text", "llama4_text"
+
+
+@pytest.fixture(autouse=True)
+def _one_model_at_a_time() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+def tokens(length: int = LENGTH) -> list[int]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(3, VOCABULARY, (length,), generator=generator).tolist()
+
+
+def eager(model_type: str, **options: Any) -> Any:
+    return ARCHITECTURES[model_type].model("eager", **options)
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_every_architecture_is_faithful(architecture: Architecture) -> None:
+    found = verify_model(architecture.model("eager"), tokens())
+    assert tuple(layer.facts.layer for layer in found.layers) == architecture.layers
+    assert not found.failed
+    assert found.worst.difference < 1e-6
+    assert (found.tokens, found.dtype) == (LENGTH, "float32")
+    assert {layer.tolerance for layer in found.layers} == {1e-5}
+    assert not found.untested_windows
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_the_weights_heard_are_those_the_model_tells(architecture: Architecture) -> None:
+    model = architecture.model("eager")
+    layers = probe(model).layers
+    own = OwnWeights(layers)
+    with hearing_calls(own.hear), torch.inference_mode():
+        told = model(input_ids=torch.tensor([tokens()]), use_cache=False, output_attentions=True)
+    weights = [w for w in told.attentions if w is not None and w.shape[-1] == LENGTH]
+    for facts, theirs in zip(layers, weights, strict=True):
+        assert torch.equal(own.of(facts).weights, theirs[0])
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # on processors without bfloat16
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss"])
+def test_other_precisions_are_given_their_rounding(model_type: str, dtype: torch.dtype) -> None:
+    found = verify_model(eager(model_type, dtype=dtype), tokens())
+    assert not found.failed
+    assert found.worst.difference > 1e-5  # which float32 would not pass
+    assert found.dtype == str(dtype).removeprefix("torch.")
+
+
+def test_the_tolerance_grows_with_the_scores() -> None:
+    assert allowed("float32", 30.0) == 1e-5
+    assert allowed("bfloat16", 2.0) == 2e-2
+    assert allowed("bfloat16", 64.0) == 0.25
+    assert allowed("float32", 2.0**20) == 2.0**-4
+    assert allowed("float64", 1.0) == 1e-5
+
+
+def test_a_tolerance_that_is_given_holds_for_every_layer() -> None:
+    found = verify_model(eager("llama"), tokens(), tolerance=1e-12)
+    assert len(found.failed) == 4
+    assert {layer.tolerance for layer in found.layers} == {1e-12}
+
+
+def test_chosen_layers() -> None:
+    found = verify_model(eager("llama"), tokens(), layers=[1, 3])
+    assert [layer.facts.layer for layer in found.layers] == [1, 3]
+    with pytest.raises(ConfigError, match=r"capture\.layers: 4 given, there are 0-3"):
+        verify_model(eager("llama"), tokens(), layers=[4])
+
+
+Rows = Callable[[Tap, int, int], TappedRows]
+
+
+def mispaired(original: Rows) -> Rows:
+    return lambda tapped, layer, head: original(tapped, layer, 1 - head)
+
+
+def shifted(original: Rows) -> Rows:
+    def rows(tapped: Tap, layer: int, head: int) -> TappedRows:
+        right = original(tapped, layer, head)
+        return replace(right, vectors=np.roll(right.vectors, 1, axis=0))
+
+    return rows
+
+
+@pytest.mark.parametrize("mistake", [mispaired, shifted])
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gpt_oss", CHUNKED])
+def test_other_vectors_are_noticed_in_every_layer(
+    model_type: str, mistake: Callable[[Rows], Rows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tap, "keys", mistake(Tap.keys))
+    found = verify_model(eager(model_type), tokens())
+    assert len(found.failed) == 4
+    assert min(layer.difference for layer in found.layers) > 1e-2
+
+
+def test_a_scale_that_is_off_by_a_hundredth_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = verify.scale_of
+    monkeypatch.setattr(verify, "scale_of", lambda facts: 1.01 * right(facts))
+    found = verify_model(eager("llama"), tokens())
+    assert len(found.failed) == 4
+    assert found.worst.difference == max(layer.difference for layer in found.layers)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "smollm3", "cohere2", "stablelm", "deepseek_v3"])
+def test_vectors_before_the_rotary_embedding_are_noticed(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "tap", partial(qk_sniffer.tap, pre_rope=True))
+    found = verify_model(eager(model_type), tokens())
+    turned = [layer.facts.layer for layer in found.layers if layer.facts.rope]
+    assert [layer.facts.layer for layer in found.failed] == turned
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change"),
+    [
+        (SLIDING, {"window": 9}),
+        (SLIDING, {"window": 7}),
+        (SLIDING, {"window": None}),
+        (CHUNKED, {"window": 16}),
+        (CHUNKED, {"type": "sliding_attention"}),
+    ],
+)
+def test_a_wrong_window_is_noticed_where_there_is_one(
+    model_type: str, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = verify.visible
+
+    def wrong(facts: LayerFacts, length: int) -> Any:
+        return right(replace(facts, **change) if facts.window else facts, length)
+
+    monkeypatch.setattr(verify, "visible", wrong)
+    found = verify_model(eager(model_type), tokens())
+    windowed = [layer.facts.layer for layer in found.layers if layer.facts.window]
+    assert [layer.facts.layer for layer in found.failed] == windowed
+
+
+def test_sinks_and_caps_have_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "softmax", lambda scores, sink: softmax(scores))
+    assert len(verify_model(eager("gpt_oss"), tokens()).failed) == 4
+    monkeypatch.undo()
+    model = eager("gemma2")
+    for layer in model.model.layers:  # scores near the cap of 50
+        layer.self_attn.q_proj.weight.data.mul_(40)
+    assert not verify_model(model, tokens()).failed
+
+    def uncapped(q: Any, k: Any, seen: Any, scale: Any, softcap: Any, bias: Any) -> Any:
+        return attention_scores(q, k, seen, scale)
+
+    monkeypatch.setattr(verify, "attention_scores", uncapped)
+    assert verify_model(model, tokens()).failed
+
+
+def test_nan_never_passes() -> None:
+    model = eager("llama")
+    model.model.layers[2].self_attn.k_proj.weight.data[:16] = math.nan
+    found = verify_model(model, tokens(), tolerance=1e9)
+    assert [layer.facts.layer for layer in found.failed] == [2, 3]
+    assert math.isnan(found.worst.difference)
+    assert found.worst.facts.layer == 2
+
+
+def test_a_text_inside_the_window_does_not_test_it() -> None:
+    found = verify_model(eager(SLIDING), tokens(8))
+    assert [facts.layer for facts in found.untested_windows] == [0, 2]
+    assert not verify_model(eager(SLIDING), tokens(9)).untested_windows
+
+
+def test_attention_that_returns_no_weights_is_refused() -> None:
+    with pytest.raises(ConfigError, match="layer 0: its attention function returns no weights"):
+        verify_model(ARCHITECTURES["llama"].model("sdpa"), tokens())
+
+
+def test_a_model_that_bypasses_the_registry_is_refused_as_by_a_capture() -> None:
+    config = AutoConfig.for_model("bloom", hidden_size=32, n_layer=2, n_head=4, vocab_size=64)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(ConfigError) as of_a_capture:
+        probe(model)
+    with pytest.raises(ConfigError) as ours:
+        verify_model(model, [3, 4, 5])
+    assert str(ours.value) == str(of_a_capture.value)
+
+
+def test_a_model_that_fails_on_the_text_is_told() -> None:
+    with pytest.raises(ToolkitError, match=r"failed on the text \(600 tokens\), try a smaller"):
+        verify_model(eager("gpt2"), tokens(600))
+
+
+def test_nothing_stays_behind_and_outputs_are_the_same() -> None:
+    model = eager("llama")
+    ids = torch.tensor([tokens()])
+    with torch.inference_mode():
+        before = model(input_ids=ids, use_cache=False).logits
+        verify_model(model, tokens())
+        assert torch.equal(model(input_ids=ids, use_cache=False).logits, before)
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in decoder_of(model).modules())
+
+
+def test_scores_and_weights_by_hand() -> None:
+    q, k = np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([[3.0, 1.0], [0.5, 4.0]])
+    seen = np.array([[True, False], [True, True]])
+    scores = attention_scores(q, k, seen, 0.5)
+    np.testing.assert_array_equal(scores, [[1.5, -math.inf], [1.0, 4.0]])
+    bias = np.array([[1.0, 9.0], [2.0, 3.0]])
+    np.testing.assert_allclose(
+        attention_scores(q, k, seen, 0.5, 2.0, bias),
+        [[1 + 2 * math.tanh(0.75), -math.inf], [2 + 2 * math.tanh(0.5), 3 + 2 * math.tanh(2)]],
+    )
+    both = math.exp(1) + math.exp(4)
+    expected = [[1, 0], [math.exp(1) / both, math.exp(4) / both]]
+    np.testing.assert_allclose(softmax(scores), expected)
+    share = math.exp(1.5) / (math.exp(1.5) + math.exp(2.5))
+    np.testing.assert_allclose(softmax(scores, sink=2.5)[0], [share, 0])
+
+
+def test_what_a_layer_sees() -> None:
+    facts = probe(eager("llama"))[0]
+
+    def reach(**change: Any) -> list[list[int]]:
+        seen = visible(replace(facts, **change), 5)
+        return [list(np.flatnonzero(row)) for row in seen]
+
+    assert reach() == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
+    sliding = reach(type="sliding_attention", window=2)
+    assert sliding == [[0], [0, 1], [1, 2], [2, 3], [3, 4]]
+    chunked = reach(type="chunked_attention", window=2)
+    assert chunked == [[0], [0, 1], [2], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_a_bias_that_the_call_carries_is_added(heads: int) -> None:
+    """As in attention with a bias by distance (ALiBi), given to the attention function."""
+    facts = probe(eager("llama"))[0]
+    generator = torch.Generator().manual_seed(2)
+    q = torch.randn(1, 4, 6, 16, generator=generator)
+    k = torch.randn(1, 2, 6, 16, generator=generator)
+    bias = torch.randn(1, heads, 6, 6, generator=generator)
+
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        scores = query @ key.repeat_interleave(2, 1).transpose(2, 3) * facts.scale
+        weights = torch.softmax(scores + options["position_bias"] + mask, -1)  # (1, 4, 6, 6)
+        return weights @ value.repeat_interleave(2, 1), weights
+
+    mask = torch.full((6, 6), -math.inf).triu(1)
+    options = {"position_bias": bias}
+    own = OwnWeights([facts])
+    own.hear(AttentionCall(facts.module, q, k, k, (mask,), options, attention))
+    heard = own.of(facts)
+    for head in range(4):
+        scores = attention_scores(
+            q[0, head].numpy(),
+            k[0, head // 2].numpy(),
+            visible(facts, 6),
+            verify.scale_of(facts),
+            bias=heard.bias[head % len(heard.bias)].double().numpy(),
+        )
+        np.testing.assert_allclose(softmax(scores), heard.weights[head].numpy(), atol=1e-6)

@@ -1,0 +1,244 @@
+"""What commands share: how they end, their streams, their parser and settings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from kitchen import Kitchen, saved
+from qk_toolkit.command_line import INTERRUPTED, command_parser, command_settings, guarded
+from qk_toolkit.errors import ConfigError, DumpError
+
+
+def raising(error: BaseException) -> int:
+    def verb() -> NoReturn:
+        raise error
+
+    return guarded(verb, "what is done is kept")
+
+
+def in_python(code: str, redirect: str = "") -> subprocess.CompletedProcess[str]:
+    """Run code after the imports of a command, with its streams redirected by the shell."""
+    code = f"import sys; from qk_toolkit.command_line import *; {code}"
+    words = f'{sys.executable} -c "$CODE" {redirect}'
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", words],
+        env={**os.environ, "CODE": code},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# how a command ends
+
+
+def test_a_verb_ends_with_its_own_code() -> None:
+    assert guarded(lambda: 0, "") == 0
+    assert guarded(lambda: 1, "") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (ConfigError("seed: no"), 2, "error: seed: no\n"),
+        (DumpError("l00h00q: no"), 1, "error: l00h00q: no\n"),
+        (OSError(28, "No space left on device"), 1, "error: [Errno 28] No space left on device\n"),
+        (KeyboardInterrupt(), INTERRUPTED, "interrupted; what is done is kept\n"),
+    ],
+)
+def test_what_a_person_can_cause_is_one_line_and_a_code(
+    error: BaseException, code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert raising(error) == code
+    assert capsys.readouterr() == ("", told)
+
+
+def test_a_defect_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        raising(ZeroDivisionError())
+
+
+def test_help_may_leave() -> None:
+    with pytest.raises(SystemExit) as left:
+        raising(SystemExit(0))
+    assert left.value.code == 0
+
+
+def test_sigterm_ends_a_verb_with_the_signals_code_and_the_handler_returns() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def verb() -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    with pytest.raises(SystemExit) as left:
+        guarded(verb, "")
+    assert left.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_verb_runs_in_a_thread_too() -> None:
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(guarded(lambda: 3, "")))
+    thread.start()
+    thread.join()
+    assert codes == [3]
+
+
+# streams
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code"),
+    [("| true", 0), ("> /dev/full", 1), ("2>&-", 0), (">&-", 0), (">&- 2>&-", 0)],
+)
+def test_a_stream_that_fails_is_no_traceback(redirect: str, code: int) -> None:
+    verb = "(print('x' * 100_000), print('y', file=sys.stderr), 0)[2]"
+    done = in_python(f"sys.exit(guarded(lambda: {verb}, ''))", redirect)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code
+
+
+def test_a_reader_who_leaves_changes_no_exit_code() -> None:
+    code = """
+def verb():
+    with reader_may_leave():
+        print('x' * 100_000)
+    return 7
+sys.exit(guarded(verb, ''))"""
+    assert in_python(code, "| true").returncode == 7
+
+
+@pytest.mark.parametrize("redirect", ["", "| cat", "| true"])
+def test_a_broken_pipe_of_a_computation_is_a_failure(redirect: str) -> None:
+    code = """
+import os
+def verb():
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.write(writer, b'x')  # as into a worker that is gone
+    return 0
+sys.exit(guarded(verb, ''))"""
+    done = in_python(code, redirect)
+    assert done.returncode == 1
+    assert done.stderr == "error: [Errno 32] Broken pipe\n"
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code"), [("2>&1 >/dev/null | true", 7), ("2>&1 >/dev/full | true", 1)]
+)
+def test_messages_that_nobody_reads_change_nothing(redirect: str, code: int) -> None:
+    verb = "([print('note ' * 99, file=sys.stderr) for _ in range(999)], print('y' * 9999), 7)[2]"
+    assert in_python(f"sys.exit(guarded(lambda: {verb}, ''))", redirect).returncode == code
+
+
+def test_output_that_is_not_to_be_buffered_is_not() -> None:
+    code = "import os; guarded(lambda: (print('at once'), os._exit(5)), '')"
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", f"from qk_toolkit.command_line import *; {code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (5, "at once\n")
+
+
+def test_streams_are_as_before_afterwards() -> None:
+    code = (
+        "a = sys.stdout, sys.stderr; guarded(lambda: 0, ''); assert a == (sys.stdout, sys.stderr)"
+    )
+    assert in_python(code).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "raised", "code"),
+    [
+        (signal.SIGINT, "KeyboardInterrupt", 130),
+        (signal.SIGINT, "ImportError('interrupted within')", 130),
+        (signal.SIGTERM, "ImportError('interrupted within')", 143),
+    ],
+)
+def test_an_interruption_that_a_library_turns_into_another_error_is_still_one(
+    number: int, raised: str, code: int
+) -> None:
+    program = f"""
+import signal
+def verb():
+    try:
+        signal.raise_signal({int(number)})
+    except BaseException:
+        raise {raised}
+sys.exit(guarded(verb, 'go on'))"""
+    done = in_python(program)
+    assert done.returncode == code
+    assert done.stderr == ("interrupted; go on\n" if number == signal.SIGINT else "")
+
+
+def test_a_second_signal_is_not_ours_any_more() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    try:
+
+        def verb() -> int:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.raise_signal(signal.SIGINT)
+            return 0
+
+        assert guarded(verb, "") == INTERRUPTED
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
+
+
+def test_a_stream_without_our_characters_shows_others() -> None:
+    code = "sys.stdout.reconfigure(encoding='ascii'); guarded(lambda: print('a → b') or 0, '')"
+    assert in_python(code).stdout == "a ? b\n"
+
+
+# parser and settings
+
+
+def test_a_parser_tells_the_story_first_and_the_examples_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = command_parser("kitchen", "Once upon\na time.", "commands:\n  kitchen --cooks 3\n")
+    with pytest.raises(SystemExit):
+        command_settings(parser, Kitchen, ["--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: kitchen [--FIELD VALUE …]\n\nOnce upon\na time.\n")
+    assert text.endswith("commands:\n  kitchen --cooks 3\n")
+    assert text.index("--config FILE") < text.index("--cooks")
+
+
+def test_complaints_of_the_parser_are_ours() -> None:
+    with pytest.raises(ConfigError, match=r"^--cooks: expected one argument$"):
+        command_settings(command_parser("kitchen", "", ""), Kitchen, ["--cooks"])
+
+
+def test_settings_come_from_flags_and_the_config_they_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, "menu: {cooks: 3, seats: 9}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ["--config", "~/kitchen.yaml", "--cooks", "4"]
+    made = command_settings(command_parser("kitchen", "", ""), Kitchen, words, section="menu")
+    assert made == Kitchen(cooks=4, seats=9)
+
+
+def test_settings_need_no_config() -> None:
+    assert command_settings(command_parser("kitchen", "", ""), Kitchen, []) == Kitchen()
+
+
+def test_importing_it_loads_no_library() -> None:
+    done = in_python("print(*sys.modules)")
+    assert not {"pydantic", "yaml", "numpy", "rich"} & set(done.stdout.split())

@@ -1,0 +1,85 @@
+"""The errors a person may see."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from qk_toolkit.errors import (
+    ConfigError,
+    DumpError,
+    HeadError,
+    OutputError,
+    ToolkitError,
+    in_short,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(ConfigError, 2), (DumpError, 1), (HeadError, 1), (OutputError, 1)]
+)
+def test_each_error_is_one_of_ours_with_the_exit_code_of_the_contract(
+    kind: type[ToolkitError], code: int
+) -> None:
+    assert issubclass(kind, ToolkitError)
+    assert kind("x").exit_code == code
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DumpError, HeadError, OutputError])
+def test_an_error_survives_the_way_from_a_worker(kind: type[ToolkitError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("a.parquet: row 3: negative bucket")))
+    assert type(error) is kind
+    assert str(error) == "a.parquet: row 3: negative bucket"
+
+
+def test_a_message_is_one_line_that_a_terminal_can_show() -> None:
+    message = str(DumpError("a\nb\x1b[31m\0\udce9é…\u202e: cannot be read"))
+    assert message == "a\\nb\\x1b[31m\\x00\\udce9é…\\u202e: cannot be read"
+
+
+def test_a_message_is_bounded_and_keeps_its_beginning_and_its_way_out() -> None:
+    message = str(ConfigError(f"a.yaml: seed: got {'9' * 10_000_000}. Give a number."))
+    assert len(message) < 3_100
+    assert message.startswith("a.yaml: seed: got 999")
+    assert message.endswith("999. Give a number.")
+    assert "…" in message
+    middling = "a" * 2_999
+    assert str(ConfigError(middling)) == middling
+
+
+def _laughs() -> list[object]:
+    value: list[object] = ["lol"]
+    for _ in range(60):
+        value = [value] * 9
+    return value
+
+
+def _recursive() -> list[object]:
+    value: list[object] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (3, "3"),
+        (None, "null"),
+        (True, "true"),
+        ("soon", "'soon'"),
+        ([1, {"a": 2.5}], "[1, {'a': 2.5}]"),
+        ("x" * 10_000_000, None),
+        (16**10_000, None),
+        (-(10**300), None),
+        (_laughs(), None),
+        (_recursive(), None),
+        ({"a": _laughs()}, None),
+        (b"x" * 10_000_000, None),
+    ],
+    ids=range(12),
+)
+def test_a_value_is_shown_in_short(value: object, shown: str | None) -> None:
+    text = in_short(value)
+    assert len(text) <= 200
+    assert shown is None or text == shown

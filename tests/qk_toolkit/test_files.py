@@ -1,0 +1,269 @@
+"""Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from odd_files import NOT_REGULAR, Maker
+from qk_toolkit.errors import OutputError
+from qk_toolkit.files import (
+    is_locked,
+    probe,
+    read_json,
+    remove_drafts,
+    remove_turn,
+    staged,
+    staged_folder,
+    sync_folder,
+    try_lock,
+    turn_in,
+    write_text,
+)
+
+
+def refusal(target: Path, text: str = "new") -> str:
+    with pytest.raises(OutputError) as caught:
+        write_text(target, text)
+    message = str(caught.value)
+    assert message.startswith(f"{target}: cannot be written")
+    return message
+
+
+def test_text_is_written_as_utf8_with_its_line_ends_kept(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "α\nβ\r\n")
+    assert (tmp_path / "a.txt").read_bytes() == "α\nβ\r\n".encode()
+
+
+def test_what_utf8_cannot_hold_is_escaped(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.json", '{"caf\udce9": "é"}')
+    assert (tmp_path / "a.json").read_bytes() == '{"caf\\udce9": "é"}'.encode()
+    assert read_json(tmp_path / "a.json") == {"caf\udce9": "é"}
+
+
+def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
+    write_text(tmp_path / "a" / "b" / "c.txt", "x")
+    assert (tmp_path / "a" / "b" / "c.txt").read_text() == "x"
+
+
+def test_an_earlier_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write_text(target, "a long old text")
+    write_text(target, "new")
+    assert target.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [NOT_REGULAR[name] for name in ("FIFO", "socket", "device")]
+)
+def test_what_is_no_regular_file_is_not_replaced(make: Maker, said: str, tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    make(target)
+    kind = target.lstat().st_mode
+    assert said in refusal(target)
+    assert target.lstat().st_mode == kind
+
+
+def test_the_old_file_is_seen_until_the_block_ends(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write_text(target, "old")
+    with staged(target) as draft:
+        draft.write_text("new")
+        assert draft.parent == tmp_path
+        assert draft.name.startswith(".")
+        assert target.read_text() == "old"
+    assert target.read_text() == "new"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_failure_in_the_block_leaves_the_old_file_and_no_draft(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    target = tmp_path / "a.txt"
+    write_text(target, "old")
+
+    def fail_halfway() -> None:
+        with staged(target) as draft:
+            draft.write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        fail_halfway()
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_an_error_of_the_system_in_the_block_names_the_target(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    with pytest.raises(OutputError, match="Input/output error") as caught, staged(target):
+        raise OSError(5, os.strerror(5))
+    assert str(target) in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_that_writes_nothing_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write_text(target, "old")
+    with pytest.raises(OutputError), staged(target):
+        pass
+    assert target.read_text() == "old"
+
+
+def test_a_folder_in_the_targets_place_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    target.mkdir()
+    assert "directory" in refusal(target).lower()
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_where_a_folder_should_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    refusal(tmp_path / "file" / "a.txt")
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_too_long_a_name_is_refused(tmp_path: Path) -> None:
+    assert "name too long" in refusal(tmp_path / ("x" * 300))
+
+
+def test_a_closed_folder_is_refused(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    if os.access(closed, os.W_OK):
+        pytest.skip("this user may write anywhere")
+    assert "ermission denied" in refusal(closed / "a.txt")
+
+
+def test_a_full_disk_leaves_the_old_file_and_says_so(small_disk: Path) -> None:
+    target = small_disk / "a.txt"
+    write_text(target, "old")
+
+    message = refusal(target, "x" * 200_000)
+
+    assert "No space left on device" in message
+    assert "free some space" in message
+    assert target.read_text() == "old"
+    assert list(small_disk.iterdir()) == [target]
+    write_text(target, "y" * 10_000)
+    assert target.read_text() == "y" * 10_000
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    target = tmp_path / "segment"
+    with staged_folder(target) as draft:
+        (draft / "a.txt").write_text("x")
+        assert not target.exists()
+        assert draft.name.startswith(".")
+    assert (target / "a.txt").read_text() == "x"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
+def test_a_failure_leaves_nothing_of_a_folder(tmp_path: Path, error: type[BaseException]) -> None:
+    def fail_halfway() -> None:
+        with staged_folder(tmp_path / "segment") as draft:
+            (draft / "a.txt").write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        fail_halfway()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_with_one_id_do_not_share_a_draft(tmp_path: Path) -> None:
+    """As in two containers on one share; here the process is one and the same."""
+    target = tmp_path / "a.txt"
+    with staged(target) as first:
+        first.write_text("first")
+        with staged(target) as second:
+            second.write_text("second")
+        assert target.read_text() == "second"
+    assert target.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_probe_meets_what_writing_would_meet_and_leaves_nothing(tmp_path: Path) -> None:
+    probe(tmp_path / "new" / "a.txt")
+    assert list((tmp_path / "new").iterdir()) == []
+    with pytest.raises(OSError, match="File name too long"):
+        probe(tmp_path / ("x" * 240))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"Not a directory|File exists"):
+        probe(tmp_path / "file" / "a.txt")
+
+
+def test_drafts_of_killed_processes_are_removed_for_one_target(tmp_path: Path) -> None:
+    for name in (".a.txt.part-1", ".a.txt.part-23", ".b.txt.part-1", "a.txt"):
+        (tmp_path / name).write_text("x")
+    remove_drafts(tmp_path / "a.txt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.txt.part-1", "a.txt"]
+    remove_drafts(tmp_path / "nowhere" / "a.txt")
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
+def test_a_folder_that_cannot_be_synced_matters_only_when_it_should(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    if code == errno.EINVAL:
+        sync_folder(tmp_path)
+    else:
+        with pytest.raises(OSError, match="Input/output"):
+            sync_folder(tmp_path)
+
+
+def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
+    lock = try_lock(tmp_path / "a.lock")
+    assert lock is not None
+    assert try_lock(tmp_path / "a.lock") is None
+    assert is_locked(tmp_path / "a.lock")
+    lock.release()
+    assert not is_locked(tmp_path / "a.lock")
+
+
+def test_turns_are_taken_one_after_another_even_when_the_folder_goes(tmp_path: Path) -> None:
+    """Four at once add and remove; two inside together, or a lost file, would show."""
+    folder = tmp_path / "shared"
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            with turn_in(folder):
+                inside.append(number)
+                most.append(len(inside))
+                (folder / "mine").touch(exist_ok=False)
+                time.sleep(0.001)
+                inside.remove(number)
+                remove_turn(folder)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 20
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", ["file", "link", "file/sub", "/proc/nowhere/sub"])
+def test_a_turn_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError, match=place.removesuffix("/sub")), turn_in(tmp_path / place):
+        pass
+
+
+def test_a_turn_makes_the_folder_and_leaves_it(tmp_path: Path) -> None:
+    with turn_in(tmp_path / "a" / "b"):
+        assert is_locked(tmp_path / "a" / "b" / "turn.lock")
+    assert (tmp_path / "a" / "b").is_dir()

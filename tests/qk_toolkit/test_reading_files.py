@@ -1,0 +1,109 @@
+"""Files that others wrote are read when they are regular, of bounded size, and what they claim."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from odd_files import NOT_REGULAR, Maker
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import UnusableFileError, open_regular, read_bounded, read_json, user_path
+
+
+@pytest.mark.parametrize(("make", "said"), NOT_REGULAR.values(), ids=NOT_REGULAR)
+def test_what_is_no_regular_file_is_refused_unopened(
+    make: Maker, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "dump.json"
+    make(path)
+    for read in (open_regular, read_json, lambda path: read_bounded(path, 10)):
+        with pytest.raises(UnusableFileError) as caught:
+            read(path)
+        assert caught.value.strerror == said
+        assert str(caught.value) == f"{path}: {said}"
+
+
+def test_a_link_to_a_regular_file_is_one(tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text('{"a": [1, NaN]}')
+    (tmp_path / "link.json").symlink_to("real.json")
+    assert read_json(tmp_path / "link.json")["a"][0] == 1
+    with open_regular(tmp_path / "link.json") as file:
+        assert file.read() == b'{"a": [1, NaN]}'
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    for read in (open_regular, read_json):
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / "none.json")
+
+
+def test_no_more_is_read_than_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"123")
+    assert read_bounded(path, 3) == b"123"
+    with pytest.raises(UnusableFileError, match="is larger than 2 bytes"):
+        read_bounded(path, 2)
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # takes no room on the disk
+    with pytest.raises(UnusableFileError, match="is larger than 16,777,216 bytes"):
+        read_json(path, most_bytes=16 << 20)
+
+
+GARBLED = {
+    "empty": (b"", "Expecting value"),
+    "half": (b'{"a": ', "Expecting value"),
+    "not UTF-8": (b'{"a": "\xe9"}', "utf-8"),
+    "UTF-16": ("{}".encode("utf-16"), "utf-8"),
+    "two values": (b"{} {}", "Extra data"),
+    "a key twice": (b'{"b": {"a": 1, "a": 2}}', "'a' is given twice"),
+    "an endless number": (b"9" * 5000, "5000 digits"),
+    "101 deep": (b"[" * 101 + b"]" * 101, "nested more than 100 deep"),
+    "objects 101 deep": (b'{"a":' * 101 + b"1" + b"}" * 101, "nested more than 100 deep"),
+    "100,000 deep": (b"[" * 100_000 + b"]" * 100_000, "nested more than 100 deep"),
+    "100,000 open": (b'{"a":[' * 100_000, "nested more than 100 deep"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), GARBLED.values(), ids=GARBLED)
+def test_garbled_json_is_a_value_error_that_says_why(
+    content: bytes, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        read_json(path)
+
+
+def test_what_we_write_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for value in ([], {}, 10**30, "\udce9", {"a": [[0.1, -0.0], {"b": None}]}, [[[1]] * 100] * 100):
+        path.write_text(json.dumps(value))
+        assert read_json(path) == value
+    path.write_bytes(b"[" * 100 + b"]" * 100)
+    assert read_json(path)
+
+
+def test_integers_beyond_64_bits_can_be_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"a": {2**63 - 1}, "b": [{-(2**63)}]}}')
+    assert read_json(path, int64=True)["a"] == 2**63 - 1
+    for number in (2**63, 10**29, -(10**29)):
+        path.write_text(f'{{"a": [{number}]}}')
+        with pytest.raises(ValueError, match=r"an integer of .* is too large"):
+            read_json(path, int64=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["a\0b", "\0", "a/\ud800", "~/\0", "a" * 300, "a/" * 3000], ids=range(6)
+)
+def test_a_path_that_no_file_can_have_is_refused(text: str) -> None:
+    for path in (text, Path(text)):
+        with pytest.raises(ConfigError, match="no file can have this name") as caught:
+            user_path(path)
+        assert "\0" not in str(caught.value)
+
+
+def test_a_path_that_is_not_utf8_is_a_path() -> None:
+    assert user_path("caf\udce9") == Path("caf\udce9")
