@@ -172,11 +172,10 @@ class _Captured:
     def __call__(self) -> None:
         """Run all texts."""
         from qk_sniffer.pipeline.capture import run_batches
-        from qk_sniffer.pipeline.progress import CaptureProgress
         from qk_sniffer.pipeline.ranks import Ranks
+        from qk_toolkit.watcher import Watcher
 
-        progress = CaptureProgress(quiet=True)
-        self._batches = run_batches(self._setup, self._capture, Ranks(), progress)
+        self._batches = run_batches(self._setup, self._capture, Ranks(), Watcher())
 
     def finish(self) -> None:
         """Make the Parquet files."""

@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, sync_playwright
 from attention_plasticity.report import make_report
 from attention_plasticity.report.page import plotly_code
 from attention_plasticity.run.outputs import METRIC_COLUMNS
-from attention_plasticity.tables.tables import open_tables
+from attention_plasticity.tables.finished_run import FinishedRun
 
 LAYERS, HEADS, BUCKETS, CELLS, WIDTH, CONTEXT = 30, 40, 16, 117, 128, 131_072
 ARGUMENTS = (
@@ -82,7 +82,7 @@ def main() -> None:
         folder = Path(name)
         write_large(folder)
         began = time.perf_counter()
-        ours = make_report([open_tables(folder)]).save(folder / "report.html")
+        ours = make_report([FinishedRun.open(folder)]).save(folder / "report.html")
         print(f"written in {time.perf_counter() - began:.1f} s, {ours.stat().st_size / 1e6:.2f} MB")
         bare = folder / "bare.html"
         bare.write_text(_bare_page(), encoding="utf-8")

@@ -36,8 +36,8 @@ from attention_plasticity.plots.style import (
     plasticity_axis,
     position_axis,
 )
+from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import head_profiles, mean_profile
-from attention_plasticity.tables.tables import open_tables
 
 FOLDER = Path("demo-smollm2")
 RESULTS = Path("results/smollm2-135m")
@@ -147,7 +147,7 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
             ],
         ),
     )
-    opened = [open_tables(runs[name].folder) for name in CAPTURES]
+    opened = [FinishedRun.open(runs[name].folder) for name in CAPTURES]
     yield "levels", as_markdown(compare_runs(opened, list(CAPTURES))).rstrip()
     yield "heads", _extreme_heads(runs[BASE].head_metrics)
     yield "layers", _layers(runs[BASE].head_metrics)

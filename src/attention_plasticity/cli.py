@@ -98,23 +98,23 @@ def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze"
     config = command_settings(parser, RunnerConfig, words, section="analysis")
     if config.dry_run:
         return _dry_run(config)
-    from attention_plasticity.run.progress import TerminalWatcher
     from attention_plasticity.run.runner import run_analysis
     from attention_plasticity.tables.summary import print_summary
+    from qk_toolkit.terminal import TerminalWatcher
 
     outcome = run_analysis(config, TerminalWatcher())
     with reader_may_leave():
         print_summary(outcome)
-    return outcome.exit_code
+    return 1 if outcome.failures else 0
 
 
 def _dry_run(config: RunnerConfig) -> int:
     from attention_plasticity.run.fingerprints import InputFiles
     from attention_plasticity.run.plan import estimate
-    from attention_plasticity.run.progress import TerminalWatcher
     from attention_plasticity.run.records import Earlier, Records, run_settings
     from attention_plasticity.run.runner import prepare
     from attention_plasticity.tables.summary import print_plan
+    from qk_toolkit.terminal import TerminalWatcher
 
     dump, plan, paths = prepare(config, TerminalWatcher())
     records = Records(paths.folder, run_settings(config, plan.layout))

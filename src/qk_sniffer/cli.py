@@ -66,10 +66,16 @@ def _note(text: str) -> None:
 
 
 def _run(config: CaptureConfig) -> int:
+    from qk_sniffer.summary import print_estimate, print_result
+
     if config.dry_run:
-        from qk_sniffer.pipeline.dry_run import run_dry
+        from qk_sniffer.pipeline.estimate import estimate
 
-        return run_dry(config)
+        print_estimate(config, estimate(config))
+        return 0
     from qk_sniffer.pipeline.capture import run_capture
+    from qk_toolkit.terminal import TerminalWatcher
 
-    return run_capture(config)
+    with TerminalWatcher(quiet=ranks_from().rank > 0) as watcher:
+        print_result(run_capture(config, watcher), watcher)
+    return 0

@@ -105,10 +105,10 @@ def _stopped(number: int | None, interrupted: str) -> int:
 def _told(error: ToolkitError | OSError) -> int:
     if isinstance(error, ToolkitError):
         print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return 2 if isinstance(error, ConfigError) else 1
     if error.errno == errno.ENAMETOOLONG:  # a setting or an argument names such a file
         print(f"error: {_in_short(error.filename)}: the name is too long", file=sys.stderr)
-        return ConfigError.exit_code
+        return 2
     print(f"error: {error}", file=sys.stderr)
     return 1
 

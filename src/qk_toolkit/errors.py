@@ -15,16 +15,12 @@ class ToolkitError(Exception):
     odd file names, are shown as escapes.
     """
 
-    exit_code = 1
-
     def __init__(self, message: str) -> None:
         super().__init__(_one_line(message))
 
 
 class ConfigError(ToolkitError):
     """The request cannot be carried out: a setting, a path, a contradiction with the dump."""
-
-    exit_code = 2
 
 
 class DumpError(ToolkitError):

@@ -79,7 +79,7 @@ def test_a_table_that_another_run_replaced_is_not_shown(dump: Path, tmp_path: Pa
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ap.ConfigError, match="is this the folder of a finished run"):
+    with pytest.raises(ap.ConfigError, match=r"holds neither run\.json nor tables"):
         ap.open_run(tmp_path)
 
 

@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity.report import make_report
+from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import head_profiles, mean_profile
-from attention_plasticity.tables.tables import RunTables, open_tables
 from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
 
 EVIL = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path) -> list[RunTables]:
+def runs(folder: Path) -> list[FinishedRun]:
     one = write_run(folder / "one", warnings=WARNINGS)
     two = write_run(folder / "two", seed=1, model=f"owner/{EVIL}")
     old = write_run(folder / "old", seed=2, model="earlier", min_bucket_size=None)
@@ -42,11 +42,11 @@ def runs(folder: Path) -> list[RunTables]:
         columns = ["layer", "q_head", "ap_overall", "q_bucket", "k_bucket", "plasticity"]
         table[[c for c in columns if c in table]].to_csv(old / f"{name}.csv", index=False)
     (old / "head_component_weights.csv").unlink()
-    return [open_tables(run) for run in (one, two, old)]
+    return [FinishedRun.open(run) for run in (one, two, old)]
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, folder: Path, runs: list[RunTables]) -> Iterator[Page]:
+def opened(browser: Browser, folder: Path, runs: list[FinishedRun]) -> Iterator[Page]:
     """One page for all tests of this file: loading it is what takes time."""
     make_report(runs, labels=["one", EVIL, "old"]).save(folder / "report.html")
     context = browser.new_context(viewport={"width": 1366, "height": 768}, offline=True)
@@ -127,7 +127,7 @@ def first_rows(page: Page, count: int) -> list[str]:
 
 
 def test_a_click_on_the_map_shows_that_head_in_every_view(
-    page: Page, runs: list[RunTables]
+    page: Page, runs: list[FinishedRun]
 ) -> None:
     click_map(page, 3, 4)
     expect(page.locator("#head-title")).to_have_text("Layer 3 · head 4")
@@ -209,7 +209,7 @@ def test_the_search_finds_heads(page: Page, sought: str, found: list[str]) -> No
     expect(page.locator("#search")).to_have_value("")
 
 
-def test_the_table_sorts_and_is_walked_by_keys(page: Page, runs: list[RunTables]) -> None:
+def test_the_table_sorts_and_is_walked_by_keys(page: Page, runs: list[FinishedRun]) -> None:
     by_drop = runs[0].head_metrics.sort_values("ap_drop", ascending=False, kind="stable")
     names = [f"L{row.layer} H{row.q_head}" for row in by_drop.itertuples()]
     page.locator('[data-sort="ap_drop"]').click()
@@ -241,7 +241,7 @@ def test_missing_values_come_last_however_it_is_sorted(page: Page) -> None:
     page.locator('[data-sort="head"]').click()
 
 
-def test_the_map_shows_the_metric_that_is_chosen(page: Page, runs: list[RunTables]) -> None:
+def test_the_map_shows_the_metric_that_is_chosen(page: Page, runs: list[FinishedRun]) -> None:
     table = runs[0].head_metrics
     page.select_option("#metric", "ap_drop")
     settled(page)
@@ -257,7 +257,7 @@ def test_the_map_shows_the_metric_that_is_chosen(page: Page, runs: list[RunTable
     expect(page.locator("#heads-names")).to_contain_text("plasticity, 0–20 %")
 
 
-def test_runs_are_switched_and_put_side_by_side(page: Page, runs: list[RunTables]) -> None:
+def test_runs_are_switched_and_put_side_by_side(page: Page, runs: list[FinishedRun]) -> None:
     page.select_option("#beside", "1")
     settled(page)
     assert page.locator(".map-plot").count() == 2
@@ -300,7 +300,7 @@ def test_provenance_is_told(page: Page) -> None:
         assert words in told
 
 
-def test_tables_of_an_earlier_version_are_shown(page: Page, runs: list[RunTables]) -> None:
+def test_tables_of_an_earlier_version_are_shown(page: Page, runs: list[FinishedRun]) -> None:
     show(page, "run=2&head=3.4")
     value = of_head(runs[2].head_metrics, 3, 4)["ap_overall"].iloc[0]
     expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{value:.3f}")
@@ -319,7 +319,7 @@ def test_tables_of_an_earlier_version_are_shown(page: Page, runs: list[RunTables
     ],
 )
 def test_downloads_hold_the_tables(
-    page: Page, runs: list[RunTables], tmp_path: Path, button: str, kind: str, one_head: bool
+    page: Page, runs: list[FinishedRun], tmp_path: Path, button: str, kind: str, one_head: bool
 ) -> None:
     page.locator("#downloads summary").click()
     with page.expect_download() as waiting:
@@ -424,7 +424,7 @@ def test_an_old_browser_and_one_without_scripts_say_so(browser: Browser, folder:
 
 
 def test_a_notebook_frame_shows_the_page(
-    browser: Browser, runs: list[RunTables], folder: Path
+    browser: Browser, runs: list[FinishedRun], folder: Path
 ) -> None:
     (folder / "notebook.html").write_text(
         f"<!doctype html><body>{make_report(runs[:1])._repr_html_()}"

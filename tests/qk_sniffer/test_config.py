@@ -113,9 +113,13 @@ def test_the_command_says_it_once_on_stderr(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[CaptureConfig] = []
-    for name, function in (("capture", "run_capture"), ("dry_run", "run_dry")):
-        module = ModuleType(f"qk_sniffer.pipeline.{name}")
-        setattr(module, function, lambda config: started.append(config) or 0)
+    for name, functions in {
+        "pipeline.capture": {"run_capture": lambda config, _: started.append(config)},
+        "pipeline.estimate": {"estimate": started.append},
+        "summary": dict.fromkeys(["print_result", "print_estimate"], lambda *_: None),
+    }.items():
+        module = ModuleType(f"qk_sniffer.{name}")
+        vars(module).update(functions)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     assert main(["--config", str(original), *words]) == 0
     out, told = capsys.readouterr()

@@ -37,7 +37,7 @@ def compare(words: Sequence[str]) -> int:
         read_scores,
         reservations,
     )
-    from attention_plasticity.tables.tables import labels_of, open_tables
+    from attention_plasticity.tables.finished_run import FinishedRun, labels_of
     from qk_toolkit.files import user_path
 
     folder = None if given["output_dir"] is None else user_path(given["output_dir"])
@@ -45,7 +45,7 @@ def compare(words: Sequence[str]) -> int:
         from attention_plasticity.compare.files import require_folder
 
         require_folder(folder)
-    runs = [open_tables(run) for run in given["runs"]]
+    runs = [FinishedRun.open(run) for run in given["runs"]]
     labels = labels_of(runs, given["labels"])
     scores = read_scores(user_path(given["scores"]), labels) if given["scores"] else None
     found = obstacles(runs, labels)
@@ -105,9 +105,9 @@ def _print(compared: Any, relations: Any, form: str) -> None:
         as_markdown,
         print_comparison,
     )
-    from attention_plasticity.tables.summary import console_of_the_command
+    from qk_toolkit.terminal import command_console
 
     if form == "text":
-        print_comparison(compared, relations, console_of_the_command())
+        print_comparison(compared, relations, command_console())
     else:
         print({"csv": as_csv, "markdown": as_markdown, "latex": as_latex}[form](compared), end="")

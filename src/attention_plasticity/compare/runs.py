@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import pearsonr, spearmanr
 
+from attention_plasticity.tables.csv_tables import require_columns
+from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.metric_words import FIFTHS
-from attention_plasticity.tables.tables import RunTables, require_columns
 from qk_toolkit.errors import ConfigError
 
 COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
@@ -21,7 +22,7 @@ _METHOD = ("query_model", "pair_sampling", "single_example")
 _METHOD_OF_LOCAL_PAIRS = ("max_rel_dist",)
 
 
-def compare_runs(runs: Sequence[RunTables], labels: Sequence[str]) -> pd.DataFrame:
+def compare_runs(runs: Sequence[FinishedRun], labels: Sequence[str]) -> pd.DataFrame:
     """One row per run: heads, context, and the means over heads of `COLUMNS`.
 
     A column that a run's table lacks is NaN.
@@ -34,14 +35,14 @@ def compare_runs(runs: Sequence[RunTables], labels: Sequence[str]) -> pd.DataFra
     return pd.DataFrame(rows, columns=["run", "heads", "context", *COLUMNS])
 
 
-def _context(run: RunTables) -> float:
+def _context(run: FinishedRun) -> float:
     """Tokens up to the last captured query."""
     if "q_position_max" not in run.head_metrics:
         return math.nan
     return float(run.head_metrics["q_position_max"].max()) + 1.0
 
 
-def obstacles(runs: Sequence[RunTables], labels: Sequence[str]) -> list[str]:
+def obstacles(runs: Sequence[FinishedRun], labels: Sequence[str]) -> list[str]:
     """Why the runs' numbers mean different things; empty when they can be compared."""
     found = []
     for name in COLUMNS:
@@ -64,7 +65,7 @@ def obstacles(runs: Sequence[RunTables], labels: Sequence[str]) -> list[str]:
     return found
 
 
-def reservations(runs: Sequence[RunTables], labels: Sequence[str]) -> list[str]:
+def reservations(runs: Sequence[FinishedRun], labels: Sequence[str]) -> list[str]:
     """What a reader should know although the runs can be compared."""
     found = []
     contexts = [context for run in runs if not math.isnan(context := _context(run))]

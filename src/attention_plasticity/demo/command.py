@@ -97,13 +97,13 @@ def _analyse(dump: Path, results: Path, known: bool = False) -> int:
             print_known_answer(outcome)
         print_summary(outcome)
         _show(results)
-    return outcome.exit_code
+    return 1 if outcome.failures else 0
 
 
 def _run(config: RunnerConfig) -> Outcome:
     """Continue what lies there, or start anew when it was made by another version."""
-    from attention_plasticity.run.progress import TerminalWatcher
     from attention_plasticity.run.runner import run_analysis
+    from qk_toolkit.terminal import TerminalWatcher
 
     try:
         return run_analysis(config, TerminalWatcher())
@@ -115,11 +115,11 @@ def _show(results: Path) -> None:
     """Draw the figures and write the page, and say where they are."""
     from attention_plasticity.plots.all_figures import save_all
     from attention_plasticity.report import make_report
-    from attention_plasticity.tables.summary import console_of_the_command, print_line
-    from attention_plasticity.tables.tables import open_tables
+    from attention_plasticity.tables.finished_run import FinishedRun
+    from qk_toolkit.terminal import command_console, print_line
 
-    console = console_of_the_command()
+    console = command_console()
     for number, path in enumerate(save_all(results, results / "figures")):
         print_line(console, "" if number else "Figures", str(path))
-    page = make_report([open_tables(results)]).save(results / "report.html")
+    page = make_report([FinishedRun.open(results)]).save(results / "report.html")
     print_line(console, "Page", f"{page} (open it in a browser)")

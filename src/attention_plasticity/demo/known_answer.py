@@ -17,11 +17,12 @@ from rich import box
 from rich.table import Table
 
 from attention_plasticity.run.runner import Outcome
-from attention_plasticity.tables.summary import console_of_the_command, mean_of
+from attention_plasticity.tables.summary import mean_of
 from qk_dump.layout import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
 from qk_dump.writer import write_head
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.terminal import command_console
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -131,4 +132,4 @@ def print_known_answer(outcome: Outcome) -> None:
         measured = mean_of(members, "ap_last20")
         window = f" (window {shape.window})" if layer == shape.windowed_layer else ""
         table.add_row(f"{layer}{window}", f"{drift:g}", f"{expected:.3f}", f"{measured:.3f}")
-    console_of_the_command().print(table)
+    command_console().print(table)

@@ -9,7 +9,7 @@ from typing import Any
 from attention_plasticity.plots.drawing import draw
 from attention_plasticity.plots.saving import require_target, save_figure
 from attention_plasticity.plots.settings import KINDS
-from attention_plasticity.tables.tables import open_tables
+from attention_plasticity.tables.finished_run import FinishedRun
 
 FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "plasticity": ("plasticity", {"color_by_layer": True}),
@@ -24,7 +24,7 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def save_all(run: Path, folder: Path, kind: str = "png") -> Iterator[Path]:
     """Draw them one after the other and tell each file when it is there."""
-    open_tables(run)
+    FinishedRun.open(run)
     paths = {name: folder / f"{name}.{kind}" for name in FIGURES}
     for path in paths.values():
         require_target(path)

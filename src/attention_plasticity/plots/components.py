@@ -17,8 +17,8 @@ from attention_plasticity.plots.style import (
     new_figure,
     plain,
 )
+from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.profiles import HEAD
-from attention_plasticity.tables.tables import require_values
 
 
 def components_figure(

@@ -21,7 +21,8 @@ from attention_plasticity.plots.settings import (
     PlasticityPlot,
     ProfilePlot,
 )
-from attention_plasticity.tables.tables import RunTables, TableKind, open_tables, read_table
+from attention_plasticity.tables.csv_tables import TableKind, read_table
+from attention_plasticity.tables.finished_run import FinishedRun
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
@@ -59,7 +60,7 @@ def draw(settings: Any) -> Figure:
 def _draw_cells(
     settings: PlasticityPlot | HeatmapPlot,
     cells: pd.DataFrame,
-    run: RunTables | None,
+    run: FinishedRun | None,
     **options: Any,
 ) -> Figure:
     geometry = _geometry(settings, run)
@@ -69,16 +70,16 @@ def _draw_cells(
     return plasticity_figure(cells, geometry=geometry, at_starts=asked, **options)
 
 
-def _source(settings: Any, field: str) -> tuple[RunTables | None, Path]:
+def _source(settings: Any, field: str) -> tuple[FinishedRun | None, Path]:
     """The run and the file of a table; a table given alone may still lie in its run's folder."""
     if settings.run is not None:
-        run = open_tables(settings.run)
+        run = FinishedRun.open(settings.run)
         return run, run.checked_path(_TABLE_OF[field])
     path = user_path(getattr(settings, field))
     if path.is_dir():
         raise ConfigError(f"{field}: {path}: is a folder; give its table, or the folder as --run")
     try:
-        beside = open_tables(path.parent)
+        beside = FinishedRun.open(path.parent)
     except ConfigError:
         return None, path
     kind = _TABLE_OF[field]
@@ -88,7 +89,7 @@ def _source(settings: Any, field: str) -> tuple[RunTables | None, Path]:
 
 
 def _geometry(
-    settings: PlasticityPlot | HeatmapPlot, run: RunTables | None
+    settings: PlasticityPlot | HeatmapPlot, run: FinishedRun | None
 ) -> BucketGeometry | None:
     told = run.geometry if run else None
     kind, size = settings.bucket_type, settings.bucket_min_size

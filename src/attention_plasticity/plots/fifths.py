@@ -15,8 +15,8 @@ from attention_plasticity.plots.style import (
     new_figure,
     plasticity_axis,
 )
+from attention_plasticity.tables.csv_tables import require_columns
 from attention_plasticity.tables.metric_words import FIFTH_NAMES, FIFTHS
-from attention_plasticity.tables.tables import require_columns
 from qk_toolkit.errors import ConfigError
 
 

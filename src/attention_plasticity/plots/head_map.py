@@ -20,8 +20,8 @@ from attention_plasticity.plots.style import (
     plain,
     require_colormap,
 )
+from attention_plasticity.tables.csv_tables import require_columns, require_values
 from attention_plasticity.tables.metric_words import METRIC_WORDS
-from attention_plasticity.tables.tables import require_columns, require_values
 
 
 def head_map_figure(

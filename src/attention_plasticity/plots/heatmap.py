@@ -19,8 +19,8 @@ from attention_plasticity.plots.style import (
     require_colormap,
     whole,
 )
+from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.profiles import HEAD, heads_with_gaps
-from attention_plasticity.tables.tables import require_values
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
 

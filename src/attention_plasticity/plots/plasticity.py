@@ -31,8 +31,8 @@ from attention_plasticity.plots.style import (
     position_axis,
     require_colormap,
 )
+from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.profiles import HEAD, head_profiles, heads_with_gaps
-from attention_plasticity.tables.tables import require_values
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
 

@@ -32,9 +32,9 @@ def report(words: Sequence[str]) -> int:
     parser.add_argument("--title", metavar="TEXT", help="what the page is called")
     given: dict[str, Any] = parse_flags(parser, words)
     from attention_plasticity.report.report import make_report, require_target
-    from attention_plasticity.tables.tables import open_tables
+    from attention_plasticity.tables.finished_run import FinishedRun
 
-    runs = [open_tables(folder) for folder in given["runs"]]
+    runs = [FinishedRun.open(folder) for folder in given["runs"]]
     usual = runs[0].folder / "report.html" if len(runs) == 1 else Path("report.html")
     target = user_path(given["output"]) if given["output"] else usual
     require_target(target, runs)

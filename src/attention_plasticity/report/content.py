@@ -10,15 +10,16 @@ import pandas as pd
 from attention_plasticity.report.payload import Column
 from attention_plasticity.report.provenance import provenance
 from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS
+from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import HEAD, head_profiles, mean_profile
-from attention_plasticity.tables.tables import RunTables, require_values
 from qk_dump.limits import MOST_HEADS, MOST_HEADS_IN_ALL
 from qk_toolkit.errors import ConfigError
 
 Tables = dict[str, dict[str, Column]]
 
 
-def run_content(run: RunTables, label: str) -> tuple[dict[str, Any], Tables]:
+def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     """A run's description and its columns.
 
     Metrics stay exact; cells, profiles and weights are rounded to float32.
@@ -49,21 +50,21 @@ def run_content(run: RunTables, label: str) -> tuple[dict[str, Any], Tables]:
     return about, tables
 
 
-def _metrics(run: RunTables) -> pd.DataFrame:
+def _metrics(run: FinishedRun) -> pd.DataFrame:
     path = run.path("head_metrics")
     table = _ordered(run.head_metrics, HEAD, path)
     require_values(table, "ap_overall", path)
     return table
 
 
-def _cells(run: RunTables) -> pd.DataFrame:
+def _cells(run: FinishedRun) -> pd.DataFrame:
     path = run.path("bucket_plasticity")
     table = _ordered(run.bucket_plasticity, [*HEAD, "q_bucket", "k_bucket"], path)
     require_values(table, "plasticity", path)
     return table[[name for name in BUCKET_COLUMNS if name in table]]
 
 
-def _weights(run: RunTables) -> pd.DataFrame | None:
+def _weights(run: FinishedRun) -> pd.DataFrame | None:
     """None for a run whose table of components was not kept: all else can be shown without."""
     path = run.path("component_weights")
     if not path.exists():
@@ -92,7 +93,7 @@ def _all_heads(metrics: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     return merged[metrics.columns]
 
 
-def _buckets(run: RunTables, cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+def _buckets(run: FinishedRun, cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Every bucket with the position it stands for, and whether that is in tokens.
 
     Where the dump told its geometry, buckets have a start and an end; else the mean position of
@@ -114,7 +115,7 @@ def _buckets(run: RunTables, cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     return table, "bucket"
 
 
-def _grid(run: RunTables, heads: pd.DataFrame) -> list[int]:
+def _grid(run: FinishedRun, heads: pd.DataFrame) -> list[int]:
     """Layers and query heads of the model, captured or not."""
     layout = run.info.get("head_layout") or run.dump
     least = [int(heads["layer"].max()) + 1, int(heads["q_head"].max()) + 1]
@@ -124,7 +125,7 @@ def _grid(run: RunTables, heads: pd.DataFrame) -> list[int]:
     return [max(pair) for pair in zip(least, told, strict=True)]
 
 
-def _counts(run: RunTables, heads: int) -> dict[str, int]:
+def _counts(run: FinishedRun, heads: int) -> dict[str, int]:
     told = run.info.get("heads") or {}
     counts = {name: told.get(name) for name in ("not_captured", "failed")}
     return {"shown": heads} | {name: n for name, n in counts.items() if isinstance(n, int)}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attention_plasticity.run.outputs import RUN_FILE
-from attention_plasticity.tables.tables import RunTables
+from attention_plasticity.tables.finished_run import FinishedRun
 
 Lines = list[tuple[str, str]]
 _DUMP_LINES = {
@@ -26,7 +26,7 @@ _DUMP_LINES = {
 }
 
 
-def provenance(run: RunTables) -> list[tuple[str, Lines]]:
+def provenance(run: FinishedRun) -> list[tuple[str, Lines]]:
     """Sections of (name, value); a folder without run.json has a single line."""
     info = run.info
     if not info:
@@ -42,7 +42,7 @@ def provenance(run: RunTables) -> list[tuple[str, Lines]]:
     return [(name, lines) for name, lines in sections if lines]
 
 
-def _run_lines(run: RunTables) -> Iterator[tuple[str, str]]:
+def _run_lines(run: FinishedRun) -> Iterator[tuple[str, str]]:
     info = run.info
     yield "folder", str(run.folder)
     for name, label in (
@@ -63,7 +63,7 @@ def _run_lines(run: RunTables) -> Iterator[tuple[str, str]]:
         yield f"sha256 of {kind}", digest
 
 
-def _dump_lines(run: RunTables) -> Iterator[tuple[str, str]]:
+def _dump_lines(run: FinishedRun) -> Iterator[tuple[str, str]]:
     source = run.info.get("input")
     if isinstance(source, Mapping):
         for name in ("path", "fingerprint"):

@@ -13,7 +13,7 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import probe, resolved, user_path, write_text
 
 if TYPE_CHECKING:
-    from attention_plasticity.tables.tables import RunTables
+    from attention_plasticity.tables.finished_run import FinishedRun
 
 _NOTEBOOK_HEIGHT = 900
 
@@ -40,13 +40,13 @@ class Report:
 
 
 def make_report(
-    runs: Sequence[RunTables], labels: Sequence[str] | None = None, title: str | None = None
+    runs: Sequence[FinishedRun], labels: Sequence[str] | None = None, title: str | None = None
 ) -> Report:
     """One page of one or several runs; labels are the models' names unless given."""
     from attention_plasticity.report.content import run_content
     from attention_plasticity.report.page import page_html
     from attention_plasticity.report.payload import pack
-    from attention_plasticity.tables.tables import labels_of
+    from attention_plasticity.tables.finished_run import labels_of
 
     if not runs:
         raise ConfigError("report: give the folder of at least one run")
@@ -58,10 +58,10 @@ def make_report(
     return Report(page_html(title or f"Attention plasticity: {', '.join(names)}", packed))
 
 
-def require_target(target: Path, runs: Sequence[RunTables] = ()) -> None:
+def require_target(target: Path, runs: Sequence[FinishedRun] = ()) -> None:
     """Refuse, before any work, a place where the page cannot or must not be written."""
     from attention_plasticity.run.outputs import RUN_FILE, refuse_inside_dump
-    from attention_plasticity.tables.tables import FILE_NAMES
+    from attention_plasticity.tables.csv_tables import FILE_NAMES
 
     kept = {resolved(run.folder / RUN_FILE) for run in runs}
     kept |= {resolved(run.path(kind)) for run in runs for kind in FILE_NAMES}

@@ -17,9 +17,10 @@ from typing import IO
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure, HeadResult
-from attention_plasticity.run.plan import Group, format_indices
+from attention_plasticity.run.plan import Group
 from attention_plasticity.run.worker import THREAD_VARIABLES
 from attention_plasticity.run.worker_log import MOST_BYTES, WorkerLog
+from qk_toolkit.formatting import index_ranges
 
 
 def run_local(
@@ -170,7 +171,7 @@ def _worker_environment() -> dict[str, str]:
 def _described(group: Group | None) -> str:
     if group is None:
         return "between two groups of heads"
-    heads = format_indices(group.q_heads)
+    heads = index_ranges(group.q_heads)
     return f"layer {group.layer}, key head {group.k_head}, query heads {heads}"
 
 

@@ -24,6 +24,7 @@ from qk_dump.limits import require_head_count
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.reader import count_buckets, count_rows, vector_width
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
+from qk_toolkit.formatting import index_ranges
 
 _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
@@ -83,7 +84,7 @@ class Plan:
         """What a person should know before the run."""
         notes = [f"layout: {self.layout}"] if self.layout.guessed else []
         if self.beyond:
-            left = format_indices(self.beyond)
+            left = index_ranges(self.beyond)
             notes.append(
                 f"num_layers {self.layout.num_layers} leaves out layers {left} of the dump"
             )
@@ -254,33 +255,12 @@ def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
 def format_heads(heads: Iterable[tuple[int, int]]) -> str:
     """Heads in few words, layers with the same heads together: `layer 0: 0-3; layers 2-5: 1`."""
     by_layer = groupby(sorted(heads), key=lambda item: item[0])
-    held = [(layer, format_indices(head for _, head in members)) for layer, members in by_layer]
+    held = [(layer, index_ranges(head for _, head in members)) for layer, members in by_layer]
     parts = []
     for heads_held, members in groupby(held, key=lambda item: item[1]):
         layers = [layer for layer, _ in members]
-        parts.append(f"layer{'s' * (len(layers) > 1)} {format_indices(layers)}: {heads_held}")
+        parts.append(f"layer{'s' * (len(layers) > 1)} {index_ranges(layers)}: {heads_held}")
     return "; ".join(parts)
-
-
-def format_indices(indices: Iterable[int]) -> str:
-    """`0-3,8` for 0, 1, 2, 3, 8: the same notation the settings take."""
-    return format_runs(index_runs(indices))
-
-
-def format_runs(runs: Iterable[tuple[int, int]]) -> str:
-    """The same, from the first and last index of each run."""
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def index_runs(indices: Iterable[int]) -> list[tuple[int, int]]:
-    """First and last of each run of indices that follow one another."""
-    runs: list[tuple[int, int]] = []
-    for index in indices:
-        if runs and index == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], index)
-        else:
-            runs.append((index, index))
-    return runs
 
 
 def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:
@@ -289,7 +269,7 @@ def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:
     beyond = [index for index in chosen if index >= size]
     if beyond or not chosen:
         raise ConfigError(
-            f"{name}: {format_indices(beyond) or 'nothing'} given, there are 0-{size - 1}"
+            f"{name}: {index_ranges(beyond) or 'nothing'} given, there are 0-{size - 1}"
         )
     return chosen
 

@@ -25,9 +25,10 @@ from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
 from attention_plasticity.results import HeadResult
 from attention_plasticity.run.fingerprints import InputFiles
-from attention_plasticity.run.plan import HeadLayout, format_heads, format_indices
+from attention_plasticity.run.plan import HeadLayout, format_heads
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import DRAFT_PATTERN, MOST_JSON_BYTES, read_bounded, write_text
+from qk_toolkit.formatting import index_ranges
 
 FOLDER = ".heads"
 NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
@@ -179,7 +180,7 @@ def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> str:
 def _shown(value: object) -> str:
     """A setting as a person would write it; only selections can be without a value."""
     if isinstance(value, list):
-        return format_indices(value)
+        return index_ranges(value)
     return "all" if value is None else str(value)
 
 

@@ -12,6 +12,7 @@ import time
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -45,25 +46,7 @@ from qk_dump.hub.pull import HeadChoice
 from qk_dump.layout import Dump, HeadId
 from qk_dump.source import DumpSource, open_dump
 from qk_toolkit.errors import ConfigError
-
-
-class Watcher:
-    """Told how a run goes. This one shows nothing; the command line's shows a bar."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line."""
-
-    def fetch(self, done: int, total: int) -> None:
-        """Bytes of the dump that are here, when it comes from the Hub."""
-
-    def start(self, total: int, done: int) -> None:
-        """Heads of the run, and how many an earlier run had finished."""
-
-    def advance(self, failed: bool) -> None:
-        """One more head is finished."""
-
-    def stop(self) -> None:
-        """No more heads will come."""
+from qk_toolkit.watcher import Watcher
 
 
 @dataclass(frozen=True)
@@ -75,11 +58,6 @@ class Outcome:
     metrics: list[Metrics] = field(repr=False)
     failures: list[Failure]
     warnings: list[RunWarning]
-
-    @property
-    def exit_code(self) -> int:
-        """0 when every head went through, else 1."""
-        return 1 if self.failures else 0
 
 
 def prepare(
@@ -103,8 +81,9 @@ def _find(config: RunnerConfig, watcher: Watcher) -> Dump:
         config.download_max_workers,
     )
     choice = _heads_to_fetch(config)
+    on_bytes = partial(watcher.show, "fetching", in_bytes=True)
     try:
-        return open_dump(source, choice=choice, note=watcher.note, on_bytes=watcher.fetch)
+        return open_dump(source, choice=choice, note=watcher.note, on_bytes=on_bytes)
     except BaseException:
         watcher.stop()  # a bar is not left behind
         raise
@@ -217,7 +196,7 @@ def _compute(
 ) -> list[Failure]:
     """Work off what is not done, adding to `done` and to the records as heads finish."""
     failures: list[Failure] = []
-    watcher.start(len(plan.heads), len(done))
+    watcher.start("heads", len(plan.heads), len(done))
     groups = shared_out(plan.without(done), config.workers)
     with closing(run_local(dump.path, groups, config, config.workers, log)) as outcomes:
         try:
@@ -227,7 +206,7 @@ def _compute(
                 else:
                     records.add(outcome, inputs)
                     done[outcome.layer, outcome.q_head] = outcome.metrics
-                watcher.advance(isinstance(outcome, Failure))
+                watcher.advance(failed=int(isinstance(outcome, Failure)))
         finally:
             watcher.stop()
     return failures

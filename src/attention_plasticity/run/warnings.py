@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from attention_plasticity.results import HeadResult
-from attention_plasticity.run.plan import format_runs, index_runs
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest
+from qk_toolkit.formatting import index_ranges, index_runs
 
 FEW_QUERIES = 32
 FEW_TEXTS = 4
@@ -104,10 +104,10 @@ class SampleSizes:
             self._texts.add(texts)
 
     def _where(self, small: _Small, geometry: BucketGeometry | None) -> str:
-        runs = index_runs(sorted(small.buckets))
-        more = sum(last - first + 1 for first, last in runs[_MOST_RANGES:])
-        runs = runs[:_MOST_RANGES]
-        text = f"query bucket{'s' * (len(small.buckets) > 1)} {format_runs(runs)}"
+        runs = index_runs(small.buckets)[:_MOST_RANGES]
+        named = [bucket for bucket in small.buckets if bucket <= runs[-1][1]]
+        more = len(small.buckets) - len(named)
+        text = f"query bucket{'s' * (len(small.buckets) > 1)} {index_ranges(named)}"
         if more:
             text += f" and {more} more"
         if geometry is not None:
@@ -137,7 +137,7 @@ def selective_layers(
     if not concerned:
         return []
     layers = sorted(set(concerned))
-    which = f"layer{'s' * (len(layers) > 1)} {format_runs(index_runs(layers))}"
+    which = f"layer{'s' * (len(layers) > 1)} {index_ranges(layers)}"
     text = (
         f"In {which} the content of keys decides which of them a query sees. Plasticity there "
         "compares any two earlier keys, also those that the layer hides from the query."

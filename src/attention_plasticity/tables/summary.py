@@ -13,20 +13,21 @@ from rich.text import Text
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure
 from attention_plasticity.run.outputs import OutputPaths
-from attention_plasticity.run.plan import Estimate, Plan, format_heads, format_indices, shared_out
+from attention_plasticity.run.plan import Estimate, Plan, format_heads, shared_out
 from attention_plasticity.run.records import Earlier, Metrics
 from attention_plasticity.run.runner import Outcome
 from attention_plasticity.tables.metric_words import FIFTH_NAMES, FIFTHS
 from qk_dump.layout import Dump
+from qk_toolkit.formatting import count, index_ranges
+from qk_toolkit.terminal import command_console, print_line
 
 _EXTREMES = 5
 _BAR = 24
-_LEAST_WIDTH = 60  # on a narrower terminal lines wrap, but no digit is cut
 
 
 def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     """The run in one screen: level, profile, extreme heads, failures, files."""
-    console = console or console_of_the_command()
+    console = console or command_console()
     metrics = outcome.metrics
     if metrics:
         _print_level(metrics, console)
@@ -52,7 +53,7 @@ def print_plan(
     config: RunnerConfig,
 ) -> None:
     """What a run would do."""
-    console = console_of_the_command()
+    console = command_console()
     print_line(console, "Dump", str(dump.path))
     print_line(console, "Layout", str(plan.layout))
     heads, keys = count(len(plan.heads), "query head"), count(len(plan.groups), "key head")
@@ -83,29 +84,6 @@ def mean_of(metrics: Sequence[Metrics], column: str) -> float:
     """Mean over the heads that have a value."""
     known = [row[column] for row in metrics if not math.isnan(row[column])]
     return sum(known) / len(known) if known else math.nan
-
-
-def count(number: int, thing: str) -> str:
-    """`1 head`, `2 heads`."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-class _Console(Console):
-    """A console that leaves it to the command to end when nobody reads any more."""
-
-    def on_broken_pipe(self) -> None:
-        raise
-
-
-def console_of_the_command() -> Console:
-    """Where a command prints: wide enough for its tables, quiet about a reader who left."""
-    detected = Console().width
-    return _Console(highlight=False, soft_wrap=True, width=max(detected, _LEAST_WIDTH))
-
-
-def print_line(console: Console, label: str, text: str) -> None:
-    """A label, and what it is about."""
-    console.print(Text.assemble((f"{label:<13}", "bold"), text))
 
 
 def _number(value: float) -> str:
@@ -187,4 +165,4 @@ def _print_failures(failures: Sequence[Failure], total: int, console: Console) -
     for failure in failures:
         by_reason.setdefault((failure.layer, failure.reason), []).append(failure.q_head)
     for (layer, reason), heads in by_reason.items():
-        console.print(Text(f"  {layer:>5}  {format_indices(heads):>5}  {reason}"))
+        console.print(Text(f"  {layer:>5}  {index_ranges(heads):>5}  {reason}"))

@@ -39,6 +39,22 @@ def hub_api(token: str | None = None) -> Any:
     return HfApi(endpoint=endpoint, token=token, library_name="attention-plasticity")
 
 
+@contextmanager
+def without_client_bars() -> Iterator[None]:
+    """Hide the progress bars of the Hub's client, one per file."""
+    import huggingface_hub.utils
+
+    client: Any = huggingface_hub.utils
+    shown = not client.are_progress_bars_disabled()
+    if shown:
+        client.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            client.enable_progress_bars()
+
+
 def require_token(place: HubPlace, doing: str, token: str | None = None) -> None:
     """Refuse early where there is no token, or one that no request could carry."""
     from huggingface_hub import get_token

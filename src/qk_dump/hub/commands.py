@@ -1,14 +1,10 @@
-"""The verbs `push` and `pull`, and what a person sees while bytes travel."""
+"""The verbs `push` and `pull`."""
 
 from __future__ import annotations
 
-import re
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from qk_toolkit.command_line import command_parser
 from qk_toolkit.errors import ConfigError
@@ -48,41 +44,21 @@ def push(words: Sequence[str]) -> int:
     parser.add_argument("--branch", metavar="NAME", help="default: after the dump's model")
     parser.add_argument("--private", action="store_true", help="create it as a private dataset")
     given = parse_flags(parser, words)
-    publish(Path(given["dump"]), given["repo"], given["branch"], private=bool(given["private"]))
-    return 0
-
-
-def publish(folder: Path, repo: str, branch: str | None, *, private: bool) -> None:
-    """Push a dump, with a bar, and say where it is."""
     from qk_dump.hub.push import push_dump
+    from qk_toolkit.terminal import TerminalWatcher
 
-    repo = require_target(repo, branch)
-    with byte_bar("sending") as on_bytes:
+    with TerminalWatcher() as watcher:
         done = push_dump(
-            folder, repo, branch or _branch_of(folder), private=private, on_bytes=on_bytes
+            Path(given["dump"]),
+            given["repo"],
+            given["branch"],
+            private=bool(given["private"]),
+            on_bytes=partial(watcher.show, "sending", in_bytes=True),
         )
-    for note in done.notes:
-        print(note, file=sys.stderr)
-    news = "published" if done.changed else "was there already"
-    print(f"{done.place}: {news}, commit {done.commit}")
-    print(f"next: attention-plasticity pull {shlex.quote(str(done.place))}")
-
-
-def require_target(repo: str, branch: str | None) -> str:
-    """The dataset's name, `owner/name`; one that cannot be pushed to is better known early."""
-    from qk_dump.hub.place import HubPlace, parse_place
-
-    try:
-        place = parse_place(repo)
-    except ConfigError:
-        place = None
-    if place is None or place != HubPlace(place.repo) or "@" in repo:
-        raise ConfigError(
-            f"repo: expected owner/name, got {repo!r}; the branch has its own setting"
-        )
-    if branch == "main":
-        raise ConfigError("branch: main holds the list of branches; name one after the model")
-    return place.repo
+        for note in done.notes:
+            watcher.note(note)
+    print(done.describe())
+    return 0
 
 
 def pull(words: Sequence[str]) -> int:
@@ -98,53 +74,23 @@ def pull(words: Sequence[str]) -> int:
     given = parse_flags(parser, words)
     from qk_dump.hub.place import parse_place
     from qk_dump.hub.pull import HeadChoice, fetch_dump
+    from qk_toolkit.terminal import TerminalWatcher
 
     workers: object = given["max_workers"]
     if isinstance(workers, int) and workers < 1:
         raise ConfigError(f"--max_workers: expected an integer of at least 1, got {workers}")
     choice = HeadChoice(_indices(given["layers"], "layers"), _indices(given["heads"], "heads"))
-    with byte_bar("fetching") as on_bytes:
+    with TerminalWatcher() as watcher:
         fetched = fetch_dump(
             parse_place(given["place"]),
             choice=choice,
             cache_dir=given["cache_dir"],
             max_workers=workers if isinstance(workers, int) else None,
-            on_bytes=on_bytes,
+            on_bytes=partial(watcher.show, "fetching", in_bytes=True),
         )
     print(fetched.describe())
     print(fetched.folder)
     return 0
-
-
-@contextmanager
-def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar by bytes on a terminal, silence in a pipe."""
-    import huggingface_hub.utils
-
-    client: Any = huggingface_hub.utils
-    if not client.are_progress_bars_disabled():
-        client.disable_progress_bars()  # ours tells of the whole, not of each file
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _branch_of(folder: Path) -> str:
-    from qk_dump.layout import open_folder
-
-    manifest = open_folder(folder).manifest
-    model = (manifest.model if manifest else None) or ""
-    name = re.sub(r"[^a-z0-9.]+", "-", model.rstrip("/").rsplit("/", 1)[-1].lower()).strip("-.")
-    if not name:
-        raise ConfigError("branch: the dump does not name its model; add --branch NAME")
-    return name
 
 
 def _indices(text: str | None, name: str) -> list[int] | None:

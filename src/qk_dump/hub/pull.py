@@ -8,16 +8,15 @@ so that a machine without a network can tell a checked copy from any other.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from qk_dump.card import CARD_FILE
 from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.hub.client import hub_api, hub_errors, with_retries
+from qk_dump.hub.client import hub_api, hub_errors, with_retries, without_client_bars
 from qk_dump.hub.files import commit_id, download, list_files
 from qk_dump.hub.notes import KnownCommit, Notes
 from qk_dump.hub.place import HubPlace
@@ -100,7 +99,7 @@ def fetch_dump(
     cache = user_path(cache_dir) if cache_dir is not None else Path(constants.HF_HUB_CACHE)
     notes = Notes(cache, place)
     api, offline = hub_api(token), bool(constants.HF_HUB_OFFLINE)
-    with hub_errors(place, "fetching"), _without_bars():
+    with hub_errors(place, "fetching"), without_client_bars():
         known = notes.recall() if offline else _ask(api, place, notes)
         place = _with_folder(place, known.files)
         copy = _Copy(api, place, notes, known, offline)
@@ -116,22 +115,6 @@ def fetch_dump(
     folders = {head: copy.local(path).parent for path, head in heads.items()}
     folder = copy.local(place.folder or "")
     return Fetched(folder, place, known.commit, not offline, folders)
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """The client's bars, one per file, are left out; `on_bytes` tells of the whole."""
-    import huggingface_hub.utils
-
-    client: Any = huggingface_hub.utils
-    shown = not client.are_progress_bars_disabled()
-    if shown:
-        client.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            client.enable_progress_bars()
 
 
 def _group(manifest: DumpManifest | None) -> int:

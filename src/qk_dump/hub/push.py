@@ -8,6 +8,7 @@ done twice. Run again after a failure, the push sends only what the Hub does not
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,14 @@ from typing import Any
 
 from qk_dump.card import CARD_FILE, MOST_CARD_BYTES, is_card, overview_card
 from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.hub.client import hub_api, hub_errors, is_conflict, require_token, with_retries
+from qk_dump.hub.client import (
+    hub_api,
+    hub_errors,
+    is_conflict,
+    require_token,
+    with_retries,
+    without_client_bars,
+)
 from qk_dump.hub.files import (
     RemoteFile,
     commit_id,
@@ -24,9 +32,9 @@ from qk_dump.hub.files import (
     find_file,
     list_files,
 )
-from qk_dump.hub.place import HubPlace
+from qk_dump.hub.place import HubPlace, parse_place
 from qk_dump.hub.published import LocalFile, dump_files, local_errors
-from qk_dump.layout import open_folder, parse_head
+from qk_dump.layout import Dump, open_folder, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
     MOST_MANIFEST_BYTES,
@@ -40,7 +48,6 @@ MOST_CONFIGS = 3000
 
 _CHUNK_BYTES = 256 << 20
 _CHUNK_FILES = 100
-_REPO = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _BRANCH = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*", re.ASCII)
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 _TRIES = 5  # at a card that others change as well
@@ -55,11 +62,19 @@ class Pushed:
     changed: bool  # False when the branch held this dump already
     notes: tuple[str, ...] = ()
 
+    def describe(self) -> str:
+        """What was done, and the command that fetches the dump."""
+        state = "published" if self.changed else "is up to date"
+        return (
+            f"{self.place}: {state}, commit {self.commit}\n"
+            f"next: attention-plasticity pull {shlex.quote(str(self.place))}"
+        )
+
 
 def push_dump(
     folder: Path,
     repo: str,
-    branch: str,
+    branch: str | None = None,
     *,
     private: bool = False,
     token: str | None = None,
@@ -67,14 +82,15 @@ def push_dump(
 ) -> Pushed:
     """Make `branch` of the dataset hold the dump in `folder`, and list it on the card of main.
 
-    `on_bytes` hears how many bytes are settled, and of how many.
+    The branch is named after the dump's model by default. `on_bytes` receives the number of bytes
+    that are sent, and their total.
     """
-    _require_names(repo, branch)
-    place = HubPlace(repo, branch)
+    repo = require_target(repo, branch)
     dump = open_folder(folder)
+    place = HubPlace(repo, branch or _branch_of(dump))
     files = dump_files(dump)
     require_token(place, "publishing", token)
-    with hub_errors(place, "publishing"), local_errors():
+    with hub_errors(place, "publishing"), local_errors(), without_client_bars():
         remote = _Remote(hub_api(token), place)
         remote.make_ready(private)
         quiet = lambda done, total: None  # noqa: E731
@@ -89,16 +105,38 @@ def push_dump(
     return Pushed(place, commit, changed, tuple(notes))
 
 
-def _require_names(repo: str, branch: str) -> None:
-    if not _REPO.fullmatch(repo):
-        raise ConfigError(f"repo: expected owner/name, got {repo!r}")
+def require_target(repo: str, branch: str | None) -> str:
+    """The dataset's name, `owner/name`. Names that cannot be pushed to are refused."""
+    try:
+        place = parse_place(repo)
+    except ConfigError:
+        place = None
+    if place is None or place != HubPlace(place.repo) or "@" in repo or not repo.isascii():
+        raise ConfigError(
+            f"repo: expected owner/name, got {repo!r}; the branch has its own setting"
+        )
+    if branch is not None:
+        _require_branch(branch)
+    return place.repo
+
+
+def _require_branch(branch: str) -> None:
     if branch == "main":
-        raise ConfigError("branch: main holds the list of branches; name one after the model")
+        raise ConfigError("branch: main holds the list of branches; choose another name")
     odd = ".." in branch or branch.endswith((".", ".lock")) or branch.startswith("refs/")
     if odd or not _BRANCH.fullmatch(branch) or _COMMIT_ID.fullmatch(branch):
         raise ConfigError(
             f"branch: {branch!r} cannot name a branch; use letters, digits, '.', '-', '_' and '/'"
         )
+
+
+def _branch_of(dump: Dump) -> str:
+    model = (dump.manifest.model if dump.manifest else None) or ""
+    name = re.sub(r"[^a-z0-9.]+", "-", model.rstrip("/").rsplit("/", 1)[-1].lower()).strip("-.")
+    if not name:
+        raise ConfigError("branch: the dump does not name its model; add --branch NAME")
+    _require_branch(name)
+    return name
 
 
 def _publish(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir
 from pathlib import Path
 
 from qk_sniffer.extras import capture_extra
@@ -42,27 +42,27 @@ def capture_demo(
         from qk_sniffer.demo.weights import demo_model
 
         model = demo_model(Path("model"), package, lambda line: print(line, file=sys.stderr))
-        with redirect_stdout(None):  # its advice is for those who go on by hand, from in here
-            _capture(model, pieces, dump, length)
+        _capture(model, pieces, dump, length)
     return folder / dump
 
 
 def _capture(model: Path, pieces: Path, dump: Path, context: int) -> None:
     from qk_sniffer.config import make_config
     from qk_sniffer.pipeline.capture import run_capture
+    from qk_toolkit.terminal import TerminalWatcher
 
-    run_capture(
-        make_config(
-            dataset={"path": str(pieces), "id_column": "id"},
-            model={"name": str(model), "dtype": "float32"},
-            tokenizer={"max_length": context},
-            capture={
-                "sampler": {"type": "uniform", "base_rate": KEPT_PER_BUCKET},
-                "min_bucket_size": context // BUCKETS,
-            },
-            output={"data_root": str(dump)},
-        )
+    config = make_config(
+        dataset={"path": str(pieces), "id_column": "id"},
+        model={"name": str(model), "dtype": "float32"},
+        tokenizer={"max_length": context},
+        capture={
+            "sampler": {"type": "uniform", "base_rate": KEPT_PER_BUCKET},
+            "min_bucket_size": context // BUCKETS,
+        },
+        output={"data_root": str(dump)},
     )
+    with TerminalWatcher() as watcher:
+        run_capture(config, watcher)
 
 
 def _number(name: str, text: str, least: int) -> int:

@@ -15,72 +15,92 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from qk_dump.hub.commands import publish, require_target
+from qk_dump.hub.push import Pushed, push_dump, require_target
 from qk_dump.manifest import MANIFEST_NAME, read_manifest
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import run_backbone
+from qk_sniffer.model.memory import is_out_of_memory, out_of_memory_advice
 from qk_sniffer.pipeline.batches import Batch, make_batch
 from qk_sniffer.pipeline.description import capture_manifest, capture_plan
-from qk_sniffer.pipeline.progress import CaptureProgress
 from qk_sniffer.pipeline.ranks import Ranks, ranks_from
 from qk_sniffer.pipeline.rows import RowTap, TakenRows
 from qk_sniffer.pipeline.segments import CaptureFolder, finish_capture, open_capture
 from qk_sniffer.pipeline.setup import Setup, prepare
 from qk_sniffer.pipeline.storing import blocks_of
-from qk_sniffer.pipeline.summary import print_summary
 from qk_sniffer.pipeline.texts import Text, batches
 from qk_sniffer.pipeline.threads import OneBehind, prepared_ahead
-from qk_sniffer.sampling.heads import as_ranges
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
+from qk_toolkit.formatting import index_ranges
+from qk_toolkit.watcher import Watcher
 
 _TRIES = 3  # at rows that are damaged between writing and reading
 
 
-def run_capture(config: CaptureConfig) -> int:
-    """Make the dump a config describes, or complete it; the exit code is returned."""
-    ranks = ranks_from()
+@dataclass(frozen=True)
+class CaptureResult:
+    """What a process of a capture has done."""
+
+    folder: Path
+    missing: int = 0  # batches that other ranks have not finished; the dump is not complete
+    was_complete: bool = False  # an earlier process had completed the dump
+    published: Pushed | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the dump is complete."""
+        return self.missing == 0
+
+
+def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> CaptureResult:
+    """Make the dump that a config describes, or complete it, and publish it where asked for."""
+    watcher, ranks = watcher or Watcher(), ranks_from()
     folder = user_path(config.data_root)
     if config.output.hf_repo_id is not None:
         require_target(config.output.hf_repo_id, config.hf_branch)
-    with CaptureProgress(quiet=ranks.rank > 0) as progress, memory_told():
+    with out_of_memory_advice(_LESS_MEMORY):
         require_folder(folder)
-        setup = prepare(config, ranks, progress.note)
-        _announce(setup, progress)
+        setup = prepare(config, ranks, watcher.note)
+        _announce(setup, watcher)
         with _opened(folder, setup, ranks) as capture:
             was_complete = capture.complete
             if was_complete:
                 _check_number(setup.texts.total, folder)
-                progress.note(f"{folder}: is complete already; nothing to do")
             else:
-                missing = _run_all(setup, capture, ranks, progress)
+                missing = _run_all(setup, capture, ranks, watcher)
                 if missing:
-                    progress.note(
-                        f"this rank is done; {missing:,} batches remain on other ranks. The last "
-                        "rank to finish completes the dump; if one has died, run the same command "
-                        "again."
-                    )
-                    return 0
-    if not was_complete:
-        print_summary(folder)
-    if ranks.rank == 0 or not was_complete:  # of several that find it complete, one is enough
-        publish_where_asked(config, folder)
-    return 0
+                    return CaptureResult(folder, missing)
+    published = None
+    if ranks.rank == 0 or not was_complete:  # one rank is enough where all find it complete
+        published = _publish(config, folder, watcher)
+    return CaptureResult(folder, 0, was_complete, published)
 
 
-def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, progress: CaptureProgress) -> int:
+def _publish(config: CaptureConfig, folder: Path, watcher: Watcher) -> Pushed | None:
+    output = config.output
+    if output.hf_repo_id is None:
+        return None
+    watcher.note(f"{folder}: is complete; sending it to {output.hf_repo_id}")
+    on_bytes = partial(watcher.show, "sending", in_bytes=True)
+    pushed = push_dump(
+        folder, output.hf_repo_id, config.hf_branch, private=output.private, on_bytes=on_bytes
+    )
+    for note in pushed.notes:
+        watcher.note(note)
+    return pushed
+
+
+def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> int:
     """Run this rank's batches and complete the dump; how many batches other ranks still have."""
     for _ in range(_TRIES):
-        num_batches = run_batches(setup, capture, ranks, progress)
+        num_batches = run_batches(setup, capture, ranks, watcher)
         missing = capture.missing(num_batches)
         if missing:
             return len(missing)
         _require_rows(setup, capture)
-        if _finish(setup, capture, num_batches, progress):
+        if _finish(setup, capture, num_batches, watcher):
             return 0
-        progress.note("rows were damaged on disk; their texts are run again")
+        watcher.note("rows were damaged on disk; their texts are run again")
     raise ToolkitError(
         f"{capture.folder}: rows were damaged on disk {_TRIES} times. Use another disk, or run the "
         "same command again."
@@ -99,12 +119,6 @@ def _require_rows(setup: Setup, capture: CaptureFolder) -> None:
     )
 
 
-def publish_where_asked(config: CaptureConfig, folder: Path) -> None:
-    """Push the complete dump to `output.hf_repo_id`, where one is given."""
-    if config.output.hf_repo_id is not None:
-        publish(folder, config.output.hf_repo_id, config.hf_branch, private=config.output.private)
-
-
 def require_folder(folder: Path) -> None:
     """Make the folder now: a place that cannot be written is better known before loading."""
     try:
@@ -115,39 +129,26 @@ def require_folder(folder: Path) -> None:
         ) from error
 
 
-@contextmanager
-def memory_told() -> Iterator[None]:
-    """Say what to lower when memory runs out."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise ToolkitError(_OUT_OF_MEMORY.format(" ".join(str(error).split())[:200])) from error
-    except RuntimeError as error:
-        if "alloc" not in str(error):  # how the CPU's allocator says it
-            raise
-        raise ToolkitError(_OUT_OF_MEMORY.format(" ".join(str(error).split())[:200])) from error
-
-
-_OUT_OF_MEMORY = (
-    "out of memory ({}). Lower inference.batch_size or tokenizer.max_length, load in bfloat16 "
-    "(model.dtype), use sdpa or flash attention (model.attn_implementation), or spread the model "
-    "over several GPUs (model.device_map: auto). With other settings the capture begins anew "
-    "(--overwrite); with the same ones, and more memory, it goes on."
+_LESS_MEMORY = (
+    "Lower inference.batch_size or tokenizer.max_length, load in bfloat16 (model.dtype), use sdpa "
+    "or flash attention (model.attn_implementation), or spread the model over several GPUs "
+    "(model.device_map: auto). With other settings the capture starts again (--overwrite); with "
+    "the same settings, and more memory, it continues."
 )
 
 
-def _announce(setup: Setup, progress: CaptureProgress) -> None:
+def _announce(setup: Setup, watcher: Watcher) -> None:
     layers = [layer.facts.layer for layer in setup.wanted]
     q = sum(len(layer.q) for layer in setup.wanted)
     k = sum(len(layer.k) for layer in setup.wanted)
     context = f"{setup.max_length:,} tokens" if setup.max_length else "whole texts"
-    progress.note(
+    watcher.note(
         f"{setup.config.model.name} ({setup.loaded.dtype}, {setup.loaded.attention}): "
-        f"{q} query and {k} key heads of layers {as_ranges(layers)}; {context}; "
+        f"{q} query and {k} key heads of layers {index_ranges(layers)}; {context}; "
         f"{setup.special_tokens}"
     )
     for note in _notes(setup):
-        progress.note(note)
+        watcher.note(note)
 
 
 def _notes(setup: Setup) -> Iterator[str]:
@@ -155,16 +156,16 @@ def _notes(setup: Setup) -> Iterator[str]:
     silent, compressed = layout.silent_layers, layout.compressed_layers
     selective = [layer.facts.layer for layer in setup.wanted if layer.facts.selective]
     if silent:
-        yield f"layers {as_ranges(silent)} have no self-attention and are left out"
+        yield f"layers {index_ranges(silent)} have no self-attention and are left out"
     if compressed:
         yield (
-            f"layers {as_ranges(compressed)} attend to compressed keys, which are not tokens, and "
-            "are left out"
+            f"layers {index_ranges(compressed)} attend to compressed keys, which are not tokens, "
+            "and are left out"
         )
     if selective:
         yield (
-            f"layers {as_ranges(selective)} choose by content which keys a query sees; dump.json "
-            "records them as selective"
+            f"layers {index_ranges(selective)} choose by content which keys a query sees; "
+            "dump.json records them as selective"
         )
     slower = setup.loaded.slower_than_float32()
     if slower > 3:
@@ -195,16 +196,14 @@ def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]
         capture.close()
 
 
-def run_batches(
-    setup: Setup, capture: CaptureFolder, ranks: Ranks, progress: CaptureProgress
-) -> int:
+def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> int:
     """Run every batch of this process that is not finished; how many there are in all."""
     counter = _Counter()
     settings = setup.config.capture
     done = sum(1 for _ in capture.digests)
     if done:
-        progress.note(f"continuing: {done:,} texts are done")
-    progress.start_examples(setup.texts.total, 0)
+        watcher.note(f"continuing: {done:,} texts are done")
+    watcher.start("texts", setup.texts.total, rate="tokens")
     writer = OneBehind()
     tap = RowTap(
         setup.decoder,
@@ -215,12 +214,12 @@ def run_batches(
     try:
         with ExitStack() as stack:
             stack.enter_context(tap)
-            prepared = prepared_ahead(_prepared(setup, capture, ranks, counter, progress))
+            prepared = prepared_ahead(_prepared(setup, capture, ranks, counter, watcher))
             stack.callback(prepared.close)
             for batch in prepared:
                 setup.layout.rotary_tables.reset()
                 taken = _forward(setup.decoder, tap, batch)
-                writer.submit(partial(_store, setup, capture, progress, batch, taken))
+                writer.submit(partial(_store, setup, capture, watcher, batch, taken))
         writer.wait()
         capture.flush()
     except OutputError:
@@ -231,7 +230,7 @@ def run_batches(
         raise
     finally:
         writer.close()
-        progress.stop()
+        watcher.stop()
     if counter.batches == 0:
         raise ConfigError(f"dataset.path: {setup.config.dataset.path}: holds no texts")
     return counter.batches
@@ -247,17 +246,17 @@ def _prepared(
     capture: CaptureFolder,
     ranks: Ranks,
     counter: _Counter,
-    progress: CaptureProgress,
+    watcher: Watcher,
 ) -> Iterator[Batch]:
     for number, group in batches(setup.texts, setup.batch_size):
         counter.batches = number + 1
         if number in capture.finished:
             _check_unchanged(group, capture)
-            progress.advance(len(group))
+            watcher.advance(len(group))
         elif ranks.owns(number):
             yield make_batch(setup, number, group)
         else:
-            progress.advance(len(group))
+            watcher.advance(len(group))
 
 
 def _check_unchanged(group: Sequence[Text], capture: CaptureFolder) -> None:
@@ -285,10 +284,10 @@ def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:
     if batch.tokens.numel():
         try:
             run_backbone(decoder, batch.tokens)
-        except (torch.OutOfMemoryError, ToolkitError):
+        except ToolkitError:
             raise
         except (RuntimeError, IndexError, ValueError) as error:
-            if "alloc" in str(error):
+            if is_out_of_memory(error):
                 raise
             ids = ", ".join(str(number) for number in batch.run_ids)
             raise ToolkitError(
@@ -301,19 +300,17 @@ def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:
 def _store(
     setup: Setup,
     capture: CaptureFolder,
-    progress: CaptureProgress,
+    watcher: Watcher,
     batch: Batch,
     taken: TakenRows,
 ) -> None:
     before = capture.rows
     capture.add(batch.number, blocks_of(setup, batch, taken), batch.examples)
     tokens = sum(len(ids) for ids in batch.token_ids)
-    progress.advance(len(batch.examples), tokens, capture.rows - before)
+    watcher.advance(len(batch.examples), tokens=tokens, rows=capture.rows - before)
 
 
-def _finish(
-    setup: Setup, capture: CaptureFolder, num_batches: int, progress: CaptureProgress
-) -> bool:
+def _finish(setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Watcher) -> bool:
     config = setup.config
     manifest = capture_manifest(
         model=config.model.name,
@@ -331,7 +328,11 @@ def _finish(
         for head in layer.head_ids()
     ]
     complete = finish_capture(
-        capture, num_batches, manifest=manifest, heads=heads, on_head=progress.head_written
+        capture,
+        num_batches,
+        manifest=manifest,
+        heads=heads,
+        on_head=partial(watcher.show, "writing heads"),
     )
-    progress.stop()
+    watcher.stop()
     return complete

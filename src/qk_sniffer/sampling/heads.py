@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qk_dump.layout import HeadId, Kind
 from qk_sniffer.model.layout import LayerFacts, ModelLayout
 from qk_sniffer.sampling.positions import sample_heads
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import index_ranges
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def require_pre_rope(wanted: Sequence[WantedLayer]) -> None:
     if hidden:
         raise ConfigError(
             "capture.capture_pre_rope: vectors before the rotary embedding cannot be told apart "
-            f"in layers {as_ranges(hidden)} of this model"
+            f"in layers {index_ranges(hidden)} of this model"
         )
 
 
@@ -97,7 +98,9 @@ def _selected_layers(layout: ModelLayout, layers: Sequence[int] | None) -> list[
             why = " (it makes no attention call)"
         elif beyond[0] in layout.compressed_layers:
             why = " (it attends to compressed keys, which are not tokens)"
-        raise ConfigError(f"capture.layers: {beyond[0]} given{why}, there are {as_ranges(present)}")
+        raise ConfigError(
+            f"capture.layers: {beyond[0]} given{why}, there are {index_ranges(present)}"
+        )
     return [facts for facts in layout.layers if facts.layer in set(layers)]
 
 
@@ -107,7 +110,9 @@ def _selected_heads(
     count = eligible[0].q_heads if eligible else 0
     beyond = [head for head in heads or () if not 0 <= head < count]
     if beyond:
-        raise ConfigError(f"capture.heads: {beyond[0]} given, there are {as_ranges(range(count))}")
+        raise ConfigError(
+            f"capture.heads: {beyond[0]} given, there are {index_ranges(range(count))}"
+        )
     wanted = range(count) if heads is None else sorted(set(heads))
     return [(facts.layer, head) for facts in eligible for head in wanted]
 
@@ -119,21 +124,10 @@ def _check_alike(eligible: Sequence[LayerFacts]) -> None:
         kinds.setdefault((facts.q_heads, facts.k_heads), []).append(facts.layer)
     if len(kinds) > 1:
         told = "; ".join(
-            f"{q} query and {k} key heads in layers {as_ranges(layers)}"
+            f"{q} query and {k} key heads in layers {index_ranges(layers)}"
             for (q, k), layers in kinds.items()
         )
         raise ConfigError(
             f"capture.layers: the layers differ in their heads ({told}). Choose the layers of one "
             "kind, and capture the others into another folder."
         )
-
-
-def as_ranges(numbers: Iterable[int]) -> str:
-    """`0-3, 8` for people."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qk_sniffer.config import Dtype, ModelSettings, TokenizerSettings
 from qk_sniffer.extras import capture_extra
 from qk_toolkit.command_line import command_parser, guarded, reader_may_leave
-from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import add_flags, parse_flags
 from qk_toolkit.settings import Indices, settings_from, validated
 
@@ -54,6 +53,9 @@ With a philosophical flourish Cato throws himself upon his sword; I quietly take
 There is nothing surprising in this. If they but knew it, almost all men in their degree, some \
 time or other, cherish very nearly the same feelings towards the ocean with me.
 """
+
+
+_LESS_MEMORY = "Choose fewer tokens (--max_length), a smaller --dtype, or --device_map auto."
 
 
 class VerifySettings(BaseModel):
@@ -116,8 +118,11 @@ def _verify(words: Sequence[str]) -> int:
     model, settings = _given(words)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would fill a log file
-    with capture_extra(), _memory_told():
-        found = _run(model, settings)
+    with capture_extra():
+        from qk_sniffer.model.memory import out_of_memory_advice
+
+        with out_of_memory_advice(_LESS_MEMORY):
+            found = _run(model, settings)
     with reader_may_leave():
         _print(found)
     return 1 if found.failed else 0
@@ -135,19 +140,6 @@ def _given(words: Sequence[str]) -> tuple[ModelSettings, VerifySettings]:
     values: dict[str, Any] = settings.model_dump(include=set(shared))
     values |= {"name": name, "attn_implementation": "eager"}  # the one that returns weights
     return validated(ModelSettings, values, lambda field: f"model.{field}"), settings
-
-
-@contextmanager
-def _memory_told() -> Iterator[None]:
-    import torch
-
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise ToolkitError(
-            f"out of memory ({' '.join(str(error).split())[:200]}). Choose fewer tokens "
-            "(--max_length), a smaller --dtype, or --device_map auto"
-        ) from error
 
 
 def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
@@ -194,8 +186,9 @@ def _read(name: str) -> str:
 
 def _print(found: Verification) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from qk_toolkit.terminal import command_console
 
     table = Table(box=box.SIMPLE)
     table.add_column("layer", justify="right")
@@ -214,10 +207,7 @@ def _print(found: Verification) -> None:
             f"{layer.tolerance:.0e}",
             "ok" if layer.agrees else f"DIFFERS, most in head {layer.head}",
         )
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:  # a file is as wide as its lines
-        console.width = 10_000
-    console.print(table)
+    command_console(wrap=False).print(table)
     for line in in_words(found):
         print(line)
 
@@ -234,13 +224,13 @@ def kind_of(facts: LayerFacts) -> str:
 
 def in_words(found: Verification) -> list[str]:
     """What the table says, in a sentence or two; the verdict comes last."""
-    from qk_sniffer.sampling.heads import as_ranges
+    from qk_toolkit.formatting import index_ranges
 
     lines = []
     wide = [facts.layer for facts in found.untested_windows]
     if wide:
         lines.append(
-            f"The windows of layers {as_ranges(wide)} are not tested: they hold all "
+            f"The windows of layers {index_ranges(wide)} are not tested: they hold all "
             f"{found.tokens} tokens of the text. Give a longer one, --text and --max_length."
         )
     worst, number = found.worst, len(found.layers)

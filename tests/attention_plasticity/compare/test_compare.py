@@ -25,8 +25,8 @@ from attention_plasticity.compare.runs import (
 )
 from attention_plasticity.compare.text import as_csv, as_latex, as_markdown
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
+from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from attention_plasticity.tables.metric_words import FIFTHS
-from attention_plasticity.tables.tables import labels_of, open_tables
 from qk_toolkit.errors import ConfigError
 from run_tables import metrics_table, write_run
 
@@ -55,7 +55,7 @@ def drop_differently(runs: list[Path]) -> None:
 
 
 def test_a_row_holds_the_means_over_heads(runs: list[Path]) -> None:
-    opened = [open_tables(run) for run in runs]
+    opened = [FinishedRun.open(run) for run in runs]
     compared = compare_runs(opened, labels_of(opened, None))
     assert compared["run"].tolist() == ["small", "middle", "large"]
     assert compared["heads"].tolist() == [12, 12, 12]
@@ -192,7 +192,7 @@ def test_correlations_are_scipys() -> None:
 
 def test_figures_draw_the_table(runs: list[Path]) -> None:
     drop_differently(runs)
-    opened = [open_tables(run) for run in runs]
+    opened = [FinishedRun.open(run) for run in runs]
     compared = compare_runs(opened, ["a", "b", "c"])
     lines = [line for line in profiles_figure(compared).axes[0].lines if line.get_label() in "abc"]
     for line, row in zip(lines, compared.itertuples(), strict=True):
@@ -246,7 +246,7 @@ def test_a_run_without_a_column_is_refused_unless_forced(
 def test_reach_of_local_pairs_matters_to_local_pairs_alone(tmp_path: Path) -> None:
     for sampling, count in (("bucket", 0), ("local", 1)):
         opened = [
-            open_tables(
+            FinishedRun.open(
                 write_run(
                     tmp_path / f"{sampling}{reach}", pair_sampling=sampling, max_rel_dist=reach
                 )
@@ -257,7 +257,7 @@ def test_reach_of_local_pairs_matters_to_local_pairs_alone(tmp_path: Path) -> No
 
 
 def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
-    opened = [open_tables(run) for run in runs]
+    opened = [FinishedRun.open(run) for run in runs]
     assert reservations(opened, ["a", "b", "c"]) == []
     short = metrics_table().assign(q_position_max=99)
     short.to_csv(runs[0] / "head_metrics.csv", index=False)
@@ -266,7 +266,7 @@ def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
     info["warnings"] = [{"kind": "few_texts", "text": "Fewer than 4 texts."}]
     (runs[1] / "run.json").write_text(json.dumps(info))
     (runs[2] / "run.json").unlink()
-    notes = reservations([open_tables(run) for run in runs], ["a", "b", "c"])
+    notes = reservations([FinishedRun.open(run) for run in runs], ["a", "b", "c"])
     assert "different contexts (100 to 768 tokens)" in notes[0]
     assert notes[1:] == [
         "b: 5 heads were not captured",
@@ -277,7 +277,7 @@ def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
 
 
 def test_runs_of_one_model_are_named_by_their_folders(tmp_path: Path) -> None:
-    opened = [open_tables(write_run(tmp_path / name)) for name in ("x", "y")]
+    opened = [FinishedRun.open(write_run(tmp_path / name)) for name in ("x", "y")]
     assert labels_of(opened) == ["Tiny-1B (x)", "Tiny-1B (y)"]
 
 

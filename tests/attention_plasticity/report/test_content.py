@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from attention_plasticity.report.content import run_content
-from attention_plasticity.tables.tables import labels_of, open_tables
+from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from qk_toolkit.errors import ConfigError
 from report_runs import BUCKETS, HEADS, LAYERS, MISSING, write_run
 
@@ -21,7 +21,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_metrics_are_exact_and_cells_are_rounded_to_singles(run: Path) -> None:
-    _, tables = run_content(open_tables(run), "x")
+    _, tables = run_content(FinishedRun.open(run), "x")
     metrics = pd.read_csv(run / "head_metrics.csv")
     assert list(tables["heads"]) == list(metrics.columns)
     for name, column in tables["heads"].items():
@@ -38,7 +38,7 @@ def test_metrics_are_exact_and_cells_are_rounded_to_singles(run: Path) -> None:
 
 
 def test_the_description_tells_grid_counts_and_buckets(run: Path) -> None:
-    about, tables = run_content(open_tables(run), "x")
+    about, tables = run_content(FinishedRun.open(run), "x")
     assert about["grid"] == [LAYERS, HEADS]
     assert about["counts"] == {"shown": LAYERS * HEADS - 1, "not_captured": 1, "failed": 1}
     assert (about["unit"], about["log"]) == ("tokens", False)
@@ -47,8 +47,8 @@ def test_the_description_tells_grid_counts_and_buckets(run: Path) -> None:
 
 
 def test_warnings_are_the_sentences_of_run_json(tmp_path: Path) -> None:
-    assert run_content(open_tables(write_run(tmp_path / "a")), "x")[0]["warnings"] == []
-    run = open_tables(write_run(tmp_path / "b", warnings=["Few texts.", "Few queries."]))
+    assert run_content(FinishedRun.open(write_run(tmp_path / "a")), "x")[0]["warnings"] == []
+    run = FinishedRun.open(write_run(tmp_path / "b", warnings=["Few texts.", "Few queries."]))
     assert run_content(run, "x")[0]["warnings"] == ["Few texts.", "Few queries."]
 
 
@@ -57,11 +57,11 @@ def test_a_grid_that_no_model_has_is_that_of_the_table(run: Path, claimed: tuple
     info = json.loads((run / "run.json").read_text())
     info["head_layout"] |= dict(zip(("num_layers", "num_q_heads"), claimed, strict=True))
     (run / "run.json").write_text(json.dumps(info))
-    assert run_content(open_tables(run), "x")[0]["grid"] == [LAYERS, HEADS]
+    assert run_content(FinishedRun.open(run), "x")[0]["grid"] == [LAYERS, HEADS]
 
 
 def test_provenance_is_all_there(run: Path) -> None:
-    about, _ = run_content(open_tables(run), "x")
+    about, _ = run_content(FinishedRun.open(run), "x")
     told = {name: dict(lines) for name, lines in about["provenance"]}
     assert told["Run"]["seed"] == "7"
     assert told["Run"]["finished"] == "2026-01-02T03:04:05+00:00"
@@ -83,7 +83,7 @@ def test_tables_of_earlier_versions_are_shown_as_far_as_they_go(run: Path) -> No
     cells = pd.read_csv(run / "head_bucket_plasticity.csv")
     old = cells[["layer", "q_head", "q_bucket", "k_bucket"]].assign(ap_bucket=cells["plasticity"])
     old.to_csv(run / "head_bucket_plasticity.csv", index=False)
-    about, tables = run_content(open_tables(run), "x")
+    about, tables = run_content(FinishedRun.open(run), "x")
     assert "components" not in tables
     assert about["unit"] == "bucket"
     assert about["model"] == "run"
@@ -95,7 +95,7 @@ def test_without_a_geometry_mean_positions_stand_for_buckets(run: Path) -> None:
     info = json.loads((run / "run.json").read_text())
     del info["input"]["dump"]["min_bucket_size"]
     (run / "run.json").write_text(json.dumps(info))
-    about, tables = run_content(open_tables(run), "x")
+    about, tables = run_content(FinishedRun.open(run), "x")
     assert about["unit"] == "tokens"
     assert tables["buckets"]["start"].tolist() == [
         *(128 * b + 64.125 for b in range(BUCKETS - 1)),
@@ -107,7 +107,7 @@ def test_without_a_geometry_mean_positions_stand_for_buckets(run: Path) -> None:
 def test_a_head_with_cells_alone_gets_empty_metrics(run: Path) -> None:
     metrics = pd.read_csv(run / "head_metrics.csv")
     metrics.iloc[:-1].to_csv(run / "head_metrics.csv", index=False)
-    _, tables = run_content(open_tables(run), "x")
+    _, tables = run_content(FinishedRun.open(run), "x")
     assert len(tables["heads"]["layer"]) == len(metrics)
     assert np.isnan(tables["heads"]["ap_overall"][-1])
     assert MISSING not in set(zip(tables["heads"]["layer"], tables["heads"]["q_head"], strict=True))
@@ -116,15 +116,15 @@ def test_a_head_with_cells_alone_gets_empty_metrics(run: Path) -> None:
 def test_rows_come_sorted_and_none_twice(run: Path) -> None:
     metrics = pd.read_csv(run / "head_metrics.csv")
     metrics.iloc[::-1].to_csv(run / "head_metrics.csv", index=False)
-    _, tables = run_content(open_tables(run), "x")
+    _, tables = run_content(FinishedRun.open(run), "x")
     np.testing.assert_array_equal(tables["heads"]["ap_overall"], metrics["ap_overall"])
     pd.concat([metrics, metrics.tail(1)]).to_csv(run / "head_metrics.csv", index=False)
     with pytest.raises(ConfigError, match=r"holds two rows for layer 4, q_head 5"):
-        run_content(open_tables(run), "x")
+        run_content(FinishedRun.open(run), "x")
 
 
 def test_labels_tell_runs_of_one_model_apart(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b", "c/a")]
-    runs = [open_tables(write_run(folder)) for folder in folders]
-    runs.append(open_tables(write_run(tmp_path / "d", model="other")))
+    runs = [FinishedRun.open(write_run(folder)) for folder in folders]
+    runs.append(FinishedRun.open(write_run(tmp_path / "d", model="other")))
     assert labels_of(runs) == ["model-one (a) 1", "model-one (b)", "model-one (a) 2", "other"]

@@ -19,7 +19,7 @@ from attention_plasticity.cli import main
 from attention_plasticity.report import make_report
 from attention_plasticity.report.page import called_at_once, plotly_code, safe_json
 from attention_plasticity.run.outputs import METRIC_COLUMNS
-from attention_plasticity.tables.tables import RunTables, open_tables
+from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
 from report_runs import write_run
 
@@ -51,22 +51,24 @@ def scripts_of(html: str) -> Scripts:
 
 
 def test_names_cannot_leave_their_place(tmp_path: Path, run: Path) -> None:
-    tame = make_report([open_tables(run)]).html
-    evil = make_report([open_tables(write_run(tmp_path / "evil", model=EVIL))], title=EVIL).html
+    tame = make_report([FinishedRun.open(run)]).html
+    evil = make_report(
+        [FinishedRun.open(write_run(tmp_path / "evil", model=EVIL))], title=EVIL
+    ).html
     assert scripts_of(evil).scripts == scripts_of(tame).scripts
     assert "alert(1)</script>" not in evil
     assert json.loads(safe_json([EVIL, "\ud800"])) == [EVIL, "\ud800"]
-    make_report([open_tables(run)], title="\udcff").save(tmp_path / "odd.html")
+    make_report([FinishedRun.open(run)], title="\udcff").save(tmp_path / "odd.html")
 
 
 def test_nothing_is_fetched(run: Path) -> None:
-    html = make_report([open_tables(run)]).html
+    html = make_report([FinishedRun.open(run)]).html
     assert set(scripts_of(html).addresses) == {"#head-panel", "data:,"}
     assert "@@" not in re.sub(r'<script type="text/plain".*?</script>', "", html)
 
 
 def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
-    assert make_report([open_tables(run)]).html == make_report([open_tables(run)]).html
+    assert make_report([FinishedRun.open(run)]).html == make_report([FinishedRun.open(run)]).html
 
 
 def test_a_notebook_shows_the_page_in_a_frame(tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_a_notebook_shows_the_page_in_a_frame(tmp_path: Path) -> None:
     assert report.save(tmp_path / "a" / "page.html").read_text() == report.html
     (tmp_path / "out" / "head_metrics.csv").write_text("layer\n1\n")
     with pytest.raises(ap.ToolkitError, match="no longer what this run wrote"):
-        run.report()
+        ap.open_run(tmp_path / "out").report()
 
 
 def test_the_verb_writes_the_page_and_says_where(
@@ -183,7 +185,7 @@ def test_a_full_disk_leaves_the_earlier_page(run: Path, small_disk: Path) -> Non
     target = small_disk / "report.html"
     target.write_text("earlier")
     with pytest.raises(ap.OutputError, match="cannot be written: No space left"):
-        make_report([open_tables(run)]).save(target)
+        make_report([FinishedRun.open(run)]).save(target)
     assert [path.name for path in small_disk.iterdir()] == ["report.html"]
     assert target.read_text() == "earlier"
 
@@ -210,7 +212,7 @@ def test_a_large_run_stays_below_8_mb(tmp_path: Path) -> None:
         floats = {name: rng.random(len(ids)) for name in names.split()}
         return ids.assign(k_head=ids["q_head"] // 4, **floats, **columns)
 
-    run = RunTables(tmp_path, {})
+    run = FinishedRun(tmp_path, {})
     query, key = (np.tile(part[:117], len(heads)) for part in np.tril_indices(16, -1))
     cells = table(117, "plasticity q_position k_position", q_bucket=query, k_bucket=key)
     cells["n_pairs"], cells["n_queries"] = 256, rng.integers(1, 5000, len(cells))

@@ -19,7 +19,6 @@ from attention_plasticity.run.plan import (
     Plan,
     estimate,
     format_heads,
-    format_indices,
     head_layout,
     make_plan,
     shared_out,
@@ -281,19 +280,6 @@ def test_finished_heads_are_left_out(
 
 
 # words
-
-
-@pytest.mark.parametrize(
-    ("indices", "text"),
-    [([0, 1, 2, 3, 8], "0-3,8"), ([5], "5"), ([1, 2], "1-2"), ([0, 2, 4], "0,2,4"), ([], "")],
-)
-def test_indices_are_told_in_few_words(indices: list[int], text: str) -> None:
-    assert format_indices(indices) == text
-
-
-@given(st.sets(st.integers(0, 200), min_size=1))
-def test_told_indices_are_read_back(indices: set[int]) -> None:
-    assert parse_indices(format_indices(sorted(indices))) == sorted(indices)
 
 
 def test_heads_are_told_by_layer_whatever_their_order() -> None:

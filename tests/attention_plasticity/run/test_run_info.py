@@ -13,7 +13,7 @@ from attention_plasticity import ToolkitError, open_run
 from attention_plasticity.cli import main
 from attention_plasticity.config import make_config
 from attention_plasticity.run.runner import run_analysis
-from attention_plasticity.tables.tables import open_tables
+from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 
@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_manifest(dump, manifest)
     (dump / "l00h01q" / "data.parquet").write_text("spoilt")
     config = make_config(dataset_local_root=str(dump), output_dir=str(folder / "out"))
-    assert run_analysis(config).exit_code == 1
+    assert run_analysis(config).failures
     return folder / "out"
 
 
@@ -102,7 +102,7 @@ def refusal(call: Callable[[], object]) -> str | None:
 def test_the_library_refuses_or_opens_any_run_json(run: Path, info: dict[str, Any]) -> None:
     for variant in variants(info):
         spoil(run, variant)
-        for opened in (open_run, open_tables):
+        for opened in (open_run, FinishedRun.open):
             told = refusal(lambda: opened(run))  # noqa: B023
             if told is not None:
                 assert told.startswith(f"{run / 'run.json'}: ")

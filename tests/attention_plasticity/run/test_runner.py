@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.config import make_config
-from attention_plasticity.run.runner import Watcher, prepare, run_analysis
+from attention_plasticity.run.runner import prepare, run_analysis
 from dumps import make_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.watcher import Watcher
 
 
 class Log(Watcher):
@@ -24,11 +25,11 @@ class Log(Watcher):
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def start(self, total: int, done: int) -> None:
-        self.events.append((total, done))
+    def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
+        self.events.append((task, total, done))
 
-    def advance(self, failed: bool) -> None:
-        self.events.append(failed)
+    def advance(self, steps: int = 1, **counts: int) -> None:
+        self.events += [counts["failed"]] * steps
 
     def stop(self) -> None:
         self.events.append("stop")
@@ -46,12 +47,12 @@ def test_a_watcher_sees_every_head_once(dump: Path, tmp_path: Path) -> None:
     )
     first, second = Log(), Log()
     outcome = run_analysis(config, first)
-    assert outcome.exit_code == 1
-    assert first.events[0] == (4, 0)
-    assert sorted(first.events[1:-1]) == [False, False, False, True]  # type: ignore[type-var]
+    assert outcome.failures
+    assert first.events[0] == ("heads", 4, 0)
+    assert sorted(first.events[1:-1]) == [0, 0, 0, 1]  # type: ignore[type-var]
     assert first.events[-1] == "stop"
     run_analysis(config, second)
-    assert second.events == [(4, 3), True, "stop"]
+    assert second.events == [("heads", 4, 3), 1, "stop"]
     assert "3 of 4 heads were finished earlier and are kept" in second.notes
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from attention_plasticity.cli import main
 from attention_plasticity.plots.style import plain
+from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from attention_plasticity.tables.names import clean
-from attention_plasticity.tables.tables import labels_of, open_tables
 from qk_toolkit.errors import ConfigError
 from run_tables import write_run
 
@@ -86,7 +86,7 @@ def test_scores_and_metrics_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_labels_that_look_alike_are_refused(tmp_path: Path) -> None:
-    runs = [open_tables(write_run(tmp_path / name)) for name in "ab"]
+    runs = [FinishedRun.open(write_run(tmp_path / name)) for name in "ab"]
     assert labels_of(runs, ["one\ntwo", "three"]) == ["one two", "three"]
     with pytest.raises(ConfigError, match="must be different and not empty"):
         labels_of(runs, ["one\ntwo", "one\ttwo"])

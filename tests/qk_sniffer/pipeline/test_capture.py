@@ -430,7 +430,7 @@ def test_a_yaml_file_and_flags_give_the_same_capture(
         f"output: {{data_root: {tmp_path}/dump}}\n"
     )
     flags = {"capture.min_bucket_size": "16"}
-    assert qk_sniffer.run_capture(load_config(file, flags)) == 0
+    assert qk_sniffer.run_capture(load_config(file, flags)).complete
     assert same_bytes(tmp_path / "dump", whole)
 
 

@@ -7,13 +7,11 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qk_dump.layout import HeadId
 from qk_sniffer.model.layout import ModelLayout
 from qk_sniffer.model.probing import probe
-from qk_sniffer.sampling.heads import as_ranges, choose_heads, require_pre_rope
+from qk_sniffer.sampling.heads import choose_heads, require_pre_rope
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES
 
@@ -130,7 +128,7 @@ def test_wanted_heads_have_the_names_of_a_dump() -> None:
         (
             "mllama_text_model",
             {"layers": [0, 1]},
-            "capture.layers: 1 given (it makes no attention call), there are 0, 2-3",
+            "capture.layers: 1 given (it makes no attention call), there are 0,2-3",
         ),
         ("llama", {"heads": [0, 4]}, "capture.heads: 4 given, there are 0-3"),
         (
@@ -206,30 +204,6 @@ def test_pre_rope_is_refused_where_it_cannot_be_told_apart() -> None:
         require_pre_rope(wanted)
     assert str(caught.value) == (  # layer 3 has no rotary embedding to tell apart
         "capture.capture_pre_rope: vectors before the rotary embedding cannot be told apart in "
-        "layers 0, 2 of this model"
+        "layers 0,2 of this model"
     )
     require_pre_rope(choose_heads(hidden, layers=[1, 3]))
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [
-        ([], ""),
-        ([3], "3"),
-        ([0, 1], "0-1"),
-        ([0, 1, 2, 3, 8], "0-3, 8"),
-        ([8, 0, 2, 1], "0-2, 8"),
-        (range(100, 103), "100-102"),
-    ],
-)
-def test_ranges_for_people(numbers: list[int] | range, text: str) -> None:
-    assert as_ranges(numbers) == text
-
-
-@given(numbers=st.sets(st.integers(0, 60)))
-def test_ranges_can_be_read_back(numbers: set[int]) -> None:
-    found: list[int] = []
-    for part in filter(None, as_ranges(numbers).split(", ")):
-        low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    assert found == sorted(numbers)

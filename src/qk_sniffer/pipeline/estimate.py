@@ -1,13 +1,9 @@
-"""`--dry_run`: heads, expected rows and bytes, from the model's shape and the first texts."""
+"""What a capture would keep: heads, rows and bytes, from the model's shape and the first texts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import ModelLayout, text_config
@@ -15,7 +11,7 @@ from qk_sniffer.model.loading import context_of, empty_model, hollow_model, load
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
 from qk_sniffer.pipeline.texts import open_texts, tokenize
-from qk_sniffer.sampling.heads import WantedLayer, as_ranges
+from qk_sniffer.sampling.heads import WantedLayer
 from qk_toolkit.errors import ConfigError
 
 _TEXTS_LOOKED_AT = 16
@@ -50,12 +46,6 @@ class Estimate:
         return self.rows_per_text * row
 
 
-def run_dry(config: CaptureConfig) -> int:
-    """Print the estimate; nothing is written."""
-    _print(config, estimate(config))
-    return 0
-
-
 def estimate(config: CaptureConfig) -> Estimate:
     """Look at the model's shape, without its weights, and at the first texts."""
     texts = open_texts(config.dataset)
@@ -85,45 +75,3 @@ def estimate(config: CaptureConfig) -> Estimate:
         rows_per_text=sum(sampler.expected_rows(length) for length in lengths) / len(lengths),
         value_bytes=_BYTES[config.output.vector_dtype],
     )
-
-
-def _print(config: CaptureConfig, found: Estimate) -> None:
-    table = Table(box=box.SIMPLE, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    layers = [layer.facts.layer for layer in found.wanted]
-    windows = {layer.facts.window for layer in found.wanted} - {None}
-    number = found.texts
-    table.add_row("model", config.model.name)
-    table.add_row(
-        "heads",
-        f"{sum(len(layer.q) for layer in found.wanted)} query, "
-        f"{sum(len(layer.k) for layer in found.wanted)} key, in layers {as_ranges(layers)}",
-    )
-    if windows:
-        table.add_row("sliding windows", ", ".join(f"{window:,} tokens" for window in windows))
-    table.add_row("texts", "unknown (streaming)" if number is None else f"{number:,}")
-    table.add_row("tokens per text", f"{found.tokens_per_text:,.0f}")
-    table.add_row("rows per head and text", f"{found.rows_per_text:,.1f}")
-    if number is None:
-        table.add_row("size per text", _size(found.bytes_per_text))
-    else:
-        table.add_row("rows per head", f"{found.rows_per_text * number:,.0f}")
-        table.add_row("rows", f"{found.rows_per_text * number * found.heads:,.0f}")
-        table.add_row(
-            "size", f"{_size(found.bytes_per_text * number)} at most; twice that while it is made"
-        )
-    table.add_row("folder", config.data_root)
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:  # a file is as wide as its lines
-        console.width = 10_000
-    console.print(table)
-    print(f"Lengths are those of the first {found.looked_at} texts. Nothing was written.")
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:  # rounded to three digits
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

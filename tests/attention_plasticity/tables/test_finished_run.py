@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from attention_plasticity.cli import main
-from attention_plasticity.tables.tables import labels_of, open_tables, read_table
+from attention_plasticity.tables.csv_tables import read_table
+from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError, ToolkitError
 from run_tables import cells_table, components_table, write_run
@@ -24,7 +25,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def test_a_run_tells_its_tables_model_and_buckets(tmp_path: Path) -> None:
-    run = open_tables(write_run(tmp_path))
+    run = FinishedRun.open(write_run(tmp_path))
     pd.testing.assert_frame_equal(run.bucket_plasticity, cells_table())
     pd.testing.assert_frame_equal(run.component_weights, components_table())
     assert len(run.head_metrics) == 12
@@ -33,11 +34,13 @@ def test_a_run_tells_its_tables_model_and_buckets(tmp_path: Path) -> None:
 
 
 def test_names_that_utf8_cannot_hold_are_shown_with_question_marks(tmp_path: Path) -> None:
-    runs = [open_tables(write_run(tmp_path / f"caf\udce9{n}", model="a/b\ud800")) for n in (1, 2)]
+    runs = [
+        FinishedRun.open(write_run(tmp_path / f"caf\udce9{n}", model="a/b\ud800")) for n in (1, 2)
+    ]
     assert runs[0].model_name == "b?"
     assert labels_of(runs) == ["b? (caf?1)", "b? (caf?2)"]
     assert labels_of(runs, ["a", "\udce9"]) == ["a", "?"]
-    runs = [open_tables(write_run(tmp_path / "caf\udce93", model=""))]
+    runs = [FinishedRun.open(write_run(tmp_path / "caf\udce93", model=""))]
     assert labels_of(runs) == ["caf?3"]
 
 
@@ -49,7 +52,7 @@ def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
     )
     info["sha256"] = {"bucket_plasticity": hashlib.sha256(path.read_bytes()).hexdigest()}
     (folder / "run.json").write_text(json.dumps(info))
-    assert len(open_tables(folder).bucket_plasticity) == len(cells_table())
+    assert len(FinishedRun.open(folder).bucket_plasticity) == len(cells_table())
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:50]))  # whole rows, so that only the hash tells
     figure = ["plot", "heatmap", "--output", str(tmp_path / "x.png")]
@@ -57,14 +60,14 @@ def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
     assert main([*figure, str(folder)]) == 1
     assert main([*figure, "--bucket_csv", str(path)]) == 1
     with pytest.raises(ToolkitError, match="no longer what this run wrote"):
-        _ = open_tables(folder).bucket_plasticity
+        _ = FinishedRun.open(folder).bucket_plasticity
     assert not (tmp_path / "x.png").exists()
     assert not (folder / "report.html").exists()
 
 
 def test_a_folder_of_tables_alone_is_a_run_that_tells_less(tmp_path: Path) -> None:
     (write_run(tmp_path / "old") / "run.json").unlink()
-    run = open_tables(tmp_path / "old")
+    run = FinishedRun.open(tmp_path / "old")
     assert run.geometry is None
     assert run.model_name == "old"
     assert len(run.bucket_plasticity) == len(cells_table())
@@ -122,12 +125,12 @@ def test_a_wrong_table_is_told_by_its_file(tmp_path: Path, text: str, told: str)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    assert "does not exist" in refusal(lambda: open_tables(tmp_path / "no"))
-    assert "neither run.json nor tables" in refusal(lambda: open_tables(tmp_path))
+    assert "does not exist" in refusal(lambda: FinishedRun.open(tmp_path / "no"))
+    assert "neither run.json nor tables" in refusal(lambda: FinishedRun.open(tmp_path))
     (tmp_path / "run.json").write_text("{")
-    assert "cannot be read" in refusal(lambda: open_tables(tmp_path))
-    assert "is a file" in refusal(lambda: open_tables(tmp_path / "run.json"))
+    assert "cannot be read" in refusal(lambda: FinishedRun.open(tmp_path))
+    assert "is a file" in refusal(lambda: FinishedRun.open(tmp_path / "run.json"))
     (tmp_path / "run.json").write_text('{"tables": {}}')
-    assert "no head was analysed" in refusal(lambda: open_tables(tmp_path).head_metrics)
+    assert "no head was analysed" in refusal(lambda: FinishedRun.open(tmp_path).head_metrics)
     (tmp_path / "run.json").write_text("[]")
-    assert "expected a mapping" in refusal(lambda: open_tables(tmp_path))
+    assert "expected a mapping" in refusal(lambda: FinishedRun.open(tmp_path))

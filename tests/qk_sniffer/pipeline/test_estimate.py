@@ -12,8 +12,9 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from qk_sniffer.config import CaptureConfig, make_config
-from qk_sniffer.pipeline.dry_run import estimate, run_dry
+from qk_sniffer.pipeline.estimate import estimate
 from qk_sniffer.sampling.positions import PositionSampler
+from qk_sniffer.summary import print_estimate
 from qk_toolkit.errors import ConfigError
 from tiny_models import LOOKING_AHEAD, RARE, needs, other_model
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
@@ -113,7 +114,7 @@ def test_the_number_of_texts_in_a_stream_is_unknown(
 def printed_by(config: CaptureConfig, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """The table that is printed, by its first column."""
     capsys.readouterr()
-    assert run_dry(config) == 0
+    print_estimate(config, estimate(config))
     lines = capsys.readouterr().out.strip().splitlines()
     cells = [[cell.strip() for cell in line.strip().split("  ", 1)] for line in lines]
     return {line[0]: line[-1] for line in cells if line[0]}
@@ -130,7 +131,7 @@ def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture
     assert printed["rows per head and text"] == f"{rows / 5:.1f}"
     assert printed["rows per head"] == f"{rows:,}"
     assert printed["rows"] == f"{rows * 24:,}"
-    assert printed["size"].startswith(f"{rows * 24 * 80 / 1e6:.3g} MB at most")
+    assert printed["size"].startswith(f"{rows * 24 * 80 / 1e6:.1f} MB at most")
     assert printed["folder"] == str(texts.parent / "dump")
     assert "Lengths are those of the first 5 texts. Nothing was written." in printed
 
@@ -177,7 +178,7 @@ def test_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     places = (tmp_path, model)
     before = [{path: path.stat().st_mtime_ns for path in place.rglob("*")} for place in places]
-    run_dry(config_for(model, texts))
+    estimate(config_for(model, texts))
     assert before == [
         {path: path.stat().st_mtime_ns for path in place.rglob("*")} for place in places
     ]

@@ -1,0 +1,126 @@
+"""A finished run as figures, comparisons, the page and the library read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import pandas as pd
+
+from attention_plasticity.run.outputs import RUN_FILE, require_as_written
+from attention_plasticity.run.run_info import read_run_info
+from attention_plasticity.tables.csv_tables import FILE_NAMES, TableKind, read_table
+from attention_plasticity.tables.names import clean
+from qk_dump.buckets import BucketGeometry, geometry_of
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import resolved, user_path
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The folder of a finished run: its tables as DataFrames, and run.json as `info`."""
+
+    folder: Path
+    info: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Self:
+        """Open the folder of a run. `info` is empty in a folder that holds only tables."""
+        path = user_path(folder)
+        if not path.is_dir():
+            state = "is a file, not the folder of a run" if path.exists() else "does not exist"
+            raise ConfigError(f"{path}: {state}")
+        file = path / RUN_FILE
+        try:
+            info = read_run_info(file)
+        except FileNotFoundError as error:
+            if not any((path / name).is_file() for name in FILE_NAMES.values()):
+                raise ConfigError(
+                    f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an "
+                    "analysis"
+                ) from error
+            info = {}
+        return cls(path, info)
+
+    @cached_property
+    def head_metrics(self) -> pd.DataFrame:
+        """One row per query head."""
+        return self._table("head_metrics")
+
+    @cached_property
+    def bucket_plasticity(self) -> pd.DataFrame:
+        """One row per query head, query bucket and key bucket."""
+        return self._table("bucket_plasticity")
+
+    @cached_property
+    def component_weights(self) -> pd.DataFrame:
+        """One row per query head and dimension."""
+        return self._table("component_weights")
+
+    @cached_property
+    def failures(self) -> pd.DataFrame:
+        """Heads that could not be analysed, each with the reason."""
+        columns = ["layer", "q_head", "k_head", "reason"]
+        return pd.DataFrame(self.info.get("failures") or [], columns=columns)
+
+    def _table(self, kind: TableKind) -> pd.DataFrame:
+        return read_table(self.checked_path(kind), kind)
+
+    @property
+    def dump(self) -> dict[str, Any]:
+        """The manifest of the dump that was analysed."""
+        return (self.info.get("input") or {}).get("dump") or {}
+
+    @property
+    def geometry(self) -> BucketGeometry | None:
+        """Where its buckets begin, when the dump told."""
+        return geometry_of(self.dump.get("bucket_type"), self.dump.get("min_bucket_size"))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the run says about the sample behind its numbers."""
+        return [record["text"] for record in self.info.get("warnings") or []]
+
+    @property
+    def model_name(self) -> str:
+        """The model's name without its owner, or the folder's."""
+        model = clean(self.dump.get("model") or "").rstrip("/")
+        return model.rsplit("/", 1)[-1].strip() or clean(resolved(self.folder).name)
+
+    def path(self, kind: TableKind) -> Path:
+        """Where a table lies."""
+        tables = self.info.get("tables")
+        if tables == {}:
+            raise ConfigError(f"{self.folder}: no head was analysed, so there are no tables")
+        return self.folder / (tables or FILE_NAMES).get(kind, FILE_NAMES[kind])
+
+    def checked_path(self, kind: TableKind) -> Path:
+        """The same, provided the table is still what the run wrote, where run.json tells that."""
+        path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
+        if digest is not None:
+            require_as_written(path, digest)
+        return path
+
+
+def labels_of(runs: Sequence[FinishedRun], given: Sequence[str] | None = None) -> list[str]:
+    """A name for each run: as given, or its model, with the folder where models repeat."""
+    if given is None:
+        models = [run.model_name for run in runs]
+        named = [
+            model if models.count(model) == 1 else f"{model} ({clean(resolved(run.folder).name)})"
+            for model, run in zip(models, runs, strict=True)
+        ]
+        return [
+            name if named.count(name) == 1 else f"{name} {named[: place + 1].count(name)}"
+            for place, name in enumerate(named)
+        ]
+    labels = [clean(label) for label in given]
+    if len(labels) != len(runs):
+        raise ConfigError(f"labels: {len(labels)} given for {len(runs)} runs; give one for each")
+    if not all(labels) or len(set(labels)) < len(labels):
+        raise ConfigError(f"labels: must be different and not empty, got {', '.join(labels)}")
+    return labels

@@ -1,0 +1,86 @@
+"""What the command `sniff-qk` prints."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.filesize import decimal
+from rich.table import Table
+
+from qk_dump.examples import read_examples
+from qk_dump.reader import count_rows
+from qk_dump.source import open_dump
+from qk_toolkit.formatting import index_ranges
+from qk_toolkit.terminal import command_console
+from qk_toolkit.watcher import Watcher
+
+if TYPE_CHECKING:
+    from qk_sniffer.config import CaptureConfig
+    from qk_sniffer.pipeline.capture import CaptureResult
+    from qk_sniffer.pipeline.estimate import Estimate
+
+
+def print_result(result: CaptureResult, watcher: Watcher) -> None:
+    """What a capture has made, and the next command."""
+    if result.missing:
+        watcher.note(
+            f"this rank is done; {result.missing:,} batches remain on other ranks. The last rank "
+            "to finish completes the dump. If a rank has died, run the same command again."
+        )
+        return
+    if result.was_complete:
+        watcher.note(f"{result.folder}: is complete already; nothing to do")
+    else:
+        _print_dump(result.folder)
+    if result.published is not None:
+        print(result.published.describe())
+
+
+def _print_dump(folder: Path) -> None:
+    dump = open_dump(folder)
+    rows = sum(count_rows(dump.files(head)) for head in dump.folders)
+    size = sum(file.stat().st_size for head in dump.folders for file in dump.files(head))
+    examples = read_examples(folder)
+    texts = f"{examples.num_rows:,} texts, " if examples is not None else ""
+    print(
+        f"{folder}: {len(dump.query_heads):,} query heads, {len(dump.key_heads):,} key heads, "
+        f"{texts}{rows:,} rows, {decimal(size)}"
+    )
+    if dump.query_heads and dump.key_heads:
+        print(f"next: attention-plasticity analyze --dataset_local_root {shlex.quote(str(folder))}")
+
+
+def print_estimate(config: CaptureConfig, found: Estimate) -> None:
+    """The result of `--dry_run`."""
+    table = Table(box=box.SIMPLE, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    layers = [layer.facts.layer for layer in found.wanted]
+    windows = {layer.facts.window for layer in found.wanted} - {None}
+    number = found.texts
+    table.add_row("model", config.model.name)
+    table.add_row(
+        "heads",
+        f"{sum(len(layer.q) for layer in found.wanted)} query, "
+        f"{sum(len(layer.k) for layer in found.wanted)} key, in layers {index_ranges(layers)}",
+    )
+    if windows:
+        table.add_row("sliding windows", ", ".join(f"{window:,} tokens" for window in windows))
+    table.add_row("texts", "unknown (streaming)" if number is None else f"{number:,}")
+    table.add_row("tokens per text", f"{found.tokens_per_text:,.0f}")
+    table.add_row("rows per head and text", f"{found.rows_per_text:,.1f}")
+    if number is None:
+        table.add_row("size per text", decimal(round(found.bytes_per_text)))
+    else:
+        table.add_row("rows per head", f"{found.rows_per_text * number:,.0f}")
+        table.add_row("rows", f"{found.rows_per_text * number * found.heads:,.0f}")
+        table.add_row(
+            "size",
+            f"{decimal(round(found.bytes_per_text * number))} at most; twice that while it is made",
+        )
+    table.add_row("folder", config.data_root)
+    command_console(wrap=False).print(table)
+    print(f"Lengths are those of the first {found.looked_at} texts. Nothing was written.")

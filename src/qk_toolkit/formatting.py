@@ -1,0 +1,27 @@
+"""Numbers and lists as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def count(number: int, thing: str) -> str:
+    """`1 head`, `2 heads`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def index_ranges(indices: Iterable[int]) -> str:
+    """`0-3,8` for 0, 1, 2, 3, 8: the notation that settings take."""
+    runs = index_runs(indices)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def index_runs(indices: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive indices."""
+    runs: list[tuple[int, int]] = []
+    for index in sorted(indices):
+        if runs and index <= runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], index)
+        else:
+            runs.append((index, index))
+    return runs

@@ -1,0 +1,27 @@
+"""Numbers and lists as text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qk_toolkit.formatting import count, index_ranges
+from qk_toolkit.settings import parse_indices
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"),
+    [([8, 0, 1, 2, 3], "0-3,8"), ([5], "5"), ([1, 2], "1-2"), ([0, 2, 4], "0,2,4"), ([], "")],
+)
+def test_index_ranges(indices: list[int], text: str) -> None:
+    assert index_ranges(indices) == text
+
+
+@given(st.sets(st.integers(0, 200), min_size=1))
+def test_index_ranges_can_be_parsed(indices: set[int]) -> None:
+    assert parse_indices(index_ranges(indices)) == sorted(indices)
+
+
+def test_count() -> None:
+    assert [count(n, "head") for n in (0, 1, 2000)] == ["0 heads", "1 head", "2,000 heads"]
