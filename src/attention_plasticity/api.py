@@ -1,4 +1,4 @@
-"""The library's front door: analyse a dump, or open a finished run, and get DataFrames."""
+"""The library: analyse a dump, or open a finished run, and get DataFrames."""
 
 from __future__ import annotations
 
@@ -46,10 +46,14 @@ def analyze_dump(
         given |= {"dataset_local_root": str(dump.path), "model_dir": None}
     else:
         given |= {"dataset_local_root": str(dump)}
-    fetched = dump if isinstance(dump, Dump) and dump.origin else None  # run.json tells whence
+    fetched = (
+        dump if isinstance(dump, Dump) and dump.origin else None
+    )  # run.json records its origin
     outcome = run_analysis(make_config(given), dump=fetched)
     if not outcome.metrics:
-        raise ToolkitError(f"no head could be analysed; the first: {outcome.failures[0].reason}")
+        raise ToolkitError(
+            f"no head could be analysed; the first reason: {outcome.failures[0].reason}"
+        )
     return open_run(outcome.paths.folder)
 
 

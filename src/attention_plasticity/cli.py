@@ -1,4 +1,4 @@
-"""`attention-plasticity <verb>`: each verb a few lines, heavy imports inside."""
+"""`attention-plasticity <verb>`. Heavy modules are imported inside the verbs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from qk_toolkit.errors import ConfigError
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
 
-_INTERRUPTED = "finished heads are kept, the same command continues the run (without --overwrite)"
-_VERBS_OF_OTHERS = "attention_plasticity.verbs"
-"""Entry points through which other packages add verbs: the analysis never imports the sniffer."""
+_INTERRUPTED = (
+    "finished heads are kept; run the same command again to continue (without --overwrite)"
+)
+_VERB_ENTRY_POINTS = "attention_plasticity.verbs"
+"""Entry points by which other packages add verbs, so that nothing here imports qk_sniffer."""
 
 _ANALYZE_STORY = """\
 Analyse a dump of queries and keys, head by head: how much of a query is predictable from position,
 how Gaussian the rest is, and how flexibly the head chooses between two keys.
 
-Every field can be a flag or a line of the YAML file; a flag wins. Dashes and underscores are alike.
+Every field is a flag or a line of the YAML file. A flag overrides the file. Dashes and underscores
+in flags mean the same.
 """
 _ANALYZE_EXAMPLES = """\
 commands to paste:
@@ -33,7 +36,7 @@ commands to paste:
       --layers 0-3 --query_model full --output_dir out
 
 A run that was interrupted continues with the same command (without --overwrite).
-Exit codes: 0 all well, 1 some heads failed, 2 usage or config, 130 interrupted.
+Exit codes: 0 success, 1 some heads failed, 2 wrong usage or config, 130 interrupted.
 """
 _OVERVIEW = """\
 usage: attention-plasticity <verb> [options]
@@ -42,13 +45,13 @@ How flexibly attention heads choose between keys as context grows.
 
   capture   run a model over texts and keep sampled queries and keys
   verify    check that captured queries and keys are those a model's attention uses
-  analyze   a dump of queries and keys → tables of plasticity, head by head
-  plot      figures of an analysis, for a paper
-  compare   several analyses side by side, and against benchmark scores
-  report    one HTML file in which to explore analyses
+  analyze   compute tables of plasticity, head by head, from a dump of queries and keys
+  plot      draw figures of an analysis, for a paper
+  compare   compare several analyses, also with benchmark scores
+  report    write one HTML page to explore analyses
   push      publish a dump on the Hugging Face Hub, one branch per model
-  pull      fetch a dump from there
-  demo      a real model's heads, analysed, drawn and put on a page
+  pull      fetch a dump from the Hub
+  demo      analyse real heads that come with the package, with figures and a page
 
 'attention-plasticity <verb> --help' explains a verb.
 """
@@ -56,34 +59,36 @@ How flexibly attention heads choose between keys as context grows.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: _dispatch(words), _INTERRUPTED)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: _dispatch(given), _INTERRUPTED)
 
 
-def _dispatch(words: list[str]) -> int:
+def _dispatch(arguments: list[str]) -> int:
     verbs = {"analyze": _analyze, "demo": _demo, "push": _push, "pull": _pull}
     verbs |= {"plot": _plot, "compare": _compare, "report": _report}
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
-        return 0 if words else 2
-    if words[0] in ("-V", "--version"):
+        return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
         print(__version__)
         return 0
-    if words[0] in verbs:
-        return verbs[words[0]](words[1:])
-    return _verb_of_others(words, verbs)
+    if arguments[0] in verbs:
+        return verbs[arguments[0]](arguments[1:])
+    return _entry_point_verb(arguments, verbs)
 
 
-def _verb_of_others(words: list[str], own: Iterable[str]) -> int:
-    """Run a verb that another package brings: it takes its words and returns an exit code."""
+def _entry_point_verb(arguments: list[str], own: Iterable[str]) -> int:
+    """Run a verb of another package."""
     from importlib.metadata import entry_points
 
-    others = entry_points(group=_VERBS_OF_OTHERS)
-    if words[0] in others.names:
-        return int(others[words[0]].load()(words[1:]))
+    others = entry_points(group=_VERB_ENTRY_POINTS)
+    if arguments[0] in others.names:
+        return int(others[arguments[0]].load()(arguments[1:]))
     from qk_toolkit.settings import nearest
 
-    raise ConfigError(f"{words[0]!r}: unknown verb{nearest(words[0], [*own, *others.names])}")
+    raise ConfigError(
+        f"{arguments[0]!r}: unknown verb{nearest(arguments[0], [*own, *others.names])}"
+    )
 
 
 def analyze() -> int:
@@ -91,11 +96,11 @@ def analyze() -> int:
     return guarded(lambda: _analyze(sys.argv[1:], "python analyze.py"), _INTERRUPTED)
 
 
-def _analyze(words: Sequence[str], program: str = "attention-plasticity analyze") -> int:
+def _analyze(arguments: Sequence[str], program: str = "attention-plasticity analyze") -> int:
     from attention_plasticity.config import RunnerConfig
 
     parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
-    config = command_settings(parser, RunnerConfig, words, section="analysis")
+    config = command_settings(parser, RunnerConfig, arguments, section="analysis")
     if config.dry_run:
         return _dry_run(config)
     from attention_plasticity.run.runner import run_analysis
@@ -123,37 +128,39 @@ def _dry_run(config: RunnerConfig) -> int:
     return 0
 
 
-def _plot(words: Sequence[str]) -> int:
+def _plot(arguments: Sequence[str]) -> int:
     from attention_plasticity.plots.commands import plot
 
-    return guarded(lambda: plot(words), "figures that were finished are kept")
+    return guarded(lambda: plot(arguments), "finished figures are kept")
 
 
-def _compare(words: Sequence[str]) -> int:
+def _compare(arguments: Sequence[str]) -> int:
     from attention_plasticity.compare.command import compare
 
-    return guarded(lambda: compare(words), "nothing was written")
+    return guarded(lambda: compare(arguments), "nothing was written")
 
 
-def _report(words: Sequence[str]) -> int:
+def _report(arguments: Sequence[str]) -> int:
     from attention_plasticity.report.command import report
 
-    return guarded(lambda: report(words), "nothing was written")
+    return guarded(lambda: report(arguments), "nothing was written")
 
 
-def _push(words: Sequence[str]) -> int:
+def _push(arguments: Sequence[str]) -> int:
     from qk_dump.hub.commands import INTERRUPTED, push
 
-    return guarded(lambda: push(words), INTERRUPTED)
+    return guarded(lambda: push(arguments), INTERRUPTED)
 
 
-def _pull(words: Sequence[str]) -> int:
+def _pull(arguments: Sequence[str]) -> int:
     from qk_dump.hub.commands import INTERRUPTED, pull
 
-    return guarded(lambda: pull(words), INTERRUPTED)
+    return guarded(lambda: pull(arguments), INTERRUPTED)
 
 
-def _demo(words: Sequence[str]) -> int:
+def _demo(arguments: Sequence[str]) -> int:
     from attention_plasticity.demo.command import demo
 
-    return guarded(lambda: demo(words), "what is finished is kept, the same command continues")
+    return guarded(
+        lambda: demo(arguments), "finished work is kept; run the same command again to continue"
+    )

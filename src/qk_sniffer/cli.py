@@ -1,4 +1,4 @@
-"""`sniff-qk`, and the verb `capture` of `attention-plasticity`: heavy imports inside."""
+"""`sniff-qk`, also available as `attention-plasticity capture`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _STORY = """\
 Run a model over texts and keep a sample of its queries and keys: one Parquet file per head, with
 the position of each row, ready for 'attention-plasticity analyze'.
 
-Every field can be a flag, --section.field, or a line below its section in the YAML file; a flag
-wins. Dashes and underscores are alike.
+Every field is a flag, --section.field, or a line below its section in the YAML file. A flag
+overrides the file. Dashes and underscores in flags mean the same.
 """
 _EXAMPLES = """\
 commands to paste:
@@ -32,10 +32,10 @@ commands to paste:
   attention-plasticity analyze --dataset_local_root data/book
 
 A capture that was interrupted continues with the same command (without --overwrite).
-Exit codes: 0 all well, 1 the capture failed, 2 usage or config, 130 interrupted.
+Exit codes: 0 success, 1 the capture failed, 2 wrong usage or config, 130 interrupted.
 """
 _INTERRUPTED = (
-    "finished texts are kept, the same command continues the capture (without --overwrite)"
+    "finished texts are kept; run the same command again to continue (without --overwrite)"
 )
 
 
@@ -44,24 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return capture(sys.argv[1:] if arguments is None else arguments, "sniff-qk")
 
 
-def capture(words: Sequence[str], program: str = "attention-plasticity capture") -> int:
-    """Capture as the words ask, and return the exit code."""
-    return guarded(lambda: _capture(words, program), _INTERRUPTED)
+def capture(arguments: Sequence[str], program: str = "attention-plasticity capture") -> int:
+    """The command, with its exit code."""
+    return guarded(lambda: _capture(arguments, program), _INTERRUPTED)
 
 
-def _capture(words: Sequence[str], program: str) -> int:
+def _capture(arguments: Sequence[str], program: str) -> int:
     from qk_sniffer.config import CaptureConfig
 
     parser = command_parser(program, _STORY, _EXAMPLES)
-    config = command_settings(parser, CaptureConfig, words, note=_note)
+    config = command_settings(parser, CaptureConfig, arguments, note=_note)
     if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would fill a log file
+        os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
     with capture_extra():
         return _run(config)
 
 
 def _note(text: str) -> None:
-    if ranks_from().rank == 0:  # of several processes, one says it
+    if ranks_from().rank == 0:  # one message for all ranks
         print(text, file=sys.stderr)
 
 

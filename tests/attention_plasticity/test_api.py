@@ -64,7 +64,7 @@ def test_failures_are_a_table_and_total_failure_is_an_error(dump: Path, tmp_path
     assert run.failures[["layer", "q_head"]].to_numpy().tolist() == [[0, 0]]
     for file in dump.glob("*/data.parquet"):
         file.write_text("spoilt")
-    with pytest.raises(ap.ToolkitError, match="no head could be analysed; the first: "):
+    with pytest.raises(ap.ToolkitError, match="no head could be analysed; the first reason: "):
         ap.analyze_dump(dump, output_dir=str(tmp_path / "none"))
     with pytest.raises(ap.ToolkitError, match="no head was analysed"):
         _ = ap.open_run(tmp_path / "none").head_metrics

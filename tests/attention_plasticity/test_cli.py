@@ -33,7 +33,7 @@ def test_help_explains_every_field_and_ends_with_commands(
         assert " ".join(field.description.split()[:3]) in " ".join(text.split())
     pasted = text[text.index("commands to paste") :]
     assert "attention-plasticity analyze" in pasted
-    assert "Exit codes: 0 all well, 1 some heads failed, 2 usage or config, 130" in pasted
+    assert "Exit codes: 0 success, 1 some heads failed, 2 wrong usage or config, 130" in pasted
 
 
 @pytest.mark.parametrize("words", [[], ["--help"]])

@@ -76,7 +76,7 @@ def test_ctrl_c_saves_what_is_done_and_says_so(
     stop_half_way(run, tmp_path, signal.SIGINT)
     told = run.communicate(timeout=240)[1].decode()
     assert run.returncode == 130
-    assert "the same command continues the capture" in told
+    assert "run the same command again to continue" in told
     assert "Traceback" not in told
     finish(start_sniffing(*flags))
     assert same_bytes(tmp_path, whole)

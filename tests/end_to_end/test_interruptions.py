@@ -155,7 +155,7 @@ def test_ctrl_c_ends_at_once_with_130_and_the_run_continues(
     _, told = run.communicate(timeout=30)
     assert run.returncode == 130
     assert time.monotonic() - began < 10
-    last = "interrupted; finished heads are kept, the same command continues the run"
+    last = "interrupted; finished heads are kept; run the same command again to continue"
     assert told.decode().splitlines()[-1].startswith(last)
     assert "Traceback" not in told.decode()
     assert analyze(*words).returncode == 0

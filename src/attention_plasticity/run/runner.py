@@ -1,8 +1,7 @@
 """A whole run: plan, resume, compute, record, write.
 
-What is promised here: a head is recorded the moment it is finished, the tables are the same bytes
-however many workers or interruptions there were, and tables of another run never pass for this
-one's.
+A head is recorded as soon as it is finished. The tables have the same bytes for any number of
+workers and interruptions. Tables of another run are never mixed with those of this run.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from qk_toolkit.watcher import Watcher
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: a row of metrics per finished head, failures, and where the files are."""
+    """The result of a run: a row of metrics per finished head, the failures and the files."""
 
     paths: OutputPaths
     plan: Plan
@@ -63,7 +62,7 @@ class Outcome:
 def prepare(
     config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
 ) -> tuple[Dump, Plan, OutputPaths]:
-    """Find the dump (or fetch it), pair its heads and place the outputs; no result is written."""
+    """Find or fetch the dump, pair its heads and choose the output paths. Nothing is written."""
     dump = dump or _find(config, watcher or Watcher())
     paths = output_paths(config, dump.name)
     refuse_reserved(paths)
@@ -85,7 +84,7 @@ def _find(config: RunnerConfig, watcher: Watcher) -> Dump:
     try:
         return open_dump(source, choice=choice, note=watcher.note, on_bytes=on_bytes)
     except BaseException:
-        watcher.stop()  # a bar is not left behind
+        watcher.stop()  # removes the bar
         raise
 
 
@@ -130,16 +129,16 @@ def _run(
     watcher: Watcher,
     began: float,
 ) -> Outcome:
-    """The run itself, in a folder that is this process's alone."""
+    """The run itself. This process has locked the output folder."""
     inputs = InputFiles(dump)
     for head in plan.triples:
         inputs.look_at(*head)
-    done = _take_over(records, inputs, plan, paths, config, watcher)
+    done = _finished_heads(records, inputs, plan, paths, config, watcher)
     log = WorkerLog(paths.log)
     failures = _compute(dump, inputs, plan, config, records, done, watcher, log)
     if log.written:
         watcher.note(f"messages of the workers are in {log.path}")
-    failures += _drop_touched(records, inputs, plan, done)
+    failures += _drop_changed(records, inputs, plan, done)
     failures.sort(key=lambda failure: (failure.layer, failure.q_head))
     heads = [head for head in plan.heads if head in done]
     facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
@@ -159,7 +158,7 @@ def _run(
     return Outcome(paths, plan, metrics, failures, warnings())
 
 
-def _take_over(
+def _finished_heads(
     records: Records,
     inputs: InputFiles,
     plan: Plan,
@@ -167,7 +166,7 @@ def _take_over(
     config: RunnerConfig,
     watcher: Watcher,
 ) -> dict[tuple[int, int], Metrics]:
-    """Heads an earlier run finished; tables that are not that run's are moved out of the way."""
+    """Heads that an earlier run finished. Tables of other runs are moved to a subfolder."""
     earlier = Earlier({}) if config.overwrite else records.earlier(inputs)
     if earlier.conflict:
         raise ConfigError(earlier.conflict)
@@ -194,7 +193,7 @@ def _compute(
     watcher: Watcher,
     log: WorkerLog,
 ) -> list[Failure]:
-    """Work off what is not done, adding to `done` and to the records as heads finish."""
+    """Compute the missing heads and add each to `done` and to the records."""
     failures: list[Failure] = []
     watcher.start("heads", len(plan.heads), len(done))
     groups = shared_out(plan.without(done), config.workers)
@@ -212,13 +211,13 @@ def _compute(
     return failures
 
 
-def _drop_touched(
+def _drop_changed(
     records: Records,
     inputs: InputFiles,
     plan: Plan,
     done: dict[tuple[int, int], Metrics],
 ) -> list[Failure]:
-    """Failures of the heads of which nobody can say which bytes they were computed from."""
+    """Failures of the heads whose input files changed during the run."""
     failures = []
     for layer, q_head, k_head in plan.triples:
         if (layer, q_head) in done and not inputs.unchanged(layer, q_head, k_head):

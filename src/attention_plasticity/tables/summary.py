@@ -1,4 +1,4 @@
-"""What a person reads at the end of a run, or instead of one (`--dry_run`)."""
+"""The text that `analyze` prints at the end of a run, and with `--dry_run`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BAR = 24
 
 
 def print_summary(outcome: Outcome, console: Console | None = None) -> None:
-    """The run in one screen: level, profile, extreme heads, failures, files."""
+    """Print mean plasticity, profile, extreme heads, warnings, failures and files."""
     console = console or command_console()
     metrics = outcome.metrics
     if metrics:
@@ -52,7 +52,7 @@ def print_plan(
     earlier: Earlier,
     config: RunnerConfig,
 ) -> None:
-    """What a run would do."""
+    """Print what a run would do."""
     console = command_console()
     print_line(console, "Dump", str(dump.path))
     print_line(console, "Layout", str(plan.layout))
@@ -97,10 +97,12 @@ def _print_level(metrics: Sequence[Metrics], console: Console) -> None:
     console.print(Text.assemble(("Attention plasticity ", "bold"), (_number(level), "bold green")))
     console.print(
         f"mean over {count(known, 'head')}; "
-        "1: the query decides which key wins, 0: the order is fixed"
+        "1: the query decides which key wins, 0: the order of keys is fixed"
     )
     if known < len(metrics):
-        console.print(f"no value, for lack of key pairs: {count(len(metrics) - known, 'head')}")
+        console.print(
+            f"without a value, because key pairs are missing: {count(len(metrics) - known, 'head')}"
+        )
     r2 = mean_of(metrics, "q_R2_total")
     console.print(f"share of the queries' variance explained by position: {_number(r2)}")
 
@@ -157,7 +159,6 @@ def _print_not_captured(plan: Plan, console: Console) -> None:
 
 
 def _print_failures(failures: Sequence[Failure], total: int, console: Console) -> None:
-    """A table of failures; heads of a layer that share a reason share a row."""
     console.print()
     console.print(Text(f"{len(failures)} of {count(total, 'head')} failed", "bold red"))
     console.print(Text("  layer  heads  reason", "bold"))

@@ -55,6 +55,15 @@ def without_client_bars() -> Iterator[None]:
             client.enable_progress_bars()
 
 
+def hide_client_bars() -> None:
+    """Hide the progress bars of the Hub's client, in this process from now on."""
+    import huggingface_hub.utils
+
+    client: Any = huggingface_hub.utils
+    if not client.are_progress_bars_disabled():
+        client.disable_progress_bars()
+
+
 def require_token(place: HubPlace, doing: str, token: str | None = None) -> None:
     """Refuse early where there is no token, or one that no request could carry."""
     from huggingface_hub import get_token

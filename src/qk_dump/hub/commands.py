@@ -10,12 +10,12 @@ from qk_toolkit.command_line import command_parser
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import parse_flags
 
-INTERRUPTED = "what was sent or fetched is kept, the same command continues"
+INTERRUPTED = "what was sent or fetched is kept; run the same command again to continue"
 
 _PUSH_STORY = """\
 Publish a dump on the Hugging Face Hub: one dataset, one branch per model. The branch changes in one
-step: readers see the dump that was there or the new one, whole. Sent again, nothing happens.
-The token is taken from HF_TOKEN, or from 'hf auth login'.
+commit: readers see the old dump or the new one, never a mixture. Publishing the same dump again
+changes nothing. The token comes from HF_TOKEN or from 'hf auth login'.
 """
 _PUSH_EXAMPLES = """\
 commands to paste:
@@ -23,8 +23,8 @@ commands to paste:
   attention-plasticity push data/qwen3-8b --repo my-name/sniffed-qk --private
 """
 _PULL_STORY = """\
-Fetch a dump from the Hugging Face Hub into the client's cache: the branch is resolved to a commit,
-and every file is checked against it. An interrupted download continues.
+Fetch a dump from the Hugging Face Hub into the client's cache. Every file is checked against the
+branch's commit. An interrupted download continues.
 """
 _PULL_EXAMPLES = """\
 commands to paste:
@@ -34,7 +34,7 @@ commands to paste:
 """
 
 
-def push(words: Sequence[str]) -> int:
+def push(arguments: Sequence[str]) -> int:
     """`attention-plasticity push DUMP --repo owner/name [--branch name] [--private]`."""
     program = "attention-plasticity push"
     parser = command_parser(program, _PUSH_STORY, _PUSH_EXAMPLES)
@@ -43,7 +43,7 @@ def push(words: Sequence[str]) -> int:
     parser.add_argument("--repo", required=True, metavar="OWNER/NAME", help="dataset on the Hub")
     parser.add_argument("--branch", metavar="NAME", help="default: after the dump's model")
     parser.add_argument("--private", action="store_true", help="create it as a private dataset")
-    given = parse_flags(parser, words)
+    given = parse_flags(parser, arguments)
     from qk_dump.hub.push import push_dump
     from qk_toolkit.terminal import TerminalWatcher
 
@@ -61,7 +61,7 @@ def push(words: Sequence[str]) -> int:
     return 0
 
 
-def pull(words: Sequence[str]) -> int:
+def pull(arguments: Sequence[str]) -> int:
     """`attention-plasticity pull owner/name[@branch] [--layers …] [--heads …]`."""
     program = "attention-plasticity pull"
     parser = command_parser(program, _PULL_STORY, _PULL_EXAMPLES)
@@ -71,7 +71,7 @@ def pull(words: Sequence[str]) -> int:
     parser.add_argument("--heads", metavar="LIST", help="query heads, with their key heads")
     parser.add_argument("--cache_dir", metavar="FOLDER", help="default: the Hub client's cache")
     parser.add_argument("--max_workers", type=int, metavar="N", help="parallel downloads [8]")
-    given = parse_flags(parser, words)
+    given = parse_flags(parser, arguments)
     from qk_dump.hub.place import parse_place
     from qk_dump.hub.pull import HeadChoice, fetch_dump
     from qk_toolkit.terminal import TerminalWatcher

@@ -18,12 +18,12 @@ from typing import Any
 from qk_dump.card import CARD_FILE, MOST_CARD_BYTES, is_card, overview_card
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.hub.client import (
+    hide_client_bars,
     hub_api,
     hub_errors,
     is_conflict,
     require_token,
     with_retries,
-    without_client_bars,
 )
 from qk_dump.hub.files import (
     RemoteFile,
@@ -90,7 +90,9 @@ def push_dump(
     place = HubPlace(repo, branch or _branch_of(dump))
     files = dump_files(dump)
     require_token(place, "publishing", token)
-    with hub_errors(place, "publishing"), local_errors(), without_client_bars():
+    if on_bytes is not None:
+        hide_client_bars()  # the caller shows its own
+    with hub_errors(place, "publishing"), local_errors():
         remote = _Remote(hub_api(token), place)
         remote.make_ready(private)
         quiet = lambda done, total: None  # noqa: E731

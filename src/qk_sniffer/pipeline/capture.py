@@ -1,9 +1,9 @@
-"""The capture: batches of texts → the model, tapped → the dump.
+"""The loop of a capture: texts in batches → the model → sampled rows → the dump.
 
-Three threads share the work: one tokenises and samples what comes next, the main one runs the
-model, one widens, checks and writes what the model gave. Each holds a batch or two, so memory does
-not grow with the number of texts. Finished batches are on disk within a minute and are not run
-again when the same command is repeated.
+Three threads share the work. One tokenises the next batch and samples its positions, the main
+thread runs the model, and one checks and writes the rows of the previous batch. Each holds one or
+two batches, so memory does not grow with the number of texts. Finished batches are saved within a
+minute and are not run again when the command is repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from qk_toolkit.files import user_path
 from qk_toolkit.formatting import index_ranges
 from qk_toolkit.watcher import Watcher
 
-_TRIES = 3  # at rows that are damaged between writing and reading
+_TRIES = 3  # when rows on disk are damaged
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _publish(config: CaptureConfig, folder: Path, watcher: Watcher) -> Pushed | 
 
 
 def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> int:
-    """Run this rank's batches and complete the dump; how many batches other ranks still have."""
+    """Run this rank's batches and complete the dump. Returns the batches that other ranks miss."""
     for _ in range(_TRIES):
         num_batches = run_batches(setup, capture, ranks, watcher)
         missing = capture.missing(num_batches)
@@ -100,9 +100,9 @@ def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watche
         _require_rows(setup, capture)
         if _finish(setup, capture, num_batches, watcher):
             return 0
-        watcher.note("rows were damaged on disk; their texts are run again")
+        watcher.note("rows on disk are damaged; their texts are run again")
     raise ToolkitError(
-        f"{capture.folder}: rows were damaged on disk {_TRIES} times. Use another disk, or run the "
+        f"{capture.folder}: rows on disk were damaged {_TRIES} times. Use another disk, or run the "
         "same command again."
     )
 
@@ -120,7 +120,7 @@ def _require_rows(setup: Setup, capture: CaptureFolder) -> None:
 
 
 def require_folder(folder: Path) -> None:
-    """Make the folder now: a place that cannot be written is better known before loading."""
+    """Create the folder before the model is loaded, so that a wrong path fails early."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -175,8 +175,8 @@ def _notes(setup: Setup) -> Iterator[str]:
         )
     if setup.batch_size < setup.config.inference.batch_size:
         yield (
-            "rotary angles of this model depend on the longest text of a batch, so that texts are "
-            "run one at a time (inference.batch_size is not used)"
+            "rotary angles of this model depend on the longest text of a batch; texts are run one "
+            "at a time, and inference.batch_size has no effect"
         )
 
 
@@ -197,12 +197,12 @@ def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]
 
 
 def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> int:
-    """Run every batch of this process that is not finished; how many there are in all."""
+    """Run every unfinished batch of this rank. Returns the number of batches of all ranks."""
     counter = _Counter()
     settings = setup.config.capture
     done = sum(1 for _ in capture.digests)
     if done:
-        watcher.note(f"continuing: {done:,} texts are done")
+        watcher.note(f"continuing: {done:,} texts are finished")
     watcher.start("texts", setup.texts.total, rate="tokens")
     writer = OneBehind()
     tap = RowTap(
@@ -226,7 +226,7 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
         raise
     except BaseException:
         writer.close()
-        capture.flush()  # whole batches only, so nothing finished is lost
+        capture.flush()  # saves the finished batches
         raise
     finally:
         writer.close()
@@ -264,18 +264,18 @@ def _check_unchanged(group: Sequence[Text], capture: CaptureFolder) -> None:
         if capture.digests.get(text.example_id) != text.digest:
             raise ConfigError(
                 f"dataset.path: text {text.example_id} (id {text.original_id!r}) has changed since "
-                "this capture began; use another output.data_root, or --overwrite to start anew"
+                "this capture began; use another output.data_root, or --overwrite to start again"
             )
 
 
 def _check_number(texts: int | None, folder: Path) -> None:
-    """Notice texts that came or went after the dump was complete; their content is not read."""
+    """Refuse when texts were added or removed after the dump was complete."""
     manifest = read_manifest(folder / MANIFEST_NAME)
     held = manifest.num_examples if manifest else None
     if texts is not None and held is not None and texts != held:
         raise ConfigError(
-            f"{folder}: holds a dump of {held:,} texts, of which the dataset now has {texts:,}; "
-            "use another output.data_root, or --overwrite to start anew"
+            f"{folder}: holds a complete dump of {held:,} texts, but the dataset now has "
+            f"{texts:,}; use another output.data_root, or --overwrite to start again"
         )
 
 

@@ -284,7 +284,7 @@ def test_runs_of_one_model_are_named_by_their_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["{0}"], "two runs or more are compared"),
+        (["{0}"], "expected two runs or more"),
         (["{0}", "nowhere"], "nowhere: does not exist"),
         (["{0}", "{1}", "--labels", "a"], "labels: 1 given for 2 runs"),
         (["{0}", "{1}", "--labels", "a,a"], "labels: must be different and not empty, got a, a"),

@@ -50,7 +50,7 @@ def test_missing_values_are_counted_not_averaged(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, n=60, bucket_size=2000)
     text = printed(outcome_of(dump, tmp_path / "out"))
     assert "Attention plasticity –" in text
-    assert "no value, for lack of key pairs: 4 heads" in text
+    assert "without a value, because key pairs are missing: 4 heads" in text
 
 
 def test_a_long_failure_is_not_cut(tmp_path: Path) -> None:

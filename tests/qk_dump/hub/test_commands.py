@@ -98,7 +98,7 @@ def test_push_and_pull_say_where_the_dump_is(
         "next: attention-plasticity pull me/qk@tiny-1b",
     ]
     assert main(["push", str(local), "--repo", f"hf://datasets/{REPO}"]) == 0
-    assert f"was there already, commit {commit}" in capsys.readouterr().out
+    assert f"is up to date, commit {commit}" in capsys.readouterr().out
     assert main(["pull", "me/qk@tiny-1b", "--layers", "0", "--heads", "0,1"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"me/qk@tiny-1b: commit {commit}"
@@ -137,7 +137,7 @@ def test_an_interruption_says_how_to_go_on(
 
     client.setattr("qk_dump.hub.pull.fetch_dump", interrupt)
     assert main(["pull", "me/qk@tiny"]) == 130
-    assert "the same command continues" in capsys.readouterr().err
+    assert "run the same command again to continue" in capsys.readouterr().err
 
 
 def test_a_dump_on_the_hub_is_analysed_by_its_address(
@@ -235,7 +235,7 @@ def test_a_capture_is_published_and_a_second_time_nothing_happens(
         path: data for path, data in content(tmp_path / "dump").items() if not path.startswith(".")
     }
     assert sniff(model, texts, tmp_path / "dump", **fields) == 0
-    assert "was there already" in capsys.readouterr().out
+    assert "is up to date" in capsys.readouterr().out
     assert hub.branches(REPO) == commits
 
 

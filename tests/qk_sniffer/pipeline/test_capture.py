@@ -465,4 +465,4 @@ def test_texts_that_came_or_went_after_the_dump_was_complete_are_noticed(
     else:
         (mine / "001.txt").unlink()
     assert sniff(model, mine, tmp_path / "dump") == 2
-    assert "holds a dump of 2 texts, of which the dataset now has" in refusal(capsys)
+    assert "holds a complete dump of 2 texts, but the dataset now has" in refusal(capsys)
