@@ -7,6 +7,7 @@ replaced by a table of the fields of that class.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -34,7 +35,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Make the links of a page relative to its place in the site, and fill in tables of settings."""
+    """Make links relative to the page's place in the site, and fill in tables of settings."""
     if page.file.src_uri in OUTSIDE:
         return re.sub(r"(\]\((?:\.\./)*)docs/", r"\1", markdown)
     if "/" in page.file.src_uri:
@@ -53,7 +54,7 @@ def _settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         if section is not None:
             yield from _settings_rows(section, f"{prefix}{name}.")
             continue
-        default = "required" if field.is_required() else f"`{_yaml(field.default)}`"
+        default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
         yield f"| `{prefix}{name}` | {default} | {field.description} |"
 
 
@@ -61,7 +62,3 @@ def _section(field: FieldInfo) -> type[BaseModel] | None:
     kinds = (field.annotation, *get_args(field.annotation))
     models = (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
     return next(models, None)
-
-
-def _yaml(value: object) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value, str(value))  # type: ignore[call-overload, no-any-return]
