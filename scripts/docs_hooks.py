@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -55,7 +56,8 @@ def _settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from _settings_rows(section, f"{prefix}{name}.")
             continue
         default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
-        yield f"| `{prefix}{name}` | {default} | {field.description} |"
+        meaning = escape(field.description or "")
+        yield f"| `{prefix}{name}` | {default} | {meaning} |"
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
