@@ -31,35 +31,37 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_and_anchors_exist(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
-        if "://" in link:
-            continue
-        name, _, anchor = link.partition("#")
-        target = (page.parent / name) if name else page
-        assert target.exists(), link
-        assert target.resolve().is_relative_to(ROOT), link
-        assert not anchor or anchor in anchors(target), link
+def test_links_and_anchors_exist() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+            if "://" in link:
+                continue
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name) if name else page
+            assert target.exists(), (page, link)
+            assert target.resolve().is_relative_to(ROOT), (page, link)
+            assert not anchor or anchor in anchors(target), (page, link)
 
 
 def commands_of(page: Path) -> list[list[str]]:
     blocks = re.findall(r"^```bash\n(.*?)^```$", page.read_text(), flags=re.M | re.S)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := line.partition("#")[0].split())]
+    return [command for line in lines if (command := line.partition("#")[0].split())]
 
 
-@pytest.mark.parametrize("words", commands_of(ROOT / "README.md"), ids=" ".join)
-def test_commands_of_the_readme_exist(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if words[0] == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-        assert set(words[1:]) <= set(targets)
-    elif words[0] in COMMANDS:
-        verb = [word for word in words[1:3] if re.fullmatch("[a-z]+", word)]
-        with pytest.raises(SystemExit, match="0"):
-            COMMANDS[words[0]]([*verb, "--help"])
-        shown = capsys.readouterr().out
-        assert all(word in shown for word in words if word.startswith("--"))
+def test_commands_of_the_readme_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    for program, *arguments in commands_of(ROOT / "README.md"):
+        if program == "make":
+            assert set(arguments) <= set(targets)
+        elif program in COMMANDS:
+            verbs = [word for word in arguments[:2] if re.fullmatch("[a-z]+", word)]
+            with pytest.raises(SystemExit, match="0"):
+                COMMANDS[program]([*verbs, "--help"])
+            flags = {word for word in arguments if word.startswith("--")}
+            assert flags <= set(capsys.readouterr().out.split()), arguments
+        else:
+            assert program == "pip"
 
 
 @pytest.mark.parametrize("package", [attention_plasticity, qk_sniffer], ids=lambda it: it.__name__)
