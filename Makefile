@@ -1,26 +1,27 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# `make demo` and `make test` install what they need into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 
-.PHONY: setup demo demo-capture sample findings test test-oldest lint types bench bench-capture bench-report browser architectures hub-faults reliability clean
+.PHONY: setup demo demo-capture sample findings test test-oldest lint types docs bench bench-capture bench-report \
+	browser architectures hub-faults reliability clean
 
 setup: $(VENV)/.dev
 
 demo: $(VENV)/.base
 	$(BIN)/attention-plasticity demo
 
-# a real model, captured here: fetched from a Python package, minutes on two cores, continues when interrupted
+# Captures a real model. The weights come from a Python package. Takes minutes on two cores; can be continued.
 demo-capture: $(VENV)/.capture
 	$(BIN)/attention-plasticity demo --capture
 
-# the dump that comes with the package
+# Makes the dump that is part of the package (src/attention_plasticity/demo/smollm2-135m).
 sample: demo-capture
 	$(BIN)/python scripts/make_sample.py
 
-# every number and figure of docs/findings-smollm2.md
+# Makes every number and figure of docs/findings-smollm2.md.
 findings: $(VENV)/.capture
 	$(BIN)/python scripts/findings_smollm2.py
 
@@ -37,6 +38,12 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# Builds the documentation into site/. A broken link is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in $(CURDIR)/site/index.html"
+	@echo "Its search needs a server: $(BIN)/python -m http.server --directory site"
+
 bench: $(VENV)/.base
 	$(BIN)/python -m benchmarks.analysis $(ARGS)
 
@@ -46,7 +53,7 @@ bench-capture: $(VENV)/.dev
 bench-report: $(VENV)/.dev browser
 	$(BIN)/python -m benchmarks.report $(ARGS)
 
-# Debian's Chromium, for the tests of the page: only where there is none and we may install it
+# Installs Debian's Chromium for the tests of the report page, if no browser is found and the user is root.
 browser:
 	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
@@ -55,18 +62,20 @@ browser:
 		$$install > /dev/null 2>&1 || { apt-get update -qq && $$install; } > /dev/null 2>&1 || true; \
 	fi
 
+# Writes the table of architectures in docs/capture.md.
 architectures: $(VENV)/.dev
 	$(BIN)/python tests/architecture_table.py
 
-# every case of docs/reliability.md, half an hour; writes its table. ARGS="--only Hub" for a part
+# Runs every case of docs/reliability.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m reliability.table $(ARGS)
 
+# Writes the table of docs/hub-faults.md.
 hub-faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/hub_fault_table.py
 
 clean:
-	rm -rf $(VENV) $(OLDEST) demo demo-smollm2 .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) site demo demo-smollm2 .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -77,11 +86,16 @@ $(VENV)/.capture: $(VENV)/.base
 	$(PIP) install -c constraints.txt -e '.[capture]'
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.base
-	$(PIP) install -c constraints.txt -e '.[dev]'
+$(VENV)/.docs: $(VENV)/.base
+	$(PIP) install -c constraints.txt -e '.[docs]'
 	touch $@
 
-# the oldest transformers we promise, with what it asks for beside the versions of constraints.txt
+# The extra `dev` includes `capture` and `docs`.
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	touch $@ $(VENV)/.capture $(VENV)/.docs
+
+# The oldest supported transformers, with the versions of its dependencies that it needs.
 $(OLDEST)/.dev: pyproject.toml constraints.txt
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	grep -v -E '^(transformers|huggingface_hub|tokenizers)==' constraints.txt > $(OLDEST)/constraints.txt

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A tour of the library
 #
-# Real queries and keys come with the package: three layers of SmolLM2-135M reading Moby-Dick. This
-# script runs as it is (`python examples/tour_of_the_sample.py`), or cell by cell in an editor that
-# knows `# %%`, or as a notebook (`jupytext --to ipynb`).
+# The package contains real queries and keys: three layers of SmolLM2-135M on Moby-Dick. Run this
+# script with `python examples/tour_of_the_sample.py`, cell by cell in an editor that supports
+# `# %%`, or as a notebook (`jupytext --to ipynb`).
 
 # %%
 from pathlib import Path
@@ -19,8 +19,8 @@ print(f"{len(dump.query_heads)} query heads and {len(dump.key_heads)} key heads"
 # %% [markdown]
 # ## One head
 #
-# `analyze_head` gives the numbers of a single head: how much of a query position explains, how
-# Gaussian the rest is, and its plasticity.
+# `analyze_head` returns the metrics of one head: the share of variance that position explains,
+# how Gaussian the residuals are, and the plasticity.
 
 # %%
 head = ap.analyze_head(layer=14, q_head=4, k_head=1, dump=dump)
@@ -31,7 +31,7 @@ print(head.bucket_plasticity.head())
 # %% [markdown]
 # ## All heads
 #
-# `analyze_dump` writes the tables that the command writes, and gives them as DataFrames.
+# `analyze_dump` writes the same tables as the command and returns them as DataFrames.
 
 # %%
 folder = Path(mkdtemp(prefix="plasticity-"))
@@ -42,7 +42,7 @@ most = metrics.nlargest(3, "ap_overall")[["layer", "q_head", "ap_overall"]]
 print(most.to_string(index=False))
 
 # %% [markdown]
-# ## Does the choice of the query model matter?
+# ## Effect of the query model
 
 # %%
 full = ap.analyze_dump(dump, output_dir=str(folder / "full"), query_model="full")
@@ -53,8 +53,8 @@ print(f"rank correlation of the heads' plasticity, positional against full: {agr
 # %% [markdown]
 # ## Figures and the page
 #
-# A figure is a function from a table to a matplotlib `Figure`. In a notebook the last expression of
-# a cell is shown; `run.report()` shows the interactive page inline.
+# A figure function takes a table and returns a matplotlib `Figure`. In a notebook, `run.report()`
+# as the last expression of a cell shows the HTML page.
 
 # %%
 figure = plasticity_figure(run.bucket_plasticity, color_by_layer=True, model_name="SmolLM2-135M")
@@ -64,7 +64,7 @@ page = run.report().save(folder / "report.html")
 print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
 
 # %% [markdown]
-# ## The profile by hand
+# ## The profile as a table
 
 # %%
 profile = head_profiles(run.bucket_plasticity).groupby("q_bucket")["plasticity"].mean()

@@ -1,8 +1,8 @@
-"""Every number and figure of docs/findings-smollm2.md, from the weights on: `make findings`.
+"""Make every number and figure of docs/findings-smollm2.md from the model weights: `make findings`.
 
-Captures, analyses and what lies between are kept in one folder, so that a run which was interrupted
-continues. Tables are written into the document between its markers, the default run and its figures
-into results/smollm2-135m.
+Captures and analyses are kept in one folder, so that an interrupted run can be continued. Tables
+are written between the markers of the document. The default run and its figures are written to
+results/smollm2-135m.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TRAINED = 8192
 
 
 def main() -> None:
-    """Make everything, then write it down."""
+    """Capture, analyse, and write the results."""
     for name, (book, context, texts) in CAPTURES.items():
         _command(
             *("demo", "--capture", "--output_dir", FOLDER, "--book", book),
@@ -74,11 +74,11 @@ def main() -> None:
         runs[name] = _analysed(dump, name, query_model=model, pair_sampling=pairs)
     _keep_results(runs)
     tables = dict(_tables(runs))
-    _write_down(tables)
+    _write_tables(tables)
 
 
-def _command(*words: object) -> None:
-    command = [sys.executable, "-m", "attention_plasticity", *(str(word) for word in words)]
+def _command(*arguments: object) -> None:
+    command = [sys.executable, "-m", "attention_plasticity", *map(str, arguments)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -160,7 +160,13 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
         _agreement("six of the texts against the other six", runs["even-texts"], runs["odd-texts"])
     ]
     rows += [_agreement(f"{BASE} against {name}", runs[BASE], runs[name]) for name in others]
-    heading = ["runs", "ρ of plasticity", "ρ of drop", "mean difference", "mean |difference|"]
+    heading = [
+        "runs",
+        "ρ of plasticity",
+        "ρ of drop",
+        "mean difference",
+        "mean absolute difference",
+    ]
     yield "stability", _markdown(heading, rows)
     default = runs["positional-bucket"]
     rows = [_method(f"`{m}`", f"`{p}`", runs[f"{m}-{p}"], default) for m, p in METHODS]
@@ -170,7 +176,7 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
         "plasticity",
         "drop",
         "ρ with the default",
-        "mean |difference|",
+        "mean absolute difference",
     ]
     yield "methods", _markdown(heading, rows)
 
@@ -209,12 +215,12 @@ def _drops(metrics: pd.DataFrame) -> str:
 
 def _gaussian(metrics: pd.DataFrame) -> str:
     names = {
-        "dimensions whose Kolmogorov–Smirnov p is below 0.01": "q_noise_frac_ks_p_lt_alpha",
+        "share of dimensions with Kolmogorov–Smirnov p below 0.01": "q_noise_frac_ks_p_lt_alpha",
         "median absolute skewness": "q_noise_med_abs_skew",
         "median absolute excess kurtosis": "q_noise_med_abs_kurt",
     }
     rows = [[label, f"{metrics[name].mean():.2f}"] for label, name in names.items()]
-    return _markdown(["of what position leaves unexplained", "mean over heads"], rows)
+    return _markdown(["residuals after the regression on position", "mean over heads"], rows)
 
 
 def _position(metrics: pd.DataFrame) -> str:
@@ -228,11 +234,11 @@ def _position(metrics: pd.DataFrame) -> str:
         [one, other, f"{metrics[a].corr(metrics[b], method='spearman'):.2f}"]
         for one, a, other, b in pairs
     ]
-    return _markdown(["of", "with", "Spearman's ρ over 270 heads"], rows)
+    return _markdown(["quantity", "correlated with", "Spearman's ρ over 270 heads"], rows)
 
 
-def _beyond(cells: pd.DataFrame) -> str:
-    profiles = head_profiles(cells)
+def _beyond(buckets: pd.DataFrame) -> str:
+    profiles = head_profiles(buckets)
     edges = [0, 2048, 4096, 8192, 12288, 16384]
     means = {}
     for low, high in pairwise(edges):
@@ -242,8 +248,8 @@ def _beyond(cells: pd.DataFrame) -> str:
     rows = []
     for (low, high), values in means.items():
         lower = f"{int((values < last).sum())} of {len(values)}"
-        told = [f"{values.mean():.3f}", f"{values.std():.3f}", "–" if low == 4096 else lower]
-        rows.append([f"{low:,}–{high:,}", *told])
+        cells = [f"{values.mean():.3f}", f"{values.std():.3f}", "–" if low == 4096 else lower]
+        rows.append([f"{low:,}–{high:,}", *cells])
     heading = ["query position", "plasticity", "spread over heads"]
     return _markdown([*heading, "heads lower than at 4,096–8,192"], rows)
 
@@ -272,7 +278,7 @@ def _markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _write_down(tables: dict[str, str]) -> None:
+def _write_tables(tables: dict[str, str]) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"

@@ -1,7 +1,4 @@
-"""Every kind of bad input, through the real command: exit code, message, and that nothing is lost.
-
-Each case names a phrase that both the message and docs/troubleshooting.md must hold.
-"""
+"""Bad input through the real command: exit code, message, and results of the other heads."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ class Case:
     """How to break a dump of 1 layer, 4 query and 2 key heads, and what must follow."""
 
     spoil: Callable[[Path], object]
-    phrase: str  # in the message and in the docs
+    phrase: str  # in the message
     code: int = 1
     names: str = ""  # what the message must name
     failed: int = 1  # heads that fail; the others must come out
