@@ -117,7 +117,7 @@ def windowed_but_one(dump: Path) -> None:
 WIDTH = 8
 CASES = {
     "shuffled buckets": Case(
-        tells(rewrite(QUERY, shuffled)), "lies in bucket", names=f"{QUERY}: row "
+        tells(rewrite(QUERY, shuffled)), "belongs to bucket", names=f"{QUERY}: row "
     ),
     "another window than told": Case(
         tells(rewrite(KEY, set_column("sliding_window", lambda t: pa.array([9] * len(t))))),

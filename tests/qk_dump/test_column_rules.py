@@ -60,7 +60,7 @@ def test_a_bucket_that_does_not_follow_is_refused_with_both_values(
     row = int(np.argmax(bucket != expected))
     told = refusal(save(file, n, bucket=pa.array(bucket), position=pa.array(position)), rules=rules)
     assert f"row {row}: bucket is {bucket[row]}, " in told
-    assert f"position {position[row]} lies in bucket {expected[row]}" in told
+    assert f"position {position[row]} belongs to bucket {expected[row]}" in told
     assert "dump.json" in told
     assert len(read(save(file, n, bucket=pa.array(bucket)))) == n  # nothing told, nothing checked
 
@@ -73,8 +73,8 @@ def test_rows_that_are_not_chosen_are_checked_too(file: Path) -> None:
     assert "row 137" in refusal(path, max_rows=5, rules=UNIFORM)
 
 
-WINDOWED = ColumnRules(3, window_told=True, window=64)
-FULL = ColumnRules(3, window_told=True, window=None)
+WINDOWED = ColumnRules(3, window_known=True, window=64)
+FULL = ColumnRules(3, window_known=True, window=None)
 
 
 def windows(n: int, *values: int | None) -> pa.Array:
@@ -122,8 +122,8 @@ def test_rules_come_from_dump_json() -> None:
     layers = [{"layer": 0, "type": "full_attention"}, {"layer": 3, "window": 64}]
     told = dump_of(bucket_type="log", min_bucket_size=8, layers=layers)
     log = BucketGeometry("log", 8)
-    assert rules_of(told, 3) == ColumnRules(3, log, window_told=True, window=64)
-    assert rules_of(told, 0) == ColumnRules(0, log, window_told=True, window=None)
+    assert rules_of(told, 3) == ColumnRules(3, log, window_known=True, window=64)
+    assert rules_of(told, 0) == ColumnRules(0, log, window_known=True, window=None)
     assert rules_of(told, 7) == ColumnRules(7, log)
     assert rules_of(dump_of(bucket_type="log"), 0) == ColumnRules(0)
     assert rules_of(Dump(Path("some/dump"), {}), 2) == ColumnRules(2)

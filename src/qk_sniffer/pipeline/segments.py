@@ -289,7 +289,7 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
         _refuse_difference(folder, plan_difference(begun, plan))
         return False
     if made is not None:
-        _refuse_difference(folder, plan_difference(made, plan, besides="versions"))
+        _refuse_difference(folder, plan_difference(made, plan, ignored="versions"))
         return True
     found = [name for name in (MANIFEST_NAME, EXAMPLES_FILE) if (folder / name).exists()]
     found += [head.name for head in _head_folders(folder) if parquet_files(head)]

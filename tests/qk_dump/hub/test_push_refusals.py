@@ -140,7 +140,7 @@ GARBAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a huge footer": (huge, "its footer is 4,043,309,055 bytes long"),
     "no vectors": (without("vector"), "has no column 'vector'"),
     "text as bucket": (retyped("bucket", pa.string()), "column 'bucket' is string"),
-    "rows by the billion": (lambda path: claim(path, 10**12, instead_of=777), "its footer tells"),
+    "rows by the billion": (lambda path: claim(path, 10**12, instead_of=777), "its footer gives"),
 }
 
 
