@@ -61,15 +61,15 @@ class ColumnRules:
             return
         if column is None:
             raise DumpError(
-                f"{path}: has no column '{WINDOW}', but {MANIFEST_NAME} says that layer "
-                f"{self.layer} has a window of {self.window} tokens. {_ACTION}"
+                f"{path}: has no column '{WINDOW}', expected {self.window} ({MANIFEST_NAME}: "
+                f"layer {self.layer}). {_ACTION}"
             )
         if found != {self.window}:
             values = column.to_pylist()
             row = next(index for index, value in enumerate(values) if value != self.window)
             raise DumpError(
-                f"{path}: row {first_row + row}: {WINDOW} is {_json(values[row])}, "
-                f"{MANIFEST_NAME} says {_json(self.window)} for layer {self.layer}. {_ACTION}"
+                f"{path}: row {first_row + row}: {WINDOW} is {_json(values[row])}, expected "
+                f"{_json(self.window)} ({MANIFEST_NAME}: layer {self.layer}). {_ACTION}"
             )
 
 

@@ -117,7 +117,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _require_depth(value: Any) -> None:
-    """Refuse deep nesting. Works level by level, since recursion could fail here."""
+    """Refuse deep nesting, on which recursive code would fail."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         inner = (one.values() if isinstance(one, dict) else one for one in level)

@@ -230,7 +230,7 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
     assert not is_locked(tmp_path / "a.lock")
 
 
-def test_turns_are_taken_one_after_another_even_when_the_folder_goes(tmp_path: Path) -> None:
+def test_only_one_process_holds_an_exclusive_folder_also_when_it_is_removed(tmp_path: Path) -> None:
     """Four at once add and remove; two inside together, or a lost file, would show."""
     folder = tmp_path / "shared"
     inside: list[int] = []
