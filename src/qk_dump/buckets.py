@@ -67,7 +67,7 @@ def geometry_of(bucket_type: object, min_bucket_size: object) -> BucketGeometry 
 
 
 def _whole(position: npt.NDArray[np.number]) -> Ints:
-    """Positions as int64; values that are too large become the largest int64."""
+    """Positions as int64; larger values are capped."""
     if position.dtype.kind == "f":
         below = np.nextafter(2.0**63, 0.0)  # the largest float64 that fits int64
         position = np.minimum(np.floor(position.astype(np.float64)), below)
