@@ -1,4 +1,4 @@
-"""What the Hub answers to each request of its client: paths and JSON over `hub_store`."""
+"""Answers of the test Hub to each request of the client, from the data of `hub_store`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERBS = {
 
 @dataclass(frozen=True)
 class Route:
-    """Which endpoint a path names, and what of."""
+    """The endpoint and its arguments in a path."""
 
     endpoint: str
     repo: str = ""
@@ -53,7 +53,7 @@ class Call:
 
     @property
     def token(self) -> str | None:
-        """What the request says about who sends it."""
+        """The token of the request."""
         kind, _, token = self.headers.get("authorization", "").partition(" ")
         return token if kind == "Bearer" else None
 
@@ -79,14 +79,12 @@ def error_reply(error: HubError) -> Reply:
 
 
 def route(method: str, words: list[str]) -> Route:
-    """Where a path leads; its words were unquoted one by one, for a branch may contain a slash."""
+    """The route of a path; each part was unquoted by itself, since a branch may have a slash."""
     match words:
-        case ["api", "whoami-v2"]:
-            return Route("whoami")
         case ["api", "validate-yaml"]:
             return Route("yaml")
-        case ["api", "repos", ("create" | "delete") as verb]:
-            return Route(f"{verb}_repo")
+        case ["api", "repos", "create"]:
+            return Route("create_repo")
         case ["api", "datasets", owner, name]:
             return Route("info", f"{owner}/{name}")
         case ["api", "datasets", owner, name, verb, *rest] if verb in VERBS:
@@ -112,7 +110,7 @@ class Endpoints:
         self.signature = secrets.token_hex(8)
 
     def answer(self, call: Call) -> Reply:
-        """The answer to a request that nothing goes wrong with."""
+        """The answer without faults."""
         method: Callable[[Call, Account | None], Reply] = getattr(self, call.route.endpoint)
         with self.store.lock:
             account = None if call.route.endpoint == "lfs_put" else self.store.account(call.token)
@@ -121,21 +119,14 @@ class Endpoints:
     def unknown(self, call: Call, account: Account | None) -> Reply:
         raise HubError(404, f"No such endpoint: {call.method} {call.raw_path}")
 
-    def whoami(self, call: Call, account: Account | None) -> Reply:
-        if account is None:
-            raise HubError(401, "Invalid username or password.")
-        role = {"displayName": "test", "role": "write" if account.write else "read"}
-        auth = {"type": "access_token", "accessToken": role}
-        orgs = [{"name": name} for name in account.orgs]
-        return json_reply({"type": "user", "name": account.name, "orgs": orgs, "auth": auth})
-
     def yaml(self, call: Call, account: Account | None) -> Reply:
         warning = {"message": "empty or missing yaml metadata in repo card"}
         warnings = [] if call.json["content"].startswith("---\n") else [warning]
         return json_reply({"errors": [], "warnings": warnings})
 
     def create_repo(self, call: Call, account: Account | None) -> Reply:
-        name, private = self._named(call, account), call.json.get("visibility") == "private"
+        owner = call.json.get("organization") or (account.name if account else "")
+        name, private = f"{owner}/{call.json['name']}", call.json.get("visibility") == "private"
         self.store.require_write(name, account)
         if call.json.get("type") != "dataset":
             raise HubError(400, "this test server has datasets only")
@@ -147,21 +138,9 @@ class Endpoints:
             raise
         return json_reply(answer)
 
-    def delete_repo(self, call: Call, account: Account | None) -> Reply:
-        repo = self.store.writable(self._named(call, account), account)
-        del self.store.repos[repo.name]
-        return json_reply({})
-
-    def _named(self, call: Call, account: Account | None) -> str:
-        owner = call.json.get("organization") or (account.name if account else "")
-        return f"{owner}/{call.json['name']}"
-
     def branch(self, call: Call, account: Account | None) -> Reply:
         repo = self.store.writable(call.route.repo, account)
-        if call.method == "DELETE":
-            repo.delete_branch(call.route.revision)
-        else:
-            repo.create_branch(call.route.revision, call.json.get("startingPoint"))
+        repo.create_branch(call.route.revision, call.json.get("startingPoint"))
         return json_reply({})
 
     def refs(self, call: Call, account: Account | None) -> Reply:

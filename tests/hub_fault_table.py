@@ -1,6 +1,6 @@
-"""The table of faults in docs/hub-faults.md: what a push makes of each fault at each endpoint.
+"""The table of faults in docs/hub-faults.md: the outcome of a push for each fault and endpoint.
 
-python tests/hub_fault_table.py writes it; the tests compare every cell with what they see.
+python tests/hub_fault_table.py writes it; the tests compare every cell with the real outcome.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hub_server import (
     WRITER,
     Fault,
     HubServer,
-    no_naps,
+    no_waiting,
     reset_after,
     reset_before,
     running_hub,
@@ -41,7 +41,7 @@ BRANCH = "tiny"
 
 @dataclass(frozen=True)
 class Request:
-    """A kind of request that a push makes, in the words of the docs."""
+    """A kind of request of a push, with its name in the docs."""
 
     words: str
     endpoint: str
@@ -83,7 +83,7 @@ CASES = [(request, fault) for request in REQUESTS for fault in FAULTS]
 
 @contextmanager
 def pushing(hub: HubServer) -> Iterator[list[float]]:
-    """The toolkit of this process takes the server for the Hub, and waits for nothing."""
+    """Let this process use the server as the Hub, without waiting."""
     from huggingface_hub.utils import (
         are_progress_bars_disabled,
         disable_progress_bars,
@@ -94,17 +94,17 @@ def pushing(hub: HubServer) -> Iterator[list[float]]:
     settings = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": WRITER}
     with ExitStack() as stack:
         stack.enter_context(patch.dict("os.environ", settings))
-        naps = stack.enter_context(no_naps())
-        stack.enter_context(patch("qk_dump.hub.client.time.sleep", naps.append))
+        waits = stack.enter_context(no_waiting())
+        stack.enter_context(patch("qk_dump.hub.client.time.sleep", waits.append))
         disable_progress_bars()
         stack.callback(enable_progress_bars if shown else disable_progress_bars)
-        yield naps
+        yield waits
 
 
 def small_dump(
     root: Path, *, model: str | None = "org/tiny", examples: int = 4, **rows: int
 ) -> Path:
-    """A dump with all that a capture writes; keys and queries of one layer."""
+    """A dump of one layer with all files of a capture."""
     settings = {"layers": 1, "q_heads": 2, "k_heads": 1, "n": 4, "d": 2}
     make_dump(root, **{**settings, **rows})  # type: ignore[arg-type]
     manifest = DumpManifest(model=model, num_examples=examples)
@@ -122,7 +122,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class Faults:
-    """The old dump, the new one, and a Hub on which the one becomes the other."""
+    """Pushes a new dump over an old dump, with faults."""
 
     def __init__(self, hub: HubServer, folder: Path) -> None:
         self.hub = hub
@@ -131,10 +131,10 @@ class Faults:
         self.new = files_of(self.folder)
 
     def outcome(self, request: str, fault: str) -> str:
-        """Push while it goes wrong, and again when all is well; what came of it, in words.
+        """Push with the fault, then without; returns the outcome for the table.
 
-        Asserts on the way that the branch holds one dump whole, that an error is one clear line,
-        and that nothing is sent which had arrived.
+        Asserts that the branch always holds one complete dump, that an error is one line, and that
+        no file is uploaded twice.
         """
         repo = f"me/{request}-{fault.replace(' ', '-')}"
         asked = REQUESTS[request]
@@ -182,7 +182,7 @@ class Faults:
         assert not arrived & {entry.path.rpartition("/")[2] for entry in sent}
 
     def branch(self, repo: str) -> dict[str, bytes]:
-        """The branch's files, less the one that the Hub itself puts everywhere."""
+        """The files of the branch, without `.gitattributes`."""
         if repo not in self.hub.store.repos or BRANCH not in self.hub.branches(repo):
             return {}
         files = dict(self.hub.branch(repo, BRANCH))
@@ -203,7 +203,7 @@ def table(outcomes: dict[tuple[str, str], str]) -> str:
 
 
 def in_docs(docs: str) -> dict[tuple[str, str], str]:
-    """The outcomes that the docs tell."""
+    """The outcomes in the docs."""
     lines = docs.split(BEGIN)[1].split(END)[0].splitlines()[2:]
     found = {}
     for request, line in zip(REQUESTS, lines, strict=True):
@@ -214,7 +214,7 @@ def in_docs(docs: str) -> dict[tuple[str, str], str]:
 
 
 def written(docs: str) -> str:
-    """The docs with the table in its place."""
+    """The docs with the new table."""
     with running_hub() as hub, pushing(hub), tempfile.TemporaryDirectory() as folder:
         faults = Faults(hub, Path(folder))
         outcomes = {case: faults.outcome(*case) for case in CASES}

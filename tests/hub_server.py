@@ -44,7 +44,7 @@ CLIENT_WARNINGS = "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWar
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with a request; see `status`, `slow` and the ready-made ones below."""
+    """A fault of a request; see the constants and functions below."""
 
     kind: str
     reply: Reply = field(default_factory=Reply)
@@ -54,21 +54,21 @@ class Fault:
 
 
 reset_before = Fault("reset", takes_effect=False)
-"""The connection is reset; nothing happened."""
+"""The connection is reset before the request takes effect."""
 reset_after = Fault("reset")
-"""It happened, then the connection is reset: the reply is lost."""
+"""The request takes effect, then the connection is reset: the reply is lost."""
 truncated = Fault("truncated")
 """Half of the reply comes, then the connection is closed."""
 wrong_bytes = Fault("wrong_bytes")
-"""As many bytes, but others: those that arrive at `lfs_put`, else those of the reply."""
+"""The right number of bytes with wrong values: in the request for `lfs_put`, else in the reply."""
 
 
 endless = Fault("endless")
-"""The right headers, then bytes without end and without a length."""
+"""The right headers, then an endless body without a length."""
 
 
-def lie(change: Callable[[Any], Any]) -> Fault:
-    """The JSON of the right answer, changed."""
+def changed_json(change: Callable[[Any], Any]) -> Fault:
+    """The right answer with changed JSON."""
 
     def changed(reply: Reply) -> Reply:
         return replace(reply, body=json.dumps(change(json.loads(reply.body))).encode())
@@ -89,7 +89,7 @@ def status(
     body: bytes | None = None,
     takes_effect: bool = False,
 ) -> Fault:
-    """Another answer; `takes_effect` lets the request do its work all the same."""
+    """An answer with this status; with `takes_effect` the request is carried out anyway."""
     message = "Invalid credentials in Authorization header" if code == 401 else f"fault {code}"
     content = json.dumps({"error": message}).encode() if body is None else body
     reply = Reply(code, content, {"X-Error-Message": message, **(headers or {})})
@@ -103,7 +103,7 @@ def slow(seconds: float) -> Fault:
 
 @dataclass
 class Plan:
-    """A fault in waiting."""
+    """A fault that is planned for later requests."""
 
     endpoint: str
     fault: Fault
@@ -113,7 +113,7 @@ class Plan:
     hits: int = 0
 
     def takes(self, endpoint: str, path: str) -> bool:
-        """Whether the fault happens to this request; counts it."""
+        """Whether the fault applies to this request; counts it."""
         if self.endpoint not in ("*", endpoint) or self.path not in path or self.times == self.hits:
             return False
         self.skip -= 1
@@ -122,7 +122,7 @@ class Plan:
 
 
 class Request(NamedTuple):
-    """What was asked; `status` 0 means that the connection was reset."""
+    """An entry of the log; `status` 0 means that the connection was reset."""
 
     endpoint: str
     method: str
@@ -155,9 +155,9 @@ class HubServer(ThreadingHTTPServer):
     def fail(
         self, endpoint: str, fault: Fault, *, path: str = "", times: int | None = 1, skip: int = 0
     ) -> Plan:
-        """Let the next `times` requests (None: all) of an endpoint ("*": any) go wrong.
+        """Plan a fault for the next `times` requests (None: all) of an endpoint ("*": any).
 
-        `path` must be part of the request's path; the first `skip` that match are left alone.
+        `path` must be part of the request's path. The first `skip` matching requests succeed.
         """
         plan = Plan(endpoint, fault, path, times, skip)
         with self._lock:
@@ -165,12 +165,12 @@ class HubServer(ThreadingHTTPServer):
         return plan
 
     def heal(self) -> None:
-        """Forget all faults."""
+        """Remove all planned faults."""
         with self._lock:
             self._plans.clear()
 
     def fault(self, endpoint: str, path: str) -> Fault | None:
-        """The fault that this request meets."""
+        """The fault for this request."""
         with self._lock:
             return next((plan.fault for plan in self._plans if plan.takes(endpoint, path)), None)
 
@@ -179,7 +179,7 @@ class HubServer(ThreadingHTTPServer):
         return [entry for entry in self.log if not endpoints or entry.endpoint in endpoints]
 
     def bytes_in(self, *endpoints: str) -> int:
-        """How much was sent to these endpoints."""
+        """Number of bytes sent to these endpoints."""
         return sum(entry.bytes_in for entry in self.requests(*endpoints))
 
     def branch(self, repo: str, name: str = "main") -> dict[str, bytes]:
@@ -187,7 +187,7 @@ class HubServer(ThreadingHTTPServer):
         return self.store.repos[repo].head(name).files
 
     def branches(self, repo: str) -> dict[str, str]:
-        """The branches, and the id of the commit each is at."""
+        """The branches, each with its commit id."""
         return dict(self.store.repos[repo].branches)
 
     def commits(self, repo: str, branch: str = "main") -> list[Commit]:
@@ -195,7 +195,7 @@ class HubServer(ThreadingHTTPServer):
         return list(self.store.repos[repo].history(branch))
 
     def api(self, token: str | bool = WRITER) -> HfApi:
-        """The real client, bound to this server; `token=False` is nobody."""
+        """The real client for this server; `token=False` means no token."""
         from huggingface_hub import HfApi
 
         return HfApi(endpoint=self.endpoint, token=token)
@@ -209,13 +209,13 @@ class HubServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error of ours; anything else is."""
+        """Record errors, except for connections that the client closed."""
         problem = traceback.format_exc()
         if "ConnectionResetError" not in problem and "BrokenPipeError" not in problem:
             self.errors.append(problem)
 
     def close(self) -> None:
-        """Stop serving, and end what is still open."""
+        """Stop serving and close open connections."""
         self.stopping.set()
         self.shutdown()
         for connection in list(self._connections):
@@ -230,7 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: HubServer
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing on the terminal: `HubServer.log` has it."""
+        """Print nothing: requests are in `HubServer.log`."""
 
     def serve(self) -> None:
         body = self._body()
@@ -281,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
         lines = [f"{name}: {value}" for name, value in chunked.items() if value]
         self.wfile.write("\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode("latin-1"))
         chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
-        for _ in range(20_000):  # more than a gigabyte, should nobody hang up
+        for _ in range(20_000):  # more than a gigabyte, unless the client closes the connection
             self.wfile.write(chunk)
             self.server.streamed += 0x10000
 
@@ -293,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
         return head, b"" if self.command == "HEAD" else reply.body
 
     def _reset(self) -> None:
-        """End the connection with RST: nothing is flushed, no orderly goodbye."""
+        """End the connection with RST, without flushing."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         os.close(self.connection.detach())
@@ -310,7 +310,7 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(chunks)
 
     def _read(self, size: int) -> bytes:
-        """That many bytes; a request of which only a part arrives must not take effect."""
+        """Read `size` bytes; an incomplete request must not take effect."""
         data = self.rfile.read(size)
         if len(data) < size:
             raise ConnectionResetError("the client went away")
@@ -318,7 +318,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _faulty(reply: Reply | None, fault: Fault | None, endpoint: str) -> Reply | None:
-    """The reply that a fault makes of the right one; None for no reply at all."""
+    """The reply after the fault; None for no reply."""
     if fault is None:
         return reply
     if fault.kind == "reset":
@@ -333,7 +333,7 @@ def _faulty(reply: Reply | None, fault: Fault | None, endpoint: str) -> Reply | 
 
 
 def _other_bytes(data: bytes, only_one: bool = True) -> bytes:
-    """Files change in a single byte, so that only a checksum can tell; JSON in every one."""
+    """Wrong bytes: one byte of a file, so that only a checksum differs, or all bytes of JSON."""
     if only_one:
         middle = len(data) // 2
         return (
@@ -345,8 +345,8 @@ def _other_bytes(data: bytes, only_one: bool = True) -> bytes:
 
 
 def environment(endpoint: str, home: Path, token: str | None = WRITER) -> dict[str, str]:
-    """What a process needs to take the server for the Hub, and nothing of the caller's Hub."""
-    kept = {name: value for name, value in os.environ.items() if not _meddles(name)}
+    """Environment of a process that uses this server as the Hub, without the caller's settings."""
+    kept = {name: value for name, value in os.environ.items() if not _is_hub_setting(name)}
     tokens = {"HF_TOKEN": token} if token else {}
     return (
         kept
@@ -362,20 +362,20 @@ def environment(endpoint: str, home: Path, token: str | None = WRITER) -> dict[s
     )
 
 
-def _meddles(name: str) -> bool:
+def _is_hub_setting(name: str) -> bool:
     return name.upper().startswith(("HF_", "HUGGING")) or name.upper().endswith("_PROXY")
 
 
 @contextmanager
 def running_hub(
-    accounts: Mapping[str, Account] = ACCOUNTS, *, page_size: int = 1000, **rules: Any
+    accounts: Mapping[str, Account] = ACCOUNTS, *, page_size: int = 1000
 ) -> Iterator[HubServer]:
-    """A Hub that serves until the block ends; `rules` go to `HubStore`.
+    """A Hub that serves until the block ends.
 
-    Inside the block the client of this process keeps off Xet, proxies and the caller's own token.
+    Inside the block the client of this process uses no Xet, no proxies and no token of the caller.
     """
     with tempfile.TemporaryDirectory() as home, _client_here(Path(home)):
-        server = HubServer(HubStore(accounts, **rules), Path(home), page_size)
+        server = HubServer(HubStore(accounts), Path(home), page_size)
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -390,7 +390,7 @@ def running_hub(
 def _client_here(home: Path) -> Iterator[None]:
     from huggingface_hub import close_session, constants
 
-    kept = {name: value for name, value in os.environ.items() if not _meddles(name)}
+    kept = {name: value for name, value in os.environ.items() if not _is_hub_setting(name)}
     token_file = patch.object(constants, "HF_TOKEN_PATH", str(home / "token"))
     no_xet = patch.object(constants, "HF_HUB_DISABLE_XET", True)
     close_session()
@@ -402,17 +402,17 @@ def _client_here(home: Path) -> Iterator[None]:
 
 
 @contextmanager
-def no_naps() -> Iterator[list[float]]:
-    """The client's waits between its tries, written down and not waited for."""
-    naps: list[float] = []
-    clock = SimpleNamespace(**{**vars(time), "sleep": naps.append})
+def no_waiting() -> Iterator[list[float]]:
+    """Record the client's waits between retries without waiting."""
+    waits: list[float] = []
+    clock = SimpleNamespace(**{**vars(time), "sleep": waits.append})
     http, download = "huggingface_hub.utils._http.time", "huggingface_hub.file_download.time"
     with patch(http, clock), patch(download, clock):
-        yield naps
+        yield waits
 
 
 @pytest.fixture
 def hub() -> Iterator[HubServer]:
-    """A Hub with nothing on it."""
+    """An empty Hub."""
     with running_hub() as server:
         yield server

@@ -1,7 +1,7 @@
-"""Dataset repositories as the Hub keeps them, in memory: what `hub_server` serves.
+"""Dataset repositories in memory, served by `hub_server`.
 
-A repository has branches, a branch points to a commit, a commit never changes. Small files are kept
-in the commit ("regular"), large ones apart by their sha256 ("LFS"), one store per repository.
+A repository has branches, a branch points to a commit, a commit never changes. Small files are
+stored in the commit ("regular"), large files in an object store per repository ("LFS").
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from fnmatch import fnmatch
 from functools import cached_property
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -20,11 +19,11 @@ from threading import RLock
 from typing import Any
 
 ATTRIBUTES = {".gitattributes": b"*.parquet filter=lfs diff=lfs merge=lfs -text\n"}
-"""What a new repository holds: the Hub puts such a file there by itself."""
+"""The files of a new repository: the Hub creates this file by itself."""
 
 
 class HubError(Exception):
-    """An answer other than success, with what the client's exceptions are made from."""
+    """An error answer, with the headers that the client builds its exceptions from."""
 
     def __init__(self, status: int, message: str, code: str = "", **headers: str) -> None:
         super().__init__(message)
@@ -39,15 +38,14 @@ class HubError(Exception):
 
 @dataclass(frozen=True)
 class Account:
-    """Who a token belongs to, and whether it may write."""
+    """The owner of a token, and whether the token may write."""
 
     name: str
     write: bool = True
-    orgs: tuple[str, ...] = ()
 
     def owns(self, repo: str) -> bool:
-        """Whether the repository lies in a namespace of this account."""
-        return repo.split("/")[0] in (self.name, *self.orgs)
+        """Whether the repository is in the namespace of this account."""
+        return repo.split("/")[0] == self.name
 
 
 @dataclass(frozen=True)
@@ -64,19 +62,19 @@ class Blob:
 
     @cached_property
     def pointer(self) -> bytes:
-        """What git holds in place of an LFS object."""
+        """The file that git stores in place of an LFS object."""
         head = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\n"
         return f"{head}size {len(self.data)}\n".encode()
 
     @cached_property
     def oid(self) -> str:
-        """The name git gives to what it holds."""
-        held = self.pointer if self.lfs else self.data
-        return hashlib.sha1(b"blob %d\0" % len(held) + held).hexdigest()
+        """The object id of git."""
+        stored = self.pointer if self.lfs else self.data
+        return hashlib.sha1(b"blob %d\0" % len(stored) + stored).hexdigest()
 
     @property
     def etag(self) -> str:
-        """What the client takes for the file's identity."""
+        """The hash by which the client identifies the file."""
         return self.sha256 if self.lfs else self.oid
 
 
@@ -111,7 +109,7 @@ class Repo:
     name: str
     private: bool = False
     gated: bool = False
-    granted: set[str] = field(default_factory=set)
+
     commits: dict[str, Commit] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     objects: dict[str, Blob] = field(default_factory=dict)
@@ -141,7 +139,7 @@ class Repo:
             commit = self.commits[commit.parent] if commit.parent else None
 
     def last_change(self, revision: str, path: str) -> Commit:
-        """The commit that gave a path what it holds."""
+        """The commit that last changed a path."""
         history = list(self.history(revision))
         for newer, older in pairwise(history):
             if path in newer.folders or older.tree.get(path) != newer.tree.get(path):
@@ -155,13 +153,6 @@ class Repo:
         if branch.startswith("refs/") or branch in self.commits:
             raise HubError(400, f"Invalid reference for a branch: {branch}")
         self.branches[branch] = self.at(start or "main").id
-
-    def delete_branch(self, branch: str) -> None:
-        """Forget a branch; its commits stay reachable by id."""
-        if branch == "main":
-            raise HubError(403, "Cannot delete the main branch")
-        self.head(branch)
-        del self.branches[branch]
 
     def add(self, commit: Commit, branch: str) -> Commit:
         """Move a branch to a new commit."""
@@ -206,26 +197,19 @@ def _inside(folder: str, tree: Mapping[str, Blob]) -> list[str]:
 
 
 class HubStore:
-    """All repositories, and who may do what with them."""
+    """All repositories, and the permissions of accounts."""
 
-    def __init__(
-        self,
-        accounts: Mapping[str, Account],
-        lfs_patterns: tuple[str, ...] = ("*.parquet",),
-        lfs_over: int = 1_000_000,
-    ) -> None:
+    def __init__(self, accounts: Mapping[str, Account]) -> None:
         self.accounts = dict(accounts)
-        self.lfs_patterns = lfs_patterns
-        self.lfs_over = lfs_over
         self.repos: dict[str, Repo] = {}
         self.lock = RLock()
 
     def is_lfs(self, path: str, size: int) -> bool:
-        """Whether a file of this name and size is kept apart."""
-        return size > self.lfs_over or any(fnmatch(path, glob) for glob in self.lfs_patterns)
+        """Whether a file of this name and size is stored as an LFS object."""
+        return size > 1_000_000 or path.endswith(".parquet")
 
     def account(self, token: str | None) -> Account | None:
-        """Whose token this is; no token is nobody's."""
+        """The account of a token; None without a token."""
         if token is not None and token not in self.accounts:
             raise HubError(401, "Invalid credentials in Authorization header")
         return None if token is None else self.accounts[token]
@@ -240,9 +224,9 @@ class HubStore:
         return repo
 
     def downloadable(self, name: str, account: Account | None) -> Repo:
-        """A repository whose files this account may have."""
+        """A repository whose files this account may download."""
         repo = self.readable(name, account)
-        if repo.gated and not (account and (account.owns(name) or account.name in repo.granted)):
+        if repo.gated and not (account and account.owns(name)):
             message = f"Access to dataset {name} is restricted."
             raise HubError(403 if account else 401, message, "GatedRepo")
         return repo
@@ -262,7 +246,7 @@ class HubStore:
         return account
 
     def create_repo(self, name: str, *, private: bool = False, gated: bool = False) -> Repo:
-        """A new repository, with what the Hub itself puts in it."""
+        """A new repository."""
         if name in self.repos:
             raise HubError(409, "You already created this dataset repo")
         repo = self.repos[name] = Repo(name, private=private, gated=gated)
@@ -289,7 +273,7 @@ class HubStore:
             return repo.add(Commit(tree, head.id, title), branch)
 
     def blob(self, repo: Repo, path: str, data: bytes) -> Blob:
-        """A file's content, kept where its name and size want it."""
+        """The content of a file, stored by its name and size."""
         blob = Blob(data, lfs=self.is_lfs(path, len(data)))
         if blob.lfs:
             repo.objects[blob.sha256] = blob

@@ -1,4 +1,4 @@
-"""Dumps on the loopback Hub, and a client in this process that knows no other."""
+"""Dumps on the test Hub, and a client in this process that uses it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import huggingface_hub.constants as constants
 import pytest
 
-from hub_server import WRITER, HubServer, no_naps
+from hub_server import WRITER, HubServer, no_waiting
 
 REPO = "me/qk"
 
@@ -18,12 +18,12 @@ REPO = "me/qk"
 def client_of(
     hub: HubServer, cache: Path, token: str | None = WRITER
 ) -> Iterator[pytest.MonkeyPatch]:
-    """Let this process take `hub` for the Hub, with a cache of its own and no waiting."""
-    with pytest.MonkeyPatch.context() as patch, no_naps():
+    """Let this process use `hub` as the Hub, with its own cache and without waiting."""
+    with pytest.MonkeyPatch.context() as patch, no_waiting():
         patch.setenv("HF_ENDPOINT", hub.endpoint)
         if token is not None:
             patch.setenv("HF_TOKEN", token)
-        patch.setattr(constants, "ENDPOINT", hub.endpoint)  # both are made when imported
+        patch.setattr(constants, "ENDPOINT", hub.endpoint)  # these are set at import
         files = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         patch.setattr(constants, "HF_HUB_CACHE", str(cache))
@@ -32,7 +32,7 @@ def client_of(
 
 
 def upload(hub: HubServer, folder: Path, branch: str = "tiny", below: str = "") -> str:
-    """Make a branch hold the folder's files and no others, in one commit; its id."""
+    """Make a branch hold exactly the files of the folder. Returns the commit id."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     api = hub.api()
@@ -40,7 +40,7 @@ def upload(hub: HubServer, folder: Path, branch: str = "tiny", below: str = "") 
     if branch not in hub.branches(REPO):
         api.create_branch(REPO, branch=branch, repo_type="dataset")
     paths = {f"{below}{p.relative_to(folder)}": p for p in folder.rglob("*") if p.is_file()}
-    gone = [path for path in hub.branch(REPO, branch) if path not in paths]
+    old = [path for path in hub.branch(REPO, branch) if path not in paths]
     done = api.create_commit(
         REPO,
         repo_type="dataset",
@@ -48,14 +48,14 @@ def upload(hub: HubServer, folder: Path, branch: str = "tiny", below: str = "") 
         commit_message="upload",
         operations=[
             *(CommitOperationAdd(path, file) for path, file in paths.items()),
-            *(CommitOperationDelete(path) for path in gone if path != ".gitattributes"),
+            *(CommitOperationDelete(path) for path in old if path != ".gitattributes"),
         ],
     )
     return str(done.oid)
 
 
 def downloads(hub: HubServer) -> list[str]:
-    """Files of which the bytes were sent, in order."""
+    """The downloaded files, in order."""
     marker = "/resolve/"
     return [
         entry.path.partition(marker)[2].partition("/")[2] for entry in hub.requests("resolve_get")

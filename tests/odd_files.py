@@ -1,4 +1,4 @@
-"""Things in place of a regular file, and Parquet files whose footers claim what is not so."""
+"""Pipes, sockets and devices in place of a regular file, and Parquet files with wrong footers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Maker = Callable[[Path], object]
 
 
 def make_socket(path: Path) -> None:
-    """A socket's file; its address must be short, so that it is bound from inside the folder."""
+    """A socket file. Its address must be short, so it is bound from inside the folder."""
     here = Path.cwd()
     os.chdir(path.parent)
     try:
@@ -40,14 +40,14 @@ NOT_REGULAR: dict[str, tuple[Maker, str]] = {
 
 
 def replace_by(make: Maker, path: Path) -> None:
-    """Put something else in a file's place."""
+    """Replace a file by the result of `make`."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     make(path)
 
 
 def _varint(number: int) -> bytes:
-    """A number as Parquet's footer holds it: zigzag, seven bits to a byte."""
+    """A number as in a Parquet footer: zigzag, seven bits per byte."""
     number, out = number << 1, bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -56,7 +56,7 @@ def _varint(number: int) -> bytes:
 
 
 def claim(path: Path, number: int, instead_of: int) -> None:
-    """Change a number wherever the footer of a Parquet file tells it."""
+    """Change every occurrence of a number in the footer of a Parquet file."""
     data = path.read_bytes()
     start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     footer = data[start:-8]
@@ -66,7 +66,7 @@ def claim(path: Path, number: int, instead_of: int) -> None:
 
 
 def claim_type(path: Path, column: str, kind: pa.DataType) -> None:
-    """Let a Parquet file say that a column is of another Arrow type."""
+    """Change the Arrow type of a column in the footer of a Parquet file."""
     table = pq.read_table(path)
     index = table.schema.get_field_index(column)
     schema = table.schema.set(index, pa.field(column, kind)).serialize().to_pybytes()
@@ -76,7 +76,7 @@ def claim_type(path: Path, column: str, kind: pa.DataType) -> None:
 
 
 def huge(path: Path, size: int = 5 << 30, footer: int = 0xF0FFFFFF) -> None:
-    """A file of that size, almost all of it a hole, whose footer claims to be that long."""
+    """A sparse file of this size with this footer length."""
     path.unlink(missing_ok=True)
     with path.open("wb") as file:
         file.write(b"PAR1")

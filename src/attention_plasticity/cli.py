@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from attention_plasticity import __version__
-from qk_toolkit.command_line import command_parser, command_settings, guarded, reader_may_leave
+from qk_toolkit.command_line import allow_closed_stdout, command_parser, command_settings, guarded
 from qk_toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _analyze(arguments: Sequence[str], program: str = "attention-plasticity anal
     from qk_toolkit.terminal import TerminalWatcher
 
     outcome = run_analysis(config, TerminalWatcher())
-    with reader_may_leave():
+    with allow_closed_stdout():
         print_summary(outcome)
     return 1 if outcome.failures else 0
 

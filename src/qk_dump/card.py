@@ -1,4 +1,4 @@
-"""README.md of a dump: a dataset card that lets `datasets` load any head by its name."""
+"""README.md of a dump: a dataset card. With it, `datasets` loads any head by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qk_dump.manifest import DumpManifest
 from qk_toolkit.files import read_bounded
 
 CARD_FILE = "README.md"
-MOST_CARD_BYTES = 64 << 20  # of a card that lists every head
+MOST_CARD_BYTES = 64 << 20
 _MARKER = "<!-- made by attention-plasticity; a new capture replaces this file -->"
 
 _TEXT = """{marker}
@@ -75,38 +75,37 @@ head = load_dataset("{repo}", "l00h00q", revision={revision}, split="train")
 
 
 def card(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
-    """The text of the card; `examples` says whether there is an `examples.parquet`."""
+    """The text of the card; `examples` is whether the dump has an `examples.parquet`."""
     return (
         f"---\n{_front_matter(manifest, heads, examples)}---\n\n{_text(manifest, heads, examples)}"
     )
 
 
 def overview_card(repo: str, branches: Mapping[str, DumpManifest | None]) -> str:
-    """The card of a dataset's main branch: which branch holds which model, and how to get one."""
+    """The card of the main branch: a table of branches and models, and how to load one."""
     lines = [
         f"| {_cell(name)} | {_cell(manifest and manifest.model)} "
         f"| {_cell(manifest and manifest.num_examples)} |"
         for name, manifest in sorted(branches.items())
     ]
     front = {"pretty_name": "Queries and keys", "tags": _TAGS}
-    some = min((name for name in branches if branches[name]), default=min(branches, default="…"))
+    example = min((name for name in branches if branches[name]), default=min(branches, default="…"))
     return _OVERVIEW.format(
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
         marker=_MARKER,
         repo=_one_line(repo),
-        path=shlex.quote(f"hf://datasets/{_one_line(repo)}@{some.replace('/', '%2F')}"),
-        revision=json.dumps(some, ensure_ascii=False),
+        path=shlex.quote(f"hf://datasets/{_one_line(repo)}@{example.replace('/', '%2F')}"),
+        revision=json.dumps(example, ensure_ascii=False),
         lines="\n".join(lines),
     )
 
 
 def _cell(value: object) -> str:
-    """A value in a table, empty where there is none."""
     return "" if value is None else _code(value).replace("|", "\\|")
 
 
 def is_card(path: Path) -> bool:
-    """Whether the file is a card made here, and not somebody's own README."""
+    """Whether this toolkit wrote the file."""
     try:
         return _MARKER.encode() in read_bounded(path, MOST_CARD_BYTES)
     except OSError:
@@ -138,7 +137,7 @@ def _text(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> st
 
 
 def _facts(manifest: DumpManifest, heads: Sequence[HeadId]) -> list[tuple[str, object]]:
-    """What a reader of the card wants to know first; facts without a value are left out."""
+    """Names and values for the list at the top of the card; missing values are left out."""
     queries = sum(head.kind == "q" for head in heads)
     kind, size = manifest.bucket_type, manifest.min_bucket_size
     facts = [
@@ -160,7 +159,7 @@ def _settings(values: dict[str, Any] | None) -> str | None:
 
 
 def _code(value: object) -> str:
-    """A value as inline code that cannot leave its backticks, nor be taken for HTML."""
+    """The value as inline code, with backticks and HTML escaped."""
     return f"`{html.escape(_one_line(str(value)), quote=False).replace('`', chr(39))}`"
 
 

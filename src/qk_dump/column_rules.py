@@ -1,6 +1,6 @@
-"""What `dump.json` says about the columns of a head, and the check of rows against it.
+"""Checks of a head's columns against `dump.json`.
 
-A dump whose `dump.json` is absent, or tells nothing of a layer, is not checked.
+Without `dump.json`, or without an entry for the layer, nothing is checked.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.schema import WINDOW
 from qk_toolkit.errors import ConfigError, DumpError
 
-_WAY_OUT = f"Capture or download the head again, or repair {MANIFEST_NAME}."
+_ACTION = f"Capture or download the head again, or repair {MANIFEST_NAME}."
 
 
 @dataclass(frozen=True)
 class ColumnRules:
-    """Bucket geometry and sliding window of one layer, as far as they are told."""
+    """Bucket geometry and sliding window of one layer, as far as `dump.json` has them."""
 
     layer: int
     geometry: BucketGeometry | None = None
-    window_told: bool = False
+    window_known: bool = False
     window: int | None = None  # tokens; None for full attention
 
     def check_buckets(
@@ -39,7 +39,7 @@ class ColumnRules:
         path: Path,
         first_row: int,
     ) -> None:
-        """Refuse rows whose bucket does not follow from their position."""
+        """Raise an error for a row with the wrong bucket for its position."""
         if self.geometry is None:
             return
         expected = self.geometry.bucket(position)  # (n,)
@@ -49,32 +49,32 @@ class ColumnRules:
             kind, size = self.geometry.type, self.geometry.min_size
             raise DumpError(
                 f"{path}: row {first_row + row}: bucket is {bucket[row]}, but position "
-                f"{position[row]} lies in bucket {expected[row]} ({MANIFEST_NAME}: bucket_type "
-                f"{kind}, min_bucket_size {size}). {_WAY_OUT}"
+                f"{position[row]} belongs to bucket {expected[row]} ({MANIFEST_NAME}: bucket_type "
+                f"{kind}, min_bucket_size {size}). {_ACTION}"
             )
 
     def check_window(
         self, found: Set[int | None], column: pa.Array | None, path: Path, first_row: int
     ) -> None:
-        """Refuse a `sliding_window` column that is missing or has another value than told."""
-        if not self.window_told or (column is None and self.window is None):
+        """Raise an error when `sliding_window` is missing or differs from `dump.json`."""
+        if not self.window_known or (column is None and self.window is None):
             return
         if column is None:
             raise DumpError(
-                f"{path}: has no column '{WINDOW}', but {MANIFEST_NAME} says that layer "
-                f"{self.layer} has a window of {self.window} tokens. {_WAY_OUT}"
+                f"{path}: has no column '{WINDOW}', expected {self.window} ({MANIFEST_NAME}: "
+                f"layer {self.layer}). {_ACTION}"
             )
         if found != {self.window}:
             values = column.to_pylist()
-            row = next(at for at, value in enumerate(values) if value != self.window)
+            row = next(index for index, value in enumerate(values) if value != self.window)
             raise DumpError(
-                f"{path}: row {first_row + row}: {WINDOW} is {_shown(values[row])}, "
-                f"{MANIFEST_NAME} says {_shown(self.window)} for layer {self.layer}. {_WAY_OUT}"
+                f"{path}: row {first_row + row}: {WINDOW} is {_json(values[row])}, expected "
+                f"{_json(self.window)} ({MANIFEST_NAME}: layer {self.layer}). {_ACTION}"
             )
 
 
 def rules_of(dump: Dump, layer: int) -> ColumnRules:
-    """The rules for the heads of a layer; a `ConfigError` where `dump.json` contradicts itself."""
+    """The rules for the heads of a layer. Raises a `ConfigError` when `dump.json` is invalid."""
     manifest = dump.manifest
     if manifest is None:
         return ColumnRules(layer)
@@ -92,10 +92,10 @@ def rules_of(dump: Dump, layer: int) -> ColumnRules:
                 f"got {window!r:.80}"
             )
     if len(set(windows)) > 1:
-        told = " and ".join(_shown(window) for window in windows[:2])
-        raise ConfigError(f"{source}: layer {layer} has two windows, {told}")
-    return ColumnRules(layer, geometry, window_told=True, window=windows[0])
+        both = " and ".join(_json(window) for window in windows[:2])
+        raise ConfigError(f"{source}: layer {layer} has two windows, {both}")
+    return ColumnRules(layer, geometry, window_known=True, window=windows[0])
 
 
-def _shown(window: object) -> str:
+def _json(window: object) -> str:
     return "null" if window is None else str(window)

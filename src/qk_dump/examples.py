@@ -1,7 +1,4 @@
-"""`examples.parquet`: which text every `example_id` of a dump was.
-
-Reading a dump never requires it.
-"""
+"""`examples.parquet`: dataset id and number of tokens of every `example_id`. Optional file."""
 
 from __future__ import annotations
 
@@ -36,9 +33,9 @@ class Example:
     """One text of a capture."""
 
     example_id: int
-    original_id: object  # as the dataset has it; what JSON cannot hold is kept as text
+    original_id: object  # from the dataset; stored as text when JSON has no such type
     num_tokens: int
-    text_digest: str  # tells on resuming whether the text is still the same
+    text_digest: str  # compared when a capture is resumed
 
     def __post_init__(self) -> None:
         if not 0 <= self.example_id < MOST_EXAMPLES:
@@ -48,12 +45,12 @@ class Example:
             )
 
     def as_record(self) -> dict[str, Any]:
-        """The example as JSON holds it."""
+        """The example as values for JSON."""
         return {**asdict(self), "original_id": _plain(self.original_id)}
 
 
 def write_examples(folder: Path, examples: Iterable[Example]) -> None:
-    """Write `examples.parquet` into a dump's folder, by ascending `example_id`."""
+    """Write `examples.parquet` into the folder of a dump, sorted by `example_id`."""
     ordered = sorted(examples, key=lambda example: example.example_id)
     table = pa.table(
         {
@@ -68,10 +65,10 @@ def write_examples(folder: Path, examples: Iterable[Example]) -> None:
 
 
 def read_examples(folder: Path) -> pa.Table | None:
-    """The table of a dump's examples, or None when there is none.
+    """The examples of a dump, or None without the file.
 
-    Arrow opens the file itself: its threads let go of a Python file late, which aborts a process
-    that ends at that moment.
+    Arrow opens the file itself. Its threads release a Python file late, which can abort a process
+    that is just ending.
     """
     path = folder / EXAMPLES_FILE
     try:
@@ -88,20 +85,20 @@ def read_examples(folder: Path) -> pa.Table | None:
 
 
 def _id_column(ids: Sequence[Any]) -> pa.Array:
-    """Ids of one simple type keep it; any others become JSON text. None is null."""
+    """Ids of one simple type keep it; all others become JSON text. None becomes null."""
     kinds = {type(value) for value in ids if value is not None}
     kind = kinds.pop() if len(kinds) == 1 else None
     too_large = kind is int and any(value not in _INT64 for value in ids if value is not None)
     if kind not in _COLUMN_TYPES or too_large:
         kind = str
         ids = [None if value is None else json.dumps(value, ensure_ascii=False) for value in ids]
-    if kind is str:  # odd file names hold what UTF-8 cannot
+    if kind is str:  # file names may contain characters that UTF-8 cannot encode
         ids = [value and value.encode("utf-8", "backslashreplace").decode() for value in ids]
     return pa.array(ids, _COLUMN_TYPES[kind])
 
 
 def _plain(value: object) -> Any:
-    """The value as it comes back from JSON, or its text when JSON cannot hold it."""
+    """The value after a round trip through JSON, or its text when JSON has no such type."""
     try:
         return json.loads(json.dumps(value.item() if isinstance(value, np.generic) else value))
     except (TypeError, ValueError):

@@ -1,7 +1,4 @@
-"""Where things lie in a dump: names of heads, their folders and files, and finding them.
-
-A dump is `<root>/[<model_dir>/]l{LL}h{HH}{q|k}/*.parquet`, one folder per (layer, head, kind).
-"""
+"""Layout of a dump: `<root>/[<model_dir>/]l{LL}h{HH}{q|k}/*.parquet`, one folder per head."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from qk_toolkit.files import user_path
 Kind = Literal["q", "k"]
 
 MOST_SHARDS = 10_000  # Parquet files of one head
-UNFINISHED = ".capture"  # folder in which an unfinished capture keeps its rows
+UNFINISHED = ".capture"  # folder with the rows of an unfinished capture
 
 _HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])", re.ASCII)
 
@@ -36,39 +33,39 @@ class HeadId(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Name of the head's folder, and of its config in the dataset card: `l00h07q`."""
+        """Name of the folder, and of the config in the dataset card: `l00h07q`."""
         return f"l{self.layer:02d}h{self.head:02d}{self.kind}"
 
 
 def parse_head(folder: str) -> HeadId | None:
-    """The head a folder's name stands for, or None for any other folder."""
+    """The head of a folder name, or None for any other folder."""
     match = _HEAD_FOLDER.fullmatch(folder)
     if match is None:
         return None
     return HeadId(int(match[1]), int(match[2]), "q" if match[3] == "q" else "k")
 
 
-def require_head(head: HeadId, where: object) -> None:
-    """Refuse a head that no model has; `where` is the folder that names it."""
+def require_head(head: HeadId, folder: object) -> None:
+    """Refuse a layer or head number beyond the limits; `folder` is for the message."""
     if head.layer >= MOST_LAYERS or head.head >= MOST_HEADS:
         raise ConfigError(
-            f"{where}: is the folder of layer {head.layer}, head {head.head}; a dump has at most "
+            f"{folder}: is the folder of layer {head.layer}, head {head.head}; a dump has at most "
             f"{MOST_LAYERS:,} layers and {MOST_HEADS:,} heads in a layer. Rename or remove it."
         )
 
 
 @dataclass(frozen=True)
 class Dump:
-    """A dump found on disk: its folder, its heads and, where there is one, its `dump.json`."""
+    """A dump on disk: its folder, its heads and its optional `dump.json`."""
 
     path: Path
     folders: dict[HeadId, Path]
     manifest: DumpManifest | None = None
-    origin: dict[str, Any] | None = None  # where on the Hub it was fetched from
+    origin: dict[str, Any] | None = None  # its place on the Hub, if it was fetched
 
     @property
     def name(self) -> str:
-        """A short name: the folder's, or that of the branch it was fetched from."""
+        """The name of the folder, or of the branch on the Hub."""
         if self.origin is None:
             return self.path.resolve().name or "dump"
         return str(self.origin.get("model_dir") or self.origin["revision"]).replace("/", "-")
@@ -84,11 +81,11 @@ class Dump:
         return sorted((head.layer, head.head) for head in self.folders if head.kind == "k")
 
     def files(self, head: HeadId) -> tuple[Path, ...]:
-        """The head's Parquet shards in name order; empty when the folder holds none."""
+        """The Parquet shards of the head in name order; may be empty."""
         return parquet_files(self.folders[head])
 
     def require_files(self, head: HeadId) -> tuple[Path, ...]:
-        """The same, or a `DumpError` saying what is missing."""
+        """The Parquet shards of the head, at least one. Raises a `DumpError` without any."""
         if head not in self.folders:
             kind = "key" if head.kind == "k" else "query"
             raise DumpError(f"{self.path / head.folder}: the {kind} head is not in the dump")
@@ -99,7 +96,7 @@ class Dump:
 
 
 def parquet_files(folder: Path) -> tuple[Path, ...]:
-    """Parquet files of a folder in name order, hidden (unfinished) ones left out."""
+    """Parquet files of a folder in name order, without hidden (unfinished) files."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -116,10 +113,10 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
 
 
 def open_folder(root: str | os.PathLike[str], model_dir: str | None = None) -> Dump:
-    """Find the heads below `root` (or below `root/model_dir`).
+    """Find the heads in `root`, or in `root/model_dir`.
 
-    Without `model_dir`, heads lying in the root are taken; failing that, the only subfolder that
-    holds heads. Several such subfolders are several models, and one must be named.
+    Without `model_dir`, heads are searched in the root, then in its only subfolder with heads.
+    With several such subfolders (models), `model_dir` is required.
     """
     base = user_path(root)
     _require_folder(base)
@@ -174,7 +171,7 @@ def _find_heads(path: Path) -> dict[HeadId, Path]:
 
 def _subfolders(path: Path) -> Iterable[Path]:
     try:
-        # a dangling link to a folder is a head that cannot be read, not one that was not captured
+        # a broken link counts as a head: reading it fails later with a clear message
         return [entry for entry in path.iterdir() if entry.is_dir() or entry.is_symlink()]
     except OSError as error:
         raise ConfigError(f"{path}: cannot be listed: {error.strerror or error}") from error
@@ -188,7 +185,7 @@ def _models_below(base: Path) -> list[str]:
 
 def _where_heads_are(base: Path) -> str:
     if _find_heads(base):
-        return f"Heads lie in {base} itself: leave model_dir out."
+        return f"The heads are in {base} itself: leave model_dir out."
     models = _models_below(base)
     if models:
         return f"Set model_dir to one of: {', '.join(models)}."

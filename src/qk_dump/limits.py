@@ -1,11 +1,11 @@
-"""Limits on numbers that a file or a setting claims, checked before anything is sized by them."""
+"""Limits on numbers in files and settings, checked before memory is allocated for them."""
 
 from __future__ import annotations
 
 MOST_LAYERS = 1000
-MOST_HEADS = 4096  # of a layer
-MOST_HEADS_IN_ALL = 262_144  # layers times query heads of a layer
-MOST_DIMENSIONS = 4096  # of a vector; the analysis holds d × d matrices
+MOST_HEADS = 4096  # per layer
+MOST_HEADS_IN_ALL = 262_144  # layers times query heads per layer
+MOST_DIMENSIONS = 4096  # of a vector; the analysis needs d × d matrices
 MOST_POSITIONS = 2**31 - 1  # position is an int32
 MOST_EXAMPLES = 2**31 - 1  # example_id is an int32
 MOST_COLUMNS = 1000  # of a Parquet file
@@ -13,7 +13,7 @@ MOST_FOOTER_BYTES = 256 << 20  # of a Parquet file
 
 
 def require_head_count(num_layers: int, num_q_heads: int) -> None:
-    """Raise a `ValueError` when a model would have more query heads than any has."""
+    """Raise a `ValueError` for a model with more than `MOST_HEADS_IN_ALL` query heads."""
     if num_layers * num_q_heads > MOST_HEADS_IN_ALL:
         raise ValueError(
             f"{num_layers:,} layers of {num_q_heads:,} query heads are more than "

@@ -1,7 +1,6 @@
-"""`dump.json`: what a capture says about itself, so that no config has to repeat it.
+"""`dump.json`, the manifest: model, head layout, bucket geometry and settings of a capture.
 
-Reading a dump never requires the manifest. When it is there, the head layout and the bucket
-geometry come from it, and a later capture knows from its plan whether it would make the same dump.
+A dump can be read without it. A later capture compares its plan with the plan in the manifest.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MOST_MANIFEST_BYTES = 16 << 20
 
 
 class DumpManifest(BaseModel):
-    """Facts of a capture. Every field may be absent; unknown ones are kept."""
+    """Facts about a capture. Every field is optional; unknown fields are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
 
@@ -68,7 +67,7 @@ class DumpManifest(BaseModel):
 
 
 def read_manifest(path: Path) -> DumpManifest | None:
-    """The manifest at `path`, or None when there is none."""
+    """The manifest at `path`, or None without the file."""
     try:
         content = read_json(path, most_bytes=MOST_MANIFEST_BYTES, int64=True)
         return DumpManifest.model_validate(content, strict=True)
@@ -81,10 +80,10 @@ def read_manifest(path: Path) -> DumpManifest | None:
         ) from error
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        what = problem["msg"].removeprefix("Value error, ")
+        field = ".".join(str(part) for part in problem["loc"])
+        reason = problem["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            f"{path}: {where + ': ' if where else ''}{what}. "
+            f"{path}: {field + ': ' if field else ''}{reason}. "
             "Repair or remove the file; reading a dump works without it."
         ) from error
     except ValueError as error:
@@ -94,18 +93,18 @@ def read_manifest(path: Path) -> DumpManifest | None:
 
 
 def write_manifest(folder: Path, manifest: DumpManifest) -> None:
-    """Write `dump.json` into a dump's folder, fields without a value left out."""
+    """Write `dump.json` into the folder of a dump; fields without a value are left out."""
     facts = manifest.model_dump(exclude_none=True)
     write_text(folder / MANIFEST_NAME, json_text(facts))
 
 
 def json_text(content: object) -> str:
-    """JSON for people to read."""
+    """Indented JSON."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_plan(path: Path) -> dict[str, Any] | None:
-    """The plan of a capture that is under way, or None when there is none."""
+    """The plan of an unfinished capture, or None without the file."""
     try:
         return dict(read_json(path))
     except FileNotFoundError:
@@ -114,52 +113,52 @@ def read_plan(path: Path) -> dict[str, Any] | None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(
             f"{path}: cannot be read ({reason}). Choose another output.data_root, or add "
-            "--overwrite to start anew."
+            "--overwrite to start again."
         ) from error
 
 
-def plan_difference(then: Any, now: Any, *, besides: str | None = None) -> str | None:
-    """The first field in which two plans differ, with both values; None when they are equal.
+def plan_difference(then: Any, now: Any, *, ignored: str | None = None) -> str | None:
+    """The first field that differs in two plans, with both values; None when they are equal.
 
-    The field `besides` may differ.
+    The field `ignored` is not compared.
     """
-    if besides is not None:
-        then, now = ({k: v for k, v in plan.items() if k != besides} for plan in (then, now))
+    if ignored is not None:
+        then, now = ({k: v for k, v in plan.items() if k != ignored} for plan in (then, now))
     return _difference(then, now, ())
 
 
 _ABSENT = object()
-_LONGEST_SHOWN = 80
+_MAX_SHOWN = 80  # characters of a value
 
 
-def _difference(then: object, now: object, where: tuple[str, ...]) -> str | None:
+def _difference(then: object, now: object, field: tuple[str, ...]) -> str | None:
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for key in {**now, **then}:
-            inside = (*where, str(key))
-            found = _difference(then.get(key, _ABSENT), now.get(key, _ABSENT), inside)
+            inner = (*field, str(key))
+            found = _difference(then.get(key, _ABSENT), now.get(key, _ABSENT), inner)
             if found is not None:
                 return found
         return None
-    shown_then, shown_now = _shown(then), _shown(now)
-    if shown_then == shown_now:
+    text_then, text_now = _as_text(then), _as_text(now)
+    if text_then == text_now:
         return None
-    if len(shown_then) > _LONGEST_SHOWN or len(shown_now) > _LONGEST_SHOWN:
-        shown_then, shown_now = _around_difference(shown_then, shown_now)
-    return f"{'.'.join(where)} ({shown_then} then, {shown_now} now)"
+    if len(text_then) > _MAX_SHOWN or len(text_now) > _MAX_SHOWN:
+        text_then, text_now = _around_difference(text_then, text_now)
+    return f"{'.'.join(field)} ({text_then} then, {text_now} now)"
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     return "absent" if value is _ABSENT else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _around_difference(then: str, now: str) -> tuple[str, str]:
-    """Two long texts, cut to where they begin to differ."""
+    """Two long texts, cut around the first difference."""
     pairs = zip(then, now, strict=False)
-    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    start = max(0, alike - _LONGEST_SHOWN // 2)
-    end = start + _LONGEST_SHOWN
-    shown_then, shown_now = (
+    equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    start = max(0, equal - _MAX_SHOWN // 2)
+    end = start + _MAX_SHOWN
+    cut_then, cut_now = (
         ("…" if start else "") + text[start:end] + ("…" if len(text) > end else "")
         for text in (then, now)
     )
-    return shown_then, shown_now
+    return cut_then, cut_now

@@ -1,7 +1,7 @@
-"""Opening a Parquet file of a dump, after its footer was compared with the file.
+"""Opening a Parquet file of a dump, with checks of its footer.
 
-A Parquet file ends with its footer, the footer's length in four bytes, and `PAR1`. Arrow takes the
-numbers in there as they are told. Here those that anything is sized by are checked first.
+A Parquet file ends with its footer, the length of the footer in four bytes, and `PAR1`. Arrow does
+not check the numbers in the footer. The ones that determine sizes are checked here first.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular
 
 _LENGTH_AND_MAGIC = 8
-_SMALLEST_FILE = 12  # the magic at both ends, and a length
-_MOST_ROWS_PER_BYTE = 1000  # of a file; however well it is packed, real rows need more room
-_STREAM_BUFFER = 1 << 20  # bytes read ahead per column; keeps a huge row group out of memory
+_SMALLEST_FILE = 12  # `PAR1` at both ends and the footer length
+_MOST_ROWS_PER_BYTE = 1000  # rows always need more space, with any compression
+_STREAM_BUFFER = 1 << 20  # bytes per column; a large row group is not read into memory at once
 
 
 def footer_length(file: IO[bytes], size: int) -> int:
-    """How long the footer of an open file of that size claims to be."""
+    """The footer length that an open file of `size` bytes gives."""
     file.seek(size - min(size, _LENGTH_AND_MAGIC))
     return int.from_bytes(file.read(4), "little")
 
 
 def require_footer(path: Path) -> None:
-    """Refuse a file whose footer cannot be as long as it claims, with a `ValueError`."""
+    """Raise a `ValueError` when the file gives an impossible footer length."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size < _SMALLEST_FILE:
@@ -43,15 +43,16 @@ def require_footer(path: Path) -> None:
     if length > size - _SMALLEST_FILE:
         raise ValueError(f"its footer would be {length:,} bytes long, the file has {size:,}")
     if length > MOST_FOOTER_BYTES:
-        raise ValueError(f"its footer is {length:,} bytes long, at most {MOST_FOOTER_BYTES:,} are")
+        limit = f"at most {MOST_FOOTER_BYTES:,} can be read"
+        raise ValueError(f"its footer is {length:,} bytes long, {limit}")
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn Arrow's and the system's complaints about a file into one naming it."""
+    """Convert errors of Arrow and of the system to a `DumpError` that names the file."""
     try:
         yield
-    except UnicodeEncodeError as error:  # Arrow takes no other names
+    except UnicodeEncodeError as error:  # Arrow accepts only UTF-8 names
         raise DumpError(f"{path}: its name is not UTF-8; rename it") from error
     except ValueError as error:
         raise DumpError(
@@ -64,7 +65,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 @contextmanager
 def opened_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """A Parquet file whose footer tells numbers that can be."""
+    """An open Parquet file with a checked footer."""
     with _readable(path):
         require_footer(path)
         with pq.ParquetFile(
@@ -85,21 +86,21 @@ def _check_numbers(metadata: pq.FileMetaData, path: Path) -> None:
     rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
         raise DumpError(
-            f"{path}: its footer tells {metadata.num_rows:,} rows in all and {sum(rows):,} in its "
-            "parts. Capture or download it again."
+            f"{path}: its footer gives {metadata.num_rows:,} rows for the file and {sum(rows):,} "
+            "for its row groups. Capture or download it again."
         )
     size = path.stat().st_size
     if metadata.num_rows > size * _MOST_ROWS_PER_BYTE:
         raise DumpError(
-            f"{path}: its footer tells {metadata.num_rows:,} rows, the file has {size:,} bytes. "
+            f"{path}: its footer gives {metadata.num_rows:,} rows, the file has {size:,} bytes. "
             "Capture or download it again."
         )
 
 
 def vector_width_of(parquet: pq.ParquetFile, path: Path) -> int:
-    """Dimensions of the first vector, 0 without one.
+    """Dimensions of the first vector, 0 without rows.
 
-    The columns' facts in the footer are not asked: a wrong one there makes Arrow end the process.
+    Column statistics in the footer are not used: a wrong one makes Arrow end the process.
     """
     schema = parquet.schema_arrow
     if schema.names.count(VECTOR) != 1 or not parquet.metadata.num_rows:
@@ -118,6 +119,6 @@ def vector_width_of(parquet: pq.ParquetFile, path: Path) -> int:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file cannot be read, in one line and without its name."""
+    """The reason of an error in one line, without the file name."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()).rstrip(".")

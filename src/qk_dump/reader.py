@@ -1,8 +1,7 @@
 """Parquet → numpy: the rows of one head as contiguous arrays, in bounded memory.
 
-Batches of a few thousand rows are decoded one after another, checked, and the wanted rows copied
-into one preallocated array. No Python object is made per row, and what is held at any time is the
-result plus one batch, whatever the size of the file.
+Batches of a few thousand rows are decoded and checked one by one. The selected rows are copied into
+one preallocated array. Memory holds the result and one batch, for files of any size.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
 _BATCH_ROWS = 8192
-_BATCH_VALUES = 8192 * 1024  # of vectors in a batch, which has fewer rows where they are wide
-_LARGEST_POSITION = 2.0**53  # beyond, float64 does not hold every integer
-_SMALLEST_POSITION = 2.0**-60  # of those that are not 0
+_BATCH_VALUES = 8192 * 1024  # vector values in a batch; wide vectors mean fewer rows
+_LARGEST_POSITION = 2.0**53  # beyond, float64 cannot represent every integer
+_SMALLEST_POSITION = 2.0**-60  # of positions above 0
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class HeadRows:
     bucket: Ints  # (n,)
     position: npt.NDArray[np.float64]  # (n,)
     vectors: Floats  # (n, d), C order, float32 or float64
-    example_id: Ints | None  # (n,); None when not asked for or not known
-    position_max: float  # over all rows of the files, chosen or not
+    example_id: Ints | None  # (n,); None when not requested or not known
+    position_max: float  # over all rows of the files, before subsampling
     sliding_window: int | None  # tokens; None for full attention
     window_recorded: bool  # False when the files have no sliding_window column
 
@@ -63,7 +62,7 @@ class HeadRows:
 
 
 def count_rows(files: Sequence[Path]) -> int:
-    """Rows of a head, from the Parquet footers alone."""
+    """Number of rows of a head, from the Parquet footers."""
     total = 0
     for path in files:
         with opened_parquet(path) as parquet:
@@ -72,7 +71,7 @@ def count_rows(files: Sequence[Path]) -> int:
 
 
 def vector_width(files: Sequence[Path]) -> int:
-    """Dimensions of a head's vectors, the widest of its files, by their first rows."""
+    """Dimensions of a head's vectors: the maximum over the first rows of its files."""
     width = 0
     for path in files:
         with opened_parquet(path) as parquet:
@@ -83,7 +82,7 @@ def vector_width(files: Sequence[Path]) -> int:
 
 
 def count_buckets(files: Sequence[Path], most: int) -> int:
-    """How many buckets a head has; counting ends above `most`. Only their column is read."""
+    """Number of buckets of a head. Counting stops above `most`; only one column is read."""
     found: set[int] = set()
     for path in files:
         with opened_parquet(path) as parquet:
@@ -96,13 +95,13 @@ def count_buckets(files: Sequence[Path], most: int) -> int:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that cannot be a head's, by its footer and its columns; no row is read."""
+    """Check the footer and the column types of a head's file. No row is read."""
     with opened_parquet(path) as parquet:
         check_columns(parquet.schema_arrow, path, need_example_id=False)
 
 
 def subsample(num_rows: int, max_rows: int, seed: int) -> Ints | None:
-    """Rows to keep, ascending: what `default_rng(seed).choice` picks; None when all are kept."""
+    """Sorted row numbers from `default_rng(seed).choice`; None when all rows are kept."""
     if num_rows <= max_rows:
         return None
     return np.sort(np.random.default_rng(seed).choice(num_rows, max_rows, replace=False))
@@ -117,12 +116,11 @@ def read_head(
     single_example: bool = False,
     rules: ColumnRules | None = None,
 ) -> HeadRows:
-    """Read a head's shards as one, subsampled to `max_rows`, and check every row on the way.
+    """Read the shards of a head, check every row, and keep a subsample of `max_rows`.
 
-    `with_examples` asks for `example_id`, which keys need; "if present" takes it where every
-    shard has it in integers without a null, and None otherwise. With `single_example` the column
-    may be absent and all rows form one sequence. `rules` is what `dump.json` says about the
-    columns.
+    `with_examples` requires `example_id`, which keys need. "if present" reads it when every shard
+    has integers without a null. With `single_example` the column may be absent, and all rows form
+    one sequence. `rules` are the checks against `dump.json`.
     """
     rules = rules or ColumnRules(0)
     if not files:
@@ -130,8 +128,7 @@ def read_head(
     num_rows = count_rows(files)
     if num_rows == 0:
         raise DumpError(f"{files[0]}: holds no rows")
-    wanted = subsample(num_rows, max_rows, seed)
-    collector = _Collector(num_rows, wanted)
+    collector = _Collector(num_rows, subsample(num_rows, max_rows, seed))
     read_examples = False if single_example else with_examples
     for path in files:
         for batch, first_row in _batches(path, read_examples):
@@ -149,17 +146,17 @@ class _Rows:
 
 
 class _Collector:
-    """Copies the wanted rows of each batch into arrays allocated once."""
+    """Copies the selected rows of each batch into preallocated arrays."""
 
-    def __init__(self, total: int, wanted: Ints | None) -> None:
+    def __init__(self, total: int, selected: Ints | None) -> None:
         self._total = total
-        self._size = total if wanted is None else len(wanted)
-        self._wanted = wanted
+        self._size = total if selected is None else len(selected)
+        self._selected = selected
         self._position_max = 0.0
         self._columns: dict[str, npt.NDArray[Any]] = {}
         self._examples_known = True
-        self._seen = 0  # rows of the head passed so far
-        self._kept = 0
+        self._read = 0  # rows read so far
+        self._kept = 0  # rows copied so far
         self._window: int | None = None
         self._window_recorded = False
         self._first = True
@@ -169,41 +166,40 @@ class _Collector:
         self._check_width(rows.columns[VECTOR], path)
         self._examples_known &= EXAMPLE in rows.columns
         count = len(rows.columns[BUCKET])
-        if self._seen + count > self._total:
+        if self._read + count > self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
         self._position_max = max(self._position_max, float(rows.columns[POSITION].max()))
         chosen: Ints | None = None
         kept = count
-        if self._wanted is not None:
-            bounds = np.searchsorted(self._wanted, [self._seen, self._seen + count])
-            chosen = self._wanted[bounds[0] : bounds[1]] - self._seen
+        if self._selected is not None:
+            bounds = np.searchsorted(self._selected, [self._read, self._read + count])
+            chosen = self._selected[bounds[0] : bounds[1]] - self._read
             kept = len(chosen)
         for name, values in rows.columns.items():
             if name not in self._columns:
-                self._columns[name] = self._room(values, path)
+                self._columns[name] = self._allocate(values, path)
             elif values.dtype.itemsize > self._columns[name].dtype.itemsize:
                 self._columns[name] = self._columns[name].astype(values.dtype)
-            place = self._columns[name][self._kept : self._kept + kept]
+            target = self._columns[name][self._kept : self._kept + kept]
             if chosen is None:
-                place[...] = values
+                target[...] = values
             else:
-                widened = values.astype(place.dtype, copy=False)  # an earlier shard may be wider
-                np.take(widened, chosen, axis=0, out=place, mode="clip")  # rows are in range
-        self._seen += count
+                widened = values.astype(target.dtype, copy=False)  # float64 in an earlier shard
+                np.take(widened, chosen, axis=0, out=target, mode="clip")  # rows are in range
+        self._read += count
         self._kept += kept
 
-    def _room(self, values: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
-        """An array for all wanted rows of a column."""
+    def _allocate(self, values: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
         try:
             return np.empty((self._size, *values.shape[1:]), values.dtype)
-        except (MemoryError, ValueError) as error:  # numpy has a limit of its own
+        except (MemoryError, ValueError) as error:  # ValueError: beyond the limit of numpy
             raise DumpError(
                 f"{path}: not enough memory for {self._size:,} rows of the head; "
                 "lower max_tokens_per_head"
             ) from error
 
     def result(self, with_examples: bool, path: Path) -> HeadRows:
-        if self._seen < self._total:
+        if self._read < self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
         examples = self._columns.get(EXAMPLE) if self._examples_known else None
         if with_examples and examples is None:
@@ -221,9 +217,9 @@ class _Collector:
     def _check_window(self, rows: _Rows, path: Path) -> None:
         windows = rows.windows if self._first else rows.windows | {self._window}
         if len(windows) > 1:
-            shown = ", ".join(sorted("null" if w is None else str(w) for w in windows))
+            values = ", ".join(sorted("null" if w is None else str(w) for w in windows))
             raise DumpError(
-                f"{path}: mixes sliding_window values ({shown}); a head has one window. "
+                f"{path}: mixes sliding_window values ({values}); a head has one window. "
                 "Split the layers that were written into one folder."
             )
         self._window = next(iter(windows))
@@ -244,7 +240,7 @@ def _batches(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Record batches of a file, each with the number of its first row.
 
-    Examples that are wanted only if present are left out of a batch that has none to use.
+    With "if present", a batch without usable `example_id` comes without this column.
     """
     with opened_parquet(path) as parquet:
         schema = parquet.schema_arrow
@@ -264,8 +260,8 @@ def _batches(
             first_row += batch.num_rows
         if first_row != parquet.metadata.num_rows:
             raise DumpError(
-                f"{path}: its footer tells {parquet.metadata.num_rows:,} rows, {first_row:,} are "
-                "there. Capture or download it again."
+                f"{path}: its footer gives {parquet.metadata.num_rows:,} rows, the file holds "
+                f"{first_row:,}. Capture or download it again."
             )
 
 
@@ -279,7 +275,7 @@ def _usable_examples(batch: pa.RecordBatch) -> bool:
 
 
 def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRules) -> _Rows:
-    """The batch as numpy arrays, or a `DumpError` naming the first bad row."""
+    """The batch as numpy arrays. Raises a `DumpError` that names the first invalid row."""
     columns: dict[str, npt.NDArray[Any]] = {}
     for name in (BUCKET, EXAMPLE, POSITION):
         if name not in batch.schema.names:
@@ -290,7 +286,7 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRul
         columns[name] = np.from_dlpack(column).astype(dtype, copy=False)
     for name in (BUCKET, EXAMPLE):
         if name in columns and batch.schema.field(name).type == pa.uint64():
-            _refuse(columns[name] < 0, f"{name} is too large", path, first_row)  # it wrapped
+            _refuse(columns[name] < 0, f"{name} is too large", path, first_row)  # int64 overflow
     _refuse(~np.isfinite(columns[POSITION]), "position is not finite", path, first_row)
     for name in (BUCKET, POSITION):
         _refuse(columns[name] < 0, f"negative {name}", path, first_row)
@@ -298,7 +294,7 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRul
     _refuse(positions > _LARGEST_POSITION, "position is too large", path, first_row)
     small = (positions > 0) & (positions < _SMALLEST_POSITION)
     _refuse(small, "position is too small", path, first_row)
-    # positions as stored: a float64 does not hold every integer
+    # positions as stored: float64 cannot represent every integer
     rules.check_buckets(columns[BUCKET], np.from_dlpack(batch.column(POSITION)), path, first_row)
     columns[VECTOR] = _vectors(batch, path, first_row)
     windows, recorded = _windows(batch, path, first_row)
@@ -331,9 +327,9 @@ def _width(column: pa.Array, path: Path, first_row: int) -> int:
     else:
         lengths = np.diff(np.from_dlpack(column.offsets))  # (n,)
         width = int(lengths[0])
-        odd = lengths != width
-        if odd.any():
-            row = int(np.argmax(odd))
+        different = lengths != width
+        if different.any():
+            row = int(np.argmax(different))
             raise DumpError(
                 f"{path}: row {first_row + row}: the vector has {lengths[row]} dimensions, "
                 f"row {first_row} has {width}"
@@ -353,7 +349,7 @@ def _windows(
     windows = frozenset(batch.column(WINDOW).unique().to_pylist())
     if any(window is not None and window <= 0 for window in windows):
         raise DumpError(
-            f"{path}: rows {first_row} ff.: sliding_window must be a positive number of tokens, "
+            f"{path}: from row {first_row} on: sliding_window must be a positive number of tokens, "
             "or null for full attention"
         )
     return windows, True
@@ -364,6 +360,6 @@ def _refuse_nulls(column: pa.Array, name: str, path: Path, first_row: int) -> No
         _refuse(column.is_null().to_numpy(zero_copy_only=False), f"{name} is null", path, first_row)
 
 
-def _refuse(bad: npt.NDArray[np.bool_], problem: str, path: Path, first_row: int) -> None:
-    if bad.any():
-        raise DumpError(f"{path}: row {first_row + int(np.argmax(bad))}: {problem}")
+def _refuse(invalid: npt.NDArray[np.bool_], problem: str, path: Path, first_row: int) -> None:
+    if invalid.any():
+        raise DumpError(f"{path}: row {first_row + int(np.argmax(invalid))}: {problem}")

@@ -1,4 +1,4 @@
-"""Columns of a head's Parquet file: what is written, what is accepted, and how a breach is told."""
+"""Columns of a head's Parquet file: the written schema, and checks of the accepted types."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FLOATS: dict[pa.DataType, type[np.floating[Any]]] = {
 def written_schema(
     width: int, vector_type: pa.DataType, *, token_strings: bool = False
 ) -> pa.Schema:
-    """The schema we write: int32 columns, one fixed-size list of floats, the token when asked."""
+    """The written schema: int32 columns, a fixed-size list of floats, optionally the token."""
     columns = [
         (BUCKET, pa.int32()),
         (EXAMPLE, pa.int32()),
@@ -46,7 +46,7 @@ def written_schema(
 
 
 def check_columns(schema: pa.Schema, path: Path, *, need_example_id: bool) -> None:
-    """Raise a `DumpError` naming the file unless every needed column is there and usable."""
+    """Raise a `DumpError` unless every required column is present with an accepted type."""
     for name in (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW):
         if schema.names.count(name) > 1:
             raise DumpError(f"{path}: has two columns '{name}'")
@@ -71,12 +71,12 @@ def check_columns(schema: pa.Schema, path: Path, *, need_example_id: bool) -> No
 
 
 def too_wide(path: Path, width: int) -> str:
-    """What is said of vectors wider than any model's."""
+    """The message for vectors beyond the limit."""
     return f"{path}: has vectors of {width:,} dimensions, at most {MOST_DIMENSIONS:,} can be read"
 
 
 def vector_dtype(schema: pa.Schema) -> type[np.floating[Any]]:
-    """The numpy type vectors are held in: float64 stays, anything narrower becomes float32."""
+    """The numpy type of vectors: float64 stays, float16 becomes float32."""
     return _FLOATS[schema.field(VECTOR).type.value_type]
 
 

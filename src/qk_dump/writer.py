@@ -1,4 +1,4 @@
-"""Writing rows: one Parquet file per head, complete or not there at all."""
+"""Writing rows: one Parquet file per head. Only complete files get the final name."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ ROWS_PER_GROUP = 16_384
 
 
 class HeadWriter:
-    """Streams rows into one Parquet file, which appears at `path` when the block ends well.
+    """Writes rows to one Parquet file, which appears at `path` when the block succeeds.
 
-    However the rows are cut into tables, the file has the same bytes: row groups are always of
-    the same size, and each is handed to Parquet in one piece.
+    The bytes of the file do not depend on how rows are split into tables: each row group has the
+    same size and is written in one call.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
         self._schema = schema
-        self._waiting: list[pa.Table] = []  # rows of the next group
+        self._buffer: list[pa.Table] = []  # rows of the next group
 
     def __enter__(self) -> HeadWriter:
         with ExitStack() as stack:
@@ -44,7 +44,7 @@ class HeadWriter:
                 self._schema,
                 compression="zstd",
                 use_dictionary=[BUCKET, EXAMPLE, POSITION, WINDOW, TOKEN],
-                use_byte_stream_split=[f"{VECTOR}.list.element"],  # floats pack smaller so
+                use_byte_stream_split=[f"{VECTOR}.list.element"],  # compresses floats better
                 write_page_checksum=True,
             )
             stack.push(self._end)
@@ -61,14 +61,14 @@ class HeadWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Append rows."""
-        self._waiting.append(rows)
-        if sum(table.num_rows for table in self._waiting) < ROWS_PER_GROUP:
+        self._buffer.append(rows)
+        if sum(table.num_rows for table in self._buffer) < ROWS_PER_GROUP:
             return
-        table = pa.concat_tables(self._waiting)
-        whole = table.num_rows - table.num_rows % ROWS_PER_GROUP
-        for start in range(0, whole, ROWS_PER_GROUP):
+        table = pa.concat_tables(self._buffer)
+        end = table.num_rows - table.num_rows % ROWS_PER_GROUP
+        for start in range(0, end, ROWS_PER_GROUP):
             self._write_group(table.slice(start, ROWS_PER_GROUP))
-        self._waiting = [table.slice(whole)]
+        self._buffer = [table.slice(end)]
 
     def _write_group(self, rows: pa.Table) -> None:
         self._parquet.write_table(rows.combine_chunks(), row_group_size=ROWS_PER_GROUP)
@@ -76,12 +76,12 @@ class HeadWriter:
     def _end(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                if any(table.num_rows for table in self._waiting):
-                    self._write_group(pa.concat_tables(self._waiting))
+                if any(table.num_rows for table in self._buffer):
+                    self._write_group(pa.concat_tables(self._buffer))
                 self._parquet.close()
                 sync(self._file)
         finally:
-            with suppress(Exception):  # an unfinished file is let go of; Arrow may complain
+            with suppress(Exception):  # Arrow may raise for an unfinished file
                 self._parquet.close()
 
 
@@ -96,7 +96,7 @@ def write_head(
     sliding_window: int | None = None,
     token_str: Sequence[str] | None = None,
 ) -> Path:
-    """Write one head's rows into `dump`. Vectors (n, d) keep float16, all else becomes float32."""
+    """Write the rows of one head. Vectors (n, d) are stored as float16 or float32."""
     columns = row_columns(
         bucket=bucket,
         example_id=example_id,
@@ -122,7 +122,7 @@ def row_columns(
     sliding_window: int | None,
     token_str: Sequence[str] | None,
 ) -> dict[str, pa.Array]:
-    """The columns that heads of one layer and kind share: all but the vectors."""
+    """All columns except the vectors; the heads of one layer and kind share them."""
     columns = {
         BUCKET: _int32(bucket),
         EXAMPLE: _int32(example_id),
@@ -135,14 +135,14 @@ def row_columns(
 
 
 def vector_column(vectors: npt.NDArray[np.floating[Any]]) -> pa.Array:
-    """Vectors (n, d) as a column; float16 stays, all else becomes float32."""
+    """Vectors (n, d) as a column: float16 stays, other types become float32."""
     stored = np.float16 if vectors.dtype == np.float16 else np.float32
     values = np.ascontiguousarray(vectors, stored)  # (n, d)
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
 Pieces = Iterator[tuple[pa.Table, int | None]]
-"""Rows of a head, each piece with the first example that later pieces may hold (None: the last)."""
+"""Parts of a head's rows, each with the smallest `example_id` of later parts (None: last part)."""
 
 
 def write_heads(
@@ -151,7 +151,7 @@ def write_heads(
     pieces_of: Callable[[HeadId, pa.Schema], Pieces],
     on_head: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write the files of many heads, a few at a time; `on_head` hears how many of all are done."""
+    """Write the files of many heads in parallel; `on_head` is called with (done, total)."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         jobs = [
             pool.submit(
@@ -178,22 +178,22 @@ def _write_pieces(path: Path, schema: pa.Schema, pieces: Pieces) -> None:
 
 
 def in_example_order(pieces: Pieces) -> Iterator[pa.Table]:
-    """The rows of all pieces by ascending example; rows of one example stay in their order.
+    """The rows of all pieces, sorted by example; the sort is stable.
 
-    Rows that no later piece can come before are passed on; no others are held back.
+    Rows are yielded as soon as no later piece can contain a smaller example.
     """
-    held: pa.Table | None = None
+    remaining: pa.Table | None = None
     for piece, next_example in pieces:
-        table = piece if held is None else pa.concat_tables([held, piece])
+        table = piece if remaining is None else pa.concat_tables([remaining, piece])
         ids = table[EXAMPLE].to_numpy()  # (n,)
         if (ids[1:] < ids[:-1]).any():
             order = np.argsort(ids, kind="stable")
             table, ids = table.combine_chunks().take(pa.array(order)), ids[order]
         ready = len(ids) if next_example is None else int(np.searchsorted(ids, next_example))
         yield table.slice(0, ready)
-        held = table.slice(ready)
+        remaining = table.slice(ready)
 
 
 def _int32(values: npt.ArrayLike) -> pa.Array:
-    """As an int32 column; a number that does not fit is an error, never another number."""
+    """An int32 column; a number that does not fit raises an error."""
     return pa.array(np.asarray(values)).cast(pa.int32())

@@ -3,9 +3,9 @@
 import os
 
 try:
-    from qk_toolkit.quiet_start import quiet_signals
+    from qk_toolkit.early_signals import exit_on_signals
 
-    quiet_signals()
+    exit_on_signals()
 except KeyboardInterrupt:
     os._exit(130)
 

@@ -1,1 +1,1 @@
-"""What any command-line program of ours needs: errors, files, settings, commands, terminal."""
+"""Parts that all commands share: errors, files, settings and the command line."""

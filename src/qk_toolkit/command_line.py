@@ -1,6 +1,6 @@
-"""What every command shares: its parser, its settings, and how it ends.
+"""Parser, settings, exit codes and signal handling of every command.
 
-Importing this loads no library, so that each `--help` stays light.
+Importing this module loads no third-party library, so `--help` is fast.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ INTERRUPTED = 130
 
 
 class FlagParser(argparse.ArgumentParser):
-    """A parser whose complaints are one line and end like every other usage error."""
+    """A parser that reports usage errors as a `ConfigError`."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage and leaving."""
+        """Raise instead of printing the usage and exiting."""
         raise ConfigError(message.removeprefix("argument "))
 
 
-def command_parser(program: str, story: str, examples: str) -> FlagParser:
-    """A parser whose help tells the story first and ends with commands to paste."""
+def command_parser(program: str, description: str, examples: str) -> FlagParser:
+    """A parser whose help begins with `description` and ends with example commands."""
     return FlagParser(
         prog=program,
         usage=f"{program} [--FIELD VALUE …]",
-        description=story,
+        description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -48,13 +48,13 @@ def command_parser(program: str, story: str, examples: str) -> FlagParser:
 def command_settings(
     parser: FlagParser,
     model: type[Settings],
-    words: Sequence[str],
+    arguments: Sequence[str],
     section: str | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Settings:
-    """The settings that a command's words ask for: `--config FILE`, and a flag for every field.
+    """The settings of a command, from `--config FILE` and one flag per field.
 
-    `note` hears of settings that are accepted and have no effect.
+    `note` is called with a line that lists the settings without effect.
     """
     from qk_toolkit.files import user_path
     from qk_toolkit.flags import add_flags, parse_flags
@@ -62,7 +62,7 @@ def command_settings(
 
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of the fields below")
     add_flags(parser, model)
-    flags = parse_flags(parser, words)
+    flags = parse_flags(parser, arguments)
     path = flags.pop("config", None)
     return settings_from(
         model,
@@ -73,55 +73,55 @@ def command_settings(
     )
 
 
-def guarded(verb: Callable[[], int], interrupted: str) -> int:
-    """Run a verb; a person's mistake is one line, an interruption is 130, neither a traceback.
+def guarded(command: Callable[[], int], interrupted: str) -> int:
+    """Run a command and return its exit code. User errors and interruptions print one line.
 
-    `interrupted` says what an interruption leaves behind and how to go on.
+    `interrupted` is printed after Ctrl-C: it says what is kept and how to continue.
     """
     signals = _Signals()
     with safe_streams():
         try:
-            with signals.raised_once(), reader_may_leave():
-                return verb()
-            return 0  # the reader left before the end
+            with signals.raised_once(), allow_closed_stdout():
+                return command()
+            return 0  # standard output was closed before the end
         except SystemExit:
             raise
         except BaseException as error:
             if signals.received or isinstance(error, KeyboardInterrupt):
-                return _stopped(signals.received, interrupted)
+                return _report_interruption(signals.received, interrupted)
             if not isinstance(error, (ToolkitError, OSError)):
                 raise
-            return _told(error)
+            return _report_error(error)
 
 
-def _stopped(number: int | None, interrupted: str) -> int:
-    """Say how to go on. Whatever a library made of the interruption is not worth a line."""
+def _report_interruption(number: int | None, interrupted: str) -> int:
     if number == signal.SIGTERM:
         return 128 + number
     print(f"interrupted; {interrupted}", file=sys.stderr)
     return INTERRUPTED
 
 
-def _told(error: ToolkitError | OSError) -> int:
+def _report_error(error: ToolkitError | OSError) -> int:
     if isinstance(error, ToolkitError):
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     if error.errno == errno.ENAMETOOLONG:  # a setting or an argument names such a file
-        print(f"error: {_in_short(error.filename)}: the name is too long", file=sys.stderr)
+        print(f"error: {_shortened(error.filename)}: the name is too long", file=sys.stderr)
         return 2
     print(f"error: {error}", file=sys.stderr)
     return 1
 
 
-def _in_short(name: object) -> str:
+def _shortened(name: object) -> str:
     text = str(name)
     return text if len(text) <= 200 else f"{text[:100]}…{text[-60:]}"
 
 
 class _Signals:
-    """Ctrl-C and SIGTERM, raised once as exceptions; a second one does what it did before.
+    """Raises the first Ctrl-C or SIGTERM as an exception.
 
-    What it did before is, in a command of ours, to end the process at once (`quiet_start`).
+    A second signal goes to the handler that was installed before. In our commands that handler
+    ends the process at once (see `early_signals`).
     """
 
     def __init__(self) -> None:
@@ -129,31 +129,31 @@ class _Signals:
 
     @contextmanager
     def raised_once(self) -> Iterator[None]:
-        """Handle signals for the block, unless it runs in a thread or inside another such block."""
+        """Handle signals during the block. Does nothing in a thread or in a nested block."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        ours = [
-            number
-            for number, handler in before.items()
-            if handler is not signal.SIG_IGN and not isinstance(handler, _Once)
-        ]
-        once = _Once(self, {number: before[number] for number in ours})
+        current = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        replaced: dict[int, Any] = {
+            number: handler
+            for number, handler in current.items()
+            if handler is not signal.SIG_IGN and not isinstance(handler, _OneTimeHandler)
+        }
+        ours = _OneTimeHandler(self, replaced)
         try:
-            for number in ours:
-                signal.signal(number, once)
+            for number in replaced:
+                signal.signal(number, ours)
             yield
         finally:
-            once.restore()
+            ours.restore()
 
 
-class _Once:
-    """A handler that puts back those before it, then raises."""
+class _OneTimeHandler:
+    """A signal handler that restores the previous handlers, then raises."""
 
-    def __init__(self, signals: _Signals, before: Mapping[int, Any]) -> None:
+    def __init__(self, signals: _Signals, previous: Mapping[int, Any]) -> None:
         self._signals = signals
-        self._before = before
+        self._previous = previous
 
     def __call__(self, number: int, frame: object) -> None:
         self.restore()
@@ -163,39 +163,39 @@ class _Once:
         raise SystemExit(128 + number)
 
     def restore(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
 
-class ReaderLeftError(BrokenPipeError):
-    """Nobody reads our standard output any more."""
+class StdoutClosedError(BrokenPipeError):
+    """The reader of standard output closed the pipe, as `| head` does."""
 
 
 @contextmanager
-def reader_may_leave() -> Iterator[None]:
-    """Let the reader of our output go away (`| head`) without a word or a changed exit code.
+def allow_closed_stdout() -> Iterator[None]:
+    """End the block without an error when standard output is closed.
 
-    Any other broken pipe is an error like every other.
+    A broken pipe of any other file is still an error.
     """
     try:
         yield
         sys.stdout.flush()
-    except ReaderLeftError:
+    except StdoutClosedError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Output(io.FileIO):
-    """Standard output, whose broken pipe can be told from those of a computation."""
+    """Standard output with its own exception for a broken pipe."""
 
     def write(self, content: Any) -> int:
         try:
             return super().write(content) or 0
         except BrokenPipeError as error:
-            raise ReaderLeftError(*error.args) from None
+            raise StdoutClosedError(*error.args) from None
 
 
 class _Messages(io.FileIO):
-    """Standard error, which nobody has to read."""
+    """Standard error that ignores a broken pipe."""
 
     def write(self, content: Any) -> int:
         try:
@@ -206,32 +206,32 @@ class _Messages(io.FileIO):
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
-    """For the block, streams that raise no error of their own but `ReaderLeftError`.
+    """Use output streams that raise no error except `StdoutClosedError` during the block.
 
-    A closed stream swallows output; one that lacks a character shows '?' instead.
+    Output to a closed stream is dropped. A character that the encoding lacks becomes '?'.
     """
-    before = sys.stdout, sys.stderr
+    original = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _safe(sys.stdout, _Output), _safe(sys.stderr, _Messages)
     try:
         yield
     finally:
-        with suppress(OSError), reader_may_leave():
+        with suppress(OSError), allow_closed_stdout():
             sys.stdout.flush()
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = original
 
 
 def _safe(stream: Any, kind: type[io.FileIO]) -> Any:
     if stream is None:
         return Path(os.devnull).open("w")
     if type(stream) is not io.TextIOWrapper:
-        return stream  # a test's or a notebook's
+        return stream  # replaced by a test or a notebook
     stream.flush()
     raw = getattr(stream.buffer, "raw", stream.buffer)
     if not isinstance(raw, io.FileIO) or isinstance(raw, kind):
         return stream
-    ours: Any = kind(raw.fileno(), "wb", closefd=False)
+    safe: Any = kind(raw.fileno(), "wb", closefd=False)
     return io.TextIOWrapper(
-        ours if raw is stream.buffer else io.BufferedWriter(ours),  # unbuffered stays so
+        safe if raw is stream.buffer else io.BufferedWriter(safe),  # keep an unbuffered stream
         encoding=stream.encoding,
         errors="replace",
         line_buffering=stream.line_buffering,

@@ -1,8 +1,8 @@
-"""How many CPUs this process may use: those it is bound to, and no more than its container's quota.
+"""The number of CPUs that this process may use: its CPU affinity, limited by the container's quota.
 
-Linux keeps the quota in cgroups, version 2 (`cpu.max`) or 1 (`cpu.cfs_quota_us`). A group's parents
-limit it as well. Inside a container the path of the process's own group may not be mounted; then
-the mounted root is the container's own group.
+Linux stores the quota in cgroups, version 2 (`cpu.max`) or 1 (`cpu.cfs_quota_us`). Parent groups
+limit a group as well. Inside a container the path of the process's group may not be mounted. The
+mounted root is then the container's group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OWN = Path("/proc/self/cgroup")
 
 
 def available_cpus(root: Path = _ROOT, own: Path = _OWN) -> int:
-    """CPUs that can be kept busy, at least 1."""
+    """The number of CPUs that this process may use, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
     else:
@@ -24,14 +24,14 @@ def available_cpus(root: Path = _ROOT, own: Path = _OWN) -> int:
 
 
 def quota_cpus(root: Path = _ROOT, own: Path = _OWN) -> int | None:
-    """Whole CPUs of the quota, at least 1; None without a quota."""
+    """The quota in whole CPUs, at least 1; None without a quota."""
     shares = [_share(folder) for folder in _groups(root, own)]
     known = [share for share in shares if share is not None]
     return max(1, int(min(known))) if known else None
 
 
 def _groups(root: Path, own: Path) -> list[Path]:
-    """Folders of the process's own cgroups and their parents, up to what is mounted."""
+    """Folders of the process's cgroups and of their parents, up to the mounted root."""
     found = []
     for line in _text(own).splitlines():
         _, _, rest = line.partition(":")
@@ -56,7 +56,7 @@ def _share(folder: Path) -> float | None:
         quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
     try:
         share = int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):  # `max`: no limit here
+    except (ValueError, ZeroDivisionError):  # `max` means no limit
         return None
     return share if share > 0 else None
 

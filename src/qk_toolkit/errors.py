@@ -1,18 +1,17 @@
-"""The few errors a user can cause. Each message names the file, the value and the way out."""
+"""Errors that a user can cause. Each message names the file, the value and what to do."""
 
 from __future__ import annotations
 
 import reprlib
 
-_LONGEST = 3_000  # characters of a message; a file or a flag may hold millions
-_LONGEST_END = 1_000  # of these, kept from the end: the way out stands there
+_MAX_CHARACTERS = 3_000  # of a message; a quoted file or flag may have millions
+_MAX_END = 1_000  # of these, taken from the end of the message, which says what to do
 
 
 class ToolkitError(Exception):
-    """Base of every error meant for a person; the command line prints it without a traceback.
+    """Base of all user errors. The command line prints the message without a traceback.
 
-    The message is one line of bounded length. Characters that a terminal does not print, as in
-    odd file names, are shown as escapes.
+    The message is one line of bounded length. Non-printable characters are shown as escapes.
     """
 
     def __init__(self, message: str) -> None:
@@ -20,15 +19,15 @@ class ToolkitError(Exception):
 
 
 class ConfigError(ToolkitError):
-    """The request cannot be carried out: a setting, a path, a contradiction with the dump."""
+    """A setting or a path cannot be used, or it contradicts the dump."""
 
 
 class DumpError(ToolkitError):
-    """A file of the dump cannot be used. It fails its head, never the others."""
+    """A file of the dump cannot be used. Only its head fails."""
 
 
 class HeadError(ToolkitError):
-    """A head whose files are fine but which cannot be analysed, such as one with two queries."""
+    """A head with valid files that cannot be analysed, for example one with two queries."""
 
 
 class OutputError(ToolkitError):
@@ -36,11 +35,11 @@ class OutputError(ToolkitError):
 
 
 class HubError(ToolkitError):
-    """The Hub refused, failed or cannot be reached. What was done before is intact."""
+    """The Hub refused a request, failed or cannot be reached. Earlier results are intact."""
 
 
 def in_short(value: object) -> str:
-    """A value of any kind for a message, as YAML or Python writes it, in at most 200 characters."""
+    """The value as YAML or Python writes it, in at most 200 characters."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = _SHORT.repr(value)
@@ -48,7 +47,7 @@ def in_short(value: object) -> str:
 
 
 class _Short(reprlib.Repr):
-    """Shows a few members of a few levels, so that no value takes long."""
+    """Shows few members and few levels, so that large values take little time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +56,7 @@ class _Short(reprlib.Repr):
         self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 6
 
     def repr_int(self, x: int, level: int) -> str:
-        if x.bit_length() > 1000:  # Python refuses to write very long ones
+        if x.bit_length() > 1000:  # Python refuses to convert very long integers to text
             return f"an integer of {x.bit_length():,} bits"
         return super().repr_int(x, level)
 
@@ -66,8 +65,8 @@ _SHORT = _Short()
 
 
 def _one_line(message: str) -> str:
-    if len(message) > _LONGEST:
-        message = f"{message[: _LONGEST - _LONGEST_END]} … {message[-_LONGEST_END:]}"
+    if len(message) > _MAX_CHARACTERS:
+        message = f"{message[: _MAX_CHARACTERS - _MAX_END]} … {message[-_MAX_END:]}"
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in message

@@ -1,8 +1,7 @@
-"""Reading files that others wrote, and writing files in one step.
+"""Reading files safely, and writing files and folders in one step.
 
-Reading: regular files only, of bounded size. Writing: a reader sees the old file or the new one,
-never a part of either. Also folders that appear in one step, and a folder that processes take turns
-in.
+Reading accepts only regular files of bounded size. Writing goes to a temporary file that is
+renamed: another process sees the old file or the complete new file. Also locks.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def user_path(text: str | os.PathLike[str]) -> Path:
-    """A path as a person gives it, with `~` resolved."""
+    """The path that a user gave, with `~` expanded."""
     try:
         if b"\0" in os.fsencode(text):
-            raise ValueError("it holds the character NUL")
+            raise ValueError("it contains the character NUL")
         path = Path(text).expanduser()
         path.lstat()
     except ValueError as error:
@@ -43,8 +42,8 @@ def user_path(text: str | os.PathLike[str]) -> Path:
 
 
 MOST_JSON_BYTES = 256 << 20
-_DEEPEST = 100  # levels of lists and mappings in JSON
-_TOO_DEEP = f"it is nested more than {_DEEPEST} deep"
+_MAX_DEPTH = 100  # levels of lists and mappings in JSON
+_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} deep"
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -53,21 +52,21 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 def resolved(path: Path) -> Path:
-    """The path with its links followed; links that lead in a circle are left as they are."""
+    """The path with its links followed; circular links stay as they are."""
     return Path(os.path.realpath(path))
 
 
 class UnusableFileError(OSError):
-    """A file that is not read: it is not a regular file, or it is too large."""
+    """The path is not a regular file, or the file is too large."""
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
 
 
 def require_regular(path: Path) -> None:
-    """Refuse what is not a regular file, or a link to one, without opening it.
+    """Raise an error unless the path is a regular file or a link to one. The file is not opened.
 
-    Opening a named pipe waits for a writer, and reading a device may never end.
+    Opening a named pipe would wait for a writer, and reading a device may never end.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
@@ -76,13 +75,13 @@ def require_regular(path: Path) -> None:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; anything else is refused, see `require_regular`."""
+    """Open a regular file for reading."""
     require_regular(path)
     return path.open("rb")
 
 
 def read_bounded(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file; one that is larger than `most_bytes` is refused."""
+    """The content of a regular file of at most `most_bytes`."""
     with open_regular(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -93,34 +92,34 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES, int64: bool = False) -> Any:
     """The value in a JSON file.
 
-    Raises an `OSError` when the file cannot be read, and a `ValueError` that says why when its
-    content is not one JSON value in UTF-8, gives a key twice, or is nested more than 100 deep.
-    `int64` also refuses integers that 64 bits do not hold.
+    Raises an `OSError` when the file cannot be read. Raises a `ValueError` when the content is not
+    one JSON value in UTF-8, has a duplicate key, or is nested more than 100 deep, and with `int64`
+    also when an integer does not fit 64 bits.
     """
     text = read_bounded(path, most_bytes).decode("utf-8")
     try:
         value = json.loads(
-            text, object_pairs_hook=_without_repeats, parse_int=_int64 if int64 else None
+            text, object_pairs_hook=_unique_keys, parse_int=_int64 if int64 else None
         )
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
-    if text.count("[") + text.count("{") > _DEEPEST:
-        _require_flat(value)
+    if text.count("[") + text.count("{") > _MAX_DEPTH:
+        _require_depth(value)
     return value
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"{in_short(twice)} is given twice")
+        duplicate = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"{in_short(duplicate)} is given twice")
     return found
 
 
-def _require_flat(value: Any) -> None:
-    """Refuse deep nesting, level by level: whoever walks the value later may recurse."""
+def _require_depth(value: Any) -> None:
+    """Refuse deep nesting, on which recursive code would fail."""
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         inner = (one.values() if isinstance(one, dict) else one for one in level)
         level = [item for members in inner for item in members if isinstance(item, (dict, list))]
         if not level:
@@ -135,23 +134,23 @@ def _int64(digits: str) -> int:
 
 
 DRAFT_PATTERN = ".*.part-*"
-"""Names of unfinished files, for cleaning up after a process that was killed."""
+"""Names of temporary files, which a killed process leaves behind."""
 
-_TURN = "turn.lock"
+_FOLDER_LOCK = "turn.lock"
 
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """Yield a path beside `target` to write to; rename it onto `target` when the block succeeds.
+    """Yield a temporary path beside `target`; rename it to `target` when the block succeeds.
 
-    The block must bring what it writes to the disk (`write_through`, `sync`). Any failure removes
-    the unfinished file and leaves `target` as it was. Errors of the operating system (disk full,
-    no permission) become an `OutputError` that names the target.
+    The block must sync the file to disk (`write_through`, `sync`). After a failure the temporary
+    file is removed and `target` is unchanged. An `OSError` becomes an `OutputError` that names the
+    target.
     """
     draft = _draft_of(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists() and not target.is_dir():  # nothing can be renamed onto a folder
+        if target.exists() and not target.is_dir():  # renaming to a folder fails by itself
             require_regular(target)
         yield draft
         draft.replace(target)
@@ -166,8 +165,8 @@ def staged(target: Path) -> Iterator[Path]:
 def staged_folder(target: Path) -> Iterator[Path]:
     """Yield an empty folder beside `target`; rename it to `target` when the block succeeds.
 
-    The block must bring its files to the disk. Any failure removes the unfinished folder; errors
-    of the operating system pass as they are, for the caller to say what could not be written.
+    The block must sync its files to disk. After a failure the temporary folder is removed. An
+    `OSError` is not converted.
     """
     draft = _draft_of(target)
     try:
@@ -181,16 +180,13 @@ def staged_folder(target: Path) -> Iterator[Path]:
 
 
 def remove_drafts(target: Path) -> None:
-    """Remove what processes that were killed while writing `target` left beside it."""
+    """Remove temporary files that killed processes left beside `target`."""
     for draft in target.parent.glob(f".{target.name}.part-*"):
         draft.unlink()
 
 
-def probe(target: Path) -> None:
-    """Make the folders of `target` and an empty draft beside it, and remove the draft.
-
-    Raises, before any work, the `OSError` that writing `target` would meet.
-    """
+def try_writing(target: Path) -> None:
+    """Raise the `OSError` that writing `target` would raise. Creates the parent folders."""
     draft = _draft_of(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft.touch()
@@ -198,7 +194,7 @@ def probe(target: Path) -> None:
 
 
 def _draft_of(target: Path) -> Path:
-    """A name of its own: process ids repeat in containers that share a folder."""
+    """A unique name. Process ids alone repeat in containers that share a folder."""
     return target.with_name(f".{target.name}.part-{os.getpid()}-{os.urandom(4).hex()}")
 
 
@@ -209,9 +205,9 @@ def write_text(target: Path, text: str) -> None:
 
 
 def write_through(path: Path, text: str) -> None:
-    """Write UTF-8 as it stands, all the way to the disk: a full one is noticed here.
+    """Write UTF-8 and sync it to disk, so that a full disk raises an error here.
 
-    What UTF-8 cannot hold, as in odd file names, becomes an escape that JSON understands.
+    Characters that UTF-8 cannot encode become escapes that are valid in JSON.
     """
     with path.open("wb") as file:
         file.write(text.encode("utf-8", "backslashreplace"))
@@ -219,25 +215,28 @@ def write_through(path: Path, text: str) -> None:
 
 
 def sync(file: IO[bytes]) -> None:
-    """Wait until what was written to the file is on the disk."""
+    """Wait until the written bytes are on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in the folder (what was made or renamed there) are on the disk."""
+    """Wait until new and renamed entries of the folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not possible on some file systems
             raise
     finally:
         os.close(descriptor)
 
 
 def try_lock(path: Path) -> FileLock | None:
-    """The lock at `path`, held until released or the process ends; None when another holds it."""
+    """Acquire the lock at `path`; None when another process holds it.
+
+    The lock is held until it is released or the process ends.
+    """
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, thread_local=False)
@@ -249,7 +248,7 @@ def try_lock(path: Path) -> FileLock | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock at `path`."""
+    """Whether a running process holds the lock at `path`."""
     lock = try_lock(path)
     if lock is None:
         return True
@@ -258,24 +257,24 @@ def is_locked(path: Path) -> bool:
 
 
 @contextmanager
-def turn_in(folder: Path) -> Iterator[None]:
-    """Make `folder` where it is missing and hold it for the block, after whoever holds it now.
+def exclusive_folder(folder: Path) -> Iterator[None]:
+    """Create `folder` if needed and lock it during the block. Waits for the current holder.
 
-    The block may `remove_turn` the folder. One who waited meanwhile may then hold a lock nobody
-    else can see, so that the folder is looked at again before the block begins.
+    The block may call `remove_exclusive_folder`. A process that waited then holds the lock of a
+    removed folder. So the block begins only if the folder is still the same after locking.
     """
     from filelock import FileLock
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / _TURN, thread_local=False)
+    lock = FileLock(folder / _FOLDER_LOCK, thread_local=False)
     while True:
         try:
             folder.mkdir(exist_ok=True)
-            seen = folder.stat()
+            before = folder.stat()
             lock.acquire()
-            if os.path.samestat(seen, folder.stat()):
+            if os.path.samestat(before, folder.stat()):
                 break
-        except (FileNotFoundError, FileExistsError):  # removed between two of these lines
+        except (FileNotFoundError, FileExistsError):  # removed by another process just now
             if folder.is_file() or folder.is_symlink() or not folder.parent.is_dir():
                 raise
         lock.release()
@@ -285,20 +284,20 @@ def turn_in(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def remove_turn(folder: Path) -> None:
-    """Remove a folder during one's turn in it; nobody else enters before all in it is gone."""
+def remove_exclusive_folder(folder: Path) -> None:
+    """Remove a folder inside its `exclusive_folder` block. The lock file is removed last."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
-        elif entry.name != _TURN:
+        elif entry.name != _FOLDER_LOCK:
             entry.unlink(missing_ok=True)
-    (folder / _TURN).unlink(missing_ok=True)
-    with suppress(OSError):  # somebody entered, who will find nothing left to do
+    (folder / _FOLDER_LOCK).unlink(missing_ok=True)
+    with suppress(OSError):  # another process uses the empty folder now
         folder.rmdir()
 
 
 def link_to(source: Path, target: Path) -> None:
-    """Make `target` a link to `source`, in one step; a copy where links cannot be made."""
+    """Make `target` a link to `source` in one step, or a copy where links are not possible."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft_of(target)
     try:
@@ -312,11 +311,11 @@ def link_to(source: Path, target: Path) -> None:
 
 
 def cannot_write(target: Path, error: OSError) -> OutputError:
-    """Say which file could not be written, why, and that nothing earlier was harmed."""
+    """The error that names the file, the reason and what to do."""
     reason = error.strerror or str(error)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    way_out = "free some space" if full else "choose another place"
+    action = "free some space" if full else "choose another place"
     return OutputError(
-        f"{target}: cannot be written: {reason}. What was written before is intact; {way_out}, "
+        f"{target}: cannot be written: {reason}. What was written before is intact; {action}, "
         "then run the same command again."
     )

@@ -1,4 +1,4 @@
-"""Flags of a command: one per field of its settings, and how they are read."""
+"""Command-line flags: one per field of the settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from qk_toolkit.settings import base_type, fields_of, nearest, section_of
 
 
 def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
-    """Give the parser one flag per field, with the field's own help.
+    """Give the parser one flag per field, with the help text of the field.
 
-    The fields of a section stand below what the section's docstring says, others below their title.
+    In the help, a section is headed by the first sentence of its docstring. Other fields are headed
+    by their title.
     """
     groups: dict[str | None, argparse._ArgumentGroup] = {}
     for name, field in fields_of(model).items():
@@ -36,31 +37,33 @@ def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
-    """Parse, taking dashes and underscores alike, and name the nearest flag when one is unknown."""
-    known, unknown = parser.parse_known_args([_underscored(word) for word in arguments])
-    for word in unknown:
-        if word.startswith("--"):
-            name = word[2:].partition("=")[0]
+    """Parse the arguments. A flag may be written with `-` or `_`."""
+    known, unknown = parser.parse_known_args([_underscored(argument) for argument in arguments])
+    for argument in unknown:
+        if argument.startswith("--"):
+            name = argument[2:].partition("=")[0]
             names = [flag[2:] for flag in parser._option_string_actions if flag.startswith("--")]
             raise ConfigError(f"--{name}: unknown flag{nearest(name, names, '--')}")
-        raise ConfigError(f"{word!r}: unexpected argument; put its flag before it, --flag {word}")
+        raise ConfigError(
+            f"{argument!r}: unexpected argument; put its flag before it, --flag {argument}"
+        )
     return dict(vars(known))
 
 
 def _heading(name: str, section: type[BaseModel]) -> str:
-    said = (section.__doc__ or "").partition(".")[0]
-    return f"{name} – {said[:1].lower()}{said[1:]}" if said else name
+    sentence = (section.__doc__ or "").partition(".")[0]
+    return f"{name} – {sentence[:1].lower()}{sentence[1:]}" if sentence else name
 
 
 def _add_none_flag(group: argparse._ArgumentGroup, name: str) -> None:
-    """A flag that takes back an optional section which the YAML file gives."""
+    """Add a flag that removes an optional section which the YAML file gives."""
     group.add_argument(
         f"--{name}",
         choices=["none"],
         type=str.lower,
         metavar="none",
         default=argparse.SUPPRESS,
-        help="leave this out, whatever the file says [the default]",
+        help="leave this section out, also if the file has it [the default]",
     )
 
 
@@ -81,8 +84,8 @@ def _help(field: FieldInfo) -> str:
     return f"{text} [{'true' if field.default is True else field.default}]"
 
 
-def _underscored(word: str) -> str:
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word[2:].partition("=")
+def _underscored(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument[2:].partition("=")
     return f"--{name.replace('-', '_')}{equals}{value}"

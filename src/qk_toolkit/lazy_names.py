@@ -1,7 +1,7 @@
-"""Public names of a package, imported when they are first used.
+"""Public names of a package, imported at their first use.
 
-`import attention_plasticity` and every `--help` stay light this way. Nothing is imported here but
-when a name is asked for, so that an interruption of a command finds the command's own handlers.
+This keeps `import attention_plasticity` and `--help` fast. This module itself imports nothing, so
+that a command can install its signal handlers early.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def lazy_names(
     package: str, modules: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package whose `modules` hold its public names."""
+    """`__getattr__` and `__dir__` of a package; `modules` maps each module to its public names."""
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:

@@ -1,8 +1,8 @@
-"""Settings of a command: declared once as a pydantic model, filled from flags and YAML.
+"""Settings of a command: a pydantic model that is filled from flags and YAML.
 
-Flag > YAML > default, field by field. A field's type, default, check and help live in its
-declaration; the flags and every message are made from it. A field that is itself a model is a
-section: a mapping in YAML, `section.field` in flags and messages. Both stages use this file.
+For each field a flag overrides YAML, and YAML overrides the default. Flags, help and messages are
+made from the declaration of the field. A field that is itself a model is a section: a mapping in
+YAML, `section.field` in flags and messages.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pydantic.fields import FieldInfo
 
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
-from qk_toolkit.strict_yaml import DEEPEST, MOST_CHARACTERS, parse_yaml
+from qk_toolkit.strict_yaml import MAX_DEPTH, MOST_CHARACTERS, parse_yaml
 
 _MOST_INDICES = 100_000
-_LONGEST_NAME = 200  # of a field that a misspelt name is compared with
+_MAX_NAME = 200  # characters of an unknown name; no similar name is searched for longer ones
 _INT64 = range(-(2**63), 2**63)
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
 def parse_indices(value: object) -> object:
-    """Turn `"0-3,8"` (or one integer) into a sorted list; anything else is checked as it is."""
+    """Turn `"0-3,8"` or one integer into a sorted list; return any other value unchanged."""
     if isinstance(value, list) and all(type(item) is int for item in value):
         return sorted(set(value))
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -63,41 +63,41 @@ def settings_from(
 ) -> Settings:
     """Build the settings from a YAML file (flat, or under `section`) and flags given as text.
 
-    `note` hears of settings that are accepted and have no effect.
+    `note` is called with a line that lists the settings without effect.
     """
     given = flags or {}
     values = _load_yaml(user_path(yaml_path), section) if yaml_path is not None else {}
     fields = fields_of(model)
-    for name in sorted(given):  # a section's own flag comes before the flags inside it
+    for name in sorted(given):  # the flag of a section comes before the flags of its fields
         if name not in fields:
             raise ConfigError(f"--{name}: unknown flag{nearest(name, fields, '--')}")
         _place(values, name.split("."), _from_text(fields[name], given[name], name))
 
-    def told(name: str) -> str:
+    def source_of(name: str) -> str:
         in_file = yaml_path is not None and name not in given
         return f"{yaml_path}: {name}" if in_file else f"--{name}"
 
-    return validated(model, values, told, lambda text: note(f"{yaml_path}: {text}"))
+    return validated(model, values, source_of, lambda text: note(f"{yaml_path}: {text}"))
 
 
 def validated(
     model: type[Settings],
     values: Mapping[str, Any],
-    told: Callable[[str], str] = str,
+    source_of: Callable[[str], str] = str,
     note: Callable[[str], None] = lambda text: None,
 ) -> Settings:
-    """Check values strictly (a text is no number) and tell the first breach in one line.
+    """Check the types strictly ("3" is not a number) and raise the first problem as one line.
 
-    `told` says where a field was given, so that a message begins with its file or its flag. `note`
-    hears of settings that are accepted and have no effect: those a section names in a class
-    variable `without_effect`, with what holds instead.
+    `source_of` gives the beginning of the message: the file or the flag of a field. `note` is
+    called with a line that lists settings without effect. A section declares these in a class
+    variable `without_effect`: field name → what is used instead.
     """
     ignored: dict[str, str] = {}
-    shaped = _shaped(model, values, fields_of(model), told, ignored)
+    prepared = _prepared(model, values, fields_of(model), source_of, ignored)
     try:
-        found = model.model_validate(shaped, strict=True)
+        found = model.model_validate(prepared, strict=True)
     except ValidationError as error:
-        raise ConfigError(_breach(error, shaped, fields_of(model), told)) from error
+        raise ConfigError(_problem(error, prepared, fields_of(model), source_of)) from error
     if ignored:
         listed = "; ".join(f"{name} ({instead})" for name, instead in ignored.items())
         note(f"these settings have no effect: {listed}")
@@ -105,7 +105,7 @@ def validated(
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
-    """Every field by its dotted name, each section just before what it holds."""
+    """Every field by its dotted name; a section comes just before its fields."""
     found: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
         found[prefix + name] = field
@@ -116,13 +116,13 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
 
 
 def section_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The model of a field that is a section, None for any other field."""
+    """The model of a section; None for any other field."""
     base = base_type(field)
     return base if isinstance(base, type) and issubclass(base, BaseModel) else None
 
 
 def base_type(field: FieldInfo) -> Any:
-    """A field's type without `| None` and without its checks."""
+    """The type of a field without `| None` and without its constraints."""
     annotation = field.annotation
     if get_origin(annotation) in (Union, types.UnionType):
         annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
@@ -132,7 +132,7 @@ def base_type(field: FieldInfo) -> Any:
 
 
 def describe(field: FieldInfo) -> str:
-    """What a field accepts, in words: 'an integer of at least 1'."""
+    """A text for the values that a field accepts: 'an integer of at least 1'."""
     base = base_type(field)
     if get_origin(base) is Literal:
         return "one of " + ", ".join(str(choice) for choice in get_args(base))
@@ -148,69 +148,70 @@ def describe(field: FieldInfo) -> str:
 
 
 def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """A hint to append to 'unknown …': the closest known name, or where to find them all.
+    """A hint to append to 'unknown …': the most similar known name, or a pointer to --help.
 
-    The same name in another section is closer than any other name.
+    The same name in another section comes first.
     """
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _MAX_NAME:
         return "; --help lists them all"
     wanted, known = name.replace("-", "_"), list(names)
-    close = [other for other in known if _own_name(other) == _own_name(wanted)]
+    close = [other for other in known if _field_name(other) == _field_name(wanted)]
     close = close or difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
     if not close:
         return "; --help lists them all"
     return f"; did you mean {' or '.join(prefix + other for other in close)}?"
 
 
-def _own_name(dotted: str) -> str:
+def _field_name(dotted: str) -> str:
     return dotted.rpartition(".")[2]
 
 
-def _shaped(
+def _prepared(
     model: type[BaseModel],
     values: Mapping[str, Any],
     fields: Mapping[str, FieldInfo],
-    told: Callable[[str], str],
+    source_of: Callable[[str], str],
     ignored: dict[str, str],
     prefix: str = "",
 ) -> dict[str, Any]:
-    """The values with a mapping for every section; refuses names and sections that are none.
+    """The values with one mapping per section. Raises for unknown names and invalid sections.
 
-    Fields without effect are taken out and written to `ignored`, with what holds instead.
+    Fields without effect are moved to `ignored`.
     """
-    shaped = {_plain(str(key)): _text_of_path(value) for key, value in values.items()}
+    prepared = {_plain(str(key)): _text_of_path(value) for key, value in values.items()}
     for name, instead in getattr(model, "without_effect", {}).items():
-        if name in shaped:
-            del shaped[name]
+        if name in prepared:
+            del prepared[name]
             ignored[prefix + name] = instead
-    for key in shaped:
+    for key in prepared:
         if key not in model.model_fields:
             hint = _suggestion(key, model, fields)
-            raise ConfigError(f"{told(prefix + key)}: unknown field{hint}")
+            raise ConfigError(f"{source_of(prefix + key)}: unknown field{hint}")
     for name, field in model.model_fields.items():
         section = section_of(field)
-        if section is None and name in shaped:
-            _refuse_odd(shaped[name], told(prefix + name), field)
-        if section is None or (name not in shaped and not field.is_required()):
+        if section is None and name in prepared:
+            _refuse_invalid(prepared[name], source_of(prefix + name), field)
+        if section is None or (name not in prepared and not field.is_required()):
             continue
-        inner = shaped.get(name)
+        inner = prepared.get(name)
         if isinstance(inner, section) or (inner is None and field.default is None):
             continue
         if inner is not None and not isinstance(inner, Mapping):
-            source = told(prefix + name)
+            source = source_of(prefix + name)
             raise ConfigError(f"{source}: expected name: value lines, got {in_short(inner)}")
-        shaped[name] = _shaped(section, inner or {}, fields, told, ignored, f"{prefix}{name}.")
-    return shaped
+        inner_prefix = f"{prefix}{name}."
+        prepared[name] = _prepared(section, inner or {}, fields, source_of, ignored, inner_prefix)
+    return prepared
 
 
-def _refuse_odd(value: object, source: str, field: FieldInfo) -> None:
-    """Refuse what strict types let pass: text that is no name, and integers beyond 64 bits."""
+def _refuse_invalid(value: object, source: str, field: FieldInfo) -> None:
+    """Refuse invalid text, integers beyond 64 bits and deep nesting, which pydantic accepts."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         inner: list[Any] = []
         for one in level:
             if isinstance(one, str):
-                _refuse_odd_text(one, source)
+                _refuse_invalid_text(one, source)
             elif isinstance(one, int) and one not in _INT64:
                 raise ConfigError(
                     f"{source}: expected {describe(field)}, got {in_short(value)}, "
@@ -220,19 +221,21 @@ def _refuse_odd(value: object, source: str, field: FieldInfo) -> None:
                 inner += [*one.keys(), *one.values()]
             elif isinstance(one, (list, tuple, set)):
                 inner += one
-        level = list({id(one): one for one in inner}.values())  # what is there twice, once
+        level = list({id(one): one for one in inner}.values())  # each object once
     if level:
-        raise ConfigError(f"{source}: is nested more than {DEEPEST} deep")
+        raise ConfigError(f"{source}: is nested more than {MAX_DEPTH} deep")
 
 
-def _refuse_odd_text(text: str, source: str) -> None:
+def _refuse_invalid_text(text: str, source: str) -> None:
     if "\0" in text:
-        raise ConfigError(f"{source}: holds the character NUL, which no name or path has")
+        raise ConfigError(f"{source}: holds the character NUL, which is invalid in a name or path")
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
-        odd = text[error.start]
-        raise ConfigError(f"{source}: holds {odd!r}, which no name or path has") from error
+        invalid = text[error.start]
+        raise ConfigError(
+            f"{source}: holds {invalid!r}, which is invalid in a name or path"
+        ) from error
 
 
 def _text_of_path(value: object) -> object:
@@ -242,19 +245,19 @@ def _text_of_path(value: object) -> object:
 def _suggestion(key: str, model: type[BaseModel], fields: Iterable[str]) -> str:
     name = key.replace("-", "_")
     if name not in model.model_fields:
-        elsewhere = [other for other in fields if _own_name(other) == name]
+        elsewhere = [other for other in fields if _field_name(other) == name]
         if elsewhere:
             return nearest(name, elsewhere)
     return nearest(name, model.model_fields)
 
 
-def _breach(
+def _problem(
     error: ValidationError,
     values: Mapping[str, Any],
     fields: Mapping[str, FieldInfo],
-    told: Callable[[str], str],
+    source_of: Callable[[str], str],
 ) -> str:
-    """The first problem of a validation, by the dotted name of its field."""
+    """The message for the first problem of a validation."""
     problem = error.errors()[0]
     path: list[str] = []
     value: Any = values
@@ -262,21 +265,21 @@ def _breach(
         path.append(str(part))
         field = fields[".".join(path)]
         if problem["type"] == "missing" and len(path) == len(problem["loc"]):
-            why = f" ({field.description})" if field.description else ""
-            return f"{told('.'.join(path))}: is required{why}"
+            meaning = f" ({field.description})" if field.description else ""
+            return f"{source_of('.'.join(path))}: is required{meaning}"
         value = value[part]
         if section_of(field) is None:
             expected = describe(field)
             if problem["type"] == "string_unicode":
                 expected = "text in UTF-8"
-            return f"{told('.'.join(path))}: expected {expected}, got {in_short(value)}"
-    # a check over several fields of a section, which names the first of them
+            return f"{source_of('.'.join(path))}: expected {expected}, got {in_short(value)}"
+    # a check over several fields of a section; its message begins with the name of one of them
     key, _, rest = _plain(problem["msg"]).partition(": ")
-    return f"{told('.'.join([*path, key]))}: {rest}"
+    return f"{source_of('.'.join([*path, key]))}: {rest}"
 
 
 def _place(values: dict[str, Any], path: Sequence[str], value: object) -> None:
-    """Put a flag's value into its section; what should be one and is not is refused later."""
+    """Put the value of a flag into its section. An invalid section is reported later."""
     for name in path[:-1]:
         inner = values.get(name)
         if inner is not None and not isinstance(inner, dict):
@@ -287,10 +290,10 @@ def _place(values: dict[str, Any], path: Sequence[str], value: object) -> None:
 
 
 def _bounds(field: FieldInfo) -> str:
-    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
+    phrases = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
     found = [
         f"{phrase} {getattr(rule, name)}"
-        for name, phrase in words.items()
+        for name, phrase in phrases.items()
         for rule in field.metadata
         if getattr(rule, name, None) is not None
     ]
@@ -298,7 +301,7 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def _from_text(field: FieldInfo, text: str, name: str) -> object:
-    """Read a flag's text as its field's type; what does not fit stays text and is refused later."""
+    """Convert the text of a flag to the type of its field. Invalid text is reported later."""
     base = base_type(field)
     if text.lower() in ("none", "null") and field.default is None:
         return None
@@ -321,7 +324,7 @@ def _from_text(field: FieldInfo, text: str, name: str) -> object:
 
 def _load_yaml(path: Path, section: str | None) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:  # a pipe is fine: --config <(command)
+        with path.open("rb") as file:  # a pipe is allowed: --config <(command)
             raw = file.read(MOST_CHARACTERS + 1)
         if len(raw) > MOST_CHARACTERS:
             raise ConfigError(f"{path}: cannot be read: is larger than {MOST_CHARACTERS:,} bytes")
@@ -337,7 +340,9 @@ def _load_yaml(path: Path, section: str | None) -> dict[str, Any]:
     if isinstance(content, dict) and section is not None and section in content:
         if len(content) > 1:
             others = ", ".join(str(key) for key in content if key != section)
-            raise ConfigError(f"{path}: {section}: must hold all fields, but beside it: {others}")
+            raise ConfigError(
+                f"{path}: {section}: must hold all fields; move these into it: {others}"
+            )
         content = {} if content[section] is None else content[section]
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected 'name: value' lines, got {type(content).__name__}")

@@ -1,4 +1,4 @@
-"""YAML as settings need it: safe, of bounded size and depth, and no key given twice."""
+"""Safe YAML for settings: bounded size and depth, no duplicate keys."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from typing import Any
 import yaml
 
 MOST_CHARACTERS = 1_000_000
-DEEPEST = 50  # lists and mappings inside each other
-_MOST_VALUES = 20_000  # aliases counted as what they stand for
+MAX_DEPTH = 50  # levels of lists and mappings
+_MOST_VALUES = 20_000  # each alias counts as all values it refers to
 
-# what PyYAML raises on text that it cannot read, besides its own errors
-_GARBLED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+# raised by PyYAML on invalid text, besides its own errors
+_PARSER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def parse_yaml(text: str) -> Any:
-    """The value that YAML text stands for; a `ValueError` says in one line why there is none."""
+    """The value of a YAML text. Raises a `ValueError` with a message of one line."""
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
     try:
         return yaml.load(text, _StrictLoader)  # noqa: S506
     except yaml.MarkedYAMLError as error:
         raise ValueError(_with_line(error)) from error
-    except (yaml.YAMLError, *_GARBLED) as error:
+    except (yaml.YAMLError, *_PARSER_ERRORS, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML in which a key given twice is an error and `1e-3` is the number it looks like.
+    """Safe YAML: a duplicate key is an error, and `1e-3` is a number.
 
-    A few lines of aliases can stand for billions of values, or for a list that holds itself. Values
-    are counted while the text is read, each alias as all that it stands for.
+    A few lines of aliases can expand to billions of values, or to a list that contains itself.
+    Values are therefore counted while the text is read, with aliases expanded.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
         self._values = 0
-        self._values_of: dict[int, int] = {}  # by the id of a node that is complete
+        self._values_of: dict[int, int] = {}  # id of a complete node → its number of values
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         before = self._values
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise self._refused(f"is nested more than {DEEPEST} deep", event)
+        if self._depth > MAX_DEPTH:
+            raise self._refused(f"is nested more than {MAX_DEPTH} deep", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if not isinstance(event, yaml.AliasEvent):
             self._values += 1
             self._values_of[id(node)] = self._values - before
         elif id(node) not in self._values_of:
-            raise self._refused(f"'*{event.anchor}' stands inside what it stands for", event)
+            raise self._refused(f"alias '*{event.anchor}' is inside its own value", event)
         else:
             self._values += self._values_of[id(node)]
         if self._values > _MOST_VALUES:

@@ -114,17 +114,17 @@ def windowed_but_one(dump: Path) -> None:
 WIDTH = 8
 CASES = {
     "shuffled buckets": Case(
-        tells(rewrite(QUERY, shuffled)), "lies in bucket", names=f"{QUERY}: row "
+        tells(rewrite(QUERY, shuffled)), "belongs to bucket", names=f"{QUERY}: row "
     ),
     "another window than told": Case(
         tells(rewrite(KEY, set_column("sliding_window", lambda t: pa.array([9] * len(t))))),
-        "dump.json says null for layer 0",
+        "expected null (dump.json: layer 0)",
         names=f"{KEY}: row 0: sliding_window is 9",
         failed=2,
     ),
     "no window where one is told": Case(
         tells(windowed_but_one, window=64),
-        "has no column 'sliding_window', but dump.json says",
+        "has no column 'sliding_window', expected",
         names=QUERY,
     ),
     "a window of another kind": Case(

@@ -207,5 +207,5 @@ def test_footers_that_claim_what_is_not_so_fail_their_heads(tmp_path: Path, out:
     assert analyze(dump, out, "--dry_run") == 0
     assert analyze(dump, out) == 1
     reasons = [told["reason"] for told in json.loads((out / "run.json").read_text())["failures"]]
-    assert "its footer tells 1,000,000,000,000 rows, the file has" in reasons[0]
+    assert "its footer gives 1,000,000,000,000 rows, the file has" in reasons[0]
     assert "its footer is 4,043,309,055 bytes long" in reasons[1]

@@ -30,15 +30,11 @@ def rows(rules: ColumnRules, n: int = 40, kind: str = "int32", **changes: Any) -
 
 
 @pytest.mark.parametrize("rules", GEOMETRIES)
-@pytest.mark.parametrize("kind", [*INTEGERS, "float32", "float64"])
-def test_buckets_that_follow_from_positions_are_read(
-    file: Path, rules: ColumnRules, kind: str
-) -> None:
-    content = rows(rules, kind=kind)
-    assert len(read(save(file, 40, **content), rules=rules)) == 40
-    if "float" in kind:
-        shifted = pa.array(np.arange(40) + np.float32(0.75))
-        assert len(read(save(file, 40, **{**content, "position": shifted}), rules=rules)) == 40
+def test_buckets_that_follow_from_positions_are_read(file: Path, rules: ColumnRules) -> None:
+    for kind in (*INTEGERS, "float32", "float64"):
+        assert len(read(save(file, 40, **rows(rules, kind=kind)), rules=rules)) == 40
+    shifted = pa.array(np.arange(40) + np.float32(0.75))
+    assert len(read(save(file, 40, **rows(rules, position=shifted)), rules=rules)) == 40
 
 
 @pytest.mark.parametrize("rules", GEOMETRIES)
@@ -60,7 +56,7 @@ def test_a_bucket_that_does_not_follow_is_refused_with_both_values(
     row = int(np.argmax(bucket != expected))
     told = refusal(save(file, n, bucket=pa.array(bucket), position=pa.array(position)), rules=rules)
     assert f"row {row}: bucket is {bucket[row]}, " in told
-    assert f"position {position[row]} lies in bucket {expected[row]}" in told
+    assert f"position {position[row]} belongs to bucket {expected[row]}" in told
     assert "dump.json" in told
     assert len(read(save(file, n, bucket=pa.array(bucket)))) == n  # nothing told, nothing checked
 
@@ -73,8 +69,8 @@ def test_rows_that_are_not_chosen_are_checked_too(file: Path) -> None:
     assert "row 137" in refusal(path, max_rows=5, rules=UNIFORM)
 
 
-WINDOWED = ColumnRules(3, window_told=True, window=64)
-FULL = ColumnRules(3, window_told=True, window=None)
+WINDOWED = ColumnRules(3, window_known=True, window=64)
+FULL = ColumnRules(3, window_known=True, window=None)
 
 
 def windows(n: int, *values: int | None) -> pa.Array:
@@ -84,11 +80,11 @@ def windows(n: int, *values: int | None) -> pa.Array:
 @pytest.mark.parametrize(
     ("rules", "column", "told"),
     [
-        (WINDOWED, None, "has no column 'sliding_window', but dump.json says that layer 3 has a"),
-        (WINDOWED, windows(6, 32), "row 0: sliding_window is 32, dump.json says 64 for layer 3"),
-        (WINDOWED, windows(6, None), "row 0: sliding_window is null, dump.json says 64"),
-        (WINDOWED, windows(6, 64, 64, None), "row 2: sliding_window is null, dump.json says 64"),
-        (FULL, windows(6, 64), "row 0: sliding_window is 64, dump.json says null for layer 3"),
+        (WINDOWED, None, "has no column 'sliding_window', expected 64 (dump.json: layer 3)"),
+        (WINDOWED, windows(6, 32), "row 0: sliding_window is 32, expected 64 (dump.json: layer 3)"),
+        (WINDOWED, windows(6, None), "row 0: sliding_window is null, expected 64"),
+        (WINDOWED, windows(6, 64, 64, None), "row 2: sliding_window is null, expected 64"),
+        (FULL, windows(6, 64), "row 0: sliding_window is 64, expected null (dump.json: layer 3)"),
         (WINDOWED, windows(6, 64), None),
         (FULL, windows(6, None), None),
         (FULL, None, None),
@@ -122,8 +118,8 @@ def test_rules_come_from_dump_json() -> None:
     layers = [{"layer": 0, "type": "full_attention"}, {"layer": 3, "window": 64}]
     told = dump_of(bucket_type="log", min_bucket_size=8, layers=layers)
     log = BucketGeometry("log", 8)
-    assert rules_of(told, 3) == ColumnRules(3, log, window_told=True, window=64)
-    assert rules_of(told, 0) == ColumnRules(0, log, window_told=True, window=None)
+    assert rules_of(told, 3) == ColumnRules(3, log, window_known=True, window=64)
+    assert rules_of(told, 0) == ColumnRules(0, log, window_known=True, window=None)
     assert rules_of(told, 7) == ColumnRules(7, log)
     assert rules_of(dump_of(bucket_type="log"), 0) == ColumnRules(0)
     assert rules_of(Dump(Path("some/dump"), {}), 2) == ColumnRules(2)

@@ -239,7 +239,7 @@ def test_long_values_are_cut_to_where_they_differ() -> None:
 def test_a_field_may_be_left_out_of_the_comparison() -> None:
     then, now = {"a": 1, "versions": {"x": 1}}, {"a": 1}
     assert plan_difference(then, now) is not None
-    assert plan_difference(then, now, besides="versions") is None
+    assert plan_difference(then, now, ignored="versions") is None
 
 
 def test_a_plan_is_read_or_refused(tmp_path: Path) -> None:

@@ -115,20 +115,20 @@ def test_no_bit_of_a_footer_ends_the_process_or_in_a_traceback(file: Path) -> No
 @pytest.mark.parametrize("rows", [8_000, 10**6])
 def test_more_rows_than_the_file_holds_are_refused(rows: int, file: Path) -> None:
     claim(save(file, 777), rows, instead_of=777)
-    assert f"its footer tells {rows:,} rows, 777 are there" in refusal(file)
-    assert f"its footer tells {rows:,} rows, 777 are there" in refusal(file, max_rows=50)
+    assert f"its footer gives {rows:,} rows, the file holds 777" in refusal(file)
+    assert f"its footer gives {rows:,} rows, the file holds 777" in refusal(file, max_rows=50)
 
 
 @pytest.mark.parametrize("rows", [10**12, 2**62])
 def test_more_rows_than_any_such_file_holds_are_refused_unread(rows: int, file: Path) -> None:
     claim(save(file, 777), rows, instead_of=777)
-    told_by_all(file, f"its footer tells {rows:,} rows, the file has {file.stat().st_size:,} bytes")
+    told_by_all(file, f"its footer gives {rows:,} rows, the file has {file.stat().st_size:,} bytes")
 
 
 def test_row_groups_that_do_not_add_up_are_refused(file: Path) -> None:
     save(file, 1554, group=777)
     claim(file, 1500, instead_of=1554)
-    told_by_all(file, "its footer tells 1,500 rows in all and 1,554 in its parts")
+    told_by_all(file, "its footer gives 1,500 rows for the file and 1,554 for its row groups")
 
 
 @pytest.mark.parametrize("width", [2**31 - 1, 4_097])

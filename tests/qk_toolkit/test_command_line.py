@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from kitchen import Kitchen, saved
+from flat_settings import YAML_FILE, FlatSettings, saved
 from qk_toolkit.command_line import INTERRUPTED, command_parser, command_settings, guarded
 from qk_toolkit.errors import ConfigError, DumpError
 
@@ -110,7 +110,7 @@ def test_a_stream_that_fails_is_no_traceback(redirect: str, code: int) -> None:
 def test_a_reader_who_leaves_changes_no_exit_code() -> None:
     code = """
 def verb():
-    with reader_may_leave():
+    with allow_closed_stdout():
         print('x' * 100_000)
     return 7
 sys.exit(guarded(verb, ''))"""
@@ -208,35 +208,37 @@ def test_a_stream_without_our_characters_shows_others() -> None:
 # parser and settings
 
 
-def test_a_parser_tells_the_story_first_and_the_examples_last(
+def test_the_help_begins_with_the_description_and_ends_with_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    parser = command_parser("kitchen", "Once upon\na time.", "commands:\n  kitchen --cooks 3\n")
+    parser = command_parser("program", "Two\nlines.", "commands:\n  program --batch_size 3\n")
     with pytest.raises(SystemExit):
-        command_settings(parser, Kitchen, ["--help"])
+        command_settings(parser, FlatSettings, ["--help"])
     text = capsys.readouterr().out
-    assert text.startswith("usage: kitchen [--FIELD VALUE …]\n\nOnce upon\na time.\n")
-    assert text.endswith("commands:\n  kitchen --cooks 3\n")
-    assert text.index("--config FILE") < text.index("--cooks")
+    assert text.startswith("usage: program [--FIELD VALUE …]\n\nTwo\nlines.\n")
+    assert text.endswith("commands:\n  program --batch_size 3\n")
+    assert text.index("--config FILE") < text.index("--batch_size")
 
 
-def test_complaints_of_the_parser_are_ours() -> None:
-    with pytest.raises(ConfigError, match=r"^--cooks: expected one argument$"):
-        command_settings(command_parser("kitchen", "", ""), Kitchen, ["--cooks"])
+def test_errors_of_the_parser_are_config_errors() -> None:
+    with pytest.raises(ConfigError, match=r"^--batch_size: expected one argument$"):
+        command_settings(command_parser("program", "", ""), FlatSettings, ["--batch_size"])
 
 
 def test_settings_come_from_flags_and_the_config_they_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved(tmp_path, "menu: {cooks: 3, seats: 9}")
+    saved(tmp_path, "run: {batch_size: 3, buffer: 9}")
     monkeypatch.setenv("HOME", str(tmp_path))
-    words = ["--config", "~/kitchen.yaml", "--cooks", "4"]
-    made = command_settings(command_parser("kitchen", "", ""), Kitchen, words, section="menu")
-    assert made == Kitchen(cooks=4, seats=9)
+    arguments = ["--config", f"~/{YAML_FILE}", "--batch_size", "4"]
+    made = command_settings(
+        command_parser("program", "", ""), FlatSettings, arguments, section="run"
+    )
+    assert made == FlatSettings(batch_size=4, buffer=9)
 
 
 def test_settings_need_no_config() -> None:
-    assert command_settings(command_parser("kitchen", "", ""), Kitchen, []) == Kitchen()
+    assert command_settings(command_parser("program", "", ""), FlatSettings, []) == FlatSettings()
 
 
 def test_importing_it_loads_no_library() -> None:

@@ -13,16 +13,16 @@ import pytest
 from odd_files import NOT_REGULAR, Maker
 from qk_toolkit.errors import OutputError
 from qk_toolkit.files import (
+    exclusive_folder,
     is_locked,
-    probe,
     read_json,
     remove_drafts,
-    remove_turn,
+    remove_exclusive_folder,
     staged,
     staged_folder,
     sync_folder,
     try_lock,
-    turn_in,
+    try_writing,
     write_text,
 )
 
@@ -189,13 +189,13 @@ def test_processes_with_one_id_do_not_share_a_draft(tmp_path: Path) -> None:
 
 
 def test_a_probe_meets_what_writing_would_meet_and_leaves_nothing(tmp_path: Path) -> None:
-    probe(tmp_path / "new" / "a.txt")
+    try_writing(tmp_path / "new" / "a.txt")
     assert list((tmp_path / "new").iterdir()) == []
     with pytest.raises(OSError, match="File name too long"):
-        probe(tmp_path / ("x" * 240))
+        try_writing(tmp_path / ("x" * 240))
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"Not a directory|File exists"):
-        probe(tmp_path / "file" / "a.txt")
+        try_writing(tmp_path / "file" / "a.txt")
 
 
 def test_drafts_of_killed_processes_are_removed_for_one_target(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
     assert not is_locked(tmp_path / "a.lock")
 
 
-def test_turns_are_taken_one_after_another_even_when_the_folder_goes(tmp_path: Path) -> None:
+def test_only_one_process_holds_an_exclusive_folder_also_when_it_is_removed(tmp_path: Path) -> None:
     """Four at once add and remove; two inside together, or a lost file, would show."""
     folder = tmp_path / "shared"
     inside: list[int] = []
@@ -238,13 +238,13 @@ def test_turns_are_taken_one_after_another_even_when_the_folder_goes(tmp_path: P
 
     def work(number: int) -> None:
         for _ in range(5):
-            with turn_in(folder):
+            with exclusive_folder(folder):
                 inside.append(number)
                 most.append(len(inside))
                 (folder / "mine").touch(exist_ok=False)
                 time.sleep(0.001)
                 inside.remove(number)
-                remove_turn(folder)
+                remove_exclusive_folder(folder)
 
     threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
     for thread in threads:
@@ -259,11 +259,14 @@ def test_turns_are_taken_one_after_another_even_when_the_folder_goes(tmp_path: P
 def test_a_turn_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(OSError, match=place.removesuffix("/sub")), turn_in(tmp_path / place):
+    with (
+        pytest.raises(OSError, match=place.removesuffix("/sub")),
+        exclusive_folder(tmp_path / place),
+    ):
         pass
 
 
 def test_a_turn_makes_the_folder_and_leaves_it(tmp_path: Path) -> None:
-    with turn_in(tmp_path / "a" / "b"):
+    with exclusive_folder(tmp_path / "a" / "b"):
         assert is_locked(tmp_path / "a" / "b" / "turn.lock")
     assert (tmp_path / "a" / "b").is_dir()

@@ -1,72 +1,100 @@
-"""Settings from flags and YAML."""
+"""Settings from flags and YAML: where a value comes from."""
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchen import Kitchen, flag_refusal, from_flags, from_yaml, saved, yaml_refusal
-from qk_toolkit.settings import (
-    parse_indices,
-    settings_from,
-    validated,
-)
-
-# where a value comes from
+from flat_settings import FlatSettings, flag_error, from_flags, from_yaml, saved, yaml_error
+from qk_toolkit.settings import describe, parse_indices, settings_from, validated
 
 
-def test_nothing_given_is_the_defaults() -> None:
-    assert settings_from(Kitchen) == Kitchen()
+def test_without_flags_and_yaml_the_defaults_are_used() -> None:
+    assert settings_from(FlatSettings) == FlatSettings()
 
 
-def test_a_flag_wins_over_yaml_and_yaml_over_the_default(tmp_path: Path) -> None:
-    path = saved(tmp_path, "cooks: 3\nheat: 0.25\n")
-
-    kitchen = from_flags("--cooks", "4", yaml_path=path)
-
-    assert kitchen == Kitchen(cooks=4, heat=0.25)
+def test_a_flag_overrides_yaml_and_yaml_overrides_the_default(tmp_path: Path) -> None:
+    path = saved(tmp_path, "batch_size: 3\nrate: 0.25\n")
+    found = from_flags("--batch_size", "4", yaml_path=path)
+    assert found == FlatSettings(batch_size=4, rate=0.25)
 
 
-def test_a_flag_may_take_back_what_yaml_gives(tmp_path: Path) -> None:
-    path = saved(tmp_path, "cellar: below\nopen_late: true\ntables: 1-3\n")
-    words = ("--cellar", "none", "--open_late", "false", "--tables", "None")
-    assert from_flags(*words, yaml_path=path) == Kitchen()
+def test_a_flag_can_reset_a_value_of_yaml(tmp_path: Path) -> None:
+    path = saved(tmp_path, "cache_dir: below\npre_rope: true\nlayers: 1-3\n")
+    arguments = ("--cache_dir", "none", "--pre_rope", "false", "--layers", "None")
+    assert from_flags(*arguments, yaml_path=path) == FlatSettings()
 
 
-def test_a_yaml_value_of_every_kind_is_taken(tmp_path: Path) -> None:
-    text = "{cooks: 3, heat: 0.25, open_late: true, style: rich, name: x, cellar: y, tables: 0-2}"
-    assert from_yaml(tmp_path, text) == Kitchen(
-        cooks=3, heat=0.25, open_late=True, style="rich", name="x", cellar="y", tables=[0, 1, 2]
+def test_a_yaml_value_of_every_type(tmp_path: Path) -> None:
+    text = (
+        "{batch_size: 3, rate: 0.25, pre_rope: true, dtype: float, model: x, cache_dir: y, "
+        "layers: 0-2}"
+    )
+    assert from_yaml(tmp_path, text) == FlatSettings(
+        batch_size=3,
+        rate=0.25,
+        pre_rope=True,
+        dtype="float",
+        model="x",
+        cache_dir="y",
+        layers=[0, 1, 2],
     )
 
 
-def test_null_in_yaml_is_no_value_for_an_optional_field(tmp_path: Path) -> None:
-    assert from_yaml(tmp_path, "cellar: null\ntables: ~\nseats:\n") == Kitchen()
+def test_empty_yaml_and_null_give_the_defaults(tmp_path: Path) -> None:
+    for text in ("", "# nothing yet\n", "{}", "---\n", "cache_dir: null\nlayers: ~\nbuffer:\n"):
+        assert from_yaml(tmp_path, text) == FlatSettings()
 
 
-@pytest.mark.parametrize("text", ["", "# nothing yet\n", "{}", "---\n"])
-def test_an_empty_file_gives_the_defaults(tmp_path: Path, text: str) -> None:
-    assert from_yaml(tmp_path, text) == Kitchen()
+def test_anchors_can_repeat_a_value(tmp_path: Path) -> None:
+    found = from_yaml(tmp_path, "model: &a tiny\ncache_dir: *a\nlayers: &b [1, 2]\n")
+    assert (found.model, found.cache_dir, found.layers) == ("tiny", "tiny", [1, 2])
+
+
+def test_fields_may_be_in_a_section_or_flat(tmp_path: Path) -> None:
+    for text, size in (("run:\n  batch_size: 5\n", 5), ("batch_size: 5\n", 5), ("run:\n", 2)):
+        assert from_yaml(tmp_path, text, section="run").batch_size == size
+    message = yaml_error(tmp_path, "run:\n  bach_size: 5\n", section="run")
+    assert message == "bach_size: unknown field; did you mean batch_size?"
+    for text in ("run: 3\n", "run: [batch_size]\n"):
+        assert "expected 'name: value' lines" in yaml_error(tmp_path, text, section="run")
+    text = "run:\n  rate: 0.1\nmodel: x\nbuffer: 3\n"
+    message = yaml_error(tmp_path, text, section="run")
+    assert message == "run: must hold all fields; move these into it: model, buffer"
+
+
+def test_settings_can_come_from_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("batch_size: 7",))
+    writer.start()
+    assert settings_from(FlatSettings, yaml_path=path).batch_size == 7
+    writer.join()
+
+
+def test_a_path_that_is_not_utf8_is_kept() -> None:
+    assert validated(FlatSettings, {"model": "caf\udce9"}).model == "caf\udce9"
 
 
 @pytest.mark.parametrize(
-    ("text", "cooks"), [("menu:\n  cooks: 5\n", 5), ("cooks: 5\n", 5), ("menu:\n", 2)]
+    ("name", "description"),
+    [
+        ("batch_size", "an integer of at least 1"),
+        ("rate", "a number above 0 and below 1"),
+        ("pre_rope", "true or false"),
+        ("dtype", "one of half, float"),
+        ("cache_dir", "text"),
+        ("layers", "a list of integers such as 0-3,8"),
+        ("buffer", "an integer of at least 1 and of at most 90"),
+    ],
 )
-def test_fields_may_lie_under_the_section_or_flat(tmp_path: Path, text: str, cooks: int) -> None:
-    assert from_yaml(tmp_path, text, section="menu").cooks == cooks
-
-
-def test_an_unknown_field_under_the_section_is_refused(tmp_path: Path) -> None:
-    message = yaml_refusal(tmp_path, "menu:\n  cokos: 5\n", section="menu")
-    assert message == "cokos: unknown field; did you mean cooks?"
-
-
-@pytest.mark.parametrize("text", ["menu: 3\n", "menu: [cooks]\n"])
-def test_a_section_that_holds_no_fields_is_refused(tmp_path: Path, text: str) -> None:
-    assert "expected 'name: value' lines" in yaml_refusal(tmp_path, text, section="menu")
+def test_the_description_of_a_field(name: str, description: str) -> None:
+    assert describe(FlatSettings.model_fields[name]) == description
 
 
 # indices
@@ -75,9 +103,7 @@ def test_a_section_that_holds_no_fields_is_refused(tmp_path: Path, text: str) ->
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("0-3,8", [0, 1, 2, 3, 8]),
         ("8,0-3", [0, 1, 2, 3, 8]),
-        ("5", [5]),
         ("0", [0]),
         ("4-4", [4]),
         ("1, 2 ,3", [1, 2, 3]),
@@ -87,23 +113,27 @@ def test_a_section_that_holds_no_fields_is_refused(tmp_path: Path, text: str) ->
         ([], []),
     ],
 )
-def test_indices_are_read_sorted_and_once(given: object, expected: list[int]) -> None:
+def test_indices_are_sorted_without_duplicates(given: object, expected: list[int]) -> None:
     assert parse_indices(given) == expected
-    assert validated(Kitchen, {"tables": given}).tables == expected
+    assert validated(FlatSettings, {"layers": given}).layers == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a", "1-", "-1", "3-1", "1,,2", "1.5", "1-2-3", "0x3", "1;2", "²"]
-)
-def test_text_that_is_no_indices_is_refused(text: str) -> None:
-    message = flag_refusal(f"--tables={text}")
-    assert message == f"--tables: expected a list of integers such as 0-3,8, got {text!r}"
+def test_text_that_is_not_a_list_of_indices_is_refused() -> None:
+    for text in ("", "a", "1-", "-1", "3-1", "1,,2", "1.5", "1-2-3", "0x3", "1;2", "²"):
+        message = flag_error(f"--layers={text}")
+        assert message == f"--layers: expected a list of integers such as 0-3,8, got {text!r}"
 
 
-@pytest.mark.parametrize("value", ["[1, x]", "[-1]", "-1", "1.5", "true", "[true]", "{a: 1}"])
-def test_yaml_that_is_no_indices_is_refused(tmp_path: Path, value: str) -> None:
-    message = yaml_refusal(tmp_path, f"tables: {value}\n")
-    assert message.startswith("tables: expected a list of integers such as 0-3,8, got ")
+def test_yaml_that_is_not_a_list_of_indices_is_refused(tmp_path: Path) -> None:
+    for value in ("[1, x]", "[-1]", "-1", "1.5", "true", "[true]", "{a: 1}"):
+        message = yaml_error(tmp_path, f"layers: {value}\n")
+        assert message.startswith("layers: expected a list of integers such as 0-3,8, got ")
+
+
+def test_indices_are_counted_before_the_list_is_made() -> None:
+    assert parse_indices("0-9999," * 9 + "5") == list(range(10_000))
+    with pytest.raises(ValueError, match="more than 100,000 numbers"):
+        parse_indices("0-99999," * 1_000 + "5")
 
 
 @given(st.sets(st.integers(0, 60), min_size=1))

@@ -1,4 +1,4 @@
-"""Settings in sections: where a value comes from, and how a refusal is told."""
+"""Settings in sections: where a value comes from, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -9,140 +9,124 @@ import pytest
 
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import describe, fields_of, settings_from, validated
-from restaurant import (
-    Garden,
-    House,
-    Menu,
-    Oven,
-    Restaurant,
-    flag_refusal,
+from sectioned_settings import (
+    Adapter,
+    Dataset,
+    Model,
+    SectionedSettings,
+    Weights,
+    flag_error,
     from_flags,
     from_yaml,
-    yaml_refusal,
+    yaml_error,
 )
 
-NAMED = "menu: {name: a}\n"
+NAMED = "dataset: {name: a}\n"
 
 
-def restaurant(**sections: Any) -> Restaurant:
-    return Restaurant(menu=Menu(name="a"), **sections)
+def settings(**sections: Any) -> SectionedSettings:
+    return SectionedSettings(dataset=Dataset(name="a"), **sections)
 
 
 # where a value comes from
 
 
 def test_fields_come_from_nested_mappings(tmp_path: Path) -> None:
-    text = "menu:\n  name: a\nhouse:\n  oven:\n    fuel: wood\n  seats: 3\nopen_late: true\n"
-    expected = restaurant(house=House(oven=Oven(fuel="wood"), seats=3), open_late=True)
+    text = (
+        "dataset:\n  name: a\nmodel:\n  weights:\n    dtype: float\n  length: 3\npre_rope: true\n"
+    )
+    expected = settings(model=Model(weights=Weights(dtype="float"), length=3), pre_rope=True)
     assert from_yaml(tmp_path, text) == expected
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
-        ("--menu.name", "a", "--house.oven.fuel", "wood", "--open_late"),
-        ("--menu.name=a", "--house.oven.fuel=wood", "--open-late=true"),
+        ("--dataset.name", "a", "--model.weights.dtype", "float", "--pre_rope"),
+        ("--dataset.name=a", "--model.weights.dtype=float", "--pre-rope=true"),
     ],
 )
-def test_fields_come_from_dotted_flags(words: tuple[str, ...]) -> None:
-    expected = restaurant(house=House(oven=Oven(fuel="wood")), open_late=True)
-    assert from_flags(*words) == expected
+def test_fields_come_from_dotted_flags(arguments: tuple[str, ...]) -> None:
+    expected = settings(model=Model(weights=Weights(dtype="float")), pre_rope=True)
+    assert from_flags(*arguments) == expected
 
 
-def test_a_flag_leaves_the_other_fields_of_its_section(tmp_path: Path) -> None:
-    text = "menu: {name: a, dishes: 7}\nhouse: {seats: 3, oven: {fuel: wood, heat: 0.25}}\n"
+def test_a_flag_overrides_one_field_at_any_depth(tmp_path: Path) -> None:
+    text = "dataset: {name: b, texts: 7}\nmodel: {length: 3, weights: {dtype: float}}\n"
+    arguments = ("--dataset.name", "a", "--dataset.skip", "2", "--model.weights.dropout", "0.75")
 
-    made = from_yaml(tmp_path, text, "--menu.soups", "2", "--house.oven.heat", "0.75")
+    found = from_yaml(tmp_path, text, *arguments)
 
-    assert made.menu == Menu(name="a", dishes=7, soups=2)
-    assert made.house == House(seats=3, oven=Oven(fuel="wood", heat=0.75))
-
-
-def test_a_flag_wins_over_yaml_at_every_depth(tmp_path: Path) -> None:
-    text = "menu: {name: b}\nhouse: {seats: 3, oven: {fuel: wood}}\n"
-    words = ("--menu.name", "a", "--house.seats", "4", "--house.oven.fuel", "gas")
-    assert from_yaml(tmp_path, text, *words) == restaurant(house=House(seats=4))
+    assert found.dataset == Dataset(name="a", texts=7, skip=2)
+    assert found.model == Model(length=3, weights=Weights(dtype="float", dropout=0.75))
 
 
 def test_a_flag_changes_one_of_two_places_that_share_a_yaml_anchor(tmp_path: Path) -> None:
-    text = "house: {oven: &o {heat: 0.25}}\nmenu: {name: a, prices: *o}\n"
-    made = from_yaml(tmp_path, text, "--house.oven.heat", "0.75")
-    assert (made.house.oven.heat, made.menu.prices) == (0.75, {"heat": 0.25})
+    text = "model: {weights: &w {dropout: 0.25}}\ndataset: {name: a, options: *w}\n"
+    found = from_yaml(tmp_path, text, "--model.weights.dropout", "0.75")
+    assert (found.model.weights.dropout, found.dataset.options) == (0.75, {"dropout": 0.25})
 
 
-@pytest.mark.parametrize("text", ["house:\n", "house: {}\n", "house:\n  oven:\n", ""])
-def test_a_section_with_nothing_in_it_has_its_defaults(tmp_path: Path, text: str) -> None:
-    assert from_yaml(tmp_path, NAMED + text) == restaurant()
+def test_an_empty_section_has_its_defaults(tmp_path: Path) -> None:
+    for text in ("model:\n", "model: {}\n", "model:\n  weights:\n", "model: {adapter: null}\n", ""):
+        assert from_yaml(tmp_path, NAMED + text) == settings()
 
 
-# a section that may be absent
+# an optional section
 
 
-@pytest.mark.parametrize("text", ["house: {garden: null}\n", "house:\n  garden:\n", ""])
-def test_an_optional_section_may_be_null(tmp_path: Path, text: str) -> None:
-    assert from_yaml(tmp_path, NAMED + text).house.garden is None
+def test_a_flag_inside_an_optional_section_creates_it(tmp_path: Path) -> None:
+    for text in ("", "model: {adapter: null}\n", "model: {length: 20}\n"):
+        found = from_yaml(tmp_path, NAMED + text, "--model.adapter.layers", "1-3")
+        assert found == settings(model=Model(adapter=Adapter(layers=[1, 2, 3])))
 
 
-@pytest.mark.parametrize("text", ["", "house: {garden: null}\n", "house: {seats: 20}\n"])
-def test_a_flag_inside_an_optional_section_creates_it(tmp_path: Path, text: str) -> None:
-    made = from_yaml(tmp_path, NAMED + text, "--house.garden.tables", "1-3")
-    assert made == restaurant(house=House(garden=Garden(tables=[1, 2, 3])))
+def test_a_flag_removes_an_optional_section(tmp_path: Path) -> None:
+    text = NAMED + "model: {adapter: {layers: 1-3, rank: 4}}\n"
+    for value in ("none", "None"):
+        assert from_yaml(tmp_path, text, "--model.adapter", value).model.adapter is None
+    arguments = ("--model.adapter.layers", "5", "--model.adapter", "none")
+    assert from_yaml(tmp_path, text, *arguments).model.adapter == Adapter(layers=[5])
 
 
-@pytest.mark.parametrize("word", ["none", "None"])
-def test_a_flag_takes_back_an_optional_section(tmp_path: Path, word: str) -> None:
-    text = NAMED + "house: {garden: {tables: 1-3}}\n"
-    assert from_yaml(tmp_path, text, "--house.garden", word).house.garden is None
-
-
-def test_a_section_taken_back_can_be_given_anew(tmp_path: Path) -> None:
-    text = NAMED + "house: {garden: {tables: 1-3, lamps: 4}}\n"
-    words = ("--house.garden.tables", "5", "--house.garden", "none")
-    assert from_yaml(tmp_path, text, *words).house.garden == Garden(tables=[5])
-
-
-def test_an_optional_section_is_none_or_its_fields() -> None:
-    assert flag_refusal("--house.garden", "big").startswith("--house.garden: invalid choice: 'big'")
-    with pytest.raises(ConfigError, match=r"^--house.garden: expected name: value lines, got 'x'$"):
-        settings_from(Restaurant, flags={"house.garden": "x"})
-
-
-def test_an_optional_section_still_needs_its_required_fields(tmp_path: Path) -> None:
-    message = yaml_refusal(tmp_path, NAMED + "house: {garden: {lamps: 3}}\n")
-    assert message == "FILE: house.garden.tables: is required (that are laid outside)"
+def test_an_optional_section_is_none_or_its_fields(tmp_path: Path) -> None:
+    message = flag_error("--model.adapter", "big")
+    assert message.startswith("--model.adapter: invalid choice: 'big'")
+    with pytest.raises(ConfigError, match=r"^--model.adapter: expected name: value lines, got 'x'"):
+        settings_from(SectionedSettings, flags={"model.adapter": "x"})
+    message = yaml_error(tmp_path, NAMED + "model: {adapter: {rank: 3}}\n")
+    assert message == "FILE: model.adapter.layers: is required (layers to adapt)"
 
 
 # mappings
 
 
-def test_a_mapping_is_taken_from_yaml(tmp_path: Path) -> None:
-    made = from_yaml(tmp_path, "menu: {name: a, prices: {soup: 3, meat: {small: 1e1}}}\n")
-    assert made.menu.prices == {"soup": 3, "meat": {"small": 10.0}}
+def test_a_mapping_comes_from_yaml_or_as_a_whole_from_a_flag(tmp_path: Path) -> None:
+    text = "dataset: {name: a, options: {b: 3, c: {d: 1e1}}}\n"
+    assert from_yaml(tmp_path, text).dataset.options == {"b": 3, "c": {"d": 10.0}}
+    found = from_yaml(tmp_path, text, "--dataset.options", "{e: {d: 1e1}}")
+    assert found.dataset.options == {"e": {"d": 10.0}}
+    assert from_yaml(tmp_path, text, "--dataset.options", "none").dataset.options is None
 
 
-def test_a_mapping_is_taken_from_a_flag_as_a_whole(tmp_path: Path) -> None:
-    text = "menu: {name: a, prices: {soup: 3}}\n"
-    made = from_yaml(tmp_path, text, "--menu.prices", "{meat: {small: 1e1}}")
-    assert made.menu.prices == {"meat": {"small": 10.0}}
-    assert from_yaml(tmp_path, text, "--menu.prices", "none").menu.prices is None
+def test_a_value_that_is_not_a_mapping_of_names(tmp_path: Path) -> None:
+    expected = "dataset.options: expected a mapping such as {name: value}, got "
+    for value in ("x", "3", "[x]", "{1: 2}", "true"):
+        text = f"dataset: {{name: a, options: {value}}}\n"
+        assert yaml_error(tmp_path, text).startswith(f"FILE: {expected}")
+        message = flag_error("--dataset.name=a", f"--dataset.options={value}")
+        assert message.startswith(f"--{expected}")
 
 
-@pytest.mark.parametrize("value", ["soup", "3", "[soup]", "{1: 2}", "true"])
-def test_what_is_no_mapping_of_names_is_refused(tmp_path: Path, value: str) -> None:
-    expected = "menu.prices: expected a mapping such as {name: value}, got "
-    text = f"menu: {{name: a, prices: {value}}}\n"
-    assert yaml_refusal(tmp_path, text).startswith(f"FILE: {expected}")
-    assert flag_refusal("--menu.name=a", f"--menu.prices={value}").startswith(f"--{expected}")
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [("{a: 1, a: 2}", "'a' is given twice"), ("{a: [1}", ""), ("!!python/name:os.getcwd", "")],
-)
-def test_a_mapping_that_is_no_yaml_is_refused(text: str, problem: str) -> None:
-    message = flag_refusal("--menu.name=a", f"--menu.prices={text}")
-    assert message.startswith("--menu.prices: is not valid YAML: line 1: ")
-    assert problem in message
+def test_a_mapping_that_is_not_valid_yaml() -> None:
+    for text, problem in (
+        ("{a: 1, a: 2}", "'a' is given twice"),
+        ("{a: [1}", ""),
+        ("!!python/name:os.getcwd", ""),
+    ):
+        message = flag_error("--dataset.name=a", f"--dataset.options={text}")
+        assert message.startswith("--dataset.options: is not valid YAML: line 1: ")
+        assert problem in message
 
 
 # refusals
@@ -151,130 +135,118 @@ def test_a_mapping_that_is_no_yaml_is_refused(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("house: {seats: 0}", "house.seats: expected an integer of at least 1, got 0"),
-        ("house: {seats: many}", "house.seats: expected an integer of at least 1, got 'many'"),
-        ("house: {oven: {fuel: coal}}", "house.oven.fuel: expected one of gas, wood, got 'coal'"),
+        ("model: {length: 0}", "model.length: expected an integer of at least 1, got 0"),
         (
-            "house: {oven: {heat: 1}}",
-            "house.oven.heat: expected a number above 0 and below 1, got 1",
+            "model: {weights: {dtype: x}}",
+            "model.weights.dtype: expected one of half, float, got 'x'",
         ),
         (
-            "house: {garden: {tables: [1, x]}}",
-            "house.garden.tables: expected a list of integers such as 0-3,8, got [1, 'x']",
+            "model: {adapter: {layers: [1, x]}}",
+            "model.adapter.layers: expected a list of integers such as 0-3,8, got [1, 'x']",
         ),
-        ("open_late: 1", "open_late: expected true or false, got 1"),
-        ("house: warm", "house: expected name: value lines, got 'warm'"),
-        ("house: [seats]", "house: expected name: value lines, got ['seats']"),
-        ("house: {oven: true}", "house.oven: expected name: value lines, got true"),
-        ("house: {garden: 3}", "house.garden: expected name: value lines, got 3"),
+        ("pre_rope: 1", "pre_rope: expected true or false, got 1"),
+        ("model: tiny", "model: expected name: value lines, got 'tiny'"),
+        ("model: [length]", "model: expected name: value lines, got ['length']"),
+        ("model: {weights: true}", "model.weights: expected name: value lines, got true"),
+        ("model: {adapter: 3}", "model.adapter: expected name: value lines, got 3"),
+        ("model: {lengt: 3}", "model.lengt: unknown field; did you mean length?"),
+        (
+            "model: {weights: {dropot: 3}}",
+            "model.weights.dropot: unknown field; did you mean dropout?",
+        ),
+        ("modl: {length: 3}", "modl: unknown field; did you mean model?"),
+        ("model: {pre-rope: 3}", "model.pre-rope: unknown field; did you mean pre_rope?"),
+        ("model: {zzzz: 3}", "model.zzzz: unknown field; --help lists them all"),
+        ("model: {3: 3}", "model.3: unknown field; --help lists them all"),
+        ('model: {"a\\nb": 3}', "model.a b: unknown field; --help lists them all"),
+        ("model: {texts: 3}", "model.texts: unknown field; did you mean dataset.texts?"),
+        ("length: 3", "length: unknown field; did you mean model.length?"),
+        ("weights: {dtype: x}", "weights: unknown field; did you mean model.weights?"),
+        ("model: {dtype: x}", "model.dtype: unknown field; did you mean model.weights.dtype?"),
+        ("model.length: 3", "model.length: unknown field; did you mean model?"),
     ],
 )
-def test_a_bad_value_is_told_by_its_dotted_name(tmp_path: Path, text: str, message: str) -> None:
-    assert yaml_refusal(tmp_path, NAMED + text) == f"FILE: {message}"
+def test_a_yaml_error_names_the_dotted_field(tmp_path: Path, text: str, message: str) -> None:
+    assert yaml_error(tmp_path, NAMED + text) == f"FILE: {message}"
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
-        (("--house.seats", "0"), "--house.seats: expected an integer of at least 1, got 0"),
-        (("--house.oven.fuel", "coal"), "--house.oven.fuel: expected one of gas, wood, got 'coal'"),
-        (("--house.garden.lamps", "3"), "--house.garden.tables: is required (that are laid out"),
+        (("--model.length", "0"), "--model.length: expected an integer of at least 1, got 0"),
+        (
+            ("--model.weights.dtype", "x"),
+            "--model.weights.dtype: expected one of half, float, got 'x'",
+        ),
+        (("--model.adapter.rank", "3"), "--model.adapter.layers: is required (layers to adapt)"),
+        (("--dataset.skip=9",), "--dataset.skip: more than texts"),
     ],
 )
-def test_a_bad_flag_is_told_by_its_dotted_name(words: tuple[str, ...], message: str) -> None:
-    assert flag_refusal("--menu.name", "a", *words).startswith(message)
+def test_a_flag_error_names_the_dotted_field(arguments: tuple[str, ...], message: str) -> None:
+    assert flag_error("--dataset.name", "a", *arguments) == message
 
 
-def test_a_flag_does_not_hide_a_section_that_is_none(tmp_path: Path) -> None:
-    message = yaml_refusal(tmp_path, NAMED + "house: warm\n", "--house.oven.fuel", "wood")
-    assert message == "FILE: house: expected name: value lines, got 'warm'"
+def test_the_error_names_the_place_of_the_wrong_value(tmp_path: Path) -> None:
+    message = yaml_error(tmp_path, NAMED + "model: tiny\n", "--model.weights.dtype", "float")
+    assert message == "FILE: model: expected name: value lines, got 'tiny'"
+    text = "dataset: {name: a, skip: 3}\n"
+    message = yaml_error(tmp_path, text, "--dataset.texts=2")
+    assert message == "FILE: dataset.skip: more than texts"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("house: {seat: 3}", "house.seat: unknown field; did you mean seats?"),
-        ("house: {oven: {het: 3}}", "house.oven.het: unknown field; did you mean heat?"),
-        ("hose: {seats: 3}", "hose: unknown field; did you mean house?"),
-        ("house: {open-late: 3}", "house.open-late: unknown field; did you mean open_late?"),
-        ("house: {zzzz: 3}", "house.zzzz: unknown field; --help lists them all"),
-        ("house: {3: 3}", "house.3: unknown field; --help lists them all"),
-        ('house: {"a\\nb": 3}', "house.a b: unknown field; --help lists them all"),
-        ("house: {dishes: 3}", "house.dishes: unknown field; did you mean menu.dishes?"),
-        ("seats: 3", "seats: unknown field; did you mean house.seats?"),
-        ("oven: {fuel: gas}", "oven: unknown field; did you mean house.oven?"),
-        ("house: {fuel: gas}", "house.fuel: unknown field; did you mean house.oven.fuel?"),
-        ("house.seats: 3", "house.seats: unknown field; did you mean house?"),
-    ],
-)
-def test_an_unknown_name_is_told_with_the_nearest(tmp_path: Path, text: str, message: str) -> None:
-    assert yaml_refusal(tmp_path, NAMED + text) == f"FILE: {message}"
+def test_a_name_that_two_sections_have(tmp_path: Path) -> None:
+    message = yaml_error(tmp_path, "dataset: {name: a, rank: 3}")
+    hint = "did you mean model.rank or model.adapter.rank?"
+    assert message == f"FILE: dataset.rank: unknown field; {hint}"
 
 
-def test_a_name_of_two_sections_is_told_with_both(tmp_path: Path) -> None:
-    message = yaml_refusal(tmp_path, "menu: {name: a, lamps: 3}")
-    hint = "did you mean house.lamps or house.garden.lamps?"
-    assert message == f"FILE: menu.lamps: unknown field; {hint}"
+def test_a_missing_field(tmp_path: Path) -> None:
+    missing = "dataset.name: is required (name on the Hub)"
+    for text in ("", "dataset:\n", "dataset: {}\n", "dataset: {texts: 3}\n"):
+        assert yaml_error(tmp_path, text) == f"FILE: {missing}"
+    assert flag_error("--model.length", "3") == f"--{missing}"
 
 
-@pytest.mark.parametrize("text", ["", "menu:\n", "menu: {}\n", "menu: {dishes: 3}\n"])
-def test_a_missing_field_is_told_with_what_it_is(tmp_path: Path, text: str) -> None:
-    assert yaml_refusal(tmp_path, text) == "FILE: menu.name: is required (on the cover)"
-
-
-def test_a_missing_field_is_told_as_a_flag_when_there_is_no_file() -> None:
-    assert flag_refusal("--house.seats", "3") == "--menu.name: is required (on the cover)"
-
-
-def test_fields_that_contradict_each_other_are_told_by_where_the_first_was_given(
-    tmp_path: Path,
-) -> None:
-    assert flag_refusal("--menu.name=a", "--menu.soups=9") == "--menu.soups: more than dishes"
-    text = "menu: {name: a, soups: 3}\n"
-    assert yaml_refusal(tmp_path, text, "--menu.dishes=2") == "FILE: menu.soups: more than dishes"
-
-
-def test_a_flag_from_python_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^--seats: unknown flag; did you mean --house.seats\?$"):
-        settings_from(Restaurant, flags={"seats": "3"})
+def test_an_unknown_flag_from_python() -> None:
+    hint = r"^--length: unknown flag; did you mean --model.length\?$"
+    with pytest.raises(ConfigError, match=hint):
+        settings_from(SectionedSettings, flags={"length": "3"})
 
 
 # from Python
 
 
 def test_values_from_python_are_nested_dicts_or_sections() -> None:
-    expected = restaurant(house=House(seats=3))
-    assert validated(Restaurant, {"menu": {"name": "a"}, "house": {"seats": 3}}) == expected
-    assert validated(Restaurant, {"menu": Menu(name="a"), "house": House(seats=3)}) == expected
-    assert validated(Restaurant, expected.model_dump()) == expected
+    expected = settings(model=Model(length=3))
+    values: dict[str, Any] = {"dataset": {"name": "a"}, "model": {"length": 3, "weights": None}}
+    assert validated(SectionedSettings, values) == expected
+    assert values == {"dataset": {"name": "a"}, "model": {"length": 3, "weights": None}}
+    sections = {"dataset": Dataset(name="a"), "model": Model(length=3)}
+    assert validated(SectionedSettings, sections) == expected
+    assert validated(SectionedSettings, expected.model_dump()) == expected
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "menu.name: is required (on the cover)"),
-        ({"menu": {"name": 3}}, "menu.name: expected text, got 3"),
-        ({"menu": House()}, "menu: expected name: value lines, got House("),
-        ({"menu": {"name": "a", 3: 4}}, "menu.3: unknown field"),
-        ({"menu": {"name": "a", "soups": 9}}, "menu.soups: more than dishes"),
+        ({}, "dataset.name: is required (name on the Hub)"),
+        ({"dataset": {"name": 3}}, "dataset.name: expected text, got 3"),
+        ({"dataset": Model()}, "dataset: expected name: value lines, got Model("),
+        ({"dataset": {"name": "a", 3: 4}}, "dataset.3: unknown field"),
+        ({"dataset": {"name": "a", "skip": 9}}, "dataset.skip: more than texts"),
     ],
 )
-def test_refusals_from_python_begin_with_the_dotted_name(
+def test_an_error_of_python_values_begins_with_the_dotted_name(
     values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        validated(Restaurant, values)
+        validated(SectionedSettings, values)
     assert str(caught.value).startswith(message)
 
 
-def test_values_given_are_not_changed() -> None:
-    values: dict[str, Any] = {"menu": {"name": "a"}, "house": {"oven": None}}
-    validated(Restaurant, values)
-    assert values == {"menu": {"name": "a"}, "house": {"oven": None}}
-
-
 def test_every_field_is_found_by_its_dotted_name() -> None:
-    names = list(fields_of(Restaurant))
-    assert names[:3] == ["menu", "menu.name", "menu.dishes"]
-    assert {"house.oven.heat", "house.garden", "house.garden.lamps", "open_late"} < set(names)
-    assert describe(fields_of(Restaurant)["menu.prices"]) == "a mapping such as {name: value}"
+    names = list(fields_of(SectionedSettings))
+    assert names[:3] == ["dataset", "dataset.name", "dataset.texts"]
+    assert {"model.weights.dropout", "model.adapter", "model.adapter.rank", "pre_rope"} < set(names)
+    field = fields_of(SectionedSettings)["dataset.options"]
+    assert describe(field) == "a mapping such as {name: value}"

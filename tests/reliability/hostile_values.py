@@ -10,7 +10,7 @@ from typing import Any
 
 from captures import content
 from dumps import make_dump
-from hub_server import HubServer, endless, lie, running_hub, status, with_headers
+from hub_server import HubServer, changed_json, endless, running_hub, status, with_headers
 from hubs import REPO, client_of, upload
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.pull import fetch_dump
@@ -172,14 +172,14 @@ _HEADERS = (
 def _answers() -> Iterator[tuple[str, str, Any]]:
     """(name, endpoint, fault) of every answer."""
     for told in _COMMITS:
-        yield f"commit {told!r:.30}", "info", lie(lambda info, t=told: {**info, "sha": t})
+        yield f"commit {told!r:.30}", "info", changed_json(lambda info, t=told: {**info, "sha": t})
     for name in _NAMES:
-        change = lie(lambda tree, n=name: [*tree, {**tree[-1], "path": n}])
+        change = changed_json(lambda tree, n=name: [*tree, {**tree[-1], "path": n}])
         yield f"name {name!r:.30}", "tree", change
     for size in _SIZES:
-        yield f"size {size!r}", "tree", lie(_last(size=size))
+        yield f"size {size!r}", "tree", changed_json(_last(size=size))
     for digest in _HASHES:
-        yield f"hash {digest!r:.20}", "tree", lie(_last(lfs={"oid": digest}))
+        yield f"hash {digest!r:.20}", "tree", changed_json(_last(lfs={"oid": digest}))
     for body in _BODIES:
         for endpoint in ("info", "tree"):
             yield f"{endpoint} {body!r:.20}", endpoint, status(200, body=body)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qk_toolkit.command_line import command_parser, reader_may_leave
+from qk_toolkit.command_line import allow_closed_stdout, command_parser
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import parse_flags
 
@@ -90,7 +90,7 @@ def _analyse(dump: Path, results: Path, known: bool = False) -> int:
 
     config = make_config(dataset_local_root=str(dump), output_dir=str(results))
     outcome = _run(config)
-    with reader_may_leave():
+    with allow_closed_stdout():
         if known:
             from attention_plasticity.demo.known_answer import print_known_answer
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.plots.style import house_style
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import probe, staged
+from qk_toolkit.files import staged, try_writing
 
 _WINDOWLESS = ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template")
 _NO_DATES: dict[str, Any] = {
@@ -42,7 +42,7 @@ def require_writable(path: Path) -> None:
     try:
         if path.is_dir():
             raise ConfigError(f"output: {path}: is a folder; give a file in it")
-        probe(path)
+        try_writing(path)
     except OSError as error:
         raise ConfigError(
             f"output: {path}: cannot be written: {error.strerror or error}. Choose another place."

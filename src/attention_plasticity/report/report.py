@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import probe, resolved, user_path, write_text
+from qk_toolkit.files import resolved, try_writing, user_path, write_text
 
 if TYPE_CHECKING:
     from attention_plasticity.tables.finished_run import FinishedRun
@@ -71,7 +71,7 @@ def require_target(target: Path, runs: Sequence[FinishedRun] = ()) -> None:
     try:
         if target.is_dir():
             raise ConfigError(f"{target}: is a folder; name the file to write, such as report.html")
-        probe(target)
+        try_writing(target)
     except OSError as error:
         raise ConfigError(
             f"{target}: the page cannot be written here: {error.strerror or error}. "

@@ -24,10 +24,10 @@ from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import (
     cannot_write,
     open_regular,
-    probe,
     resolved,
     staged,
     try_lock,
+    try_writing,
     user_path,
     write_through,
 )
@@ -137,7 +137,7 @@ def check_writable(paths: OutputPaths) -> None:
         try:
             if path.is_dir():
                 raise ConfigError(f"{path}: is a folder, a table cannot be written in its place")
-            probe(path)
+            try_writing(path)
         except OSError as error:
             raise ConfigError(
                 f"{path.parent}: results cannot be written here: {error.strerror or error}. "

@@ -1,1 +1,1 @@
-"""Dumps on the Hugging Face Hub: fetching and publishing."""
+"""Fetching and publishing dumps on the Hugging Face Hub."""

@@ -1,7 +1,7 @@
-"""What pushing and fetching share: names of dumps on the Hub, patience, and plain words for errors.
+"""Access to the Hub client: retries, and error messages of one line.
 
-The Hub's client retries some requests by itself and others not at all; here every step is tried a
-few times, and every failure becomes one line that says what to do. Tokens never enter a message.
+The Hub client retries only some requests. Here every request is tried a few times. A lasting
+failure becomes an error that says what to do. Messages never contain a token.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from qk_dump.hub.place import HubPlace
 from qk_toolkit.errors import ConfigError, HubError, ToolkitError
 from qk_toolkit.files import UnusableFileError
 
-_WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further try
-_LONGEST_WAIT = 300.0  # however long a server asks for
+_WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry
+_MAX_WAIT = 300.0  # seconds, also if the server asks for more
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
 _CONFLICT = 412
-_MISREAD = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What the client raises on an answer that is no JSON, or has not the members it looks for."""
+_PARSE_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Raised by the client when an answer is not JSON or lacks expected members."""
 _LOGIN = "needs a token; set HF_TOKEN or run 'hf auth login'"
 
 Result = TypeVar("Result")
 
 
-class GarbledAnswerError(Exception):
-    """An answer that is not the Hub's: the client could not make anything of it."""
+class InvalidAnswerError(Exception):
+    """The client could not parse the answer of the server."""
 
 
 def hub_api(token: str | None = None) -> Any:
-    """The client, with the token given, or HF_TOKEN, or that of an earlier login."""
+    """The client with the given token, HF_TOKEN, or the token of `hf auth login`."""
     from huggingface_hub import HfApi
 
-    endpoint = os.environ.get("HF_ENDPOINT")  # the client itself looks only once, when imported
+    endpoint = os.environ.get("HF_ENDPOINT")  # the client reads it only at import
     return HfApi(endpoint=endpoint, token=token, library_name="attention-plasticity")
 
 
@@ -65,7 +65,7 @@ def hide_client_bars() -> None:
 
 
 def require_token(place: HubPlace, doing: str, token: str | None = None) -> None:
-    """Refuse early where there is no token, or one that no request could carry."""
+    """Raise an error before any request when the token is missing or invalid."""
     from huggingface_hub import get_token
 
     known = token or get_token()
@@ -73,59 +73,60 @@ def require_token(place: HubPlace, doing: str, token: str | None = None) -> None
         raise HubError(f"{place}: {doing} {_LOGIN}")
     if not (known.isascii() and known.isprintable() and " " not in known):
         raise ConfigError(
-            "HF_TOKEN: the token holds characters that no token has; copy it anew from "
+            "HF_TOKEN: the token holds characters that are invalid in a token; copy it again from "
             "https://huggingface.co/settings/tokens"
         )
 
 
 def with_retries(
-    step: Callable[[], Result], *, settled: Callable[[], Result | None] | None = None
+    request: Callable[[], Result], *, find_result: Callable[[], Result | None] | None = None
 ) -> Result:
-    """Do a step, again after a pause when the network or the server failed in passing.
+    """Run a request. Retry it after transient failures of the network or the server.
 
-    `settled` tells, after a failure, whether the step took effect all the same: its reply may have
-    been lost, or somebody else did the same. What it returns then is the step's result.
+    After a failure, `find_result` checks whether the request took effect anyway: the reply may have
+    been lost, or another process did the same. A result that is not None is returned.
     """
     for wait in (*_WAITS, None):
         try:
-            return _answered(step)
+            return _parsed(request)
         except Exception as error:
             transient = is_transient(error)
-            if settled is not None and (transient or is_conflict(error)):
-                result = settled()
+            if find_result is not None and (transient or is_conflict(error)):
+                result = find_result()
                 if result is not None:
                     return result
             if wait is None or not transient:
                 raise
-            time.sleep(max(wait, _asked_to_wait(error)))
+            time.sleep(max(wait, _retry_after(error)))
     raise AssertionError("unreachable")
 
 
-def _answered(step: Callable[[], Result]) -> Result:
+def _parsed(request: Callable[[], Result]) -> Result:
+    """Run a request; an answer that cannot be parsed raises an `InvalidAnswerError`."""
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return step()
-    except (HFValidationError, OSError):  # our own names, our own files, or the network
+        return request()
+    except (HFValidationError, OSError):  # an invalid repository name, a local file, the network
         raise
     except Exception as error:
-        misread = isinstance(error, _MISREAD) or type(error).__name__ == "InvalidURL"
-        if not misread or isinstance(error, _transport_error()):
+        unparsed = isinstance(error, _PARSE_ERRORS) or type(error).__name__ == "InvalidURL"
+        if not unparsed or isinstance(error, _transport_error()):
             raise
-        raise GarbledAnswerError(type(error).__name__) from error
+        raise InvalidAnswerError(type(error).__name__) from error
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether another try may help: a broken connection, or a server that is busy or stumbled."""
+    """Whether a retry may help: a broken connection, or a temporary error of the server."""
     found = network_error(error)
-    if found is None or _is_offline(found) or _is_circle(found):
+    if found is None or _is_offline(found) or _is_redirect_loop(found):
         return False
     status = _status(found)
     return status is None or status in _TRANSIENT
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether a commit was refused because the branch had moved meanwhile."""
+    """Whether a commit was refused because the branch has a newer commit."""
     found = network_error(error)
     return found is not None and _status(found) == _CONFLICT
 
@@ -136,16 +137,16 @@ def _is_offline(error: Exception) -> bool:
     return isinstance(error, OfflineModeIsEnabled)
 
 
-def _is_circle(error: Exception) -> bool:
-    return type(error).__name__ == "TooManyRedirects"  # of the library that the client uses
+def _is_redirect_loop(error: Exception) -> bool:
+    return type(error).__name__ == "TooManyRedirects"  # of the HTTP library of the client
 
 
 def network_error(error: BaseException) -> Exception | None:
-    """The failed request behind an error; the client wraps some in errors of its own.
+    """The failed request in the chain of causes of an error; None without one.
 
-    Of several in the chain, one with the server's answer tells most, else the innermost.
+    Returns the first one with an answer of the server, else the innermost.
     """
-    network = (_transport_error(), ConnectionError, TimeoutError, GarbledAnswerError)
+    network = (_transport_error(), ConnectionError, TimeoutError, InvalidAnswerError)
     found: Exception | None = None
     cause = None if isinstance(error, ToolkitError) else error
     while cause is not None and (found is None or _status(found) is None):
@@ -157,7 +158,7 @@ def network_error(error: BaseException) -> Exception | None:
 
 @contextmanager
 def hub_errors(place: HubPlace, doing: str) -> Iterator[None]:
-    """Turn the client's errors into one line that says what to do."""
+    """Convert errors of the client to a `HubError` or `ConfigError` of one line."""
     from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
 
     try:
@@ -174,11 +175,11 @@ def hub_errors(place: HubPlace, doing: str) -> Iterator[None]:
         found = network_error(error)
         if found is None:
             raise
-        raise HubError(f"{place}: {doing} failed: {_in_words(found, place, doing)}") from error
+        raise HubError(f"{place}: {doing} failed: {_reason(found, place, doing)}") from error
 
 
 def _transport_error() -> type[Exception]:
-    """The base of what the client raises when a request or its connection fails."""
+    """The base class of failed requests and connections."""
     import huggingface_hub.errors
 
     errors: Any = huggingface_hub.errors
@@ -186,7 +187,7 @@ def _transport_error() -> type[Exception]:
     return base
 
 
-def _in_words(error: Exception, place: HubPlace, doing: str) -> str:
+def _reason(error: Exception, place: HubPlace, doing: str) -> str:
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -197,25 +198,25 @@ def _in_words(error: Exception, place: HubPlace, doing: str) -> str:
     status = _status(error)
     if _is_offline(error):
         return "HF_HUB_OFFLINE is set; unset it, then run the same command again"
-    if _is_circle(error):
-        return "the Hub redirects in a circle; is HF_ENDPOINT set right?"
-    if isinstance(error, GarbledAnswerError):
-        return "the answer was garbled on its way; run the same command again"
+    if _is_redirect_loop(error):
+        return "too many redirects; check HF_ENDPOINT"
+    if isinstance(error, InvalidAnswerError):
+        return "the answer cannot be parsed; run the same command again"
     if isinstance(error, GatedRepoError):
         return "the dataset is gated; ask for access on its page, then use a token of that account"
     if isinstance(error, RevisionNotFoundError):
         return f"there is no branch, tag or commit {place.revision!r}; see the card on main"
     if isinstance(error, EntryNotFoundError):
-        return "a file is gone from the commit"
+        return "a file of the commit was deleted; run the same command again"
     if status == 401 or (isinstance(error, RepositoryNotFoundError) and status != 404):
-        return "no such dataset, or no right to it; check the name, and HF_TOKEN or 'hf auth login'"
+        return "no such dataset, or no access; check the name, and HF_TOKEN or 'hf auth login'"
     if isinstance(error, RepositoryNotFoundError) or status == 404:
         return "no such dataset; check the name (a private one needs HF_TOKEN or 'hf auth login')"
     if status == 403:
         right = "access" if doing == "fetching" else "write access"
-        return f"the token may not do this; it needs {right} to the dataset"
+        return f"the token has no permission; it needs {right} to the dataset"
     if status == _CONFLICT:
-        return "somebody else changed the branch meanwhile; run the same command again"
+        return "another push changed the branch; run the same command again"
     if status == 429:
         return "too many requests; wait a while, then run the same command again"
     if status is not None:
@@ -228,10 +229,10 @@ def _status(error: BaseException) -> int | None:
     return int(status) if status is not None else None
 
 
-def _asked_to_wait(error: Exception) -> float:
+def _retry_after(error: Exception) -> float:
     response = getattr(network_error(error), "response", None)
     headers = getattr(response, "headers", None) or {}
     try:
-        return min(float(headers.get("Retry-After", 0)), _LONGEST_WAIT)
+        return min(float(headers.get("Retry-After", 0)), _MAX_WAIT)
     except ValueError:
         return 0.0

@@ -1,10 +1,9 @@
-"""Files of a commit on the Hub: their names, their hashes, and their bytes.
+"""Files of a commit on the Hub: names, hashes and bytes, all checked.
 
-What a Hub answers becomes names and sizes of files here. So a commit is 40 (or 64) hexadecimal
-digits, a file's name stays inside its folder, a hash is one, and a body is cut at the size that was
-announced. The client's own `hf_hub_download` makes file names of headers (`ETag`,
-`X-Repo-Commit`); here a file is named by the hash that the listing gives, as the client would name
-it, and by nothing that comes with its bytes.
+Answers of the Hub become file names and sizes on this machine. So commit ids and hashes must be
+hexadecimal, file names must stay inside their folder, and a download stops at the listed size. The
+client's `hf_hub_download` builds file names from headers (`ETag`, `X-Repo-Commit`). Here a file is
+named by its hash in the listing, which is the name that the client would use.
 """
 
 from __future__ import annotations
@@ -29,42 +28,42 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _DIGITS = {"git": 40, "sha256": 64}  # of a hash
 _MOST_FILES = 4 * MOST_HEADS_IN_ALL  # of a commit
-_LONGEST_PART = 255  # bytes of a name, as file systems have it
-_DISTRUST = "nothing of it was used. Is HF_ENDPOINT set right?"
+_MAX_NAME_BYTES = 255  # of one part of a path; the limit of file systems
+_NOT_USED = "the answer was not used. Check HF_ENDPOINT."
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a commit: its size and its hash, sha256 of large files or git's of small ones."""
+    """A file of a commit: its size and its hash (sha256 for large files, git for small files)."""
 
     size: int
     digest: str
     kind: str
 
     def is_same(self, content: Path | bytes) -> bool:
-        """Whether a file here, or bytes, are the commit's, byte for byte."""
+        """Whether a local file, or bytes, equal the file of the commit."""
         if isinstance(content, bytes):
-            return self._fits(io.BytesIO(content), len(content))
+            return self._equals(io.BytesIO(content), len(content))
         with open_regular(content) as file:
-            return self._fits(file, os.fstat(file.fileno()).st_size)
+            return self._equals(file, os.fstat(file.fileno()).st_size)
 
-    def _fits(self, file: IO[bytes], size: int) -> bool:
+    def _equals(self, file: IO[bytes], size: int) -> bool:
         return size == self.size and content_digest(file, size, self.kind) == self.digest
 
 
 def is_commit(text: object) -> bool:
-    """Whether a text is a commit's id."""
+    """Whether the value is a commit id."""
     return isinstance(text, str) and _COMMIT.fullmatch(text) is not None
 
 
-def commit_id(told: object, place: HubPlace) -> str:
-    """A commit's id as the Hub tells it; anything else is refused, for it becomes a folder."""
-    if not isinstance(told, str) or not is_commit(told):
+def commit_id(answer: object, place: HubPlace) -> str:
+    """The commit id in an answer of the Hub, checked because it becomes a folder name."""
+    if not isinstance(answer, str) or not is_commit(answer):
         raise HubError(
-            f"{place}: the Hub names {in_short(told)} as a commit, expected 40 hexadecimal digits; "
-            f"{_DISTRUST}"
+            f"{place}: the Hub gives {in_short(answer)} as a commit, expected 40 hexadecimal "
+            f"digits; {_NOT_USED}"
         )
-    return told
+    return answer
 
 
 def list_files(api: Any, place: HubPlace, commit: str) -> dict[str, RemoteFile]:
@@ -78,13 +77,13 @@ def list_files(api: Any, place: HubPlace, commit: str) -> dict[str, RemoteFile]:
 
     entries = with_retries(listed)
     if len(entries) > _MOST_FILES:
-        raise HubError(f"{place}: the Hub lists more than {_MOST_FILES:,} files; {_DISTRUST}")
+        raise HubError(f"{place}: the Hub lists more than {_MOST_FILES:,} files; {_NOT_USED}")
     files = [entry for entry in entries if isinstance(entry, RepoFile)]
     return {require_name(file.path, place): _remote_file(file, place) for file in files}
 
 
 def find_file(api: Any, place: HubPlace, commit: str, name: str) -> RemoteFile | None:
-    """One file of a commit, None when it is not there."""
+    """One file of a commit, None when the commit does not have it."""
     from huggingface_hub.hf_api import RepoFile
 
     options = {"repo_type": "dataset", "revision": commit, "paths": [name]}
@@ -94,53 +93,52 @@ def find_file(api: Any, place: HubPlace, commit: str, name: str) -> RemoteFile |
 
 
 def _remote_file(entry: Any, place: HubPlace) -> RemoteFile:
-    """Size and hash of a file as the Hub lists it."""
     found = RemoteFile(entry.size, entry.blob_id, "git")
     if entry.lfs is not None:
         found = RemoteFile(entry.size, entry.lfs.sha256, "sha256")
     return require_file(found, f"{place}: the Hub lists {in_short(entry.path)}")
 
 
-def require_file(file: RemoteFile, said: str) -> RemoteFile:
-    """Refuse a size or a hash that no file has; `said` begins the message."""
+def require_file(file: RemoteFile, source: str) -> RemoteFile:
+    """Raise an error for an invalid size or hash; `source` begins the message."""
     if type(file.size) is not int or not 0 <= file.size < 2**63:
-        raise HubError(f"{said} with a size of {in_short(file.size)}; {_DISTRUST}")
+        raise HubError(f"{source} with a size of {in_short(file.size)}; {_NOT_USED}")
     digits = _DIGITS.get(file.kind) if isinstance(file.kind, str) else None
     if digits is None or not is_commit(file.digest) or len(file.digest) != digits:
-        raise HubError(f"{said} with {in_short(file.digest)} as its hash; {_DISTRUST}")
+        raise HubError(f"{source} with {in_short(file.digest)} as its hash; {_NOT_USED}")
     return file
 
 
 def require_name(path: object, place: HubPlace) -> str:
-    """The path of a file in a commit; one that could lead out of its folder is refused."""
+    """The path of a file in a commit. Raises an error when it could leave its folder."""
     parts = path.split("/") if isinstance(path, str) else [""]
     if (
         not isinstance(path, str)
         or not path.isprintable()
         or "\\" in path
         or _DRIVE.match(path)
-        or any(part in ("", ".", "..") or len(part.encode()) > _LONGEST_PART for part in parts)
+        or any(part in ("", ".", "..") or len(part.encode()) > _MAX_NAME_BYTES for part in parts)
     ):
-        raise HubError(f"{place}: the Hub lists a file named {in_short(path)}; {_DISTRUST}")
+        raise HubError(f"{place}: the Hub lists a file named {in_short(path)}; {_NOT_USED}")
     return path
 
 
 def content_digest(file: IO[bytes], size: int, kind: str) -> str:
-    """Hash of a file as the Hub gives it: sha256 of large files, git's own of small ones."""
-    known = hashlib.sha256()
+    """The hash of a file as the Hub lists it; `kind` is "sha256" or "git"."""
+    digest = hashlib.sha256()
     if kind == "git":
-        known = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     while block := file.read(1 << 20):
-        known.update(block)
-    return known.hexdigest()
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def download(
     api: Any, place: HubPlace, commit: str, path: str, file: RemoteFile, target: Path
 ) -> bool:
-    """Fetch a file of a commit to `target`; False when other bytes came, which are not kept.
+    """Fetch a file of a commit to `target`. Returns False, without the file, for wrong bytes.
 
-    A body that is longer than the listing says is not read to its end.
+    The download stops when it gets longer than the listed size.
     """
     import huggingface_hub.utils
     from huggingface_hub import hf_hub_url
@@ -151,7 +149,7 @@ def download(
     client: Any = huggingface_hub.utils
     headers = client.build_hf_headers(token=api.token, library_name=api.library_name)
     headers["Accept-Encoding"] = "identity"
-    draft = target.with_name(f"{target.name}.{secrets.token_hex(4)}.incomplete")  # as the client's
+    draft = target.with_name(f"{target.name}.{secrets.token_hex(4)}.incomplete")  # client's suffix
 
     def fetched() -> bool:
         with _BoundedFile(draft, file.size) as body:
@@ -166,7 +164,7 @@ def download(
     except _TooLongError:
         return False
     except OSError as error:
-        if "Consistency check failed" in str(error):  # another length than the server announced
+        if "Consistency check failed" in str(error):  # length differs from Content-Length
             return False
         if network_error(error) is not None:
             raise
@@ -177,11 +175,11 @@ def download(
 
 
 class _TooLongError(Exception):
-    """More bytes came than a file has."""
+    """The download is longer than the listed size."""
 
 
 class _BoundedFile(io.BufferedWriter):
-    """A new file that takes so many bytes and no more."""
+    """A new file of at most `most_bytes`."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         super().__init__(io.FileIO(path, "wb"))

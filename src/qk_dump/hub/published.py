@@ -1,4 +1,4 @@
-"""The files of a dump as they are published, each checked before the first byte is sent."""
+"""The files of a dump that a push publishes. All are checked before the first byte is sent."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _UNFINISHED = ".capture/plan.json"
 
 
 def dump_files(dump: Dump) -> dict[str, LocalFile]:
-    """The dump's files by their path on the branch: heads lie in its root.
+    """The files of the dump by their path on the branch; the heads are in its root.
 
-    Refused are a dump of which a part is missing, a file that nobody could read, and a link that
-    would publish a file from elsewhere.
+    Raises an error for an incomplete dump, an unreadable file, and a link to a file outside the
+    dump.
     """
     if (dump.path / _UNFINISHED).exists():
         raise ConfigError(
@@ -56,15 +56,15 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
 
 
 def _own_file(path: Path, dump: Dump) -> Path:
-    """The file itself, its links followed; it must be a regular file of the dump's folder."""
+    """The file with its links followed; it must be a regular file inside the dump."""
     real, home = resolved(path), resolved(dump.path)
-    # in the Hub client's cache a dump holds links to its bytes
+    # in the cache of the Hub client, files of a dump are links to `blobs/`
     commits = [folder for folder in (home, home.parent) if is_commit(folder.name)]
     blobs = [folder.parents[1] / "blobs" for folder in commits if folder.parent.name == "snapshots"]
     if not any(real.is_relative_to(folder) for folder in (home, *blobs)):
         raise ConfigError(
-            f"{path}: is a link that leaves the dump, to {real}; nothing was sent. If it belongs "
-            "to the dump, put the file itself there, then push"
+            f"{path}: is a link to {real}, outside the dump; nothing was sent. If the file belongs "
+            "to the dump, replace the link with the file, then push"
         )
     try:
         require_regular(real)
@@ -82,29 +82,29 @@ class LocalFile:
             self.size = len(content) if isinstance(content, bytes) else content.stat().st_size
 
     def as_addition(self, path: str) -> Any:
-        """The file as the client takes it for a commit."""
+        """The file as an operation of the client's commits."""
         from huggingface_hub import CommitOperationAdd
 
         try:
             return CommitOperationAdd(path, self.content)
-        except ValueError as error:  # what the client says of a file that is gone
+        except ValueError as error:  # the client's error for a missing file
             raise DumpError(
-                f"{self.content!s}: cannot be read (it is gone); the branch is as it was"
+                f"{self.content!s}: cannot be read (it was deleted); the branch is unchanged"
             ) from error
 
-    def same_as(self, there: RemoteFile | None) -> bool:
-        """Whether a file of the branch is this one."""
-        return there is not None and there.size == self.size and there.is_same(self.content)
+    def same_as(self, remote: RemoteFile | None) -> bool:
+        """Whether a file of the branch has the same content."""
+        return remote is not None and remote.size == self.size and remote.is_same(self.content)
 
 
 @contextmanager
 def local_errors() -> Iterator[None]:
-    """A file of the dump that cannot be read is no fault of the Hub."""
+    """Convert an error of a local file to a `DumpError`; errors of the network pass."""
     try:
         yield
     except OSError as error:
         if error.filename is None or is_transient(error):
             raise
         raise DumpError(
-            f"{error.filename}: cannot be read ({error.strerror}); the branch is as it was"
+            f"{error.filename}: cannot be read ({error.strerror}); the branch is unchanged"
         ) from error

@@ -1,8 +1,7 @@
 """Fetching a dump: a branch is resolved to a commit, and every file is checked against it.
 
-Files go to the Hub client's cache, where they are kept by commit: another branch's rows cannot be
-taken for this one's. What was checked is remembered beside them, so that it is not read again and
-so that a machine without a network can tell a checked copy from any other.
+Files go to the cache of the Hub client, which stores them by commit, so branches cannot be mixed
+up. `cache_records` stores which files were checked.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Any
 
 from qk_dump.card import CARD_FILE
 from qk_dump.examples import EXAMPLES_FILE
+from qk_dump.hub.cache_records import CacheRecords, KnownCommit
 from qk_dump.hub.client import hub_api, hub_errors, with_retries, without_client_bars
 from qk_dump.hub.files import commit_id, download, list_files
-from qk_dump.hub.notes import KnownCommit, Notes
 from qk_dump.hub.place import HubPlace
 from qk_dump.layout import HeadId, parse_head, require_head
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
@@ -27,26 +26,22 @@ from qk_toolkit.files import cannot_write, link_to, resolved, user_path
 
 _SMALL_FILES = (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE)
 _WORKERS = 8
-_TRIES = 3  # of a file that is here or arrives with other bytes than the commit holds
+_TRIES = 3  # downloads of a file before wrong bytes are an error
 
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """Which heads to fetch: layers, and query heads with the key heads they read; None for all."""
+    """Heads to fetch: layers, and query heads together with their key heads; None means all."""
 
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
-    group: int | None = None  # query heads to a key head; None: as the dump tells
+    group: int | None = None  # query heads per key head; None: from dump.json
 
     def wants(self, head: HeadId, manifest: DumpManifest | None) -> bool:
-        """Whether a head is among them.
-
-        Where nothing tells how query heads share key heads, all are: the heads that are there
-        are then all that the layout can be counted from.
-        """
+        """Whether a head is to be fetched. All are when the group size is not known."""
         group = self.group or _group(manifest)
         if not group:
-            return True
+            return True  # the analysis counts the heads to find the group size
         if self.layers is not None and head.layer not in self.layers:
             return False
         if self.heads is None:
@@ -62,16 +57,16 @@ class Fetched:
     folder: Path
     place: HubPlace
     commit: str
-    checked_online: bool  # False when the network was off and a checked copy was used
-    heads: dict[HeadId, Path] = field(repr=False)  # all of the commit, fetched or not
+    checked_online: bool  # False when a checked copy was used offline
+    heads: dict[HeadId, Path] = field(repr=False)  # all heads of the commit, also unfetched ones
 
     def describe(self) -> str:
-        """Which commit was read, and whether the Hub was asked."""
-        how = "" if self.checked_online else ", offline: the checked copy in the cache"
-        return f"{self.place}: commit {self.commit}{how}"
+        """One line with the place and the commit."""
+        suffix = "" if self.checked_online else ", offline: the checked copy in the cache"
+        return f"{self.place}: commit {self.commit}{suffix}"
 
     def as_record(self) -> dict[str, Any]:
-        """The same for `run.json`."""
+        """Place and commit for `run.json`."""
         record = {
             "dataset": self.place.repo,
             "revision": self.place.revision,
@@ -90,48 +85,48 @@ def fetch_dump(
     token: str | None = None,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Fetched:
-    """Bring the wanted heads of a dump here and check every file; the folder is a dump.
+    """Fetch the selected heads of a dump into the cache and check every file.
 
-    `on_bytes` hears how many bytes are here, and of how many.
+    `on_bytes` is called with (bytes done, bytes in total).
     """
     from huggingface_hub import constants
 
     cache = user_path(cache_dir) if cache_dir is not None else Path(constants.HF_HUB_CACHE)
-    notes = Notes(cache, place)
+    records = CacheRecords(cache, place)
     api, offline = hub_api(token), bool(constants.HF_HUB_OFFLINE)
     with hub_errors(place, "fetching"), without_client_bars():
-        known = notes.recall() if offline else _ask(api, place, notes)
+        known = records.load() if offline else _online_commit(api, place, records)
         place = _with_folder(place, known.files)
-        copy = _Copy(api, place, notes, known, offline)
+        copy = _CachedCommit(api, place, records, known, offline)
         heads = _heads(copy)
         small = [path for path in map(copy.inside, _SMALL_FILES) if path in known.files]
-        copy.bring(small, 1, lambda done, total: None)
-        told_by = copy.inside(MANIFEST_NAME)
-        manifest = read_manifest(copy.local(told_by)) if told_by in small else None
-        wanted = _wanted(heads, choice or HeadChoice(), manifest, place)
-        copy.bring(wanted, max_workers or _WORKERS, on_bytes or (lambda done, total: None))
+        copy.fetch(small, 1, lambda done, total: None)
+        manifest_path = copy.inside(MANIFEST_NAME)
+        manifest = read_manifest(copy.local(manifest_path)) if manifest_path in small else None
+        selected = _selected(heads, choice or HeadChoice(), manifest, place)
+        copy.fetch(selected, max_workers or _WORKERS, on_bytes or (lambda done, total: None))
         if not offline:
-            notes.remember_revision(known.commit)
+            records.save_revision(known.commit)
     folders = {head: copy.local(path).parent for path, head in heads.items()}
     folder = copy.local(place.folder or "")
     return Fetched(folder, place, known.commit, not offline, folders)
 
 
 def _group(manifest: DumpManifest | None) -> int:
-    """Query heads to a key head, 0 when it is not known."""
+    """Query heads per key head, 0 when not known."""
     if manifest is None or not manifest.num_q_heads or not manifest.num_k_heads:
         return 0
     return manifest.num_q_heads // manifest.num_k_heads
 
 
-def _ask(api: Any, place: HubPlace, notes: Notes) -> KnownCommit:
-    """The commit that the revision stands for now, and its files."""
+def _online_commit(api: Any, place: HubPlace, records: CacheRecords) -> KnownCommit:
+    """The current commit of the revision, and its files."""
     info = with_retries(lambda: api.dataset_info(place.repo, revision=place.revision))
     commit = commit_id(info.sha, place)
-    return KnownCommit(commit, list_files(api, place, commit), notes.checked(commit))
+    return KnownCommit(commit, list_files(api, place, commit), records.checked(commit))
 
 
-def _heads(copy: _Copy) -> dict[str, HeadId]:
+def _heads(copy: _CachedCommit) -> dict[str, HeadId]:
     """The Parquet files of the dump, each with its head."""
     heads: dict[str, HeadId] = {}
     for path in sorted(copy.known.files):
@@ -140,28 +135,28 @@ def _heads(copy: _Copy) -> dict[str, HeadId]:
             require_head(head, f"{copy.place}: {path}")
             heads[path] = head
     if not heads:
-        raise ConfigError(f"{copy.place}: no heads found. {_elsewhere(copy.known.files)}")
+        raise ConfigError(f"{copy.place}: no heads found. {_where_heads_are(copy.known.files)}")
     return heads
 
 
-def _wanted(
+def _selected(
     heads: dict[str, HeadId], choice: HeadChoice, manifest: DumpManifest | None, place: HubPlace
 ) -> list[str]:
-    wanted = [path for path, head in heads.items() if choice.wants(head, manifest)]
-    if not wanted:
+    selected = [path for path, head in heads.items() if choice.wants(head, manifest)]
+    if not selected:
         layers = sorted({head.layer for head in heads.values()})
         raise ConfigError(
             f"{place}: none of the selected query heads is in the dump. "
             f"Its layers: {', '.join(map(str, layers))}."
         )
-    return wanted
+    return selected
 
 
 def _with_folder(place: HubPlace, files: Iterable[str]) -> HubPlace:
-    """The only model's folder, where none is named and heads do not lie in the root."""
+    """The place with the folder of the only model, unless heads are in the root."""
     if place.folder is not None:
-        named = str(PurePosixPath(place.folder))
-        return replace(place, folder=None if named == "." else named)
+        folder = str(PurePosixPath(place.folder))
+        return replace(place, folder=None if folder == "." else folder)
     models = _models(files)
     if len(models) != 1 or any(_head_of(path) for path in files):
         return place
@@ -179,10 +174,10 @@ def _head_of(path: str) -> HeadId | None:
     return parse_head(folder)
 
 
-def _elsewhere(files: Iterable[str]) -> str:
+def _where_heads_are(files: Iterable[str]) -> str:
     models = _models(files)
     if any(_head_of(path) for path in files):
-        return "Heads lie in the branch's root: leave model_dir out."
+        return "The heads are in the root of the branch: leave model_dir out."
     if models:
         return f"Set model_dir to one of: {', '.join(models)}, or add it: owner/name@branch/model."
     return (
@@ -192,106 +187,100 @@ def _elsewhere(files: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Copy:
-    """The files of a commit in the cache."""
+class _CachedCommit:
+    """The files of a commit in the cache.
+
+    The layout is the one of the client: the bytes are in `blobs/`, named by their hash, and
+    `snapshots/<commit>/` has links to them.
+    """
 
     api: Any
     place: HubPlace
-    notes: Notes
+    records: CacheRecords
     known: KnownCommit
     offline: bool
 
-    @property
-    def snapshot(self) -> Path:
-        """The folder in which the client lays out the files of the commit."""
-        return self.notes.repo / "snapshots" / self.known.commit
-
     def inside(self, name: str) -> str:
-        """A path in the branch, below `model_dir` where there is one."""
+        """A path in the branch, below `model_dir` if there is one."""
         return f"{self.place.folder}/{name}" if self.place.folder else name
 
     def local(self, path: str) -> Path:
-        """Where a file of the commit lies here."""
-        return self.snapshot / path
+        """The local path of a file of the commit."""
+        return self.records.repo / "snapshots" / self.known.commit / path
 
-    def bring(
+    def fetch(
         self, paths: Sequence[str], workers: int, on_bytes: Callable[[int, int], None]
     ) -> None:
-        """Download what is not here, check what was not checked, and remember that."""
+        """Download and check the files that are not recorded as checked, and record them."""
         missing = [path for path in paths if not self._is_checked(path)]
         total = sum(self.known.files[path].size for path in paths)
-        here = total - sum(self.known.files[path].size for path in missing)
-        on_bytes(here, total)
+        done = total - sum(self.known.files[path].size for path in missing)
+        on_bytes(done, total)
         if missing and self.offline:
             raise HubError(
-                f"{self.place}: offline, and {missing[0]} of commit {self.known.commit[:12]} is no "
-                "checked file of the cache; unset HF_HUB_OFFLINE to fetch it"
+                f"{self.place}: offline, and the cache holds no checked copy of {missing[0]} of "
+                f"commit {self.known.commit[:12]}; unset HF_HUB_OFFLINE to fetch it"
             )
         if not missing:
             return
         self._require_space(missing)
         pool = ThreadPoolExecutor(workers)
         try:
-            for path, _ in zip(missing, pool.map(self._bring_one, missing), strict=True):
-                here += self.known.files[path].size
-                on_bytes(here, total)
+            for path, _ in zip(missing, pool.map(self._fetch_file, missing), strict=True):
+                done += self.known.files[path].size
+                on_bytes(done, total)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            self.notes.remember(self.known)
+            self.records.save(self.known)
 
     def _require_space(self, paths: Sequence[str]) -> None:
-        """Refuse what does not fit on the disk, before the first byte."""
         needed = sum(self.known.files[path].size for path in paths if not self.local(path).exists())
         try:
-            self.notes.repo.mkdir(parents=True, exist_ok=True)
+            self.records.repo.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise cannot_write(self.notes.repo, error) from error
-        free = shutil.disk_usage(self.notes.repo).free
+            raise cannot_write(self.records.repo, error) from error
+        free = shutil.disk_usage(self.records.repo).free
         if needed > free:
             raise HubError(
-                f"{self.place}: {needed:,} bytes are to be fetched, {self.notes.cache} has "
+                f"{self.place}: the download has {needed:,} bytes, {self.records.cache} has "
                 f"{free:,} free; choose another --cache_dir (dataset_cache_dir), or fewer --layers"
             )
 
-    def _bring_one(self, path: str) -> None:
-        if any(self._arrives(path) for _ in range(_TRIES)):
+    def _fetch_file(self, path: str) -> None:
+        if any(self._try_fetch(path) for _ in range(_TRIES)):
             self.known.checked[path] = _stamp(self.local(path))
             return
         self.local(path).unlink(missing_ok=True)
         self._blob(path).unlink(missing_ok=True)
         raise HubError(
-            f"{self.place}: {path} arrives with other bytes than commit {self.known.commit[:12]} "
-            "holds; run the same command again"
+            f"{self.place}: the downloaded {path} differs from commit {self.known.commit[:12]}; "
+            "run the same command again"
         )
 
-    def _arrives(self, path: str) -> bool:
-        """Download a file unless it is here; whether it is the commit's, byte for byte.
-
-        The client's cache is kept as the client keeps it: a file's bytes lie in `blobs/`, named by
-        their hash, and the commit's folder holds a link to them.
-        """
-        file, here, blob = self.known.files[path], self.local(path), self._blob(path)
-        self._require_inside(here.parent, f"snapshots/{self.known.commit}")
+    def _try_fetch(self, path: str) -> bool:
+        """Download a file unless the cache has it. Returns whether it equals the commit's file."""
+        file, local, blob = self.known.files[path], self.local(path), self._blob(path)
+        self._require_inside(local.parent, f"snapshots/{self.known.commit}")
         self._require_inside(blob, "blobs")
-        if here.exists() and file.is_same(here):
+        if local.exists() and file.is_same(local):
             return True
-        whole = blob.exists() and file.is_same(blob)
-        if not whole and not download(self.api, self.place, self.known.commit, path, file, blob):
+        complete = blob.exists() and file.is_same(blob)
+        if not complete and not download(self.api, self.place, self.known.commit, path, file, blob):
             return False
         try:
-            link_to(blob, here)
+            link_to(blob, local)
         except OSError as error:
-            raise cannot_write(here, error) from error
+            raise cannot_write(local, error) from error
         return True
 
     def _blob(self, path: str) -> Path:
-        return self.notes.repo / "blobs" / self.known.files[path].digest
+        return self.records.repo / "blobs" / self.known.files[path].digest
 
     def _require_inside(self, path: Path, folder: str) -> None:
-        """Refuse to write through a link that leads out of the cache."""
-        home = resolved(self.notes.repo) / folder
+        """Raise an error when a link leads out of the cache."""
+        home = resolved(self.records.repo) / folder
         if not resolved(path).is_relative_to(home):
-            raise ConfigError(f"{path}: leads out of the cache through a link; remove the link")
+            raise ConfigError(f"{path}: is outside the cache because of a link; remove the link")
 
     def _is_checked(self, path: str) -> bool:
         try:

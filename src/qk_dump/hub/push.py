@@ -1,8 +1,8 @@
-"""Publishing a dump: one branch per model, changed in one commit, or not at all.
+"""Publishing a dump: one branch per model, changed in one commit.
 
-Large files are sent first; nobody sees them until the commit, which adds what is new and removes
-what the branch's earlier dump had besides. A reply that is lost is looked up, so that nothing is
-done twice. Run again after a failure, the push sends only what the Hub does not have.
+Large files are uploaded first. They become visible with the commit, which adds new files and
+removes old files of an earlier dump. After a lost reply the branch is checked, so nothing is done
+twice. A push that is repeated after a failure uploads only missing files.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from qk_dump.manifest import (
 from qk_toolkit.errors import ConfigError, HubError
 
 MOST_CONFIGS = 3000
-"""Configs that the Hub's viewer shows at most."""
+"""Maximum number of configs in the viewer of the Hub."""
 
 _CHUNK_BYTES = 256 << 20
 _CHUNK_FILES = 100
 _BRANCH = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*", re.ASCII)
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
-_TRIES = 5  # at a card that others change as well
+_TRIES = 5  # updates of the card of main, when other pushes change it at the same time
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push came to."""
+    """The result of a push."""
 
     place: HubPlace
     commit: str
-    changed: bool  # False when the branch held this dump already
+    changed: bool  # False when the branch already had this dump
     notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
@@ -80,7 +80,7 @@ def push_dump(
     token: str | None = None,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Pushed:
-    """Make `branch` of the dataset hold the dump in `folder`, and list it on the card of main.
+    """Publish the dump in `folder` on a branch of the dataset, and list it on the card of main.
 
     The branch is named after the dump's model by default. `on_bytes` receives the number of bytes
     that are sent, and their total.
@@ -94,7 +94,7 @@ def push_dump(
         hide_client_bars()  # the caller shows its own
     with hub_errors(place, "publishing"), local_errors():
         remote = _Remote(hub_api(token), place)
-        remote.make_ready(private)
+        remote.create_missing(private)
         quiet = lambda done, total: None  # noqa: E731
         commit, changed = _publish(remote, remote.state(), files, on_bytes or quiet, clean=True)
     with hub_errors(place, "the dump is published, but listing it on main"):
@@ -102,7 +102,7 @@ def push_dump(
     if len(dump.folders) > MOST_CONFIGS:
         notes.append(
             f"{len(dump.folders):,} heads: the Hub's viewer shows {MOST_CONFIGS:,} configs; "
-            "load_dataset works all the same, by name or with data_files='l00h00q/*.parquet'"
+            "load_dataset still works, by name or with data_files='l00h00q/*.parquet'"
         )
     return Pushed(place, commit, changed, tuple(notes))
 
@@ -149,31 +149,31 @@ def _publish(
     *,
     clean: bool,
 ) -> tuple[str, bool]:
-    """Bring the files to the branch in one commit; `clean` removes those of an earlier dump.
+    """Publish the files in one commit; `clean` removes old files of an earlier dump.
 
-    The branch must still be in the given state when the commit is made.
+    The commit is refused when the branch is no longer in the given state.
     """
-    head, there = state
-    new, gone = _difference(files, there, clean)
-    if not new and not gone:
-        return head, False
+    parent, current = state
+    new, old = _difference(files, current, clean)
+    if not new and not old:
+        return parent, False
     additions = remote.send(new, on_bytes)
 
-    def done() -> str | None:
-        now, tree = remote.state()
-        return None if any(_difference(files, tree, clean)) else now
+    def find_commit() -> str | None:
+        latest, tree = remote.state()
+        return None if any(_difference(files, tree, clean)) else latest
 
-    commit = with_retries(lambda: remote.commit(additions, gone, head), settled=done)
+    commit = with_retries(lambda: remote.commit(additions, old, parent), find_result=find_commit)
     return commit, True
 
 
 def _difference(
-    files: Mapping[str, LocalFile], there: Mapping[str, RemoteFile], clean: bool
+    files: Mapping[str, LocalFile], current: Mapping[str, RemoteFile], clean: bool
 ) -> tuple[dict[str, LocalFile], list[str]]:
-    """Files that a branch lacks or has otherwise, and those of another dump that it has besides."""
-    new = {path: file for path, file in files.items() if not file.same_as(there.get(path))}
-    gone = [path for path in there if clean and _is_of_a_dump(path) and path not in files]
-    return new, gone
+    """New or changed files, and the old files of a dump to remove from the branch."""
+    new = {path: file for path, file in files.items() if not file.same_as(current.get(path))}
+    old = [path for path in current if clean and _is_of_a_dump(path) and path not in files]
+    return new, old
 
 
 @dataclass(frozen=True)
@@ -185,20 +185,20 @@ class _Remote:
 
     @property
     def where(self) -> dict[str, Any]:
-        """The dataset, as the client's functions want it."""
+        """The dataset as arguments for the client."""
         return {"repo_id": self.place.repo, "repo_type": "dataset"}
 
-    def make_ready(self, private: bool) -> None:
-        """Create the dataset and the branch where they are missing.
+    def create_missing(self, private: bool) -> None:
+        """Create the dataset and the branch if they do not exist.
 
-        A branch begins at the dataset's first commit: what main holds is no part of a dump.
+        A branch begins at the first commit of the dataset, without the files of main.
         """
-        there = self._dataset()
-        if there is None:
+        dataset = self._dataset()
+        if dataset is None:
             with_retries(lambda: self.api.create_repo(**self.where, private=private, exist_ok=True))
-        elif private and not there.private:
+        elif private and not dataset.private:
             raise ConfigError(
-                f"{self.place.repo}: the dataset is there already and public; nothing was sent. "
+                f"{self.place.repo}: the dataset exists and is public; nothing was sent. "
                 "Make it private on its page, choose another name, or leave 'private' out"
             )
         if self.place.revision not in self.branches():
@@ -208,7 +208,7 @@ class _Remote:
             with_retries(lambda: self.api.create_branch(**options, exist_ok=True))
 
     def _dataset(self) -> Any | None:
-        """What the Hub tells of the dataset; None when there is none that the token may see."""
+        """The Hub's information about the dataset; None when it is missing or not visible."""
         from huggingface_hub.errors import RepositoryNotFoundError
 
         try:
@@ -217,13 +217,13 @@ class _Remote:
             return None
 
     def branches(self) -> dict[str, str]:
-        """The dataset's branches, and the commit each is at."""
+        """The branches of the dataset, each with its commit."""
         refs = with_retries(lambda: list(self.api.list_repo_refs(**self.where).branches))
         named = [ref for ref in refs if isinstance(ref.name, str) and ref.name.isprintable()]
         return {ref.name: commit_id(ref.target_commit, self.place) for ref in named}
 
     def state(self) -> tuple[str, dict[str, RemoteFile]]:
-        """The branch's commit and its files by path."""
+        """The commit of the branch, and its files by path."""
         info = with_retries(
             lambda: self.api.dataset_info(self.place.repo, revision=self.place.revision)
         )
@@ -233,9 +233,9 @@ class _Remote:
     def send(
         self, files: Mapping[str, LocalFile], on_bytes: Callable[[int, int], None]
     ) -> list[Any]:
-        """Send the large ones among the files; the additions for the commit are returned."""
+        """Upload the large files; returns the operations for the commit."""
         total = sum(file.size for file in files.values())
-        settled = 0
+        done = 0
         additions: list[Any] = []
         on_bytes(0, total)
         for chunk in _chunks(files):
@@ -249,26 +249,26 @@ class _Remote:
                 )
             )
             additions += part
-            settled += sum(files[path].size for path in chunk)
-            on_bytes(settled, total)
+            done += sum(files[path].size for path in chunk)
+            on_bytes(done, total)
         return additions
 
     def download(self, name: str, file: RemoteFile, commit: str, scratch: Path) -> Path:
-        """A small file of a commit, checked, in a folder of our own."""
+        """Download a small file of a commit into the folder `scratch`, and check it."""
         target = scratch / f"{commit}-{name}"
         for _ in range(2):
             if download(self.api, self.place, commit, name, file, target):
                 return target
         raise HubError(
-            f"{self.place.repo}: {name} arrives with other bytes than commit {commit[:12]} "
-            "holds; run the same command again"
+            f"{self.place.repo}: the downloaded {name} differs from commit {commit[:12]}; "
+            "run the same command again"
         )
 
-    def commit(self, additions: Sequence[Any], gone: Sequence[str], parent: str) -> str:
-        """Change the branch in one step, provided it is still at `parent`."""
+    def commit(self, additions: Sequence[Any], removed: Sequence[str], parent: str) -> str:
+        """Commit to the branch; the Hub refuses when the branch is no longer at `parent`."""
         from huggingface_hub import CommitOperationDelete
 
-        operations = [*additions, *(CommitOperationDelete(path) for path in gone)]
+        operations = [*additions, *(CommitOperationDelete(path) for path in removed)]
         options = {**self.where, "revision": self.place.revision, "parent_commit": parent}
         message = f"Publish {self.place.revision}"
         made = self.api.create_commit(**options, operations=operations, commit_message=message)
@@ -276,25 +276,25 @@ class _Remote:
 
 
 def _list_branches(main: _Remote) -> list[str]:
-    """Bring main's card up to date, a line per branch that holds a dump; notes for the user.
+    """Update the card of main: one line per branch with a dump. Returns notes for the user.
 
-    Where somebody else changes main meanwhile, the list is made anew.
+    The update is repeated when another push changes main at the same time.
     """
     for attempt in range(1, _TRIES + 1):
         try:
             with TemporaryDirectory() as scratch:
-                return _list_once(main, Path(scratch))
+                return _update_card(main, Path(scratch))
         except Exception as error:
             if attempt == _TRIES or not is_conflict(error):
                 raise
     raise AssertionError("unreachable")
 
 
-def _list_once(main: _Remote, scratch: Path) -> list[str]:
-    head, there = main.state()
-    theirs = there.get(CARD_FILE)
-    if theirs is not None and not _is_our_card(main, theirs, head, scratch):
-        return ["main has a card of its own, which is kept; list the branch there"]
+def _update_card(main: _Remote, scratch: Path) -> list[str]:
+    head, files = main.state()
+    card = files.get(CARD_FILE)
+    if card is not None and not _is_our_card(main, card, head, scratch):
+        return ["main has a README.md that this toolkit did not write; add the branch to it"]
     manifests = {}
     for name, commit in main.branches().items():
         if name == "main":
@@ -304,7 +304,7 @@ def _list_once(main: _Remote, scratch: Path) -> list[str]:
             manifests[name] = manifest
     text = overview_card(main.place.repo, manifests)
     quiet = lambda done, total: None  # noqa: E731
-    _publish(main, (head, there), {CARD_FILE: LocalFile(text.encode())}, quiet, clean=False)
+    _publish(main, (head, files), {CARD_FILE: LocalFile(text.encode())}, quiet, clean=False)
     return []
 
 
@@ -315,14 +315,14 @@ def _is_our_card(main: _Remote, file: RemoteFile, commit: str, scratch: Path) ->
 
 
 def _manifest_of(main: _Remote, commit: str, scratch: Path) -> DumpManifest | None:
-    """What a commit's `dump.json` tells; None without one that can be read."""
+    """The `dump.json` of a commit; None when it is missing or invalid."""
     file = find_file(main.api, main.place, commit, MANIFEST_NAME)
     if file is None or file.size > MOST_MANIFEST_BYTES:
         return None
     path = main.download(MANIFEST_NAME, file, commit, scratch)
     try:
         return read_manifest(path)
-    except ConfigError:  # somebody's own, or of a later version
+    except ConfigError:  # another kind of file, or from a later version
         return None
 
 

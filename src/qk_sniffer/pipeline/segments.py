@@ -52,12 +52,12 @@ from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.files import (
     DRAFT_PATTERN,
     cannot_write,
+    exclusive_folder,
     is_locked,
     remove_drafts,
-    remove_turn,
+    remove_exclusive_folder,
     sync_folder,
     try_lock,
-    turn_in,
     write_text,
 )
 
@@ -216,12 +216,12 @@ def finish_capture(
 def _turn(folder: Path) -> Iterator[Path]:
     """Hold `.capture/` for the block, and remove it when no capture is under way afterwards."""
     place = folder / UNFINISHED
-    with turn_in(place):
+    with exclusive_folder(place):
         try:
             yield place
         finally:
             if not (place / _PLAN).exists():
-                remove_turn(place)
+                remove_exclusive_folder(place)
 
 
 def _take_part(folder: Path, plan: dict[str, Any], rank: int, overwrite: bool) -> FileLock | None:
@@ -289,7 +289,7 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
         _refuse_difference(folder, plan_difference(begun, plan))
         return False
     if made is not None:
-        _refuse_difference(folder, plan_difference(made, plan, besides="versions"))
+        _refuse_difference(folder, plan_difference(made, plan, ignored="versions"))
         return True
     found = [name for name in (MANIFEST_NAME, EXAMPLES_FILE) if (folder / name).exists()]
     found += [head.name for head in _head_folders(folder) if parquet_files(head)]

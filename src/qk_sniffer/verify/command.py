@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qk_sniffer.config import Dtype, ModelSettings, TokenizerSettings
 from qk_sniffer.extras import capture_extra
-from qk_toolkit.command_line import command_parser, guarded, reader_may_leave
+from qk_toolkit.command_line import allow_closed_stdout, command_parser, guarded
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import add_flags, parse_flags
 from qk_toolkit.settings import Indices, settings_from, validated
@@ -123,7 +123,7 @@ def _verify(words: Sequence[str]) -> int:
 
         with out_of_memory_advice(_LESS_MEMORY):
             found = _run(model, settings)
-    with reader_may_leave():
+    with allow_closed_stdout():
         _print(found)
     return 1 if found.failed else 0
 

@@ -22,7 +22,7 @@ from huggingface_hub.errors import (
 
 from qk_dump.hub import client as hub_client
 from qk_dump.hub.client import (
-    GarbledAnswerError,
+    InvalidAnswerError,
     hub_errors,
     is_conflict,
     is_transient,
@@ -35,10 +35,10 @@ PLACE = HubPlace("me/qk", "tiny")
 
 
 @pytest.fixture
-def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    naps: list[float] = []
-    monkeypatch.setattr(hub_client.time, "sleep", naps.append)
-    return naps
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    waits: list[float] = []
+    monkeypatch.setattr(hub_client.time, "sleep", waits.append)
+    return waits
 
 
 def answer(code: int, kind: type[HfHubHTTPError] = HfHubHTTPError, **headers: str) -> Exception:
@@ -118,7 +118,7 @@ def test_paths_of_the_hub() -> None:
         HTTPError("reset"),
         ConnectionResetError(),
         TimeoutError(),
-        GarbledAnswerError("JSONDecodeError"),
+        InvalidAnswerError("JSONDecodeError"),
         caused(RuntimeError("Error while uploading"), answer(500)),
         caused(LocalEntryNotFoundError("no file in the cache"), answer(503)),
         caused(LocalEntryNotFoundError("no file in the cache"), HTTPError("reset")),
@@ -126,10 +126,10 @@ def test_paths_of_the_hub() -> None:
         caused(RuntimeError("wrapped"), caused(ValueError("twice"), TimeoutError())),
     ],
 )
-def test_what_may_pass(error: Exception, naps: list[float]) -> None:
+def test_what_may_pass(error: Exception, waits: list[float]) -> None:
     assert is_transient(error)
     assert with_retries(Step(error)) == "done"
-    assert naps == [1]
+    assert waits == [1]
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_what_may_pass(error: Exception, naps: list[float]) -> None:
         HFValidationError("a b"),
     ],
 )
-def test_what_will_not_pass(error: Exception, naps: list[float]) -> None:
+def test_what_will_not_pass(error: Exception, waits: list[float]) -> None:
     assert not is_transient(error)
     step = Step(error)
     with pytest.raises(type(error)):
         with_retries(step)
     assert step.tries == 1
-    assert not naps
+    assert not waits
 
 
 @pytest.mark.parametrize(
@@ -169,19 +169,19 @@ def test_what_will_not_pass(error: Exception, naps: list[float]) -> None:
     ids=repr,
 )
 def test_an_answer_that_the_client_cannot_read_is_garbled(
-    error: Exception, naps: list[float]
+    error: Exception, waits: list[float]
 ) -> None:
     assert with_retries(Step(error)) == "done"
-    with pytest.raises(GarbledAnswerError):
+    with pytest.raises(InvalidAnswerError):
         with_retries(Step(*[error] * 9))
 
 
-def test_patience_ends(naps: list[float]) -> None:
+def test_patience_ends(waits: list[float]) -> None:
     step = Step(*(answer(500) for _ in range(9)))
     with pytest.raises(HfHubHTTPError):
         with_retries(step)
     assert step.tries == 5
-    assert naps == [1, 2, 4, 8]
+    assert waits == [1, 2, 4, 8]
 
 
 @pytest.mark.parametrize(
@@ -189,38 +189,38 @@ def test_patience_ends(naps: list[float]) -> None:
     [("7", 7), ("0", 1), ("0.5", 1), ("-3", 1), ("100000", 300), ("inf", 300), ("nan", 1),
      ("Wed, 21 Oct 2015 07:28:00 GMT", 1), ("", 1)],
 )  # fmt: skip
-def test_the_server_may_ask_for_a_pause(asked: str, waited: float, naps: list[float]) -> None:
+def test_the_server_may_ask_for_a_pause(asked: str, waited: float, waits: list[float]) -> None:
     assert with_retries(Step(answer(429, Retry_After=asked))) == "done"
-    assert naps == [waited]
+    assert waits == [waited]
 
 
-def test_a_pause_asked_for_in_a_wrapped_answer(naps: list[float]) -> None:
+def test_a_pause_asked_for_in_a_wrapped_answer(waits: list[float]) -> None:
     wrapped = caused(RuntimeError("Error while uploading"), answer(429, Retry_After="9"))
     assert with_retries(Step(wrapped)) == "done"
-    assert naps == [9]
+    assert waits == [9]
 
 
 @pytest.mark.parametrize("error", [answer(504), HTTPError("reset"), answer(412)])
-def test_a_lost_reply_is_looked_up(error: Exception, naps: list[float]) -> None:
+def test_a_lost_reply_is_looked_up(error: Exception, waits: list[float]) -> None:
     step = Step(error)
-    assert with_retries(step, settled=lambda: "there already") == "there already"
+    assert with_retries(step, find_result=lambda: "there already") == "there already"
     assert step.tries == 1
-    assert not naps
+    assert not waits
 
 
-def test_what_is_not_settled_is_done_again(naps: list[float]) -> None:
+def test_what_is_not_settled_is_done_again(waits: list[float]) -> None:
     step = Step(answer(504))
-    assert with_retries(step, settled=lambda: None) == "done"
+    assert with_retries(step, find_result=lambda: None) == "done"
     assert step.tries == 2
 
 
-def test_a_conflict_is_not_tried_again(naps: list[float]) -> None:
+def test_a_conflict_is_not_tried_again(waits: list[float]) -> None:
     error = answer(412)
     assert is_conflict(error)
     assert not is_conflict(answer(500))
     step = Step(error)
     with pytest.raises(HfHubHTTPError):
-        with_retries(step, settled=lambda: None)
+        with_retries(step, find_result=lambda: None)
     assert step.tries == 1
 
 
@@ -229,7 +229,7 @@ def test_a_refusal_is_not_looked_up() -> None:
         raise AssertionError("asked all the same")
 
     with pytest.raises(HfHubHTTPError):
-        with_retries(Step(answer(403)), settled=never)
+        with_retries(Step(answer(403)), find_result=never)
 
 
 @pytest.mark.parametrize(
@@ -239,14 +239,14 @@ def test_a_refusal_is_not_looked_up() -> None:
         (answer(401, RepositoryNotFoundError), "check the name, and HF_TOKEN or 'hf auth login'"),
         (answer(404, RepositoryNotFoundError), "no such dataset; check the name"),
         (answer(404, RevisionNotFoundError), "no branch, tag or commit 'tiny'; see the card"),
-        (answer(404, RemoteEntryNotFoundError), "a file is gone"),
+        (answer(404, RemoteEntryNotFoundError), "a file of the commit was deleted"),
         (answer(403, GatedRepoError), "gated; ask for access"),
         (answer(403), "needs write access"),
-        (answer(412), "somebody else changed the branch meanwhile; run the same command again"),
+        (answer(412), "another push changed the branch; run the same command again"),
         (answer(429), "too many requests; wait a while, then run the same command again"),
         (answer(500), "the Hub answered 500; run the same command again later"),
         (HTTPError("reset"), "no connection (HTTPError); run the same command again"),
-        (GarbledAnswerError("JSONDecodeError"), "garbled on its way; run the same command again"),
+        (InvalidAnswerError("JSONDecodeError"), "cannot be parsed; run the same command again"),
         (OfflineModeIsEnabled("off"), "HF_HUB_OFFLINE is set; unset it"),
         (LocalTokenNotFoundError("none"), "needs a token; set HF_TOKEN or run 'hf auth login'"),
         (caused(RuntimeError("Error while uploading"), answer(403)), "needs write access"),

@@ -14,7 +14,7 @@ from typing import Any
 import huggingface_hub.constants as constants
 import pytest
 
-import qk_dump.hub.notes
+import qk_dump.hub.cache_records
 from captures import content
 from commands import command
 from dumps import make_dump
@@ -219,14 +219,14 @@ def test_a_fault_of_any_request_is_repaired(
 
 
 LASTING = {
-    "wrong bytes": (wrong_bytes, "l01h02q/data.parquet arrives with other bytes than commit"),
+    "wrong bytes": (wrong_bytes, "the downloaded l01h02q/data.parquet differs from commit"),
     "half of the file": (truncated, "no connection"),
-    "another length": (status(200, body=b"short"), "arrives with other bytes than commit"),
+    "another length": (status(200, body=b"short"), "differs from commit"),
     "500": (status(500), "the Hub answered 500; run the same command again later"),
     "429": (status(429, {"Retry-After": "0"}), "too many requests"),
     "reset": (reset_before, "no connection"),
     "401": (status(401), "HF_TOKEN or 'hf auth login'"),
-    "403": (status(403), "the token may not"),
+    "403": (status(403), "the token has no permission"),
 }
 
 
@@ -327,7 +327,7 @@ def test_a_cache_that_cannot_be_written_can_be_read(
     def refuse(target: Path, text: str) -> None:
         raise AssertionError(f"{target} is written")
 
-    client.setattr(qk_dump.hub.notes, "write_text", refuse)
+    client.setattr(qk_dump.hub.cache_records, "write_text", refuse)
     assert fetch_dump(TINY) == fetched
     client.setattr(constants, "HF_HUB_OFFLINE", True)
     assert fetch_dump(TINY).folder == fetched.folder
@@ -378,7 +378,7 @@ def test_offline_without_a_checked_copy_is_told(
     fetch_dump(TINY, choice=HeadChoice([1], [0]))
     client.setattr(constants, "HF_HUB_OFFLINE", True)
     fetch_dump(TINY, choice=HeadChoice([1], [0]))
-    with pytest.raises(HubError, match=r"offline, and l00h00k/data.parquet of commit .* is no"):
+    with pytest.raises(HubError, match=r"no checked copy of l00h00k/data.parquet of commit"):
         fetch_dump(TINY)
 
 
@@ -389,7 +389,7 @@ def test_offline_a_file_that_was_damaged_here_is_told(
     file = fetch_dump(TINY).folder / FILE
     file.write_bytes(b"?" + file.read_bytes()[1:])
     client.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(HubError, match=f"offline, and {FILE} of commit"):
+    with pytest.raises(HubError, match=f"no checked copy of {FILE} of commit"):
         fetch_dump(TINY)
 
 
@@ -425,7 +425,7 @@ def test_a_folder_that_is_none_or_a_branch_without_heads_is_told(
     hub: HubServer, local: Path
 ) -> None:
     upload(hub, local)
-    with pytest.raises(ConfigError, match="Heads lie in the branch's root: leave model_dir out"):
+    with pytest.raises(ConfigError, match="in the root of the branch: leave model_dir out"):
         fetch_dump(HubPlace(REPO, "tiny", "model"))
     with pytest.raises(ConfigError, match=r"me/qk@main: no heads found. Name the branch of"):
         fetch_dump(HubPlace(REPO))

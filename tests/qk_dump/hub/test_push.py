@@ -30,9 +30,9 @@ REPO = "me/qk"
 
 
 @pytest.fixture(autouse=True)
-def naps(hub: HubServer) -> Iterator[list[float]]:
-    with pushing(hub) as naps:
-        yield naps
+def waits(hub: HubServer) -> Iterator[list[float]]:
+    with pushing(hub) as waits:
+        yield waits
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_a_card_of_their_own_is_kept(hub: HubServer, dump: Path) -> None:
 
     assert hub.branch(REPO)["README.md"] == b"# by hand"
     assert len(done.notes) == 1
-    assert "kept" in done.notes[0]
+    assert "add the branch to it" in done.notes[0]
     assert (dump / "README.md").read_text() == "# also by hand"
     made = dump / "made.md"
     made.write_bytes(on_branch(hub)["README.md"])
@@ -228,7 +228,7 @@ def test_a_commit_of_somebody_else_meanwhile(
 
     message = refusal(dump)
 
-    assert "somebody else changed the branch" in message
+    assert "another push changed the branch" in message
     assert on_branch(hub) == {"l05h00q/a.parquet": b"old"} | theirs
     before = len(hub.log)
     assert push_dump(dump, REPO, "tiny").changed
@@ -241,7 +241,7 @@ def test_a_larger_dump_of_somebody_else_is_not_taken_for_ours(
 ) -> None:
     theirs = files_of(dump) | {"l07h00q/a.parquet": b"theirs"}
     between(monkeypatch, "tiny", lambda: hub.store.write(REPO, theirs, "tiny"))
-    assert "somebody else changed the branch" in refusal(dump)
+    assert "another push changed the branch" in refusal(dump)
     assert on_branch(hub) == theirs
 
 
@@ -346,21 +346,21 @@ def test_a_file_that_disappears_meanwhile(
     push_dump(dump, REPO, "tiny")
     was = on_branch(hub)
     (file,) = (dump / "l00h00q").iterdir()
-    ready = hub_push._Remote.make_ready
+    ready = hub_push._Remote.create_missing
 
-    def make_ready(remote: Any, private: bool) -> None:
+    def create_missing(remote: Any, private: bool) -> None:
         ready(remote, private)
         file.unlink()
 
-    monkeypatch.setattr(hub_push._Remote, "make_ready", make_ready)
+    monkeypatch.setattr(hub_push._Remote, "create_missing", create_missing)
     message = refusal(dump)
     assert str(file) in message
-    assert "the branch is as it was" in message
+    assert "the branch is unchanged" in message
     assert on_branch(hub) == was
     (dump / "l00h02q").mkdir()
     file = write_head(dump, HeadId(0, 2, "q"), **head_rows(n=5, d=2))  # one that is not there yet
     (dump / "l00h00q").rmdir()
-    assert f"{file}: cannot be read (it is gone); the branch is as it was" in refusal(dump)
+    assert f"{file}: cannot be read (it was deleted); the branch is unchanged" in refusal(dump)
     assert on_branch(hub) == was
 
 
@@ -414,28 +414,28 @@ def test_a_token_that_no_request_can_carry(
 
 
 def test_no_network_by_choice(
-    hub: HubServer, dump: Path, naps: list[float], monkeypatch: pytest.MonkeyPatch
+    hub: HubServer, dump: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from huggingface_hub import close_session, constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     close_session()
     assert "HF_HUB_OFFLINE is set; unset it" in refusal(dump)
-    assert not naps
+    assert not waits
 
 
 def test_a_server_that_is_not_there(
-    hub: HubServer, dump: Path, naps: list[float], monkeypatch: pytest.MonkeyPatch
+    hub: HubServer, dump: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert "no connection" in refusal(dump)
-    assert naps == [1, 2, 4, 8]
+    assert waits == [1, 2, 4, 8]
 
 
 def test_a_list_that_cannot_be_fetched_undamaged(hub: HubServer, dump: Path) -> None:
     push_dump(dump, REPO, "tiny")
     hub.fail("resolve_get", hub_server.wrong_bytes, times=None)
-    with pytest.raises(HubError, match=r"other bytes .*; run the same command again"):
+    with pytest.raises(HubError, match=r"differs from commit .*; run the same command again"):
         push_dump(dump, REPO, "tiny")
     hub.heal()
     assert not push_dump(dump, REPO, "tiny").notes
