@@ -324,7 +324,7 @@ def test_names_that_the_client_refuses(hub: HubServer, dump: Path, repo: str) ->
     "branch", ["main", "", "a b", "a..b", "-a", "a/", "/a", "a@b", "a%2Fb", "refs/x", "a" * 40]
 )
 def test_names_that_are_no_branch(hub: HubServer, dump: Path, branch: str) -> None:
-    with pytest.raises(ConfigError, match=r"branch: .*(use letters|name one after)"):
+    with pytest.raises(ConfigError, match=r"branch: .*(use letters|choose another)"):
         push_dump(dump, REPO, branch)
     assert not hub.log
 
