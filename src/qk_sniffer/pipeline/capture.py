@@ -31,7 +31,7 @@ from qk_sniffer.pipeline.setup import Setup, prepare
 from qk_sniffer.pipeline.storing import blocks_of
 from qk_sniffer.pipeline.summary import print_summary
 from qk_sniffer.pipeline.texts import Text, batches
-from qk_sniffer.pipeline.threads import OneBehind, prepared_ahead
+from qk_sniffer.pipeline.threads import BackgroundWriter, prepared_ahead
 from qk_sniffer.sampling.heads import as_ranges
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
@@ -152,7 +152,7 @@ def _announce(setup: Setup, progress: CaptureProgress) -> None:
 
 def _notes(setup: Setup) -> Iterator[str]:
     layout = setup.layout
-    silent, compressed = layout.silent_layers, layout.compressed_layers
+    silent, compressed = layout.layers_without_attention, layout.compressed_layers
     selective = [layer.facts.layer for layer in setup.wanted if layer.facts.selective]
     if silent:
         yield f"layers {as_ranges(silent)} have no self-attention and are left out"
@@ -205,7 +205,7 @@ def run_batches(
     if done:
         progress.note(f"continuing: {done:,} texts are done")
     progress.start_examples(setup.texts.total, 0)
-    writer = OneBehind()
+    writer = BackgroundWriter()
     tap = RowTap(
         setup.decoder,
         setup.wanted,
