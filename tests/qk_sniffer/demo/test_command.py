@@ -51,7 +51,7 @@ def test_from_a_wheel_and_a_book_to_figures_and_a_page(
         (["--capture", "--book", "ulysses"], "expected one of moby-dick, jargon-file"),
         (["--capture", "--context", "7"], "--context: expected an integer of at least 1024"),
         (["--capture", "--texts", "many"], "--texts: expected an integer of at least 1"),
-        (["--capture", "--texts", "99"], "holds 12 pieces of 8,192 tokens"),
+        (["--capture", "--texts", "99"], "has only 12 pieces of 8,192 tokens"),
         (["--capture", "--wheel", "nowhere.whl"], "nowhere.whl: holds no"),
     ],
 )
