@@ -369,7 +369,7 @@ def test_the_datasets_library_does_not_speak_beside_us(model: Path, tmp_path: Pa
     [
         ({"model__name": "./nowhere"}, "model.name: ./nowhere: does not exist"),
         ({"dataset__path": "./nowhere.txt"}, "dataset.path: ./nowhere.txt: does not exist"),
-        ({"dataset__text_column": "body"}, "has no column 'body' (columns: text)"),
+        ({"dataset__text_column": "body"}, "has no column 'body'; its columns are text"),
         ({"tokenizer__padding_side": "left"}, "padding_side: expected right, got 'left'"),
         ({"capture__layers": "2-7"}, "capture.layers: 4 given, there are 0-3"),
         ({"capture__heads": "4"}, "capture.heads: 4 given, there are 0-3"),
