@@ -166,14 +166,14 @@ def test_other_padding_is_refused(padding: tuple[Tensor, Tensor]) -> None:
             model(input_ids=padding[0], attention_mask=padding[1])
         model(input_ids=tokens(1, 5))
     assert str(caught.value) == (
-        "attention_mask: sequences must be padded on the right; any other padding shifts "
+        "attention_mask: sequences must be padded on the right; other padding shifts "
         "positions. Set tokenizer.padding_side = 'right'."
     )
     assert tapped.lengths == [5]
     assert tapped.queries(0, 0).example_id.tolist() == [0] * 5
 
 
-def test_texts_with_images_are_heard_in_the_text_layers() -> None:
+def test_texts_with_images_are_captured_in_the_text_layers() -> None:
     model, ids = vision_language_model(), tokens(2, 12)
     ids[:, 1:5] = 5
     images = torch.zeros(2, 3, 28, 28)

