@@ -1,8 +1,7 @@
 """Measure what every attention call of a decoder does with masks and positions.
 
-Two forwards of a few tokens are compared: one with small windows, one with the same hidden state at
-all positions. They show which keys a mask hides, and whether queries and keys depend on position.
-The config is not used for this.
+A forward with small windows shows which keys a mask hides. A forward with the same hidden state at
+all positions shows whether queries and keys depend on position. The config is not used for this.
 """
 
 from __future__ import annotations

@@ -83,6 +83,7 @@ def test_a_capture_says_and_keeps_the_special_tokens(
 def test_a_file_is_converted_once_and_gives_the_same_weights(
     dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "cache"))
     llama, path = ARCHITECTURES["llama"].model(), tmp_path / "tiny.gguf"
     save_gguf(llama, path, gguf.GGMLQuantizationType.Q8_0)
     settings = settings_of(tmp_path, dtype=dtype)
