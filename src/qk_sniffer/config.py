@@ -1,4 +1,4 @@
-"""CaptureConfig: every setting of a capture, in the sections people know, declared once."""
+"""CaptureConfig: all settings of a capture, in sections."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SamplerType = Literal["log_uniform", "uniform", "all"]
 
 
 class IgnoredSettingWarning(UserWarning):
-    """A config holds settings that are accepted and have no effect."""
+    """The config has settings that are accepted but have no effect."""
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     without_effect: ClassVar[dict[str, str]] = {}
-    """Fields of the original capture tool, which its users' files hold, and what holds instead."""
+    """Fields of the original capture tool that are ignored, and what is done instead."""
 
 
 class DatasetSettings(_Section):
-    """Where texts come from."""
+    """Where the texts come from."""
 
     path: str = Field(
         min_length=1,
@@ -36,27 +36,27 @@ class DatasetSettings(_Section):
         "or a folder of such files",
     )
     name: str | None = Field(default=None, description="subset of a Hub dataset")
-    revision: str | None = Field(default=None, description="branch, tag or commit of it")
+    revision: str | None = Field(default=None, description="branch, tag or commit of the dataset")
     split: str = Field(default="train", min_length=1, description="split to read")
     text_column: str = Field(default="text", min_length=1, description="column with the text")
     id_column: str | None = Field(
         default=None,
-        description="column with an id to remember (default: the row number, or the name of a "
-        "text file)",
+        description="column with an id to store (default: the row number, or the name of a text "
+        "file)",
     )
     max_samples: int | None = Field(
         default=None,
         ge=1,
         le=MOST_EXAMPLES,
-        description="texts to take from the start (default: all)",
+        description="number of texts to take from the start (default: all)",
     )
     streaming: bool = Field(
-        default=False, description="read while capturing instead of downloading first"
+        default=False, description="read texts during the capture instead of downloading them first"
     )
 
 
 class ModelSettings(_Section):
-    """Which model, and how it is loaded. Weights are never cast after loading."""
+    """The model, and how it is loaded. Weights are never cast after loading."""
 
     name: str = Field(min_length=1, description="model on the Hub, or a local folder")
     revision: str | None = Field(default=None, description="branch, tag or commit of the model")
@@ -66,16 +66,16 @@ class ModelSettings(_Section):
     dtype: Dtype = Field(default="auto", description="precision of weights and activations")
     device_map: str | None = Field(
         default=None,
-        description="cpu, cuda, cuda:1, or auto to spread over all GPUs (default: a GPU when there "
-        "is one; one per process when several are started)",
+        description="cpu, cuda, cuda:1, or auto to use all GPUs (default: one GPU per process if "
+        "there is one, else cpu)",
     )
     attn_implementation: str | None = Field(
-        default=None, description="sdpa, eager, flash_attention_2, … (default: the model's own)"
+        default=None, description="sdpa, eager, flash_attention_2, … (default: the model's)"
     )
     config_overrides: dict[str, Any] | None = Field(
         default=None,
-        description="changes to the model's config, merged into nested mappings, such as "
-        "{rope_parameters: {rope_type: yarn, factor: 4.0}}",
+        description="changes to the model's config, such as "
+        "{rope_parameters: {rope_type: yarn, factor: 4.0}}; nested mappings are merged",
     )
     trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
 
@@ -84,28 +84,28 @@ class TokenizerSettings(_Section):
     """How texts become tokens."""
 
     without_effect: ClassVar[dict[str, str]] = {
-        "padding": "texts are padded on the right, as far as a batch needs",
-        "trust_remote_code": "model.trust_remote_code holds for the tokenizer as well",
+        "padding": "texts are padded on the right to the longest text of the batch",
+        "trust_remote_code": "model.trust_remote_code also applies to the tokenizer",
     }
 
     name: str | None = Field(default=None, description="tokenizer (default: the model's)")
-    revision: str | None = Field(default=None, description="branch, tag or commit of it")
+    revision: str | None = Field(default=None, description="branch, tag or commit of the tokenizer")
     max_length: int | None = Field(
-        default=None, ge=1, description="tokens kept of each text (default: the model's context)"
+        default=None, ge=1, description="most tokens per text (default: the model's context)"
     )
     add_special_tokens: bool = Field(
-        default=True, description="let the tokenizer add its begin and end tokens"
+        default=True, description="let the tokenizer add its BOS and EOS tokens"
     )
     padding_side: str = Field(
-        default="right", description="right; left padding would shift positions and is refused"
+        default="right", description="must be right: left padding would shift positions"
     )
 
     @model_validator(mode="after")
-    def _right_only(self) -> TokenizerSettings:
+    def _require_right_padding(self) -> TokenizerSettings:
         if self.padding_side != "right":
             raise ValueError(
-                f"padding_side: expected right, got {self.padding_side!r}: any other padding "
-                "shifts the positions of a text"
+                f"padding_side: expected right, got {self.padding_side!r}: other padding shifts "
+                "the positions of a text; leave it out"
             )
         return self
 
@@ -114,11 +114,11 @@ class InferenceSettings(_Section):
     """How the model is run."""
 
     without_effect: ClassVar[dict[str, str]] = {
-        "autocast_dtype": "there is no autocast: vectors are in model.dtype",
+        "autocast_dtype": "there is no autocast: vectors have model.dtype",
         "debug_logging": "there is no debug log",
     }
 
-    batch_size: int = Field(default=1, ge=1, description="texts run together")
+    batch_size: int = Field(default=1, ge=1, description="number of texts in a batch")
 
 
 class SamplerSettings(_Section):
@@ -126,7 +126,8 @@ class SamplerSettings(_Section):
 
     type: SamplerType = Field(
         default="log_uniform",
-        description="buckets that double in size, buckets of one size, or every position",
+        description="log_uniform: each bucket is twice as large as the one before; uniform: all "
+        "buckets have one size; all: every position is kept",
     )
     base_rate: float = Field(
         default=1.0, gt=0, description="positions kept per bucket and text, on average"
@@ -135,14 +136,14 @@ class SamplerSettings(_Section):
 
 
 class HeadSamplingSettings(_Section):
-    """A random subset of query heads, with the key heads they read."""
+    """A random subset of query heads, and their key heads."""
 
-    count: int = Field(ge=1, description="query heads to capture, over all eligible layers")
+    count: int = Field(ge=1, description="number of query heads, from all eligible layers together")
     seed: int = Field(default=0, ge=0, description="seed of the choice of heads")
 
 
 class CaptureSettings(_Section):
-    """What is kept."""
+    """What is captured."""
 
     sampler: SamplerSettings = Field(default=SamplerSettings())
     min_bucket_size: int = Field(
@@ -158,7 +159,7 @@ class CaptureSettings(_Section):
     )
     heads: Indices | None = Field(
         default=None,
-        description="query heads to capture in every layer, with their key heads (default: all)",
+        description="query heads to capture in every layer, and their key heads (default: all)",
     )
     head_sampling: HeadSamplingSettings | None = Field(default=None)
     full_attention_only: bool = Field(
@@ -173,19 +174,18 @@ class CaptureSettings(_Section):
     max_rows_per_batch: int = Field(
         default=65_536,
         ge=1,
-        description="rows of a layer moved off the device at a time; bounds memory, changes no "
-        "result",
+        description="most rows of a layer in one copy from the device; has no effect on results",
     )
 
     @model_validator(mode="after")
-    def _something_is_kept(self) -> CaptureSettings:
+    def _require_queries_or_keys(self) -> CaptureSettings:
         if not (self.capture_queries or self.capture_keys):
             raise ValueError("capture_queries: neither queries nor keys would be captured")
         return self
 
 
 class OutputSettings(_Section):
-    """Where the dump goes."""
+    """Where the dump is written."""
 
     without_effect: ClassVar[dict[str, str]] = {
         "readme_path": "the card is README.md in output.data_root",
@@ -201,17 +201,17 @@ class OutputSettings(_Section):
     save_seconds: float = Field(
         default=60.0,
         gt=0,
-        description="finished texts go to disk at least this often; so much a dying machine loses",
+        description="seconds between saves; a crash loses at most this much work",
     )
     hf_repo_id: str | None = Field(default=None, description="dataset on the Hub to publish to")
     hf_branch: str | None = Field(
-        default=None, description="branch there, one per model; {model} and {revision} likewise"
+        default=None, description="its branch, one per model; {model} and {revision} are replaced"
     )
     private: bool = Field(default=False, description="create that dataset as a private one")
 
 
 class CaptureConfig(_Section):
-    """Settings of one capture. `model_dump()` gives them back as plain values."""
+    """The settings of one capture. `model_dump()` returns them as plain values."""
 
     dataset: DatasetSettings
     model: ModelSettings
@@ -222,7 +222,7 @@ class CaptureConfig(_Section):
     overwrite: bool = Field(
         title="how to run",
         default=False,
-        description="start anew; the dump that lies in the folder is discarded",
+        description="discard the dump in the folder and start again",
     )
     dry_run: bool = Field(
         title="how to run",
@@ -232,21 +232,21 @@ class CaptureConfig(_Section):
 
     @property
     def data_root(self) -> str:
-        """`output.data_root` with the model's names filled in."""
-        return self._filled(self.output.data_root)
+        """`output.data_root` with {model} and {revision} replaced."""
+        return self._with_names(self.output.data_root)
 
     @property
     def hf_branch(self) -> str | None:
-        """`output.hf_branch` with the model's names filled in."""
-        return self._filled(self.output.hf_branch) if self.output.hf_branch else None
+        """`output.hf_branch` with {model} and {revision} replaced."""
+        return self._with_names(self.output.hf_branch) if self.output.hf_branch else None
 
-    def _filled(self, text: str) -> str:
+    def _with_names(self, text: str) -> str:
         model = self.model.name.rstrip("/").rsplit("/", 1)[-1]
         return text.replace("{model}", model).replace("{revision}", self.model.revision or "main")
 
 
 def make_config(values: dict[str, Any] | None = None, /, **sections: Any) -> CaptureConfig:
-    """A checked config from plain values, with the same messages as a YAML file's."""
+    """A checked config from plain values; errors are the same as for a YAML file."""
     notes: list[str] = []
     config = validated(CaptureConfig, {**(values or {}), **sections}, note=notes.append)
     _warn(notes)

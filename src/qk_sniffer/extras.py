@@ -1,4 +1,4 @@
-"""The libraries of the extra `capture`, which the analysis alone does without."""
+"""The libraries of the extra `capture`; the analysis does not need them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LIBRARIES = ("accelerate", "datasets", "gguf", "torch", "transformers")
 
 @contextmanager
 def capture_extra() -> Iterator[None]:
-    """Say how to install what is missing."""
+    """Turn a missing library into an error that names the package to install."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name not in _LIBRARIES:
             raise
         raise ConfigError(
-            f"{error.name}: is not installed; pip install 'attention-plasticity[capture]'"
+            f"{error.name}: is not installed; run pip install 'attention-plasticity[capture]'"
         ) from error

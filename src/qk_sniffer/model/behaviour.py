@@ -1,7 +1,7 @@
-"""What a decoder does with small windows, and with one hidden state at all positions.
+"""Measure what every attention call of a decoder does with masks and positions.
 
-Whether a layer's mask hides keys, and whether its queries and keys depend on position, is seen here
-and not taken from its config or from the functions it calls.
+A forward with small windows shows which keys a mask hides. A forward with the same hidden state at
+all positions shows whether queries and keys depend on position. The config is not used for this.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qk_sniffer.model.probe_forward import HeardCall, probe_forward, probing
-from qk_sniffer.model.reach import FULL, Reach, limits_of, reach_of, shrunken
+from qk_sniffer.model.probe_forward import ProbedCall, probe_forward, probe_mode
+from qk_sniffer.model.reach import FULL, Reach, limits_of, reach_of, small_limits
 
 _LENGTH = 13
-_COMPARED = 3  # last positions, which a short convolution reaches without the text's beginning
+_COMPARED = 3  # last positions; a short convolution there does not include the start of the text
 _ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-"""How far apart, relative to the largest value, equal vectors may be computed."""
+"""Largest rounding difference of two equal vectors, relative to their largest value."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What was seen of one attention call."""
+    """The measured properties of one attention call."""
 
     reach: Reach | None  # None when a query sees later keys
-    uses_position: bool  # queries or keys differ by position though the hidden states do not
+    uses_position: bool  # queries or keys depend on position when hidden states are equal
 
 
 def behaviour_of(decoder: nn.Module) -> list[Behaviour]:
-    """The behaviour of every attention call of a forward, in their order."""
-    twin = _twin(decoder)
-    with probing(twin):
-        limits = limits_of(twin)
-        with shrunken(twin, limits):
-            limited = probe_forward(twin, max(limits.length, _LENGTH), masks=True).calls
-        with _equal_states(limited) as replaced:
-            equal = probe_forward(twin, _LENGTH).calls
-    equal_call = {(call.place.module, call.place.number): call for call in equal}
+    """The behaviour of every attention call of a forward, in the order of the calls."""
+    decoder = _copy_without_hooks(decoder)
+    with probe_mode(decoder):
+        limits = limits_of(decoder)
+        with small_limits(decoder, limits):
+            limited = probe_forward(decoder, max(limits.length, _LENGTH), masks=True).calls
+        with _equal_hidden_states(limited) as replaced:
+            equal = probe_forward(decoder, _LENGTH).calls
+    equal_call = {(call.site.module, call.site.number): call for call in equal}
     found = []
     for call in limited:
-        same = equal_call.get((call.place.module, call.place.number))
-        known = same is not None and call.place.module in replaced
+        same = equal_call.get((call.site.module, call.site.number))
+        known = same is not None and call.site.module in replaced
         found.append(
             Behaviour(
                 reach=FULL if call.visible is None else reach_of(call.visible, limits),
@@ -56,11 +56,11 @@ def behaviour_of(decoder: nn.Module) -> list[Behaviour]:
     return found
 
 
-def _twin(decoder: nn.Module) -> nn.Module:
-    """A copy with the same weights, so that another thread can run the model meanwhile.
+def _copy_without_hooks(decoder: nn.Module) -> nn.Module:
+    """A copy that shares the weights, so that another thread can run the model at the same time.
 
-    Where accelerate has put hooks into the modules, it is the decoder itself: copies of the hooks
-    would hold copies of weights.
+    The decoder itself is returned where accelerate has put hooks into its modules: copies of these
+    hooks would hold copies of the weights.
     """
     modules = list(decoder.modules())
     if any(hasattr(module, "_hf_hook") for module in modules):
@@ -71,13 +71,13 @@ def _twin(decoder: nn.Module) -> nn.Module:
         memo[id(hooks)] = type(hooks)()
     try:
         return copy.deepcopy(decoder, memo)
-    except (TypeError, RuntimeError, AttributeError):  # holds something that cannot be copied
+    except (TypeError, RuntimeError, AttributeError):  # an attribute cannot be copied
         return decoder
 
 
 @contextmanager
-def _equal_states(calls: Sequence[HeardCall]) -> Iterator[set[nn.Module]]:
-    """Give attention modules one hidden state at all positions; yields those that took it."""
+def _equal_hidden_states(calls: Sequence[ProbedCall]) -> Iterator[set[nn.Module]]:
+    """Give attention modules one hidden state at all positions; yield the changed modules."""
     replaced: set[nn.Module] = set()
 
     def replace(
@@ -87,7 +87,7 @@ def _equal_states(calls: Sequence[HeardCall]) -> Iterator[set[nn.Module]]:
         if not isinstance(states, Tensor) or states.dim() != 3:
             return None
         replaced.add(module)
-        largest = int(states[0].float().norm(dim=1).argmax())  # a padding token's may be zero
+        largest = int(states[0].float().norm(dim=1).argmax())  # the state of padding may be zero
         equal = states[:, largest : largest + 1].expand_as(states).contiguous()  # (1, s, hidden)
         return (
             tuple(equal if value is states else value for value in arguments),
@@ -95,13 +95,13 @@ def _equal_states(calls: Sequence[HeardCall]) -> Iterator[set[nn.Module]]:
         )
 
     with ExitStack() as stack:
-        for module in {call.place.module for call in calls}:
+        for module in {call.site.module for call in calls}:
             hook = module.register_forward_pre_hook(replace, with_kwargs=True)
             stack.callback(hook.remove)
         yield replaced
 
 
-def _differs_by_position(call: HeardCall) -> bool:
+def _differs_by_position(call: ProbedCall) -> bool:
     rounding = _ROUNDING.get(call.query.dtype, max(_ROUNDING.values()))
     for tensor in (call.query, call.key):
         last = tensor[0, :, -_COMPARED:].float()  # (heads, 3, d)

@@ -1,6 +1,6 @@
-"""GGUF files: converted once into an ordinary checkpoint, with the special tokens they ask for.
+"""Convert GGUF files to ordinary checkpoints.
 
-Converting weights and tokenizer takes minutes, so the checkpoint is kept in a cache:
+Converting weights and tokenizer takes minutes, so the checkpoint is stored in a cache folder:
 `$ATTENTION_PLASTICITY_CACHE`, else `~/.cache/attention-plasticity`.
 """
 
@@ -21,14 +21,14 @@ from qk_sniffer.model.files import files_hash
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import staged_folder, user_path
 
-_FORMAT = 1  # of the conversion; another number converts anew
-_WIDENED = "float32"  # precision that every quantised weight fits
+_CONVERSION_VERSION = 1  # a change of this number makes cached checkpoints unused
+_DEFAULT_DTYPE = "float32"  # wide enough for every quantised weight
 
 Note = Callable[[str], None]
 
 
 def gguf_path(settings: ModelSettings) -> Path:
-    """The GGUF file of the settings, fetched where it is on the Hub."""
+    """The GGUF file of the settings; it is downloaded if the model is on the Hub."""
     folder, file = user_path(settings.name), str(settings.gguf_file)
     if folder.is_dir():
         if not (folder / file).is_file():
@@ -42,47 +42,48 @@ def gguf_path(settings: ModelSettings) -> Path:
 def converted_model(
     settings: ModelSettings, note: Note = lambda text: None, *, convert_now: bool = True
 ) -> ModelSettings:
-    """The settings with the GGUF file's converted checkpoint in its place.
+    """The settings, changed to load the converted checkpoint of the GGUF file.
 
-    They stay as they are where there is no GGUF file, where the checkpoint cannot be kept, and,
-    without `convert_now`, where the file was not converted before.
+    They are returned unchanged if there is no GGUF file, if the cache cannot be written, and, with
+    `convert_now=False`, if the file was not converted before.
     """
     if settings.gguf_file is None:
         return settings
     source = gguf_path(settings)
-    dtype = _WIDENED if settings.dtype == "auto" else settings.dtype
-    target = _cache() / "gguf" / _key(settings, source, dtype)
+    dtype = _DEFAULT_DTYPE if settings.dtype == "auto" else settings.dtype
+    target = _cache_folder() / "gguf" / _cache_name(settings, source, dtype)
     if not (target / "config.json").is_file():
         if not convert_now:
             return settings
-        note(f"{source.name}: converting to {dtype}, once; kept in {target}")
+        note(f"{source.name}: converting to {dtype}; later runs reuse {target}")
         try:
-            _keep(source, target, dtype)
+            _convert_once(source, target, dtype)
         except OSError as error:
-            note(f"{target}: cannot be kept ({error.strerror or error}); it is converted each time")
+            reason = error.strerror or error
+            note(f"{target}: cannot be written ({reason}); every run converts the file again")
             return settings
     return settings.model_copy(update={"name": str(target), "gguf_file": None, "revision": None})
 
 
-def _cache() -> Path:
-    given = os.environ.get("ATTENTION_PLASTICITY_CACHE")
-    if given:
-        return user_path(given)
+def _cache_folder() -> Path:
+    folder = os.environ.get("ATTENTION_PLASTICITY_CACHE")
+    if folder:
+        return user_path(folder)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return user_path(base) / "attention-plasticity"
 
 
-def _key(settings: ModelSettings, source: Path, dtype: str) -> str:
-    """A folder's name for the content of a file, the precision and what converts it."""
+def _cache_name(settings: ModelSettings, source: Path, dtype: str) -> str:
+    """The folder name for a file's content, the precision and the version of the converter."""
     if user_path(settings.name).is_dir():
         content = files_hash(source.parent, source.name)
     else:
-        content = source.resolve().name  # the Hub's cache names files by their content
-    return f"{content}-{dtype}-transformers-{transformers.__version__}-{_FORMAT}"
+        content = source.resolve().name  # in the Hub's cache this is the hash of the file
+    return f"{content}-{dtype}-transformers-{transformers.__version__}-{_CONVERSION_VERSION}"
 
 
-def _keep(source: Path, target: Path, dtype: str) -> None:
-    """Convert into the cache; of several processes one does it and the others wait."""
+def _convert_once(source: Path, target: Path, dtype: str) -> None:
+    """Convert into the cache; if several processes do so, one converts and the others wait."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.with_name(f"{target.name}.lock")):
         if not (target / "config.json").is_file():
@@ -91,15 +92,15 @@ def _keep(source: Path, target: Path, dtype: str) -> None:
                 convert_gguf(source, draft, dtype)
 
 
-def convert_gguf(source: Path, target: Path, dtype: str = _WIDENED) -> tuple[Any, Any]:
-    """Write the checkpoint and the tokenizer of a GGUF file; both are returned."""
+def convert_gguf(source: Path, target: Path, dtype: str = _DEFAULT_DTYPE) -> tuple[Any, Any]:
+    """Write the checkpoint and the tokenizer of a GGUF file; return the model and the tokenizer."""
     auto: Any = transformers.AutoModelForCausalLM
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     add_special_tokens_of(source, tokenizer)
     packed = auto.from_pretrained(source.parent, gguf_file=source.name, dtype=getattr(torch, dtype))
     config = packed.config
     if hasattr(config, "quantization_config"):
-        del config.quantization_config  # an ordinary checkpoint from here on
+        del config.quantization_config  # the checkpoint is not quantised
     with torch.device("meta"):
         model = auto.from_config(config, dtype=getattr(torch, dtype))
     model.load_state_dict(packed.state_dict(), assign=True)
@@ -110,9 +111,9 @@ def convert_gguf(source: Path, target: Path, dtype: str = _WIDENED) -> tuple[Any
 
 
 def add_special_tokens_of(source: Path, tokenizer: Any) -> None:
-    """Let the tokenizer add BOS and EOS where the file's header says so, and only there.
+    """Let the tokenizer add BOS and EOS as the header of the GGUF file specifies.
 
-    transformers' converter ignores these fields, and in some releases the tokens' numbers.
+    The converter of transformers ignores these fields. Some releases also ignore the token ids.
     """
     import gguf
 
@@ -129,6 +130,6 @@ def add_special_tokens_of(source: Path, tokenizer: Any) -> None:
 
 
 def _header_field(reader: Any, name: str) -> int | None:
-    """A number of the tokenizer in a GGUF header, None where the header lacks it."""
+    """A number in the tokenizer fields of a GGUF header; None if it is missing."""
     field = reader.get_field(f"tokenizer.ggml.{name}")
     return None if field is None else int(field.parts[field.data[0]][0])

@@ -1,7 +1,7 @@
-"""Which decoder layer makes an attention call.
+"""Find the decoder layer of every attention call.
 
-Attention modules are no sure guide: several layers may share one, its `layer_idx` may be missing or
-the same in two of them. So the decoder's own lists of layers are watched while they run.
+The attention module is not enough: several layers may share one, and `layer_idx` may be missing or
+repeated. So the runs of the decoder's layers are recorded during the forward.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from qk_toolkit.errors import ConfigError
 
 @dataclass(frozen=True)
 class LayerRun:
-    """One run of a decoder layer: an element of one of the decoder's lists of modules."""
+    """One run of a decoder layer, which is an element of one of the decoder's module lists."""
 
-    layers: int  # which list
-    index: int  # in that list
+    layers: int  # number of the module list
+    index: int  # index in that list
 
 
 @dataclass(frozen=True)
-class PlacedCall:
-    """A module's attention call and the layer run in which it was made."""
+class CallSite:
+    """Where an attention call was made: the module, and the layer run."""
 
     module: nn.Module
-    number: int  # among the module's calls of one forward
-    run: int | None  # in `LayerWatch.runs`; None outside of any list
+    number: int  # of the call among the module's calls of one forward
+    run: int | None  # index in `LayerRecorder.runs`; None outside all lists
 
 
-class LayerWatch:
-    """While open, records the decoder layers that run, in order."""
+class LayerRecorder:
+    """Records the decoder layers that run, in order, while it is open."""
 
     def __init__(self, decoder: nn.Module) -> None:
         self.runs: list[LayerRun] = []
@@ -45,22 +45,22 @@ class LayerWatch:
 
     @property
     def current(self) -> int | None:
-        """The layer run that is under way, as an index of `runs`."""
+        """The index in `runs` of the layer that is running now."""
         return self._running[-1] if self._running else None
 
     def __enter__(self) -> Self:
         known: set[nn.Module] = set()
         for number, layers in enumerate(self._lists):
             for index, layer in enumerate(layers):
-                if layer not in known:  # one layer may stand in a list several times
+                if layer not in known:  # a list may hold one layer several times
                     known.add(layer)
-                    self._watch(layer, LayerRun(number, index))
+                    self._record(layer, LayerRun(number, index))
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def _watch(self, layer: nn.Module, run: LayerRun) -> None:
+    def _record(self, layer: nn.Module, run: LayerRun) -> None:
         def begin(*_: object) -> None:
             self._running.append(len(self.runs))
             self.runs.append(run)
@@ -73,7 +73,7 @@ class LayerWatch:
 
 
 def _outermost_lists(module: nn.Module) -> Iterator[Sequence[nn.Module]]:
-    """Lists of modules that are not part of an element of another list."""
+    """The module lists that are not inside an element of another list."""
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.Sequential) and len(child):
             if isinstance(child[0], nn.ModuleList | nn.ModuleDict):
@@ -85,13 +85,13 @@ def _outermost_lists(module: nn.Module) -> Iterator[Sequence[nn.Module]]:
 
 
 def number_layers(
-    name: str, runs: Sequence[LayerRun], calls: Sequence[PlacedCall]
+    name: str, runs: Sequence[LayerRun], calls: Sequence[CallSite]
 ) -> tuple[list[int], int]:
-    """The layer of every call, and the number of layers; `name` is the model's, for messages.
+    """The layer of every call, and the number of layers; `name` is the model's name for messages.
 
-    A layer's number is its place in the decoder's list. Where layers run several times, every run
-    is a layer of its own, numbered in the order in which they run. Where one decoder layer holds
-    several attention modules, their own `layer_idx` tells them apart.
+    The number of a layer is its index in the decoder's list. If layers run several times, every run
+    counts as a layer, numbered in running order. If one decoder layer has several attention
+    modules, their `layer_idx` is used.
     """
     lists = {runs[call.run].layers for call in calls if call.run is not None}
     counted = [at for at, run in enumerate(runs) if run.layers in lists]
@@ -107,15 +107,15 @@ def number_layers(
     known = [number for number in own if isinstance(number, int) and number >= 0]
     if len(set(known)) == len(calls):
         return known, max(known) + 1
-    lost = _lost(calls, Counter(placed), layer_of_run)
+    unnumbered = _first_unnumbered(calls, Counter(placed), layer_of_run)
     raise ConfigError(
-        f"{name}: the attention module {type(lost.module).__name__} has no layer number: it is "
-        "called outside of the decoder's list of layers, or one layer has several attention "
-        "modules with the same layer_idx. The model cannot be captured."
+        f"{name}: the attention module {type(unnumbered.module).__name__} has no layer number: it "
+        "is called outside the decoder's list of layers, or one layer has several attention "
+        "modules with the same layer_idx. The model cannot be captured. Choose another model."
     )
 
 
-def _lost(
-    calls: Sequence[PlacedCall], uses: Counter[int], layer_of_run: dict[int, int]
-) -> PlacedCall:
+def _first_unnumbered(
+    calls: Sequence[CallSite], uses: Counter[int], layer_of_run: dict[int, int]
+) -> CallSite:
     return next(call for call in calls if call.run is None or uses[layer_of_run[call.run]] > 1)

@@ -1,7 +1,7 @@
-"""Loading a model and its tokenizer, in the wanted precision from the start.
+"""Load a model and its tokenizer.
 
-Nothing is cast afterwards: `model.to(bfloat16)` would also cast the rotary frequencies and turn
-positions of long texts by a wrong angle.
+Weights are loaded in the chosen precision and never cast afterwards: `model.to(bfloat16)` would
+also cast the rotary frequencies and give wrong angles at the positions of long texts.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
-from qk_sniffer.model.files import Note, files_hash, require_same
+from qk_sniffer.model.files import Note, files_hash, require_unchanged
 from qk_sniffer.model.gguf import add_special_tokens_of, converted_model, gguf_path
 from qk_sniffer.model.layout import decoder_config, text_config
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
 from qk_toolkit.settings import nearest
 
-_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
+_MULTI_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run, and what is to be remembered of it."""
+    """A model ready to run, and its origin."""
 
     model: Any
-    commit: str | None  # of the Hub's repository, when it came from there
-    files: str | None = None  # a hash of a local model's files, when it did not
+    commit: str | None  # of a model from the Hub
+    files: str | None = None  # hash of the files of a local model
 
     @property
     def text_config(self) -> Any:
@@ -56,7 +56,7 @@ class LoadedModel:
         return str(self.text_config._attn_implementation)
 
     def slower_than_float32(self) -> float:
-        """How many times longer than in float32 a product takes here; 1 on other devices."""
+        """Time of a CPU matrix product relative to float32; 1 on other devices."""
         dtype = self.model.dtype
         if self.model.device.type != "cpu" or dtype == torch.float32:
             return 1.0
@@ -64,16 +64,16 @@ class LoadedModel:
 
     @property
     def context(self) -> int | None:
-        """Positions the model's config declares."""
+        """The context length in the model's config."""
         return context_of(self.text_config)
 
 
 def _product_seconds(dtype: torch.dtype) -> float:
-    """The shortest of a few times of a small matrix product on the CPU."""
+    """The shortest of five measured times of a small matrix product on the CPU."""
     left, right = torch.ones(64, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
     seconds = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch tells that it falls back to a slower path
+        warnings.simplefilter("ignore")  # torch warns about a slower implementation
         for _ in range(5):
             began = time.perf_counter()
             left @ right
@@ -82,33 +82,34 @@ def _product_seconds(dtype: torch.dtype) -> float:
 
 
 def context_of(config: Any) -> int | None:
-    """Positions a decoder's config declares."""
-    declared = getattr(config, "max_position_embeddings", None)
-    return int(declared) if declared else None
+    """The context length in a decoder's config."""
+    positions = getattr(config, "max_position_embeddings", None)
+    return int(positions) if positions else None
 
 
 def load_model_config(settings: ModelSettings) -> Any:
     """The model's config with the overrides merged in."""
-    with _told_as("model.name", settings.name):
-        config = transformers.AutoConfig.from_pretrained(_place(settings.name), **_common(settings))
+    with _loading_errors("model.name", settings.name):
+        auto = transformers.AutoConfig
+        config = auto.from_pretrained(_source(settings.name), **_options(settings))
     if not settings.config_overrides:
         return config
     overrides = _standard_names(settings.config_overrides)
     values = config.to_dict()
     _check_overrides(config, overrides, settings.name)
-    with _told_as("model.config_overrides", str(settings.config_overrides)):
+    with _loading_errors("model.config_overrides", str(settings.config_overrides)):
         return type(config).from_dict(merged(values, overrides))
 
 
 def _check_overrides(
     config: Any, overrides: Mapping[str, Any], model: str, prefix: str = ""
 ) -> None:
-    """Refuse unknown fields, words for numbers, and a rope for no type of layer."""
+    """Refuse unknown fields, texts in place of numbers, and invalid rope parameters."""
     values = config.to_dict()
     for name, change in overrides.items():
         if name not in values and not hasattr(config, name):
             raise ConfigError(
-                f"model.config_overrides: {prefix}{name}: {model} has no such field"
+                f"model.config_overrides: {prefix}{name}: the config of {model} has no such field"
                 f"{nearest(name, values, prefix)}"
             )
         old = getattr(config, name, None)
@@ -125,11 +126,11 @@ def _check_overrides(
 
 def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
     kinds = [kind for kind, values in (old or {}).items() if isinstance(values, Mapping)]
-    lost = [key for key in change if kinds and key not in kinds]
-    if lost:
+    unknown = [key for key in change if kinds and key not in kinds]
+    if unknown:
         raise ConfigError(
-            f"model.config_overrides: {prefix}rope_parameters.{lost[0]}: this model has one set of "
-            f"rope parameters per type of layer; put it under {' or '.join(kinds)}"
+            f"model.config_overrides: {prefix}rope_parameters.{unknown[0]}: this model has one set "
+            f"of rope parameters per type of layer; put it under {' or '.join(kinds)}"
         )
     for values in [change[kind] for kind in kinds if kind in change] or [change]:
         kind = values.get("rope_type")
@@ -141,12 +142,12 @@ def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
 
 
 def load_model(settings: ModelSettings, device: str, note: Note = lambda text: None) -> LoadedModel:
-    """The backbone with its weights, on `device` or spread as `device_map` says.
+    """The model with its weights, on `device` or as `device_map` specifies.
 
-    A GGUF file is converted first. `note` is told of what takes long.
+    A GGUF file is converted first. `note` is called with a message before each slow step.
     """
     _require_device(settings.device_map)
-    asked, settings = settings, _converted(settings, note)
+    original, settings = settings, _converted(settings, note)
     folder = user_path(settings.name)
     files = files_hash(folder, settings.gguf_file, note)
     config = load_model_config(settings)
@@ -155,28 +156,27 @@ def load_model(settings: ModelSettings, device: str, note: Note = lambda text: N
         "dtype": settings.dtype,
         "device_map": settings.device_map or device,
         "output_loading_info": True,
-        "ignore_mismatched_sizes": True,  # they are refused below, by name
+        "ignore_mismatched_sizes": True,  # `_refuse_random_weights` names them
         **_attention(settings, config),
-        **_common(settings),
+        **_options(settings),
     }
-    with quiet_transformers(), _loading(settings):
-        model, told = _weighted(transformers.AutoModel, settings.name, options)
-        if told["missing_keys"]:  # a checkpoint laid out for the class with a head only
-            model, told = _weighted(transformers.AutoModelForCausalLM, settings.name, options)
-    _refuse_random_weights(asked.name, told)
-    require_same(folder, settings.gguf_file, files)
-    return LoadedModel(model.eval(), _commit(asked), files)
+    with quiet_transformers(), _model_loading_errors(settings):
+        model, report = _load_weights(transformers.AutoModel, settings.name, options)
+        if report["missing_keys"]:  # some checkpoints fit only the class with an output head
+            model, report = _load_weights(transformers.AutoModelForCausalLM, settings.name, options)
+    _refuse_random_weights(original.name, report)
+    require_unchanged(folder, settings.gguf_file, files)
+    return LoadedModel(model.eval(), _commit(original), files)
 
 
 def _converted(settings: ModelSettings, note: Note, convert_now: bool = True) -> ModelSettings:
-    """The settings, with a converted checkpoint in the place of a GGUF file."""
     _refuse_bare_gguf(settings)
-    with _told_as("model.name", settings.name), quiet_transformers():
+    with _loading_errors("model.name", settings.name), quiet_transformers():
         return converted_model(settings, note, convert_now=convert_now)
 
 
 def _refuse_bare_gguf(settings: ModelSettings) -> None:
-    """A folder of nothing but GGUF files: transformers would ask for other files."""
+    """Refuse a folder of GGUF files if `model.gguf_file` is missing."""
     folder = user_path(settings.name)
     if settings.gguf_file is not None or not folder.is_dir() or (folder / "config.json").exists():
         return
@@ -188,46 +188,46 @@ def _refuse_bare_gguf(settings: ModelSettings) -> None:
 
 
 def _require_device(device_map: str | None) -> None:
-    """Refuse a device that does not exist, or not here."""
-    if device_map is None or device_map in _SPREAD:
+    """Refuse a device that does not exist on this machine."""
+    if device_map is None or device_map in _MULTI_DEVICE_MAPS:
         return
     try:
         torch.empty(0, device=device_map)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
-            f"model.device_map: {device_map}: cannot be used here; expected cpu, cuda, cuda:1 or "
-            f"auto ({' '.join(str(error).split())[:100]})"
+            f"model.device_map: {device_map}: cannot be used on this machine; expected cpu, cuda, "
+            f"cuda:1 or auto ({' '.join(str(error).split())[:100]})"
         ) from error
 
 
 @contextmanager
-def _loading(settings: ModelSettings) -> Iterator[None]:
-    """Tell a failure by the model's name, or by the attention where it speaks of the one asked."""
-    asked = settings.attn_implementation
+def _model_loading_errors(settings: ModelSettings) -> Iterator[None]:
+    """Name the setting in a loading error: model.name, or model.attn_implementation."""
+    attention = settings.attn_implementation
     try:
-        with _told_as("model.name", settings.name):
+        with _loading_errors("model.name", settings.name):
             yield
     except ConfigError as error:
         message = str(error).removeprefix(f"model.name: {settings.name}: ")
-        if asked is None or not re.search("attn_implementation|FlashAttention", message):
+        if attention is None or not re.search("attn_implementation|FlashAttention", message):
             raise
-        raise ConfigError(f"model.attn_implementation: {asked}: {message}") from error
+        raise ConfigError(f"model.attn_implementation: {attention}: {message}") from error
 
 
 def _attention(settings: ModelSettings, config: Any) -> dict[str, Any]:
-    """The attention asked for; else eager where scores are capped, as sdpa leaves the cap out.
+    """The attention of the settings; eager for models with a softcap, which sdpa ignores.
 
-    Transformers choose so themselves from 5.21 on.
+    transformers 5.21 and newer make the same choice.
     """
-    asked = settings.attn_implementation
-    if asked is None and getattr(decoder_config(config), "attn_logit_softcapping", None):
-        asked = "eager"
-    return {} if asked is None else {"attn_implementation": asked}
+    name = settings.attn_implementation
+    if name is None and getattr(decoder_config(config), "attn_logit_softcapping", None):
+        name = "eager"
+    return {} if name is None else {"attn_implementation": name}
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Errors of transformers only: its report of an unused head helps nobody here."""
+    """Hide warnings of transformers, such as its report of unused weights."""
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity(logging.ERROR)
     try:
@@ -237,7 +237,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def _commit(settings: ModelSettings) -> str | None:
-    """The commit of a model of the Hub, by the folder of the cache its files came from."""
+    """The commit of a model from the Hub, from the path of its files in the cache."""
     if user_path(settings.name).exists():
         return None
     from huggingface_hub import try_to_load_from_cache
@@ -248,37 +248,39 @@ def _commit(settings: ModelSettings) -> str | None:
     return snapshot[1] if snapshot else None
 
 
-def _weighted(kind: Any, name: str, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    model, told = kind.from_pretrained(_place(name), **options)
-    return model, told
+def _load_weights(
+    kind: Any, name: str, options: Mapping[str, Any]
+) -> tuple[Any, Mapping[str, Any]]:
+    loaded: tuple[Any, Mapping[str, Any]] = kind.from_pretrained(_source(name), **options)
+    return loaded
 
 
 def empty_model(settings: ModelSettings) -> nn.Module:
-    """The same model without memory for its weights, for a look at its shape."""
-    settings = _converted(settings, lambda text: None, convert_now=False)
-    config = load_model_config(settings)
-    options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
-    auto: Any = transformers.AutoModel
-    with _loading(settings), torch.device("meta"):
-        model: nn.Module = auto.from_config(config, dtype=torch.bfloat16, **options)
-    return model.eval()
+    """The model on the meta device: shapes without weights."""
+    return _unloaded_model(settings, torch.bfloat16, torch.device("meta"))
 
 
-def hollow_model(settings: ModelSettings) -> nn.Module:
-    """The same model with zeros for weights, which take no memory, for models that need values."""
+def zero_weight_model(settings: ModelSettings) -> nn.Module:
+    """The model with all weights zero, which take no memory; for code that needs values."""
     from accelerate import init_empty_weights
 
-    settings = _converted(settings, lambda text: None, convert_now=False)
-    config = load_model_config(settings)
-    options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
-    auto: Any = transformers.AutoModel
-    with _loading(settings), init_empty_weights(include_buffers=False):
-        model: nn.Module = auto.from_config(config, dtype=torch.float32, **options)
+    empty_weights = init_empty_weights(include_buffers=False)
+    model = _unloaded_model(settings, torch.float32, empty_weights)
     for module in model.modules():
         for name, weight in list(module._parameters.items()):
             if weight is not None and weight.is_meta:
                 zeros = torch.zeros((), dtype=weight.dtype).expand(weight.shape)
                 module._parameters[name] = nn.Parameter(zeros, requires_grad=False)
+    return model
+
+
+def _unloaded_model(settings: ModelSettings, dtype: torch.dtype, context: Any) -> nn.Module:
+    settings = _converted(settings, lambda text: None, convert_now=False)
+    config = load_model_config(settings)
+    options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
+    auto: Any = transformers.AutoModel
+    with _model_loading_errors(settings), context:
+        model: nn.Module = auto.from_config(config, dtype=dtype, **options)
     return model.eval()
 
 
@@ -289,33 +291,34 @@ def load_tokenizer(
     *,
     convert_now: bool = True,
 ) -> Any:
-    """The tokenizer asked for, or the model's own; a GGUF file's is converted with its weights."""
+    """The tokenizer of the settings, or of the model."""
     if settings.name is None:
         model = _converted(model, note, convert_now)
-        name, options = model.name, _common(model)
+        name, options = model.name, _options(model)
         if settings.revision is not None:
             options["revision"] = settings.revision
     else:
         name = settings.name
         options = {"revision": settings.revision, "trust_remote_code": model.trust_remote_code}
-    own = settings.name or settings.revision or user_path(name).is_dir()
-    setting = "tokenizer.name" if own else "model.name"
-    with _told_as(setting, name):
+    is_tokenizer_fault = settings.name or settings.revision or user_path(name).is_dir()
+    setting = "tokenizer.name" if is_tokenizer_fault else "model.name"
+    with _loading_errors(setting, name):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            _place(name, setting),
+            _source(name, setting),
             **{key: value for key, value in options.items() if value is not None},
         )
         if settings.name is None and model.gguf_file is not None:
             add_special_tokens_of(gguf_path(model), tokenizer)
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made without any file
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # there was no tokenizer file
         raise ConfigError(
-            f"tokenizer.name: {name}: holds no vocabulary; give the model its tokenizer belongs to"
+            f"tokenizer.name: {name}: has no vocabulary; set tokenizer.name to a model or folder "
+            "that has tokenizer files"
         )
     return tokenizer
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with `changes` merged in, mapping by mapping."""
+    """`values` with `changes` merged in, also inside nested mappings."""
     result = dict(values)
     for name, change in changes.items():
         old = result.get(name)
@@ -325,7 +328,7 @@ def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def _standard_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_scaling` is what `rope_parameters` was called before; both are merged alike."""
+    """Rename `rope_scaling`, the older name of `rope_parameters`."""
     names = {"rope_scaling": "rope_parameters"}
     return {
         names.get(key, key): _standard_names(value) if isinstance(value, Mapping) else value
@@ -333,7 +336,7 @@ def _standard_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _common(settings: ModelSettings) -> dict[str, Any]:
+def _options(settings: ModelSettings) -> dict[str, Any]:
     options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code}
     if settings.revision is not None:
         options["revision"] = settings.revision
@@ -342,7 +345,7 @@ def _common(settings: ModelSettings) -> dict[str, Any]:
     return options
 
 
-def _place(name: str, setting: str = "model.name") -> str:
+def _source(name: str, setting: str = "model.name") -> str:
     path = user_path(name)
     if path.is_dir():
         return str(path)
@@ -354,19 +357,20 @@ def _place(name: str, setting: str = "model.name") -> str:
     return name
 
 
-def _refuse_random_weights(name: str, told: Mapping[str, Any]) -> None:
+def _refuse_random_weights(name: str, report: Mapping[str, Any]) -> None:
     for problem in ("missing_keys", "mismatched_keys"):
-        keys = sorted(key if isinstance(key, str) else str(key[0]) for key in told[problem])
+        keys = sorted(key if isinstance(key, str) else str(key[0]) for key in report[problem])
         if keys:
             raise ConfigError(
-                f"model.name: {name}: {len(keys)} weights are missing or misshapen in the "
-                f"checkpoint and would be random, the first is {keys[0]}"
+                f"model.name: {name}: {len(keys)} weights are missing or have the wrong shape in "
+                f"the checkpoint, the first is {keys[0]}; fetch the model again, or correct "
+                "model.config_overrides"
             )
 
 
 @contextmanager
-def _told_as(setting: str, value: str) -> Iterator[None]:
-    """Turn a loading failure into one line that names the setting and its value."""
+def _loading_errors(setting: str, value: str) -> Iterator[None]:
+    """Turn a loading error into one line that names the setting and its value."""
     try:
         yield
     except (ConfigError, torch.OutOfMemoryError):
@@ -374,7 +378,7 @@ def _told_as(setting: str, value: str) -> Iterator[None]:
     except Exception as error:
         message = " ".join(str(error).split())
         if "trust_remote_code" in message:
-            message = "needs code of its own; if you trust it, add --model.trust_remote_code"
+            message = "needs its own code; if you trust this code, add --model.trust_remote_code"
         elif isinstance(error, OSError) and not user_path(value).exists():
-            message = f"neither a folder here nor a model that the Hub gave us: {message}"
+            message = f"is neither a local folder nor a model that can be fetched: {message}"
         raise ConfigError(f"{setting}: {value}: {message[:400]}") from error

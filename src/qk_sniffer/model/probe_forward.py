@@ -1,4 +1,4 @@
-"""One forward of a few tokens, and every attention call that is heard of it."""
+"""Run one forward of a few tokens and record its attention calls."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qk_sniffer.model.hearing import AttentionCall, hearing_calls, hearing_rotary
-from qk_sniffer.model.layer_numbers import LayerRun, LayerWatch, PlacedCall
+from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook, rotary_hook
+from qk_sniffer.model.layer_numbers import CallSite, LayerRecorder, LayerRun
 from qk_sniffer.model.layout import run_backbone, vocabulary_of
 
 RotaryCall = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-"""What a rotary function was given, and what it returned."""
+"""The input tensors of a rotary function, and its results."""
 
-_probed: set[tuple[nn.Module, int]] = set()  # a decoder, and the thread that probes it
+_running_probes: set[tuple[nn.Module, int]] = set()  # (decoder, thread that probes it)
 
 
-def is_probed(decoder: nn.Module) -> bool:
-    """Whether the forward that this thread runs is a probe's, which is nobody's text."""
-    return (decoder, threading.get_ident()) in _probed
+def is_probe_running(decoder: nn.Module) -> bool:
+    """Whether this thread is probing the decoder; the tokens of a probe are no user's text."""
+    return (decoder, threading.get_ident()) in _running_probes
 
 
 @contextmanager
-def probing(decoder: nn.Module) -> Iterator[None]:
-    """Mark this thread's forwards as a probe's, without dropout, which draws random numbers."""
-    mine = (decoder, threading.get_ident())
+def probe_mode(decoder: nn.Module) -> Iterator[None]:
+    """Mark the forwards of this thread as probes, and switch dropout off."""
+    probe = (decoder, threading.get_ident())
     training = {module: module.training for module in decoder.modules()}
-    _probed.add(mine)
+    _running_probes.add(probe)
     decoder.eval()
     try:
         yield
     finally:
-        _probed.discard(mine)
+        _running_probes.discard(probe)
         for module, flag in training.items():
             module.training = flag
 
 
 @dataclass(frozen=True)
-class HeardCall:
+class ProbedCall:
     """An attention call of a probe, and the rotary calls before it."""
 
-    place: PlacedCall
+    site: CallSite
     query: Tensor  # (1, heads, s, d)
     key: Tensor  # (1, key heads, s or more, d)
     options: Mapping[str, Any]  # without tensors
     rotary: Sequence[RotaryCall]
-    visible: Tensor | None  # (heads, s, s), where it was asked for and keys are tokens
+    visible: Tensor | None  # (heads, s, s); None if not measured, or if keys are not tokens
 
     @property
     def q_heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return self.query.shape[1]
 
     @property
     def k_heads(self) -> int:
-        """Key heads."""
+        """Number of key heads."""
         return self.key.shape[1]
 
     @property
-    def has_other_keys(self) -> bool:
-        """Whether there are keys beside those of the tokens."""
+    def has_extra_keys(self) -> bool:
+        """Whether there are more keys than tokens."""
         return self.key.shape[2] > self.query.shape[2]
 
-    def repeats(self, other: HeardCall) -> bool:
-        """Whether the same queries and keys are passed to attention again, with other values."""
+    def repeats(self, other: ProbedCall) -> bool:
+        """Whether both calls have the same queries and keys; their values may differ."""
         return (
-            self.place.module is other.place.module
-            and self.place.run == other.place.run
+            self.site.module is other.site.module
+            and self.site.run == other.site.run
             and torch.equal(self.query, other.query)
             and torch.equal(self.key, other.key)
         )
@@ -80,51 +80,51 @@ class HeardCall:
 
 @dataclass(frozen=True)
 class ProbeForward:
-    """The decoder layers that ran, and the attention calls they made."""
+    """The decoder layers that ran, and their attention calls."""
 
     runs: Sequence[LayerRun]
-    calls: Sequence[HeardCall]
+    calls: Sequence[ProbedCall]
 
 
 def probe_forward(decoder: nn.Module, length: int, *, masks: bool = False) -> ProbeForward:
-    """Run `length` tokens inside `probing`; `masks` asks what each call lets a query see."""
+    """Run `length` tokens; call it inside `probe_mode`. `masks` also records the visible keys."""
     owned = set(decoder.modules())
-    calls: list[HeardCall] = []
+    calls: list[ProbedCall] = []
     numbers: Counter[nn.Module] = Counter()
-    pending: list[tuple[int | None, RotaryCall]] = []  # with the layer run they belong to
-    watch = LayerWatch(decoder)
+    pending: list[tuple[int | None, RotaryCall]] = []  # (layer run, rotary call)
+    recorder = LayerRecorder(decoder)
 
     def on_rotary(before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
-        if is_probed(decoder):
-            pending.append((watch.current, (before, after)))
+        if is_probe_running(decoder):
+            pending.append((recorder.current, (before, after)))
 
     def on_attention(call: AttentionCall) -> None:
-        if not is_probed(decoder):  # a forward of another thread
+        if not is_probe_running(decoder):  # a forward of another thread
             return
-        rotary = [given for run, given in pending if run == watch.current]
+        rotary = [rotary_call for run, rotary_call in pending if run == recorder.current]
         pending.clear()
         module, query, key = call.module, call.query, call.key
         if module not in owned or not query.dim() == key.dim() == 4:
             return
         if not query.shape[2] == length <= key.shape[2]:
             return
-        place = PlacedCall(module, numbers[module], watch.current)
+        site = CallSite(module, numbers[module], recorder.current)
         if call.is_self_attention:
             numbers[module] += 1
         options = {
             name: None if torch.is_tensor(value) else value for name, value in call.options.items()
         }
         visible = _visible(call) if masks else None
-        heard = HeardCall(place, query, key, options, rotary, visible)
-        if query.is_meta or not any(heard.repeats(other) for other in calls):
-            calls.append(heard)
+        probed = ProbedCall(site, query, key, options, rotary, visible)
+        if query.is_meta or not any(probed.repeats(other) for other in calls):
+            calls.append(probed)
 
     tokens = torch.arange(length)[None] % vocabulary_of(decoder)  # (1, length)
-    with watch, hearing_calls(on_attention), hearing_rotary(owned, on_rotary):
+    with recorder, attention_hook(on_attention), rotary_hook(owned, on_rotary):
         run_backbone(decoder, tokens)
-    return ProbeForward(watch.runs, calls)
+    return ProbeForward(recorder.runs, calls)
 
 
 def _visible(call: AttentionCall) -> Tensor | None:
-    divides = call.query.shape[1] % call.key.shape[1] == 0  # else refused later, by these numbers
+    divides = call.query.shape[1] % call.key.shape[1] == 0  # otherwise `probing` refuses the model
     return call.visible_keys() if divides and call.is_self_attention else None

@@ -1,7 +1,7 @@
-"""Learning a model's layout from forwards of a few tokens.
+"""Measure a model's layout with forwards of a few tokens.
 
-Configs mislead (a head_dim that is the rotary part, a window on layers that have none), so heads,
-widths, windows and rotary embeddings are taken from the attention calls themselves.
+Heads, widths, windows and rotary embeddings are taken from the attention calls. Configs are not
+reliable: head_dim may be the size of the rotary part, and a window may not hold for all layers.
 """
 
 from __future__ import annotations
@@ -21,44 +21,43 @@ from qk_sniffer.model.layout import (
     decoder_of,
     text_config,
 )
-from qk_sniffer.model.probe_forward import HeardCall, ProbeForward, probe_forward, probing
+from qk_sniffer.model.probe_forward import ProbedCall, ProbeForward, probe_forward, probe_mode
 from qk_sniffer.model.reach import declared_reach, declared_type
-from qk_sniffer.model.rotary_tables import RotaryTables, RotaryWatch
+from qk_sniffer.model.rotary_tables import RotaryRecorder, RotaryTables
 from qk_toolkit.errors import ConfigError
 
-_LENGTHS = (5, 7, 11, 13)  # a length that is no number of heads tells the axes apart
+_LENGTHS = (5, 7, 11, 13)  # the length must differ from the head counts to identify the axes
 
 
 def probe(model: nn.Module) -> ModelLayout:
-    """Run a few tokens and read the layout off the attention calls.
+    """The layout of a model, measured by running a few tokens.
 
     Models that are not causal decoders are refused: plasticity compares the keys before a query.
     """
     _refuse_encoder_decoder(model)
     decoder = decoder_of(model)
-    with probing(decoder):
+    with probe_mode(decoder):
         for length in _LENGTHS:
-            rotary = RotaryWatch(decoder)
-            with rotary.watching():
+            rotary = RotaryRecorder(decoder)
+            with rotary.recording():
                 forward = probe_forward(decoder, length)
             _require_calls(model, forward)
             if not any(length in (call.q_heads, call.k_heads) for call in forward.calls):
                 break
-    shown = behaviour_of(decoder) if not _is_empty(forward) else None
-    if shown is not None and len(shown) != len(forward.calls):
+    behaviours = behaviour_of(decoder) if not _is_empty(forward) else None
+    if behaviours is not None and len(behaviours) != len(forward.calls):
         raise ConfigError(
             f"{type(model).__name__}: the number of attention calls changes with the length of a "
-            "text. The model cannot be captured."
+            "text, so the model cannot be captured. Choose another model."
         )
-    return _layout(model, decoder, forward, shown, rotary.tables())
+    return _layout(model, decoder, forward, behaviours, rotary.tables())
 
 
 def _refuse_encoder_decoder(model: nn.Module) -> None:
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ConfigError(
-            f"{type(model).__name__}: is an encoder-decoder: its decoder reads a text together "
-            "with what the encoder made of another, and there is only one. Choose a decoder-only "
-            "model."
+            f"{type(model).__name__}: is an encoder-decoder: it needs a second text for its "
+            "encoder, and a capture has one text. Choose a decoder-only model."
         )
 
 
@@ -66,16 +65,16 @@ def _require_calls(model: nn.Module, forward: ProbeForward) -> None:
     if not forward.calls:
         raise ConfigError(
             f"{type(model).__name__}: its attention does not go through transformers' attention "
-            "registry, so queries and keys cannot be seen. Known to be so: bloom, codegen, falcon, "
-            "gpt_neo, gptj, mpt, xglm, and models without attention. Choose another model."
+            "registry, so queries and keys cannot be captured. This holds for bloom, codegen, "
+            "falcon, gpt_neo, gptj, mpt, xglm, and models without attention. Choose another model."
         )
 
 
 def _is_empty(forward: ProbeForward) -> bool:
-    """Whether the model has no weights, so that only shapes can be seen."""
+    """Whether the model has no weights, so that only shapes are available."""
     empty = forward.calls[0].query.is_meta
-    if empty and not all(getattr(call.place.module, "is_causal", True) for call in forward.calls):
-        raise NotImplementedError("without values nothing tells whether attention is causal")
+    if empty and not all(getattr(call.site.module, "is_causal", True) for call in forward.calls):
+        raise NotImplementedError("a model without weights cannot be tested for causal attention")
     return empty
 
 
@@ -83,20 +82,20 @@ def _layout(
     model: nn.Module,
     decoder: nn.Module,
     forward: ProbeForward,
-    shown: Sequence[Behaviour] | None,
+    behaviours: Sequence[Behaviour] | None,
     tables: RotaryTables,
 ) -> ModelLayout:
     name, config = type(model).__name__, text_config(decoder)
-    numbers, count = number_layers(name, forward.runs, [call.place for call in forward.calls])
+    numbers, count = number_layers(name, forward.runs, [call.site for call in forward.calls])
     layers, compressed = [], []
-    for place, (number, call) in enumerate(zip(numbers, forward.calls, strict=True)):
-        if call.has_other_keys or "compress" in (declared_type(number, config) or ""):
+    for index, (number, call) in enumerate(zip(numbers, forward.calls, strict=True)):
+        if call.has_extra_keys or "compress" in (declared_type(number, config) or ""):
             compressed.append(number)
-        elif shown is None:
+        elif behaviours is None:
             declared = declared_reach(number, call.options, config)
             layers.append(_facts(name, number, call, Behaviour(declared, False)))
         else:
-            layers.append(_facts(name, number, call, shown[place]))
+            layers.append(_facts(name, number, call, behaviours[index]))
     if not layers:
         raise ConfigError(
             f"{name}: every layer attends to compressed keys, which are not tokens. Choose another "
@@ -111,31 +110,31 @@ def _layout(
     )
 
 
-def _facts(name: str, number: int, call: HeardCall, shown: Behaviour) -> LayerFacts:
-    if shown.reach is None:
+def _facts(name: str, number: int, call: ProbedCall, behaviour: Behaviour) -> LayerFacts:
+    if behaviour.reach is None:
         raise ConfigError(
-            f"{name}: attention is not causal: a token of layer {number} sees later tokens, as in "
-            "encoders. Plasticity compares the keys before a query. Choose a causal model."
+            f"{name}: attention is not causal: a token of layer {number} sees later tokens. "
+            "Plasticity compares the keys before a query. Choose a causal model."
         )
     if call.q_heads % call.k_heads:
         raise ConfigError(
-            f"{name}: layer {number} has {call.q_heads} query and {call.k_heads} key heads, which "
-            "do not divide"
+            f"{name}: layer {number} has {call.q_heads} query and {call.k_heads} key heads; the "
+            "first must be a multiple of the second. Choose another model."
         )
     width = call.query.shape[3]
     return LayerFacts(
         layer=number,
-        module=call.place.module,
-        call=call.place.number,
+        module=call.site.module,
+        call=call.site.number,
         q_heads=call.q_heads,
         k_heads=call.k_heads,
         width=width,
-        type=shown.reach.type,
-        window=shown.reach.window,
-        selective=shown.reach.selective,
-        scale=_number(call.options.get("scaling", width**-0.5)),  # attention's own default
+        type=behaviour.reach.type,
+        window=behaviour.reach.window,
+        selective=behaviour.reach.selective,
+        scale=_number(call.options.get("scaling", width**-0.5)),  # the default of attention
         softcap=_number(call.options.get("softcap")),
-        rope=bool(call.rotary) or shown.uses_position,
+        rope=bool(call.rotary) or behaviour.uses_position,
         q_rotary=_rotary_part(call, call.query, 0),
         k_rotary=_rotary_part(call, call.key, 1),
     )
@@ -145,16 +144,16 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _rotary_part(call: HeardCall, target: Tensor, order: int) -> RotaryPart | None:
-    """Find the tensor a rotary function turned that became `target` (1, heads, s, d)."""
-    turned = [
+def _rotary_part(call: ProbedCall, target: Tensor, order: int) -> RotaryPart | None:
+    """Find the result of a rotary function that became `target` (1, heads, s, d)."""
+    rotated = [
         (number, index, after)
         for number, (_, results) in enumerate(call.rotary)
         for index, after in enumerate(results)
     ]
-    if len(turned) != 2:  # one call for queries and keys, or one for each
+    if len(rotated) != 2:  # one call for queries and keys, or one for each
         return None
-    number, index, after = turned[order]
+    number, index, after = rotated[order]
     heads, length, width = target.shape[1:]
     if after.dim() != 4 or after.shape[3] > width:
         return None
@@ -170,11 +169,11 @@ def _rotary_part(call: HeardCall, target: Tensor, order: int) -> RotaryPart | No
 
 
 def _matching_start(after: Tensor, target: Tensor) -> int | None:
-    """First of the target's dimensions that `after` (1, heads or 1, s, r) became."""
+    """The first dimension of `target` that holds `after` (1, heads or 1, s, r)."""
     width, part = target.shape[3], after.shape[3]
-    if part == width:  # also where the model scales or normalises afterwards
+    if part == width:  # the model may still scale or normalise the vectors
         return 0
-    if after.is_meta:  # a shape without values; only the layout is wanted
+    if after.is_meta:  # there are no values to compare
         return 0
     for start in (0, width - part):
         if torch.equal(after.expand(1, target.shape[1], -1, -1), target[..., start : start + part]):

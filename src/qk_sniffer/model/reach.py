@@ -1,7 +1,7 @@
-"""How far back a layer sees: read off what its attention call's own mask lets through.
+"""Find which earlier keys the queries of a layer see, from the mask of its attention call.
 
-A window of thousands of tokens hides nothing from a few tokens. So windows, chunks and top-k limits
-are made small for one forward; what is then hidden tells which limit a layer obeys.
+A probe of a few tokens is shorter than most windows. So windows, chunks and top-k limits are made
+small for one forward. The keys that are hidden then show which limit a layer uses.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _LIMIT = re.compile(
     r"index_\w*(topk|block)|topk_blocks|keep_window"
 )
 _NO_LIMIT = re.compile(r"pattern|layers")
-_STEP = 3  # small limits are 3, 6, …: a mask may count the query itself or not
+_STEP = 3  # small limits are 3, 6, …; a mask may count one token more or less
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Which earlier keys a layer's queries see."""
+    """Which earlier keys the queries of a layer see."""
 
     type: LayerType
     window: int | None  # tokens of the window or chunk; None for full attention
-    selective: bool = False  # some keys are hidden in a way that no distance explains
+    selective: bool = False  # the hidden keys match neither a window nor chunks
 
 
 FULL = Reach("full_attention", None)
@@ -41,34 +41,34 @@ FULL = Reach("full_attention", None)
 
 @dataclass(frozen=True)
 class Limits:
-    """Numbers by which a model may limit what a query sees, and a small one for each."""
+    """The limits of a model (windows, chunks, top-k), and a small number for each."""
 
-    small: Mapping[int, int]  # real number → the small one that stands for it
+    small: Mapping[int, int]  # limit → small number
 
     @property
     def length(self) -> int:
-        """Tokens enough for every small limit, and a number of blocks of them, to hide some."""
+        """Enough tokens that every small limit, also a limit on blocks of tokens, hides keys."""
         small = sorted(self.small.values())
         return math.prod(small[-2:]) + _STEP
 
-    def real(self, seen: int) -> int:
-        """The real limit behind one that was seen; masks that count one more or less included."""
+    def real_limit(self, measured: int) -> int:
+        """The real limit for a measured small one, which may be off by one token."""
         for real, small in self.small.items():
-            if abs(seen - small) <= 1:
-                return real + seen - small
-        return seen
+            if abs(measured - small) <= 1:
+                return real + measured - small
+        return measured
 
 
 def limits_of(decoder: nn.Module) -> Limits:
-    """The limits that a decoder's configs and modules name."""
-    real = sorted({value for _, _, value in _named_limits(decoder)})
+    """The limits in the configs and modules of a decoder."""
+    real = sorted({value for _, _, value in _limit_attributes(decoder)})
     return Limits({value: _STEP * place for place, value in enumerate(real, 1)})
 
 
 @contextmanager
-def shrunken(decoder: nn.Module, limits: Limits) -> Iterator[None]:
-    """Let the decoder obey the small limits for the block."""
-    found = list(_named_limits(decoder))
+def small_limits(decoder: nn.Module, limits: Limits) -> Iterator[None]:
+    """Set the small limits in the decoder until the block ends."""
+    found = list(_limit_attributes(decoder))
     try:
         for owner, name, value in found:
             owner[name] = limits.small[value]
@@ -79,7 +79,7 @@ def shrunken(decoder: nn.Module, limits: Limits) -> Iterator[None]:
 
 
 def reach_of(visible: Tensor, limits: Limits) -> Reach | None:
-    """The reach that (heads, s, s) visible keys show; None when a query sees a later key."""
+    """The reach that fits the visible keys (heads, s, s); None if a query sees a later key."""
     seen = visible.cpu()
     length = seen.shape[-1]
     query, key = torch.arange(length)[:, None], torch.arange(length)[None]  # (s, 1), (1, s)
@@ -89,10 +89,11 @@ def reach_of(visible: Tensor, limits: Limits) -> Reach | None:
     counts = seen[0].sum(dim=1)  # (s,) keys that each query sees
     window = int(counts.max())
     chunk = int((counts[1:] <= counts[:-1]).int().argmax()) + 1  # the first query that sees no more
+    same_chunk = query // chunk == key // chunk  # (s, s)
     patterns = (
         (FULL, causal),
-        (Reach("sliding_attention", limits.real(window)), causal & (query - key < window)),
-        (Reach("chunked_attention", limits.real(chunk)), causal & (query // chunk == key // chunk)),
+        (Reach("sliding_attention", limits.real_limit(window)), causal & (query - key < window)),
+        (Reach("chunked_attention", limits.real_limit(chunk)), causal & same_chunk),
     )
     for reach, pattern in patterns:
         if (seen == pattern).all():
@@ -101,13 +102,13 @@ def reach_of(visible: Tensor, limits: Limits) -> Reach | None:
 
 
 def declared_type(layer: int, config: Any) -> str | None:
-    """What a decoder's config calls the attention of a layer."""
+    """The attention type of a layer in the decoder's config."""
     types = getattr(config, "layer_types", None) or ()
     return str(types[layer]) if layer < len(types) else None
 
 
 def declared_reach(layer: int, options: Mapping[str, Any], config: Any) -> Reach:
-    """The reach by the call's options and the config, for models without weights."""
+    """The reach according to the call's options and the config, for models without weights."""
     declared = declared_type(layer, config)
     if declared == "chunked_attention" and getattr(config, "attention_chunk_size", None):
         return Reach("chunked_attention", int(config.attention_chunk_size))
@@ -117,10 +118,10 @@ def declared_reach(layer: int, options: Mapping[str, Any], config: Any) -> Reach
     return Reach("sliding_attention", int(window)) if window else FULL
 
 
-def _named_limits(decoder: nn.Module) -> Iterator[tuple[dict[str, Any], str, int]]:
+def _limit_attributes(decoder: nn.Module) -> Iterator[tuple[dict[str, Any], str, int]]:
     """(attributes, name, value) of every limit in the configs and modules of a decoder.
 
-    A module may keep a limit of its config under a shorter name, as `block_size` is for
+    A module may have a limit of its config under a shorter name, such as `block_size` for
     `index_block_size`.
     """
     configs = _configs(decoder)
@@ -143,7 +144,7 @@ def _limits(attributes: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _configs(decoder: nn.Module) -> list[dict[str, Any]]:
-    """Attributes of every config that the modules hold, those inside of others included."""
+    """The attributes of every config in the modules, including nested configs."""
     found: dict[int, dict[str, Any]] = {}
     waiting = [value for module in decoder.modules() for value in vars(module).values()]
     while waiting:
@@ -151,9 +152,9 @@ def _configs(decoder: nn.Module) -> list[dict[str, Any]]:
         if isinstance(value, PreTrainedConfig) and id(value) not in found:
             found[id(value)] = vars(value)
             for inner in vars(value).values():
-                waiting.extend(inner.values() if isinstance(inner, Mapping) else _listed(inner))
+                waiting.extend(inner.values() if isinstance(inner, Mapping) else _as_list(inner))
     return list(found.values())
 
 
-def _listed(value: Any) -> Iterable[Any]:
+def _as_list(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list | tuple) else (value,)

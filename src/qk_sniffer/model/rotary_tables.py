@@ -1,7 +1,8 @@
-"""Rotary tables that depend on other texts, and putting them back.
+"""Find and reset rotary tables that depend on other texts.
 
-The rope types `longrope` and `dynamic` compute their angles from the largest position of a batch,
-`dynamic` also from that of earlier batches. A text's vectors must depend on neither.
+The rope types `longrope` and `dynamic` compute their angles from the largest position of a batch.
+`dynamic` also uses the largest position of earlier batches. The vectors of a text must not depend
+on other texts.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ _FAR, _FARTHER = 2**29, 2**30  # positions beyond every context
 
 @dataclass(frozen=True)
 class RotaryTables:
-    """Rotary modules whose angles depend on the largest position, as they were when loaded."""
+    """Rotary modules whose angles depend on the largest position, with their initial state."""
 
-    states: tuple[_State, ...] = ()
+    states: tuple[_ModuleState, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.states)
 
     def reset(self) -> None:
-        """Let the next text find the tables as if it were the first."""
+        """Restore the initial tables."""
         for state in self.states:
             state.restore()
 
-    def are_fresh(self) -> bool:
-        """Whether the next text finds the tables that the first one found."""
-        return all(state.is_current() for state in self.states if state.depends_on_past)
+    def are_initial(self) -> bool:
+        """Whether no earlier text has changed the tables."""
+        return all(state.is_unchanged() for state in self.states if state.depends_on_past)
 
 
 @dataclass(frozen=True)
-class _State:
-    """Buffers and plain attributes of a module."""
+class _ModuleState:
+    """The buffers and plain attributes of a module."""
 
     module: nn.Module
     buffers: dict[str, Tensor | None] = field(repr=False)
@@ -47,7 +48,7 @@ class _State:
     depends_on_past: bool = False
 
     @classmethod
-    def of(cls, module: nn.Module) -> _State:
+    def of(cls, module: nn.Module) -> _ModuleState:
         buffers = {
             name: None if buffer is None else buffer.clone()
             for name, buffer in module._buffers.items()
@@ -61,7 +62,7 @@ class _State:
             delattr(self.module, name)
         vars(self.module).update(self.values)
 
-    def is_current(self) -> bool:
+    def is_unchanged(self) -> bool:
         now = self.module._buffers
         return all(_same(now.get(name), buffer) for name, buffer in self.buffers.items())
 
@@ -81,34 +82,34 @@ def _plain_values(module: nn.Module) -> dict[str, Any]:
     }
 
 
-class RotaryWatch:
-    """While open, remembers how the rotary modules of a decoder are called."""
+class RotaryRecorder:
+    """Records the arguments of the rotary modules of a decoder."""
 
     def __init__(self, decoder: nn.Module) -> None:
-        self._states = [_State.of(module) for module in _candidates(decoder)]
+        self._states = [_ModuleState.of(module) for module in _candidates(decoder)]
         self._calls: dict[nn.Module, list[tuple[tuple[Any, ...], Mapping[str, Any]]]] = {}
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Listen to one forward."""
+    def recording(self) -> Iterator[None]:
+        """Record one forward."""
 
-        def remember(module: nn.Module, arguments: tuple[Any, ...], options: Any) -> None:
+        def record(module: nn.Module, arguments: tuple[Any, ...], options: Any) -> None:
             self._calls.setdefault(module, []).append((arguments, options))
 
         with ExitStack() as stack:
             for state in self._states:
-                hook = state.module.register_forward_pre_hook(remember, with_kwargs=True)
+                hook = state.module.register_forward_pre_hook(record, with_kwargs=True)
                 stack.callback(hook.remove)
             yield
 
     def tables(self) -> RotaryTables:
-        """Those whose angles for a token change with the position of another token."""
+        """The modules whose angles for a token change with the position of another token."""
         found = []
         for state in self._states:
             calls = self._calls.get(state.module, ())
-            seen = [_dependence(state, *call) for call in calls]  # one call per type of layer
-            if any(on_batch or on_past for on_batch, on_past in seen):
-                on_past = any(on_past for _, on_past in seen)
+            dependences = [_dependence(state, *call) for call in calls]  # one call per layer type
+            if any(on_batch or on_past for on_batch, on_past in dependences):
+                on_past = any(on_past for _, on_past in dependences)
                 found.append(replace(state, depends_on_past=on_past))
         return RotaryTables(tuple(found))
 
@@ -121,31 +122,31 @@ def _candidates(decoder: nn.Module) -> Iterable[nn.Module]:
 
 
 def _dependence(
-    state: _State, arguments: tuple[Any, ...], options: Mapping[str, Any]
+    state: _ModuleState, arguments: tuple[Any, ...], options: Mapping[str, Any]
 ) -> tuple[bool, bool]:
-    """Whether a token's angles change with a later position in the batch, and in an earlier one.
+    """Whether a token's angles depend on other positions of its batch, and on earlier batches.
 
-    A copy of the module is called as it was and with the last position far away, each of them
-    before and after a call in which that position was farther away.
+    A copy of the module is called with the recorded positions and with a very large last position.
+    Both calls are repeated after a call with an even larger last position.
     """
     positions = [value for value in (*arguments, *options.values()) if _is_positions(value)]
     if not positions or positions[0].is_meta:
         return False, False
     length = positions[0].shape[-1]
     trial = copy.deepcopy(state.module)
-    _State(trial, state.buffers, state.values).restore()
+    _ModuleState(trial, state.buffers, state.values).restore()
     trial = trial.cpu()
 
     def angles(last: int | None) -> list[Tensor]:
-        given = [_with_last(value, last) for value in arguments]
+        changed = [_with_last(value, last) for value in arguments]
         named = {name: _with_last(value, last) for name, value in options.items()}
         with torch.inference_mode():
-            result = type(trial).forward(trial, *given, **named)  # without hooks
+            result = type(trial).forward(trial, *changed, **named)  # without hooks
         return [_without_last(tensor, length) for tensor in _tensors(result)]
 
     try:
         plain, far, _, later, again = map(angles, (None, _FAR, _FARTHER, _FAR, None))
-    except (RuntimeError, IndexError, ValueError):  # a table of fixed size ends before
+    except (RuntimeError, IndexError, ValueError):  # a table of fixed size has no such position
         return False, False
     return _differ(plain, far), _differ(far, later) or _differ(plain, again)
 

@@ -1,4 +1,4 @@
-"""Groups of texts → tokens for the model, and the rows to take of them."""
+"""Make batches: the tokens of several texts, and the rows to take from the model."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from qk_toolkit.errors import ConfigError
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts that are run together, as tokens, with the rows to take."""
+    """The tokens of several texts, and the rows to take. Texts without tokens are not run."""
 
     number: int
-    examples: tuple[Example, ...]
-    token_ids: tuple[Sequence[int], ...]  # of the texts that have any
-    run_ids: npt.NDArray[np.int64]  # (texts run,) their example ids
-    tokens: Tensor  # (texts run, longest), padded on the right
+    examples: tuple[Example, ...]  # of all texts
+    token_ids: tuple[Sequence[int], ...]  # of the texts to run
+    run_ids: npt.NDArray[np.int64]  # (texts to run,) example ids
+    tokens: Tensor  # (texts to run, longest), padded on the right
     rows: dict[tuple[int, Kind], KindRows]
 
 
 def make_batch(setup: Setup, number: int, group: Sequence[Text]) -> Batch:
-    """Tokenise a group of texts and choose the rows to take."""
+    """Tokenize texts and sample the rows to take."""
     token_ids = [_tokens(setup, text) for text in group]
     examples = tuple(
         Example(text.example_id, text.original_id, len(ids), text.digest)
@@ -56,9 +56,9 @@ def _tokens(setup: Setup, text: Text) -> Sequence[int]:
 
 
 def require_known_tokens(ids: Sequence[int], vocabulary: int) -> None:
-    """Refuse tokens that the model has no embedding for."""
+    """Refuse tokens without an embedding."""
     if ids and max(ids) >= vocabulary:
         raise ConfigError(
-            f"tokenizer.name: gives token {max(ids)}, but the model knows {vocabulary}; "
-            "the tokenizer belongs to another model"
+            f"tokenizer.name: the tokenizer gives token {max(ids)}, but the model has embeddings "
+            f"for {vocabulary} tokens; choose the model's own tokenizer"
         )

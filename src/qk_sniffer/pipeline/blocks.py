@@ -1,8 +1,8 @@
-"""Rows on their way into a dump: blocks in memory, segments on disk.
+"""The rows of an unfinished capture: blocks in memory, segments on disk.
 
-While a capture runs, rows come in blocks, a batch of texts and all heads of a layer at a time.
-Blocks of whole batches are kept in segments, files with one Arrow record batch per head, until all
-are there and a head's rows can be put in order and written as one.
+A block holds the rows of one batch of texts, for all heads of a layer. A segment stores the blocks
+of whole batches, in files with one or more Arrow record batches per head. When all segments exist,
+the rows of each head are sorted and written to one Parquet file.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular, read_json, staged_folder, sync, write_through
 
 _SEGMENT_FILE = "segment.json"
-_SEGMENT_VERSION = 2  # segments of another version are as if they were not there
+_SEGMENT_VERSION = 2  # segments of other versions are ignored
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one layer and kind from one batch; its heads share the rows.
+    """The rows of one layer and kind from one batch; all heads have the same positions.
 
-    The arrays are kept until they are written, so they must not be changed afterwards.
+    The arrays are written later, so they must not be changed.
     """
 
     layer: int
@@ -61,58 +61,58 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """Memory the rows take, token strings left out."""
+        """Memory of the rows in bytes, without token strings."""
         columns = (self.bucket, self.example_id, self.position, self.vectors)
         return sum(column.nbytes for column in columns)
 
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A file of a segment: an Arrow record batch per head, each to be found by its start."""
+    """The description of a segment's file, which holds Arrow record batches."""
 
     schema: pa.Schema
-    places: dict[str, list[int]]  # head's folder → its record batches
-    starts: npt.NDArray[np.int64]  # (record batches + 1,)
+    record_batches: dict[str, list[int]]  # head's folder → numbers of its record batches
+    starts: npt.NDArray[np.int64]  # (record batches + 1,) byte offsets
     digests: Sequence[str]  # of every record batch
 
 
 class DamagedSegmentError(DumpError):
-    """A segment whose rows are not those that were written."""
+    """A segment whose content differs from what was written."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path}: is damaged ({reason}). Remove the folder and run the same command again; its "
-            "texts are then captured again."
+            f"{path}: is damaged ({reason}). Remove the folder and run the same command again; "
+            "this captures its texts again."
         )
         self.path = path
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Whole batches on the disk, in a folder that appeared in one step."""
+    """A folder on disk with the rows of whole batches."""
 
     path: Path
     batches: dict[int, list[Example]]
     files: dict[str, SegmentFile]
     num_rows: int  # of all heads
-    repeated: frozenset[int] = frozenset()  # examples that an earlier segment has, too
+    repeated: frozenset[int] = frozenset()  # ids of examples that are also in an earlier segment
 
     @property
     def examples(self) -> list[Example]:
-        """All texts of its batches."""
+        """The examples of all batches."""
         return [example for batch in self.batches.values() for example in batch]
 
     @cached_property
     def first_example(self) -> int:
-        """No row of the segment belongs to an earlier example."""
+        """The smallest example id."""
         return min((example.example_id for example in self.examples), default=0)
 
     def rows(self, head: HeadId, schema: pa.Schema) -> pa.Table:
-        """The head's rows, in the order in which they were added."""
+        """The rows of a head, in the order in which they were added."""
         tables = [
             self._read(name, file, number, schema)
             for name, file in self.files.items()
-            for number in file.places.get(head.folder, ())
+            for number in file.record_batches.get(head.folder, ())
         ]
         table = pa.concat_tables(tables or [schema.empty_table()])
         if self.repeated:
@@ -121,7 +121,7 @@ class Segment:
         return table
 
     def _read(self, name: str, file: SegmentFile, number: int, schema: pa.Schema) -> pa.Table:
-        """One record batch; the rest of the file is not read."""
+        """Read one record batch of a file."""
         if file.schema != schema:
             raise ValueError(f"{self.path}: columns are {file.schema}, expected {schema}")
         try:
@@ -138,7 +138,7 @@ class Segment:
 def write_segment(
     target: Path, batches: Mapping[int, Sequence[Example]], blocks: Sequence[Block]
 ) -> None:
-    """Write a segment, all the way to the disk; it appears at `target` whole or not at all."""
+    """Write a segment to `target` in one step, and sync it to disk."""
     with staged_folder(target) as draft:
         content = {
             "format_version": _SEGMENT_VERSION,
@@ -149,16 +149,16 @@ def write_segment(
             "files": _write_blocks(draft, blocks),
             "num_rows": sum(len(block.bucket) * len(block.heads) for block in blocks),
         }
-        sealed = {"content": content, "sha256": _digest_of_json(content)}
-        write_through(draft / _SEGMENT_FILE, json.dumps(sealed))
+        stored = {"content": content, "sha256": _digest_of_json(content)}
+        write_through(draft / _SEGMENT_FILE, json.dumps(stored))
 
 
 def read_segment(path: Path) -> Segment | None:
-    """The segment in a folder, or None when it is damaged, which is as if it were not there."""
+    """The segment in a folder; None if it is damaged."""
     try:
-        sealed = read_json(path / _SEGMENT_FILE)
-        content = sealed["content"]
-        if sealed["sha256"] != _digest_of_json(content):
+        stored = read_json(path / _SEGMENT_FILE)
+        content = stored["content"]
+        if stored["sha256"] != _digest_of_json(content):
             return None
         if content["format_version"] != _SEGMENT_VERSION:
             return None
@@ -180,34 +180,31 @@ def _digest(content: bytes | pa.Buffer) -> str:
 
 
 def _digest_of_json(content: object) -> str:
-    """The same for what was written and for what was read: JSON's keys are text."""
+    """The hash of a JSON value; keys are converted to text first, as in the file."""
     plain = json.loads(json.dumps(content))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-def _segment_file(told: Mapping[str, Any]) -> SegmentFile:
-    starts = np.array(told["starts"], np.int64)  # (record batches + 1,)
-    if len(starts) != len(told["heads"]) + 1 or not 0 <= starts[0] <= starts[-1] <= told["bytes"]:
-        raise ValueError("record batches that are not in the file")
-    kind = pa.float16() if told["half"] else pa.float32()
-    schema = written_schema(told["width"], kind, token_strings=told["token_str"])
-    return SegmentFile(schema, _places(tuple(told["heads"])), starts, told["digests"])
+def _segment_file(entry: Mapping[str, Any]) -> SegmentFile:
+    starts = np.array(entry["starts"], np.int64)  # (record batches + 1,)
+    if len(starts) != len(entry["heads"]) + 1 or not 0 <= starts[0] <= starts[-1] <= entry["bytes"]:
+        raise ValueError("record batches are outside the file")
+    kind = pa.float16() if entry["half"] else pa.float32()
+    schema = written_schema(entry["width"], kind, token_strings=entry["token_str"])
+    return SegmentFile(schema, _record_batches(tuple(entry["heads"])), starts, entry["digests"])
 
 
 @lru_cache(maxsize=64)
-def _places(heads: tuple[str, ...]) -> dict[str, list[int]]:
-    """Where each head is in a list; mostly the same in all segments, so that they share it."""
-    places: dict[str, list[int]] = {}
+def _record_batches(heads: tuple[str, ...]) -> dict[str, list[int]]:
+    """Head → numbers of its record batches. Cached: most segments have the same heads."""
+    numbers: dict[str, list[int]] = {}
     for number, head in enumerate(heads):
-        places.setdefault(head, []).append(number)
-    return places
+        numbers.setdefault(head, []).append(number)
+    return numbers
 
 
 def _write_blocks(folder: Path, blocks: Sequence[Block]) -> dict[str, dict[str, Any]]:
-    """Write blocks as `rows-<width>.arrow`, all the way to the disk.
-
-    For each file, what is needed to read a head's rows without looking at the others is returned.
-    """
+    """Write blocks as `rows-<width>.arrow`, sync them, and return a description of each file."""
     groups: dict[tuple[object, ...], list[Block]] = {}
     for block in blocks:
         kind = block.layer, block.kind, block.heads, block.sliding_window, block.vectors.shape[2]

@@ -28,7 +28,7 @@ from qk_sniffer.pipeline.segments import CaptureFolder, finish_capture, open_cap
 from qk_sniffer.pipeline.setup import Setup, prepare
 from qk_sniffer.pipeline.storing import blocks_of
 from qk_sniffer.pipeline.texts import Text, batches
-from qk_sniffer.pipeline.threads import OneBehind, prepared_ahead
+from qk_sniffer.pipeline.threads import BackgroundWriter, prepared_ahead
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
 from qk_toolkit.formatting import index_ranges
@@ -153,7 +153,7 @@ def _announce(setup: Setup, watcher: Watcher) -> None:
 
 def _notes(setup: Setup) -> Iterator[str]:
     layout = setup.layout
-    silent, compressed = layout.silent_layers, layout.compressed_layers
+    silent, compressed = layout.layers_without_attention, layout.compressed_layers
     selective = [layer.facts.layer for layer in setup.wanted if layer.facts.selective]
     if silent:
         yield f"layers {index_ranges(silent)} have no self-attention and are left out"
@@ -204,7 +204,7 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
     if done:
         watcher.note(f"continuing: {done:,} texts are finished")
     watcher.start("texts", setup.texts.total, rate="tokens")
-    writer = OneBehind()
+    writer = BackgroundWriter()
     tap = RowTap(
         setup.decoder,
         setup.wanted,

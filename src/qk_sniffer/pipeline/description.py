@@ -1,4 +1,4 @@
-"""What a capture says about itself: its plan, by which it is resumed, and `dump.json`."""
+"""The plan of a capture, which decides whether it can continue, and the content of `dump.json`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOOLS = (
 def capture_plan(
     config: CaptureConfig, loaded: LoadedModel, max_length: int | None, batch_size: int
 ) -> dict[str, Any]:
-    """Everything that decides the rows of a dump, and nothing that does not."""
+    """All settings that affect the rows of a dump, and no others."""
     sections = config.model_dump(
         include={"dataset", "model", "tokenizer", "inference", "capture"},
         exclude={
@@ -52,7 +52,7 @@ def capture_plan(
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions of what a dump's numbers go through."""
+    """The versions of Python and of the libraries that affect the rows of a dump."""
     return {"python": platform.python_version(), **{name: version(name) for name in _TOOLS}}
 
 
@@ -68,7 +68,7 @@ def capture_manifest(
     pre_rope: bool,
     **more: Any,
 ) -> DumpManifest:
-    """The facts of `dump.json`."""
+    """The content of `dump.json`."""
     first = wanted[0].facts
     scales = {layer.facts.scale for layer in wanted}
     return DumpManifest(
@@ -94,13 +94,13 @@ def capture_manifest(
 
 
 def _layer_types(layout: ModelLayout) -> list[str]:
-    heard = {facts.layer: str(facts.type) for facts in layout.layers}
-    heard |= dict.fromkeys(layout.compressed_layers, "compressed_attention")
-    return [heard.get(layer, "no_self_attention") for layer in range(layout.num_layers)]
+    types = {facts.layer: str(facts.type) for facts in layout.layers}
+    types |= dict.fromkeys(layout.compressed_layers, "compressed_attention")
+    return [types.get(layer, "no_self_attention") for layer in range(layout.num_layers)]
 
 
 def _facts(facts: LayerFacts) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    required: dict[str, Any] = {
         "layer": facts.layer,
         "type": facts.type,
         "rope": facts.rope,
@@ -112,7 +112,7 @@ def _facts(facts: LayerFacts) -> dict[str, Any]:
         "scale": facts.scale,
         "softcap": facts.softcap,
     }
-    return told | {name: value for name, value in optional.items() if value is not None}
+    return required | {name: value for name, value in optional.items() if value is not None}
 
 
 def _rope_parameters(text_config: Any) -> dict[str, Any] | None:
@@ -121,7 +121,7 @@ def _rope_parameters(text_config: Any) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """The same with nothing but what JSON holds."""
+    """The value with JSON types only."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -7,7 +7,7 @@ from itertools import islice
 
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import ModelLayout, text_config
-from qk_sniffer.model.loading import context_of, empty_model, hollow_model, load_tokenizer
+from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
 from qk_sniffer.pipeline.texts import open_texts, tokenize
@@ -56,7 +56,7 @@ def estimate(config: CaptureConfig) -> Estimate:
     except ConfigError:
         raise
     except Exception:  # a model whose code looks at values, of which there are none
-        model = hollow_model(config.model)
+        model = zero_weight_model(config.model)
         layout = probe(model)
     max_length = config.tokenizer.max_length or context_of(text_config(model))
     sampler = sampler_of(config.capture)

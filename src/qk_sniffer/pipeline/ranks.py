@@ -1,7 +1,7 @@
-"""Several processes on one capture: who am I, and which share is mine.
+"""Rank and number of the processes that share a capture.
 
-`torchrun` and `accelerate launch` set RANK and WORLD_SIZE, `srun` its own names. Processes never
-talk to each other; they meet in the dump's folder, where the last one to finish completes it.
+`torchrun` and `accelerate launch` set RANK and WORLD_SIZE, `srun` sets its own variables. The
+processes share only the folder of the dump. The last process to finish completes the dump.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Ranks:
-    """A process's number among those that share a capture."""
+    """The rank of this process, and the number of processes."""
 
     rank: int = 0
     world: int = 1
     local: int = 0
 
     def owns(self, batch: int) -> bool:
-        """Whether a batch is this process's to run."""
+        """Whether this process runs the batch."""
         return batch % self.world == self.rank
 
     def wait_for_all(self) -> None:
-        """Return when every process has come here."""
+        """Wait until every process has called this method."""
         if self.world == 1:
             return
         import torch.distributed as dist
@@ -40,15 +40,15 @@ class Ranks:
             dist.init_process_group("gloo", rank=self.rank, world_size=self.world)
         except (ValueError, RuntimeError) as error:
             raise ConfigError(
-                "overwrite: the processes cannot find each other to agree on starting anew "
-                f"({error}). Start them with torchrun, or remove the folder by hand."
+                f"overwrite: the processes cannot connect to each other ({error}). Start them with "
+                "torchrun, or remove the folder by hand and leave --overwrite out."
             ) from error
         dist.barrier()
         dist.destroy_process_group()
 
 
 def ranks_from(environment: Mapping[str, str] = os.environ) -> Ranks:
-    """Read the launcher's variables; a process started without one is alone."""
+    """The ranks in the launcher's variables; a single process if there are none."""
     for rank_name, world_name, local_name in _NAMES:
         if rank_name not in environment or world_name not in environment:
             continue

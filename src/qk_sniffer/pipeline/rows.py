@@ -1,7 +1,7 @@
-"""Taking sampled rows of queries and keys while a model runs.
+"""Take sampled rows of queries and keys while a model runs.
 
-Rows are gathered on the device inside the attention call, a few thousand at most, and copied to
-the host, on CUDA without waiting. No full tensor is kept alive, and the model sees no change.
+The rows are gathered on the device inside the attention call and copied to the host. On CUDA the
+copies are asynchronous. No full tensor is kept, and the outputs of the model do not change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from qk_dump.layout import Kind
-from qk_sniffer.model.hearing import hearing_attention, hearing_rotary
+from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook, rotary_hook
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
 
 Ints = npt.NDArray[np.int64]
 
 KINDS: tuple[Kind, Kind] = ("q", "k")
-_EVERYTHING = slice(None)
+_ALL_ROWS = slice(None)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def sample_rows(
     examples: Sequence[int],
     lengths: Sequence[int],
 ) -> dict[tuple[int, Kind], KindRows]:
-    """Rows of every wanted layer and kind, for a batch of examples of these lengths."""
+    """The rows of every wanted layer and kind, for a batch of examples of these lengths."""
     rows: dict[tuple[int, Kind], KindRows] = {}
     for layer in wanted:
         number = layer.facts.layer
@@ -63,7 +63,7 @@ def sample_rows(
 
 
 class TakenRows:
-    """Vectors on their way to the host; `vectors()` waits for them."""
+    """Vectors that are being copied to the host; `vectors()` waits for them."""
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[int, Kind], Tensor] = {}
@@ -74,20 +74,20 @@ class TakenRows:
         return key in self._tensors
 
     def put(self, key: tuple[int, Kind], tensor: Tensor, source: torch.device) -> None:
-        """Keep a host tensor (heads, n, d) that a copy from `source` may still be filling."""
+        """Store a host tensor (heads, n, d); its copy from `source` may still be running."""
         self._tensors[key] = tensor
         if source.type == "cuda":
             self._sources.add(source)
 
-    def mark(self) -> None:
-        """Remember this moment on every GPU in use: once it has passed, all copies are complete."""
+    def record_events(self) -> None:
+        """Record an event on every GPU in use; all copies are complete when it has passed."""
         for source in self._sources:
             self._events.append(torch.cuda.current_stream(source).record_event())
 
     def vectors(self, key: tuple[int, Kind]) -> npt.NDArray[np.float32]:
-        """One layer and kind as (n, heads, d), widened to float32, which is exact.
+        """The rows of one layer and kind as (n, heads, d), converted to float32, which is exact.
 
-        In memory a head's rows lie together, as the dump wants them.
+        In memory the rows of a head are contiguous, as in the dump.
         """
         for event in self._events:
             event.synchronize()
@@ -96,7 +96,7 @@ class TakenRows:
 
 
 class RowTap:
-    """While open, takes the expected rows of the wanted heads from every forward of a decoder."""
+    """Takes the expected rows of the wanted heads from every forward while it is open."""
 
     def __init__(
         self,
@@ -114,20 +114,20 @@ class RowTap:
         self._stack = ExitStack()
         self._rows = _RowIndex({})
         self._taken = TakenRows()
-        self._thread = threading.get_ident()  # whose forwards are heard
+        self._thread = threading.get_ident()  # forwards of other threads are ignored
         self._calls: Counter[nn.Module] = Counter()  # attention calls of the forward so far
-        self._inside: WantedLayer | None = None  # the layer whose attention module is running
+        self._current_layer: WantedLayer | None = None  # its attention module is running
         self._rotary_calls = 0
-        self._unturned: dict[Kind, Tensor] = {}  # rows of a rotary part, before it was turned
+        self._unrotated: dict[Kind, Tensor] = {}  # rows of the rotary dimensions before rotation
         self._heads: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(hearing_attention(self._on_attention))
+            stack.enter_context(attention_hook(self._on_attention))
             if self._pre_rope:
                 for module in self._modules:
                     stack.callback(module.register_forward_pre_hook(self._on_module).remove)
-                stack.enter_context(hearing_rotary(self._modules, self._on_rotary))
+                stack.enter_context(rotary_hook(self._modules, self._on_rotary))
             self._stack = stack.pop_all()
         return self
 
@@ -135,50 +135,50 @@ class RowTap:
         self._stack.close()
 
     def expect(self, rows: Mapping[tuple[int, Kind], KindRows]) -> None:
-        """Say which rows the next forward shall give; what an earlier one left is dropped.
+        """Set the rows to take from the next forward, which must run in the same thread.
 
-        It must run in the same thread; what the model does in others is not heard.
+        Rows of earlier forwards that were not taken are dropped.
         """
         self._thread = threading.get_ident()
         self._rows = _RowIndex(rows)
         self._taken = TakenRows()
         self._calls.clear()
-        self._inside = None
+        self._current_layer = None
 
     def take(self) -> TakenRows:
-        """What the forward since `expect` gave."""
+        """The rows of the forward since `expect`."""
         taken, self._taken = self._taken, TakenRows()
         self._rows = _RowIndex({})
-        taken.mark()
+        taken.record_events()
         return taken
 
     def _on_module(self, module: nn.Module, arguments: object) -> None:
         if threading.get_ident() != self._thread:
             return
-        self._inside = self._wanted.get((module, self._calls[module]))
+        self._current_layer = self._wanted.get((module, self._calls[module]))
         self._rotary_calls = 0
-        self._unturned = {}
+        self._unrotated = {}
 
     def _on_rotary(self, before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
-        if self._inside is None or threading.get_ident() != self._thread:
+        if self._current_layer is None or threading.get_ident() != self._thread:
             return
         call, self._rotary_calls = self._rotary_calls, self._rotary_calls + 1
-        facts = self._inside.facts
+        facts = self._current_layer.facts
         for kind in KINDS:
             name, part = (facts.layer, kind), facts.rotary(kind)
             if part is None or part.call != call or name not in self._rows or name in self._taken:
                 continue
-            turned = before[part.tensor]
-            tensor = turned.transpose(1, 2) if part.heads_last else turned  # (b, heads, s, r)
-            heads = self._inside.heads(kind)
+            tensor = before[part.tensor]
+            if part.heads_last:
+                tensor = tensor.transpose(1, 2)  # (b, heads, s, r)
+            heads = self._current_layer.heads(kind)
             if part.width == facts.width:
                 self._taken.put(name, self._to_host(tensor, name, heads), tensor.device)
             else:
-                self._unturned[kind] = self._gather(tensor, name, heads)  # (heads, n, r)
+                self._unrotated[kind] = self._gather(tensor, name, heads)  # (heads, n, r)
 
-    def _on_attention(
-        self, module: nn.Module, query: Tensor, key: Tensor, options: Mapping[str, Any]
-    ) -> None:
+    def _on_attention(self, call: AttentionCall) -> None:
+        module, query, key = call.module, call.query, call.key
         if module not in self._modules or query.shape[2] != key.shape[2]:
             return
         if threading.get_ident() != self._thread:
@@ -192,17 +192,17 @@ class RowTap:
             name = (layer.facts.layer, kind)
             if name not in self._rows or name in self._taken:
                 continue
-            part, unturned = layer.facts.rotary(kind), self._unturned.get(kind)
+            part, unrotated = layer.facts.rotary(kind), self._unrotated.get(kind)
             if not self._pre_rope or part is None:
                 rows = self._to_host(tensor, name, layer.heads(kind))
-            elif unturned is None:  # turned by a function that was not heard
+            elif unrotated is None:  # the rotary function was not recorded
                 continue
-            else:  # the rotary function saw some of the dimensions
+            else:  # only some of the dimensions are rotated
                 whole = self._gather(tensor, name, layer.heads(kind))  # (heads, n, d)
-                whole[..., part.start : part.start + part.width] = unturned
-                rows = _on_host(whole)
+                whole[..., part.start : part.start + part.width] = unrotated
+                rows = _copy_to_host(whole)
             self._taken.put(name, rows, tensor.device)
-        self._inside, self._unturned = None, {}
+        self._current_layer, self._unrotated = None, {}
 
     def _to_host(self, tensor: Tensor, name: tuple[int, Kind], heads: tuple[int, ...]) -> Tensor:
         """Rows of a (b, heads, s, d) tensor as a host tensor (wanted heads, n, d)."""
@@ -210,12 +210,12 @@ class RowTap:
         shape = (len(heads), total, tensor.shape[3])
         host = torch.empty(shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
         if total <= self._max_rows:
-            return _copied(host, self._gather(tensor, name, heads))
+            return _copy_into(host, self._gather(tensor, name, heads))
         for start in range(0, total, self._max_rows):
             piece = slice(start, start + self._max_rows)
             rows = self._gather(tensor, name, heads, piece)  # (heads, rows of the piece, d)
-            for place, part in enumerate(rows):  # each lies in one stretch of the host's memory
-                _copied(host[place, piece], part)
+            for place, part in enumerate(rows):  # each target is contiguous in host memory
+                _copy_into(host[place, piece], part)
         return host
 
     def _gather(
@@ -223,22 +223,22 @@ class RowTap:
         tensor: Tensor,
         name: tuple[int, Kind],
         heads: tuple[int, ...],
-        piece: slice = _EVERYTHING,
+        piece: slice = _ALL_ROWS,
     ) -> Tensor:
         sequence, position = self._rows.on(tensor.device, name)  # (n,), (n,)
-        if tensor.shape[1] == 1:  # one head shared by all
+        if tensor.shape[1] == 1:  # all heads share one
             heads = (0,) * len(heads)
         head = self._head_numbers(tensor.device, heads)  # (wanted heads,)
         return tensor.detach()[sequence[None, piece], head[:, None], position[None, piece]]
 
     def _head_numbers(self, device: torch.device, heads: tuple[int, ...]) -> Tensor:
         if (device, heads) not in self._heads:
-            self._heads[device, heads] = _sent(torch.tensor(heads, dtype=torch.int64), device)
+            self._heads[device, heads] = _to_device(torch.tensor(heads, dtype=torch.int64), device)
         return self._heads[device, heads]
 
 
 class _RowIndex:
-    """Row numbers of a batch, sent to each device once."""
+    """The row indices of a batch, copied to each device once."""
 
     def __init__(self, rows: Mapping[tuple[int, Kind], KindRows]) -> None:
         self._extent: dict[tuple[int, Kind], tuple[int, int]] = {}
@@ -257,28 +257,28 @@ class _RowIndex:
     def on(self, device: torch.device, key: tuple[int, Kind]) -> tuple[Tensor, Tensor]:
         """(sequence, position) of a layer and kind, each (n,)."""
         if device not in self._by_device:
-            self._by_device[device] = _sent(self._host, device)
+            self._by_device[device] = _to_device(self._host, device)
         first, end = self._extent[key]
         sequence, position = self._by_device[device][:, first:end]
         return sequence, position
 
     def count(self, key: tuple[int, Kind]) -> int:
-        """Rows of a layer and kind."""
+        """The number of rows of a layer and kind."""
         first, end = self._extent[key]
         return end - first
 
 
-def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 
-def _on_host(tensor: Tensor) -> Tensor:
+def _copy_to_host(tensor: Tensor) -> Tensor:
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return _copied(host, tensor)
+    return _copy_into(host, tensor)
 
 
-def _copied(host: Tensor, tensor: Tensor) -> Tensor:
-    """Copy to the host; only on CUDA without waiting, where `TakenRows` waits for an event."""
+def _copy_into(host: Tensor, tensor: Tensor) -> Tensor:
+    """Copy to the host; asynchronous on CUDA, where `TakenRows` waits for an event."""
     return host.copy_(tensor, non_blocking=tensor.is_cuda)

@@ -1,11 +1,10 @@
-"""A dump being made: finished batches lie in segments until all are there and become the dump.
+"""The folder of a capture: finished batches are stored in segments, then converted to the dump.
 
-A capture hands over whole batches. They wait in memory up to a limit and are then written as a
-*segment*, a folder in `.capture/segments/` that appears in one step. When every batch lies in a
-segment, each head's rows are put in order of example and written as its Parquet file; `dump.json`
-comes last. A process may be killed, or the disk fill up, at any moment: the same command goes on
-from the finished segments, and the files of the dump do not show where it was interrupted, how
-many processes took part, or where segments began and ended.
+Finished batches are collected in memory up to a limit and then written as a *segment*, a folder in
+`.capture/segments/` that appears in one step. When every batch is in a segment, the rows of each
+head are sorted by example and written as its Parquet file. `dump.json` is written last. If a
+process is killed or the disk is full, the same command continues from the finished segments. The
+files of the dump do not depend on interruptions, on the number of processes or on the segments.
 """
 
 from __future__ import annotations
@@ -65,17 +64,17 @@ __all__ = ["Block", "CaptureFolder", "Example", "ExpectedHead", "finish_capture"
 
 _PLAN = "plan.json"
 _SEGMENTS = "segments"
-_WAY_OUT = "choose another output.data_root, or add --overwrite to {}."
+_REMEDY = "choose another output.data_root, or add --overwrite to {}."
 
 ExpectedHead = tuple[HeadId, int, int | None]
-"""A head the dump shall have, the width of its vectors, and its sliding window."""
+"""A head of the dump, the width of its vectors, and its sliding window."""
 
 
 class CaptureFolder:
-    """A dump being made: finished batches lie in `.capture/` as segments until all are there."""
+    """The folder of a capture; finished batches are stored in `.capture/` as segments."""
 
-    flush_bytes = 128 << 20  # of waiting rows, at which a segment is written
-    flush_seconds = 60.0  # since the last segment, at which the next is written
+    flush_bytes = 128 << 20  # a segment is written when the pending rows have this size,
+    flush_seconds = 60.0  # or when the last segment is this old
 
     def __init__(
         self, folder: Path, plan: dict[str, Any], rank: int, lock: FileLock | None
@@ -86,11 +85,11 @@ class CaptureFolder:
         self.rows = 0  # of all heads, added by this process
         self._rank = rank
         self._lock = lock
-        self.look_again()
-        self._forget()
+        self.refresh()
+        self._clear_pending()
 
-    def look_again(self) -> None:
-        """Find out which batches lie in segments now."""
+    def refresh(self) -> None:
+        """Read again which batches are in segments."""
         segments = [] if self.complete else _read_segments(self.folder)
         self.finished = frozenset(_batches(segments))
         self.digests = {
@@ -100,23 +99,23 @@ class CaptureFolder:
         }
 
     def add(self, batch: int, blocks: Sequence[Block], examples: Sequence[Example]) -> None:
-        """Take over a finished batch; it is written with others, at the latest at `flush`."""
+        """Add a finished batch; it is written together with others, at the latest by `flush`."""
         if self.complete or batch in self._batches:
-            raise ValueError(f"batch {batch}: is there already")
+            raise ValueError(f"batch {batch}: was already added")
         ids = [example.example_id for example in examples]
         for block in blocks:
             if not np.isin(block.example_id, ids).all():
-                raise ValueError(f"batch {batch}: rows of examples that are not in the batch")
+                raise ValueError(f"batch {batch}: has rows of examples that are not in the batch")
         self._batches[batch] = examples
         self._blocks += [block for block in blocks if len(block.bucket)]
-        self._waiting_bytes += sum(block.nbytes for block in blocks)
+        self._pending_bytes += sum(block.nbytes for block in blocks)
         self.rows += sum(len(block.bucket) * len(block.heads) for block in blocks)
         waited = time.monotonic() - self._last_flush
-        if self._waiting_bytes >= self.flush_bytes or waited >= self.flush_seconds:
+        if self._pending_bytes >= self.flush_bytes or waited >= self.flush_seconds:
             self.flush()
 
     def flush(self) -> None:
-        """Write the batches that wait as one segment, all the way to the disk, in one step."""
+        """Write the pending batches as one segment, and sync it to disk."""
         if not self._batches:
             return
         name = f"{min(self._batches):08d}-r{self._rank}-{secrets.token_hex(4)}"
@@ -124,27 +123,27 @@ class CaptureFolder:
             write_segment(self.folder / UNFINISHED / _SEGMENTS / name, self._batches, self._blocks)
         except OSError as error:
             raise cannot_write(self.folder, error) from error
-        self._forget()
+        self._clear_pending()
 
     @property
     def total_rows(self) -> int:
-        """Rows of all heads in the segments of every process."""
+        """The number of rows of all heads in the segments of all processes."""
         return sum(segment.num_rows for segment in _read_segments(self.folder))
 
     def missing(self, num_batches: int) -> list[int]:
-        """Batches that lie in no segment now; none when another process completed the dump."""
+        """Batches that are in no segment; an empty list if another process completed the dump."""
         missing = sorted({*range(num_batches)} - _batches(_read_segments(self.folder)))
         return [] if missing and _is_complete(self.folder, self.plan) else missing
 
     def close(self) -> None:
-        """Let another process take this rank. What still waits is not written."""
+        """Release the lock of this rank; pending batches are not written."""
         if self._lock is not None:
             self._lock.release()
 
-    def _forget(self) -> None:
+    def _clear_pending(self) -> None:
         self._batches: dict[int, Sequence[Example]] = {}
         self._blocks: list[Block] = []
-        self._waiting_bytes = 0
+        self._pending_bytes = 0
         self._last_flush = time.monotonic()
 
 
@@ -155,11 +154,12 @@ def open_capture(
     rank: int = 0,
     overwrite: bool = False,
 ) -> CaptureFolder:
-    """Start the capture that `plan` describes in `folder`, or continue it where it was left.
+    """Start or continue the capture with this plan in `folder`.
 
-    `plan` holds all that decides the dump's content, in values JSON can hold. A capture or a dump
-    made by another plan is refused. `overwrite` discards what the folder holds of a dump, and no
-    other file; processes of one capture may all ask for it, as only the first finds it idle.
+    `plan` holds all settings that determine the dump's content, as JSON values. A folder with a
+    capture or dump of another plan is refused. `overwrite` removes the files of a dump from the
+    folder, and no other files. All processes of a capture may set it: it has no effect while
+    another process of the capture is running.
     """
     plain: dict[str, Any] = json.loads(json.dumps(plan))
     try:
@@ -169,8 +169,8 @@ def open_capture(
             )
         lock = None
         if overwrite or not _is_complete(folder, plain) or (folder / UNFINISHED).exists():
-            with _turn(folder):
-                lock = _take_part(folder, plain, rank, overwrite)
+            with _locked_work_folder(folder):
+                lock = _join(folder, plain, rank, overwrite)
     except OSError as error:
         raise cannot_write(folder, error) from error
     return CaptureFolder(folder, plain, rank, lock)
@@ -184,17 +184,17 @@ def finish_capture(
     *,
     on_head: Callable[[int, int], None] | None = None,
 ) -> bool:
-    """Make the dump out of the segments, once all batches are there; False when one is damaged.
+    """Convert the segments to the dump; False if a segment is damaged.
 
-    A damaged segment is removed: its batches are to be captured again. When several processes come
-    here, one does the work and the others wait for it. `manifest` is completed by the plan and the
-    number of examples; `on_head` hears how many heads are written, and of how many.
+    A damaged segment is removed, and its batches must be captured again. If several processes call
+    this, one converts and the others wait. The plan and the number of examples are added to
+    `manifest`. `on_head` is called with the number of written heads and of all heads.
     """
     if capture.complete:
         return True
     capture.flush()
     try:
-        with _turn(capture.folder) as place:
+        with _locked_work_folder(capture.folder) as place:
             if not _is_complete(capture.folder, capture.plan):
                 segments = _read_segments(capture.folder)
                 _require_batches(capture.folder, segments, num_batches)
@@ -204,7 +204,7 @@ def finish_capture(
         shutil.rmtree(error.path, ignore_errors=True)
         if error.path.exists():
             raise
-        capture.look_again()
+        capture.refresh()
         return False
     except OSError as error:
         raise cannot_write(capture.folder, error) from error
@@ -213,8 +213,8 @@ def finish_capture(
 
 
 @contextmanager
-def _turn(folder: Path) -> Iterator[Path]:
-    """Hold `.capture/` for the block, and remove it when no capture is under way afterwards."""
+def _locked_work_folder(folder: Path) -> Iterator[Path]:
+    """Lock `.capture/` for the block; remove it afterwards if there is no unfinished capture."""
     place = folder / UNFINISHED
     with exclusive_folder(place):
         try:
@@ -224,18 +224,18 @@ def _turn(folder: Path) -> Iterator[Path]:
                 remove_exclusive_folder(place)
 
 
-def _take_part(folder: Path, plan: dict[str, Any], rank: int, overwrite: bool) -> FileLock | None:
-    """Make `.capture/` ready for this rank and lock the rank; None when the dump is complete."""
+def _join(folder: Path, plan: dict[str, Any], rank: int, overwrite: bool) -> FileLock | None:
+    """Prepare `.capture/` for this rank and lock the rank; None if the dump is complete."""
     place = folder / UNFINISHED
     busy = ConfigError(
-        f"{folder}: another capture is writing here. Wait for it, or choose another "
+        f"{folder}: another capture is writing here. Wait until it ends, or choose another "
         "output.data_root."
     )
     lock = try_lock(_lock_of(place, rank))
     if lock is None:
         raise busy
     try:
-        if overwrite and not _others_at_work(place, rank):
+        if overwrite and not _other_ranks_running(place, rank):
             _discard(folder)
         elif overwrite and plan_difference(read_plan(place / _PLAN), plan):
             raise busy
@@ -249,7 +249,7 @@ def _take_part(folder: Path, plan: dict[str, Any], rank: int, overwrite: bool) -
             write_text(place / _PLAN, json_text(plan))
             sync_folder(place)
             sync_folder(folder)
-        _remove_dead_drafts(place, rank)
+        _remove_stale_drafts(place, rank)
     except BaseException:
         lock.release()
         raise
@@ -260,13 +260,13 @@ def _lock_of(place: Path, rank: int) -> Path:
     return place / f"rank-{rank}.lock"
 
 
-def _others_at_work(place: Path, rank: int) -> bool:
+def _other_ranks_running(place: Path, rank: int) -> bool:
     locks = {*place.glob("rank-*.lock")} - {_lock_of(place, rank)}
     return any(is_locked(lock) for lock in locks)
 
 
-def _remove_dead_drafts(place: Path, rank: int) -> None:
-    """Remove what killed processes were writing; what a living one writes now stays."""
+def _remove_stale_drafts(place: Path, rank: int) -> None:
+    """Remove unfinished segments of processes that no longer run."""
     for draft in (place / _SEGMENTS).glob(DRAFT_PATTERN):
         match = re.search(r"-r(\d+)-", draft.name)
         writer = int(match[1]) if match else rank
@@ -277,25 +277,25 @@ def _remove_dead_drafts(place: Path, rank: int) -> None:
 def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
     """Whether the folder holds the finished dump of this plan.
 
-    False when the capture may begin or continue there; a `ConfigError` when something else is
-    there. A finished dump made by other versions of the tools counts as the same.
+    False if the capture may start or continue there. A `ConfigError` is raised if the folder holds
+    something else. A finished dump of other library versions counts as the same.
     """
     if not folder.is_dir():
         return False
     manifest = read_manifest(folder / MANIFEST_NAME)
-    made = manifest.capture if manifest else None
-    begun = read_plan(folder / UNFINISHED / _PLAN)
-    if begun is not None and plan_difference(made, begun):
-        _refuse_difference(folder, plan_difference(begun, plan))
+    finished = manifest.capture if manifest else None
+    started = read_plan(folder / UNFINISHED / _PLAN)
+    if started is not None and plan_difference(finished, started):
+        _refuse_difference(folder, plan_difference(started, plan))
         return False
-    if made is not None:
-        _refuse_difference(folder, plan_difference(made, plan, ignored="versions"))
+    if finished is not None:
+        _refuse_difference(folder, plan_difference(finished, plan, ignored="versions"))
         return True
     found = [name for name in (MANIFEST_NAME, EXAMPLES_FILE) if (folder / name).exists()]
     found += [head.name for head in _head_folders(folder) if parquet_files(head)]
     if found:
         raise ConfigError(
-            f"{folder}: holds another dump ({found[0]}); {_WAY_OUT.format('discard it')}"
+            f"{folder}: holds another dump ({found[0]}); {_REMEDY.format('discard it')}"
         )
     return False
 
@@ -304,7 +304,7 @@ def _refuse_difference(folder: Path, difference: str | None) -> None:
     if difference is not None:
         raise ConfigError(
             f"{folder}: holds a capture that differs in {difference}; "
-            f"{_WAY_OUT.format('start anew')}"
+            f"{_REMEDY.format('start again')}"
         )
 
 
@@ -317,7 +317,7 @@ def _head_folders(folder: Path) -> list[Path]:
 
 
 def _discard(folder: Path) -> None:
-    """Remove what belongs to a dump, finished or not, and nothing else."""
+    """Remove the files of a finished or unfinished dump, and no other files."""
     shutil.rmtree(folder / UNFINISHED / _SEGMENTS, ignore_errors=True)
     for name in (f"{UNFINISHED}/{_PLAN}", MANIFEST_NAME, EXAMPLES_FILE):
         (folder / name).unlink(missing_ok=True)
@@ -329,12 +329,12 @@ def _discard(folder: Path) -> None:
             continue
         for file in (*parquet_files(head), *head.glob(DRAFT_PATTERN)):
             file.unlink()
-        with suppress(OSError):  # a file of somebody else's lies in it
+        with suppress(OSError):  # the folder has other files
             head.rmdir()
 
 
 def _read_segments(folder: Path) -> list[Segment]:
-    """The whole segments by their first example; a batch that lies in two counts once."""
+    """The undamaged segments, sorted by first example; a batch in two segments counts once."""
     known: set[int] = set()
     found = []
     paths: list[Path] = []
@@ -356,16 +356,16 @@ def _batches(segments: Sequence[Segment]) -> set[int]:
 
 
 def _require_batches(folder: Path, segments: Sequence[Segment], num_batches: int) -> None:
-    there, wanted = _batches(segments), {*range(num_batches)}
-    if wanted - there:
+    found, wanted = _batches(segments), {*range(num_batches)}
+    if wanted - found:
         raise OutputError(
-            f"{folder}: {len(wanted - there)} of {num_batches} batches are not captured yet "
-            f"(the first: {min(wanted - there)}). Run the same command again."
+            f"{folder}: {len(wanted - found)} of {num_batches} batches are not captured yet "
+            f"(the first: {min(wanted - found)}). Run the same command again."
         )
-    if there - wanted:
+    if found - wanted:
         raise ConfigError(
-            f"{folder}: holds {len(there)} batches of texts, of which the dataset now has only "
-            f"{num_batches}; {_WAY_OUT.format('start anew')}"
+            f"{folder}: holds {len(found)} batches of texts, but the dataset now has only "
+            f"{num_batches}; {_REMEDY.format('start again')}"
         )
 
 
@@ -394,13 +394,13 @@ def _make_dump(
 
 
 def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict[HeadId, pa.Schema]:
-    """The columns of every head: those of the rows at hand, in the width announced."""
+    """The Parquet schema of every head."""
     files = [file for segment in segments for file in segment.files.values()]
-    unexpected = {name for file in files for name in file.places} - {
+    unexpected = {name for file in files for name in file.record_batches} - {
         head.folder for head, _, _ in heads
     }
     if unexpected:
-        raise ValueError(f"rows of heads that were not announced: {sorted(unexpected)}")
+        raise ValueError(f"segments hold rows of unexpected heads: {sorted(unexpected)}")
     rows = files[0].schema if files else written_schema(1, pa.float32())
     vector_type, tokens = rows.field(VECTOR).type.value_type, TOKEN in rows.names
     return {
@@ -414,10 +414,10 @@ def _pieces(
     head: HeadId,
     schema: pa.Schema,
 ) -> Iterator[tuple[pa.Table, int | None]]:
-    """The head's rows of each segment, with the first example of the next."""
+    """The rows of a head in each segment, with the first example of the next segment."""
     limits = [segment.first_example for segment in segments[1:]]
     for segment, limit in zip_longest(segments, limits):
         rows = segment.rows(head, schema)
         if rows.num_rows and rows[WINDOW][0].as_py() != windows[head]:
-            raise ValueError(f"{head.folder}: rows have another sliding window than announced")
+            raise ValueError(f"{head.folder}: rows have an unexpected sliding window")
         yield rows, limit

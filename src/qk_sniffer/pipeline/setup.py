@@ -1,4 +1,4 @@
-"""What a capture needs, loaded and checked before anything is written."""
+"""Load and check the inputs of a capture before anything is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qk_sniffer.sampling.positions import PositionSampler
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a capture needs, loaded and checked."""
+    """The inputs of a capture, loaded and checked."""
 
     config: CaptureConfig
     texts: Texts
@@ -39,17 +39,17 @@ class Setup:
 
     @cached_property
     def vocabulary(self) -> int:
-        """Tokens the model has an embedding for."""
+        """The number of tokens that have an embedding."""
         return vocabulary_of(self.decoder)
 
     @property
     def batch_size(self) -> int:
-        """Texts run together: one, where a text's rotary angles would depend on its neighbours."""
+        """Texts per batch: 1 if rotary angles would depend on the other texts of the batch."""
         return 1 if self.layout.rotary_tables else self.config.inference.batch_size
 
     @cached_property
     def special_tokens(self) -> str:
-        """Which of BOS and EOS every text gets, for people."""
+        """A message that names the special tokens of every text."""
         ids = tokenize(self.tokenizer, "a", None, self.config.tokenizer.add_special_tokens)
         begins = ids[:1] == [self.tokenizer.bos_token_id]
         ends = ids[-1:] == [self.tokenizer.eos_token_id]
@@ -58,15 +58,15 @@ class Setup:
 
     @property
     def padding(self) -> int:
-        """A token to fill up shorter texts with; no text sees it."""
+        """The padding token; the tokens of a text do not attend to it."""
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
         return next((int(token) for token in known if token is not None), 0)
 
 
 def prepare(config: CaptureConfig, ranks: Ranks, note: Note = lambda text: None) -> Setup:
-    """Load texts, tokenizer and model, cheap things first, and choose the heads.
+    """Load texts, tokenizer and model, and choose the heads.
 
-    `note` is told of what takes long.
+    `note` is called with a message before each slow step.
     """
     texts = open_texts(config.dataset)
     tokenizer = load_tokenizer(config.tokenizer, config.model, note)
@@ -86,7 +86,7 @@ def prepare(config: CaptureConfig, ranks: Ranks, note: Note = lambda text: None)
 
 
 def wanted_heads(layout: ModelLayout, settings: CaptureSettings) -> tuple[WantedLayer, ...]:
-    """The heads that the settings ask for."""
+    """The heads to capture."""
     sample = settings.head_sampling
     wanted = choose_heads(
         layout,
@@ -103,6 +103,6 @@ def wanted_heads(layout: ModelLayout, settings: CaptureSettings) -> tuple[Wanted
 
 
 def sampler_of(settings: CaptureSettings) -> PositionSampler:
-    """The sampler that the settings ask for."""
+    """The sampler of positions."""
     chosen = settings.sampler
     return PositionSampler(chosen.type, settings.min_bucket_size, chosen.base_rate, chosen.seed)

@@ -1,4 +1,4 @@
-"""Vectors the model gave → checked rows of the dump."""
+"""Check the vectors of the model and convert them to blocks of the dump."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qk_toolkit.errors import ToolkitError
 
 
 def blocks_of(setup: Setup, batch: Batch, taken: TakenRows) -> list[Block]:
-    """Rows of every wanted layer and kind, finite and in the precision of the dump."""
+    """The rows of every wanted layer and kind, checked and in the precision of the dump."""
     if not len(batch.run_ids):
         return []
     return [
@@ -33,14 +33,14 @@ def _block(setup: Setup, batch: Batch, taken: TakenRows, layer: WantedLayer, kin
     rows = batch.rows[facts.layer, kind]
     if (facts.layer, kind) not in taken:
         raise ToolkitError(
-            f"layer {facts.layer} made no attention call for text {batch.run_ids[0]}, "
-            "though it did for the probe; the model cannot be captured"
+            f"layer {facts.layer} made no attention call for text {batch.run_ids[0]}, but it made "
+            "one for the probe; the model cannot be captured. Choose another model."
         )
     vectors: npt.NDArray[Any] = taken.vectors((facts.layer, kind))  # (n, heads, d)
     example_id = batch.run_ids[rows.sequence]  # (n,)
     check_finite(vectors, example_id, facts.layer, kind)
     if setup.config.output.vector_dtype == "float16":
-        with np.errstate(over="ignore"):  # told below
+        with np.errstate(over="ignore"):  # `check_finite` raises the error
             vectors = vectors.astype(np.float16)
         check_finite(vectors, example_id, facts.layer, kind)
     return Block(
@@ -59,20 +59,20 @@ def _block(setup: Setup, batch: Batch, taken: TakenRows, layer: WantedLayer, kin
 def check_finite(
     vectors: npt.NDArray[Any], example_id: npt.NDArray[np.int64], layer: int, kind: Kind
 ) -> None:
-    """Stop at a NaN or infinity, naming the layer and the text."""
+    """Raise an error for NaN or infinity that names the layer and the text."""
     with np.errstate(all="ignore"):
         if np.isfinite(vectors.sum(dtype=np.float32)) or np.isfinite(vectors).all():
             return
     row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=(1, 2)))[0])
-    what = "queries" if kind == "q" else "keys"
-    way_out = (
-        "They do not fit float16: set output.vector_dtype to float32"
+    name = "queries" if kind == "q" else "keys"
+    remedy = (
+        "Values are too large for float16: set output.vector_dtype to float32"
         if vectors.dtype == np.float16
         else "The model overflows: load it in bfloat16 or float32 (model.dtype)"
     )
     raise ToolkitError(
-        f"layer {layer}: NaN or infinity in the {what} of text {example_id[row]}. {way_out}. "
-        "What was finished before is kept."
+        f"layer {layer}: NaN or infinity in the {name} of text {example_id[row]}. {remedy}. "
+        "Texts finished earlier are kept."
     )
 
 

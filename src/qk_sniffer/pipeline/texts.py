@@ -1,8 +1,7 @@
-"""Rows of a dataset → texts → batches of tokens.
+"""Read the texts of a dataset, group them into batches, and tokenize them.
 
-Texts come through `datasets`: from the Hub, or from local files. A text's small number, its
-`example_id`, is its place in the dataset, so it depends on nothing else; the dataset's own id is
-kept beside it.
+Texts are read with `datasets`, from the Hub or from local files. The `example_id` of a text is its
+row number in the dataset. The id of the text in the dataset is stored too.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Text:
 
     @property
     def digest(self) -> str:
-        """A short hash, to notice a text that changed between two runs."""
+        """A short hash, to detect a text that changed between two runs."""
         content = self.text.encode("utf-8", "surrogatepass")
         return hashlib.blake2b(content, digest_size=8).hexdigest()
 
@@ -56,15 +55,15 @@ class Texts:
 
     rows: Any  # datasets.Dataset or IterableDataset
     settings: DatasetSettings
-    file_names: Sequence[str] | None  # of a folder of text files: their ids
-    total: int | None  # None while streaming a dataset of unknown length
+    file_names: Sequence[str] | None  # the ids of text files; None for other datasets
+    total: int | None  # None if the length of a streamed dataset is unknown
 
     def __iter__(self) -> Iterator[Text]:
         wanted = islice(self.rows, self.settings.max_samples)
         for number, row in enumerate(_readable_rows(wanted, self.settings.path)):
             if number > _MOST_EXAMPLES:
                 raise ConfigError(
-                    f"dataset.path: more than {_MOST_EXAMPLES:,} texts; set max_samples"
+                    f"dataset.path: more than {_MOST_EXAMPLES:,} texts; set dataset.max_samples"
                 )
             yield Text(number, self._original_id(number, row), self._text(number, row))
 
@@ -80,22 +79,22 @@ class Texts:
         if not isinstance(value, str):
             raise ConfigError(
                 f"dataset.text_column: {self.settings.text_column!r} holds {type(value).__name__} "
-                f"in row {number}, expected text"
+                f"in row {number}, expected text; choose another column"
             )
         return value
 
 
 def open_texts(settings: DatasetSettings) -> Texts:
-    """Find the dataset and check that it has the columns asked for."""
+    """Open the dataset and check its columns."""
     import datasets
 
-    place = user_path(settings.path)
+    path = user_path(settings.path)
     names = None
-    datasets.logging.set_verbosity(logging.CRITICAL)  # every error is told in one line here
+    datasets.logging.set_verbosity(logging.CRITICAL)  # errors are raised below, in one line
     try:
-        if place.exists():
+        if path.exists():
             _refuse_hub_settings(settings)
-            files, reader = _local_files(place)
+            files, reader = _local_files(path)
             options = _reader_options(reader, settings.text_column)
             rows = datasets.load_dataset(
                 "csv" if reader == "tsv" else reader,
@@ -105,7 +104,7 @@ def open_texts(settings: DatasetSettings) -> Texts:
                 **options,
             )
             if reader == "text":
-                base = place if place.is_dir() else place.parent
+                base = path if path.is_dir() else path.parent
                 names = [file.relative_to(base).as_posix() for file in files]
         else:
             _refuse_a_missing_path(settings.path)
@@ -120,7 +119,7 @@ def open_texts(settings: DatasetSettings) -> Texts:
     except ConfigError:
         raise
     except Exception as error:
-        raise _unreadable(settings.path, error) from error
+        raise _unreadable_error(settings.path, error) from error
     total = None if settings.streaming else len(rows)
     if names is not None:
         total = len(names)
@@ -130,9 +129,7 @@ def open_texts(settings: DatasetSettings) -> Texts:
 
 
 def batches(texts: Iterable[Text], size: int) -> Iterator[tuple[int, list[Text]]]:
-    """(number, texts) of batches of `size`: always the same texts together, however often one
-    starts anew.
-    """
+    """(number, texts) of batches of `size` texts; a repeated run gives the same batches."""
     source = iter(texts)
     number = 0
     while group := list(islice(source, size)):
@@ -146,7 +143,7 @@ def tokenize(
     """Token ids of a text, cut to `max_length`; an empty text has none."""
     if not text:
         return []
-    if tokenizer.truncation_side != "right":  # positions count from the beginning
+    if tokenizer.truncation_side != "right":  # positions count from the start of the text
         tokenizer.truncation_side = "right"
     ids: list[int] = tokenizer(
         text,
@@ -159,50 +156,51 @@ def tokenize(
     return ids
 
 
-def _local_files(place: Path) -> tuple[list[Path], str]:
-    files = [place]
-    if place.is_dir():
+def _local_files(root: Path) -> tuple[list[Path], str]:
+    files = [root]
+    if root.is_dir():
         files = sorted(
             path
-            for path in place.rglob("*")
+            for path in root.rglob("*")
             if path.is_file()
             and _reader(path) is not None
-            and not any(part.startswith(".") for part in path.relative_to(place).parts)
+            and not any(part.startswith(".") for part in path.relative_to(root).parts)
         )
-    if len({_reader(path) for path in files}) > 1:  # a card beside tables is none of the texts
+    if len({_reader(path) for path in files}) > 1:  # the dataset card is not a text
         files = [path for path in files if path.name.lower() != "readme.md"]
     readers = {_reader(path) for path in files}
     if not files or None in readers:
         raise ConfigError(
-            f"dataset.path: {place}: holds no texts; give .txt, .md, .jsonl, .json, .csv, .tsv or "
+            f"dataset.path: {root}: holds no texts; give .txt, .md, .jsonl, .json, .csv, .tsv or "
             ".parquet files"
         )
     if len(readers) > 1:
         found = ", ".join(sorted(str(reader) for reader in readers))
         raise ConfigError(
-            f"dataset.path: {place}: holds files of several kinds ({found}); give a folder of one"
+            f"dataset.path: {root}: holds files of several formats ({found}); give a folder with "
+            "one format"
         )
     return files, str(readers.pop())
 
 
 def _reader_options(reader: str, text_column: str) -> dict[str, Any]:
-    """How `datasets` shall read files of a kind."""
+    """Options of `datasets` for a file format."""
     if reader == "text":
         return {"sample_by": "document"}
     if reader not in ("csv", "tsv"):
         return {}
     separator = {"tsv": {"sep": "\t"}}.get(reader, {})
-    as_they_stand = {"converters": {text_column: str}, "keep_default_na": False}  # "12" and "NA"
-    return {**separator, **as_they_stand}
+    keep_text = {"converters": {text_column: str}, "keep_default_na": False}  # also "12" and "NA"
+    return {**separator, **keep_text}
 
 
 def _refuse_hub_settings(settings: DatasetSettings) -> None:
-    for field, usual in (("name", None), ("revision", None), ("split", "train")):
-        given = getattr(settings, field)
-        if given != usual:
+    for field, default in (("name", None), ("revision", None), ("split", "train")):
+        value = getattr(settings, field)
+        if value != default:
             raise ConfigError(
-                f"dataset.{field}: {given!r} given, but {settings.path} is no dataset of the Hub; "
-                "leave it out"
+                f"dataset.{field}: {value!r} given, but {settings.path} is a local path and not a "
+                f"dataset of the Hub; leave dataset.{field} out"
             )
 
 
@@ -225,8 +223,8 @@ def _check_columns(rows: Any, settings: DatasetSettings) -> None:
         wanted = getattr(settings, field)
         if wanted is not None and wanted not in columns:
             raise ConfigError(
-                f"dataset.{field}: {settings.path} has no column {wanted!r} "
-                f"(columns: {', '.join(columns)})"
+                f"dataset.{field}: {settings.path} has no column {wanted!r}; its columns are "
+                f"{', '.join(columns)}"
             )
 
 
@@ -238,13 +236,13 @@ def _readable_rows(rows: Iterable[Any], path: str) -> Iterator[dict[str, Any]]:
         except StopIteration:
             return
         except Exception as error:
-            raise _unreadable(path, error) from error
+            raise _unreadable_error(path, error) from error
         yield row
 
 
-def _unreadable(path: str, error: BaseException) -> ConfigError:
+def _unreadable_error(path: str, error: BaseException) -> ConfigError:
     cause = error.__cause__ or error
-    if isinstance(cause, StopIteration):  # how a reader of tables says that there are no rows
+    if isinstance(cause, StopIteration):  # a file without rows
         return ConfigError(f"dataset.path: {path}: holds no texts")
     reason = " ".join(str(cause).split())[:300] or type(cause).__name__
     return ConfigError(f"dataset.path: {path}: cannot be read: {reason}")

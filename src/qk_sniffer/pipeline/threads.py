@@ -1,4 +1,4 @@
-"""Work beside the main thread: preparing what comes next, writing what came before."""
+"""Background threads: one prepares the next items, one writes the earlier ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _END = object()
 
 
 def prepared_ahead(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
-    """The items, made in another thread while earlier ones are used; at most `depth` wait."""
+    """The items, prepared in a background thread; at most `depth` of them wait to be used."""
     ready: queue.Queue[Any] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
 
-    def offer(value: object) -> bool:
+    def put(value: object) -> bool:
         while not stopped.is_set():
             try:
                 ready.put(value, timeout=0.1)
@@ -31,11 +31,11 @@ def prepared_ahead(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
     def produce() -> None:
         try:
             for item in items:
-                if not offer((item, None)):
+                if not put((item, None)):
                     return
-            offer((_END, None))
+            put((_END, None))
         except BaseException as error:
-            offer((_END, error))
+            put((_END, error))
 
     thread = threading.Thread(target=produce, name="prepare", daemon=True)
     thread.start()
@@ -52,10 +52,10 @@ def prepared_ahead(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
         thread.join()
 
 
-class OneBehind:
-    """Runs tasks in order in another thread, with at most `depth` of them waiting.
+class BackgroundWriter:
+    """Runs tasks in order in a background thread; at most `depth` of them wait.
 
-    An error of a task is raised at the next `submit` or at `wait`; tasks after it do not run.
+    The error of a task is raised by the next `submit` or by `wait`. Later tasks do not run.
     """
 
     def __init__(self, depth: int = 2) -> None:
@@ -65,18 +65,18 @@ class OneBehind:
         self._failed = False
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Queue a task, waiting while too many are queued."""
+        """Queue a task; wait while `depth` tasks are queued."""
         while len(self._pending) >= self._depth:
             self._pending.popleft().result()
         self._pending.append(self._pool.submit(self._run, task))
 
     def wait(self) -> None:
-        """Return when every task is done."""
+        """Wait until every task is done."""
         while self._pending:
             self._pending.popleft().result()
 
     def close(self) -> None:
-        """Let the running task end and drop the rest."""
+        """Wait for the running task and drop the queued ones."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, task: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Which heads of a model are captured."""
+"""Choose the heads of a model to capture."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from qk_toolkit.formatting import index_ranges
 
 @dataclass(frozen=True)
 class WantedLayer:
-    """The heads wanted of one layer; an empty tuple where a kind is not captured."""
+    """The heads to capture in one layer; a tuple is empty if that kind is not captured."""
 
     facts: LayerFacts
     q: tuple[int, ...]
     k: tuple[int, ...]
 
     def heads(self, kind: Kind) -> tuple[int, ...]:
-        """Heads of one kind, ascending."""
+        """The heads of one kind, ascending."""
         return self.q if kind == "q" else self.k
 
     def head_ids(self) -> list[HeadId]:
-        """The same as names of a dump's heads."""
+        """The ids of these heads in a dump."""
         layer = self.facts.layer
         return [HeadId(layer, head, "q") for head in self.q] + [
             HeadId(layer, head, "k") for head in self.k
@@ -42,13 +42,13 @@ def choose_heads(
     queries: bool = True,
     keys: bool = True,
 ) -> tuple[WantedLayer, ...]:
-    """The wanted heads by layer: query heads as selected, with the key heads they read.
+    """The heads to capture in each layer: the selected query heads and their key heads.
 
-    `sample` is (count, seed): that many of the selected query heads, over all layers together.
+    `sample` is (count, seed): a random choice of `count` query heads from all selected layers.
     """
-    for name, given in (("layers", layers), ("heads", heads)):
-        if given is not None and not len(given):
-            raise ConfigError(f"capture.{name}: an empty list; leave it out to take all of them")
+    for name, selection in (("layers", layers), ("heads", heads)):
+        if selection is not None and not len(selection):
+            raise ConfigError(f"capture.{name}: the list is empty; leave it out to take all {name}")
     eligible = _selected_layers(layout, layers)
     if full_attention_only:
         eligible = [
@@ -56,16 +56,17 @@ def choose_heads(
         ]
         if not eligible:
             raise ConfigError(
-                "capture.full_attention_only: none of the selected layers has full attention"
+                "capture.full_attention_only: none of the selected layers has full attention; "
+                "select other layers, or leave it out"
             )
-    _check_alike(eligible)
+    _require_equal_head_counts(eligible)
     chosen = _selected_heads(eligible, heads)
     if sample is not None:
         count, seed = sample
         if count > len(chosen):
             raise ConfigError(
                 f"capture.head_sampling.count: {count} given, but only {len(chosen)} query heads "
-                f"are eligible ({len(eligible)} layers)"
+                f"are eligible ({len(eligible)} layers); give a smaller count"
             )
         chosen = sample_heads(chosen, count, seed)
     wanted = []
@@ -78,12 +79,12 @@ def choose_heads(
 
 
 def require_pre_rope(wanted: Sequence[WantedLayer]) -> None:
-    """Refuse layers whose vectors before the rotary embedding cannot be told apart."""
-    hidden = [layer.facts.layer for layer in wanted if not layer.facts.pre_rope_known]
-    if hidden:
+    """Refuse layers whose vectors before the rotary embedding cannot be identified."""
+    unknown = [layer.facts.layer for layer in wanted if not layer.facts.pre_rope_known]
+    if unknown:
         raise ConfigError(
-            "capture.capture_pre_rope: vectors before the rotary embedding cannot be told apart "
-            f"in layers {index_ranges(hidden)} of this model"
+            "capture.capture_pre_rope: vectors before the rotary embedding cannot be identified in "
+            f"layers {index_ranges(unknown)} of this model; leave capture_pre_rope out"
         )
 
 
@@ -91,15 +92,15 @@ def _selected_layers(layout: ModelLayout, layers: Sequence[int] | None) -> list[
     if layers is None:
         return list(layout.layers)
     present = [facts.layer for facts in layout.layers]
-    beyond = sorted(set(layers) - set(present))
-    if beyond:
-        why = ""
-        if beyond[0] in layout.silent_layers:
-            why = " (it makes no attention call)"
-        elif beyond[0] in layout.compressed_layers:
-            why = " (it attends to compressed keys, which are not tokens)"
+    unknown = sorted(set(layers) - set(present))
+    if unknown:
+        layer, reason = unknown[0], ""
+        if layer in layout.layers_without_attention:
+            reason = " (it has no self-attention)"
+        elif layer in layout.compressed_layers:
+            reason = " (it attends to compressed keys, which are not tokens)"
         raise ConfigError(
-            f"capture.layers: {beyond[0]} given{why}, there are {index_ranges(present)}"
+            f"capture.layers: {layer} given{reason}, there are {index_ranges(present)}"
         )
     return [facts for facts in layout.layers if facts.layer in set(layers)]
 
@@ -108,26 +109,24 @@ def _selected_heads(
     eligible: Sequence[LayerFacts], heads: Sequence[int] | None
 ) -> list[tuple[int, int]]:
     count = eligible[0].q_heads if eligible else 0
-    beyond = [head for head in heads or () if not 0 <= head < count]
-    if beyond:
-        raise ConfigError(
-            f"capture.heads: {beyond[0]} given, there are {index_ranges(range(count))}"
-        )
+    unknown = [head for head in heads or () if not 0 <= head < count]
+    if unknown:
+        raise ConfigError(f"capture.heads: {unknown[0]} given, there are 0-{count - 1}")
     wanted = range(count) if heads is None else sorted(set(heads))
     return [(facts.layer, head) for facts in eligible for head in wanted]
 
 
-def _check_alike(eligible: Sequence[LayerFacts]) -> None:
-    """A dump has one number of query and key heads; layers that differ need separate dumps."""
-    kinds: dict[tuple[int, int], list[int]] = {}
+def _require_equal_head_counts(eligible: Sequence[LayerFacts]) -> None:
+    """Refuse layers with different numbers of heads: all layers of a dump have the same number."""
+    layers_by_count: dict[tuple[int, int], list[int]] = {}
     for facts in eligible:
-        kinds.setdefault((facts.q_heads, facts.k_heads), []).append(facts.layer)
-    if len(kinds) > 1:
-        told = "; ".join(
+        layers_by_count.setdefault((facts.q_heads, facts.k_heads), []).append(facts.layer)
+    if len(layers_by_count) > 1:
+        counts = "; ".join(
             f"{q} query and {k} key heads in layers {index_ranges(layers)}"
-            for (q, k), layers in kinds.items()
+            for (q, k), layers in layers_by_count.items()
         )
         raise ConfigError(
-            f"capture.layers: the layers differ in their heads ({told}). Choose the layers of one "
-            "kind, and capture the others into another folder."
+            f"capture.layers: the layers differ in their number of heads ({counts}). Select layers "
+            "with equal numbers, and capture the other layers into another folder."
         )

@@ -1,7 +1,7 @@
-"""Which positions and which heads are kept. Arrays in, arrays out.
+"""Sample positions and heads. Arrays in, arrays out.
 
-A choice depends on (seed, example, layer, kind) and nothing else, and the heads of one layer and
-kind share it. A longer text keeps what its beginning would have kept alone.
+The sampled positions depend on (seed, example, layer, kind) only. All heads of a layer and kind
+share them. The beginning of a text gives the same positions, whatever the length of the text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KIND_CODE = {"q": 0, "k": 1}
 
 @dataclass(frozen=True)
 class PositionSampler:
-    """Buckets of positions, and a random choice of positions with a rate per bucket."""
+    """Samples positions at random, with a rate that depends on the bucket of the position."""
 
     type: SamplerType = "log_uniform"
     min_bucket_size: int = 128
@@ -35,15 +35,15 @@ class PositionSampler:
 
     @property
     def bucket_type(self) -> Literal["uniform", "log"]:
-        """Geometry of the buckets, as `dump.json` spells it."""
+        """The type of the buckets, as in `dump.json`."""
         return "log" if self.type == "log_uniform" else "uniform"
 
     def bucket(self, position: npt.ArrayLike) -> Ints:
-        """Bucket of every position."""
+        """The bucket of every position."""
         return BucketGeometry(self.bucket_type, self.min_bucket_size).bucket(position)
 
     def rate(self, bucket: npt.ArrayLike) -> Floats:
-        """Chance that a position of the bucket is kept."""
+        """The probability that a position of the bucket is kept."""
         number = np.asarray(bucket, np.int64)  # (n,)
         if self.type == "all":
             return np.ones(number.shape)
@@ -52,18 +52,18 @@ class PositionSampler:
         return np.minimum(1.0, self.base_rate / np.exp2(number))
 
     def positions(self, length: int, *, example: int, layer: int, kind: Kind) -> Ints:
-        """Positions kept of a text of `length` tokens, ascending."""
+        """The positions that are kept of a text of `length` tokens, ascending."""
         if self.type == "all":
             return np.arange(length)
         rng = np.random.default_rng([self.seed, example, layer, _KIND_CODE[kind]])
         return np.flatnonzero(rng.random(length) < _rates(self, length))
 
     def expected_rows(self, length: int) -> float:
-        """Positions kept of a text of `length` tokens, on average."""
+        """The expected number of positions that are kept of a text of `length` tokens."""
         return float(_rates(self, length).sum())
 
 
-@lru_cache(maxsize=8)  # the layers and kinds of a text ask for the same ones
+@lru_cache(maxsize=8)  # all layers and kinds of a text use the same rates
 def _rates(sampler: PositionSampler, length: int) -> Floats:
     return sampler.rate(sampler.bucket(np.arange(length)))  # (length,)
 
@@ -71,7 +71,7 @@ def _rates(sampler: PositionSampler, length: int) -> Floats:
 def sample_heads(
     eligible: Iterable[tuple[int, int]], count: int, seed: int
 ) -> list[tuple[int, int]]:
-    """`count` of the (layer, query head) pairs without replacement, sorted; the same for a seed."""
+    """`count` random (layer, query head) pairs without replacement, sorted."""
     pairs = sorted(eligible)
     chosen = np.random.default_rng(seed).choice(len(pairs), count, replace=False)
     return [pairs[index] for index in np.sort(chosen)]

@@ -1,4 +1,4 @@
-"""The verb `verify`: whether captured queries and keys are those the model's attention uses."""
+"""The command `verify`: check captured queries and keys against the model's attention."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from qk_sniffer.verify.comparison import Verification
 
 _PROGRAM = "attention-plasticity verify"
-_STORY = """\
-Check that captured queries and keys are those that a model's attention uses: run one text with
-eager attention, keep every query and key as a capture does (after RoPE), recompute the attention
-weights from them, and compare with the model's own, layer by layer. Nothing is written.
+_DESCRIPTION = """\
+Check that a capture gets the queries and keys that the model's attention uses. One text is run with
+eager attention, and every query and key is kept as in a capture (after RoPE). The attention weights
+are recomputed from them and compared with the model's weights in every layer. Nothing is written.
 """
 _EXAMPLES = """\
 commands to paste:
@@ -33,9 +33,9 @@ commands to paste:
   attention-plasticity verify Qwen/Qwen3-8B --dtype bfloat16 --layers 0-3,35
   attention-plasticity verify google/gemma-3-1b-pt --text book.txt --max_length 1024
 
-The tolerance is 1e-5 in float32, 2e-3 in float16 and 2e-2 in bfloat16; in layers with large scores
-it is what rounding does to those. A wrong pair of heads or a missing rotation moves weights by
-tenths, a scale that is off by 1 % moves them by hundredths.
+The tolerance is 1e-5 in float32, 2e-3 in float16 and 2e-2 in bfloat16. In layers with large scores
+it is the rounding error of these scores, if that is larger. A wrong pair of heads or a missing
+rotation changes weights by 0.1 or more, a scale that is wrong by 1 % changes them by about 0.01.
 Exit codes: 0 all layers within the tolerance, 1 some are not, 2 usage or config, 130 interrupted.
 """
 _TOKENS = 256
@@ -59,7 +59,7 @@ _LESS_MEMORY = "Choose fewer tokens (--max_length), a smaller --dtype, or --devi
 
 
 class VerifySettings(BaseModel):
-    """What is checked, how closely, and how the model is loaded."""
+    """The text, the tolerance, and how the model is loaded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -73,16 +73,18 @@ class VerifySettings(BaseModel):
         title="what is checked",
         default=None,
         ge=2,
-        description=f"tokens of it (default: {_TOKENS}, or the model's context)",
+        description=f"number of tokens to use (default: {_TOKENS}, or the model's context)",
     )
     layers: Indices | None = Field(
-        title="what is checked", default=None, description="such as 0-3,8 (default: all)"
+        title="what is checked",
+        default=None,
+        description="layers to check, such as 0-3,8 (default: all)",
     )
     tolerance: float | None = Field(
         title="what is checked",
         default=None,
         gt=0,
-        description="largest difference of a weight that passes (default: by precision, see below)",
+        description="largest allowed difference of a weight (default: by precision, see below)",
     )
     revision: str | None = Field(
         title="the model", default=None, description="branch, tag or commit"
@@ -96,28 +98,27 @@ class VerifySettings(BaseModel):
     dtype: Dtype = Field(
         title="the model",
         default="float32",
-        description="precision; float32 is the sharpest, auto: as the checkpoint is",
+        description="precision; float32 gives the strictest check, auto uses the checkpoint's",
     )
     device_map: str | None = Field(
         title="the model",
         default=None,
-        description="cpu, cuda, cuda:1, or auto to spread over all GPUs (default: a GPU when there "
-        "is one)",
+        description="cpu, cuda, cuda:1, or auto to use all GPUs (default: a GPU if there is one)",
     )
     trust_remote_code: bool = Field(
         title="the model", default=False, description="run code that comes with the model"
     )
 
 
-def verify(words: Sequence[str]) -> int:
-    """`attention-plasticity verify MODEL [--text FILE] …`, and its exit code."""
-    return guarded(lambda: _verify(words), "nothing was written")
+def verify(arguments: Sequence[str]) -> int:
+    """Run `attention-plasticity verify MODEL [--text FILE] …` and return the exit code."""
+    return guarded(lambda: _verify(arguments), "nothing was written")
 
 
-def _verify(words: Sequence[str]) -> int:
-    model, settings = _given(words)
+def _verify(arguments: Sequence[str]) -> int:
+    model, settings = _parse(arguments)
     if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would fill a log file
+        os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
     with capture_extra():
         from qk_sniffer.model.memory import out_of_memory_advice
 
@@ -128,22 +129,22 @@ def _verify(words: Sequence[str]) -> int:
     return 1 if found.failed else 0
 
 
-def _given(words: Sequence[str]) -> tuple[ModelSettings, VerifySettings]:
-    parser = command_parser(_PROGRAM, _STORY, _EXAMPLES)
+def _parse(arguments: Sequence[str]) -> tuple[ModelSettings, VerifySettings]:
+    parser = command_parser(_PROGRAM, _DESCRIPTION, _EXAMPLES)
     parser.usage = f"{_PROGRAM} MODEL [--text FILE] [--FIELD VALUE …]"
     parser.add_argument("model", metavar="MODEL", help="model on the Hub, or a local folder")
     add_flags(parser, VerifySettings)
-    flags = parse_flags(parser, words)
+    flags = parse_flags(parser, arguments)
     name = flags.pop("model")
     settings = settings_from(VerifySettings, flags=flags)
     shared = ModelSettings.model_fields.keys() & VerifySettings.model_fields.keys()
     values: dict[str, Any] = settings.model_dump(include=set(shared))
-    values |= {"name": name, "attn_implementation": "eager"}  # the one that returns weights
+    values |= {"name": name, "attn_implementation": "eager"}  # only eager attention returns weights
     return validated(ModelSettings, values, lambda field: f"model.{field}"), settings
 
 
 def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
-    """Load and check, cheap things first."""
+    """Load the tokenizer first: its errors appear before the slow loading of the model."""
     import torch
 
     from qk_sniffer.model.layout import decoder_of, vocabulary_of
@@ -153,21 +154,20 @@ def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
     from qk_sniffer.verify.comparison import verify_model
 
     text = _PASSAGE if settings.text is None else _read(settings.text)
-    tokenizer = load_tokenizer(TokenizerSettings(), model, _note)
+    tokenizer = load_tokenizer(TokenizerSettings(), model, _print_note)
     tokens = tokenize(tokenizer, text, settings.max_length or _TOKENS, add_special_tokens=True)
     if len(tokens) < 2:
         raise ConfigError(
-            f"--text: the text is {len(tokens)} tokens long; weights differ from 1 only where a "
-            "query sees 2 or more"
+            f"--text: the text is {len(tokens)} tokens long, expected 2 or more; give a longer text"
         )
-    loaded = load_model(model, "cuda:0" if torch.cuda.is_available() else "cpu", _note)
+    loaded = load_model(model, "cuda:0" if torch.cuda.is_available() else "cpu", _print_note)
     if settings.max_length is None:
         tokens = tokens[: loaded.context]
     require_known_tokens(tokens, vocabulary_of(decoder_of(loaded.model)))
     return verify_model(loaded.model, tokens, layers=settings.layers, tolerance=settings.tolerance)
 
 
-def _note(text: str) -> None:
+def _print_note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
@@ -192,28 +192,28 @@ def _print(found: Verification) -> None:
 
     table = Table(box=box.SIMPLE)
     table.add_column("layer", justify="right")
-    table.add_column("sees")
+    table.add_column("attention")
     table.add_column("heads q / k", justify="right")
     for name in ("largest difference", "tolerance"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict")
+    table.add_column("result")
     for layer in found.layers:
         facts = layer.facts
         table.add_row(
             str(facts.layer),
-            kind_of(facts),
+            attention_label(facts),
             f"{facts.q_heads} / {facts.k_heads}",
             f"{layer.difference:.1e}",
             f"{layer.tolerance:.0e}",
             "ok" if layer.agrees else f"DIFFERS, most in head {layer.head}",
         )
     command_console(wrap=False).print(table)
-    for line in in_words(found):
+    for line in summary_lines(found):
         print(line)
 
 
-def kind_of(facts: LayerFacts) -> str:
-    """What a layer sees, and whether positions turn its vectors."""
+def attention_label(facts: LayerFacts) -> str:
+    """The attention type of a layer for the table."""
     reach = {
         "full_attention": "full",
         "sliding_attention": f"sliding {facts.window}",
@@ -222,29 +222,29 @@ def kind_of(facts: LayerFacts) -> str:
     return reach if facts.rope else f"{reach}, NoPE"
 
 
-def in_words(found: Verification) -> list[str]:
-    """What the table says, in a sentence or two; the verdict comes last."""
+def summary_lines(found: Verification) -> list[str]:
+    """A summary of the table in one or two sentences; the result comes last."""
     from qk_toolkit.formatting import index_ranges
 
     lines = []
     wide = [facts.layer for facts in found.untested_windows]
     if wide:
         lines.append(
-            f"The windows of layers {index_ranges(wide)} are not tested: they hold all "
-            f"{found.tokens} tokens of the text. Give a longer one, --text and --max_length."
+            f"The windows of layers {index_ranges(wide)} are not tested: they are not shorter than "
+            f"the text ({found.tokens} tokens). Give a longer text with --text and --max_length."
         )
     worst, number = found.worst, len(found.layers)
-    told = f"{found.tokens} tokens, {found.dtype}"
+    conditions = f"{found.tokens} tokens, {found.dtype}"
     if found.failed:
         lines.append(
             f"NOT faithful: {len(found.failed)} of {number} layers differ by more than the "
             f"tolerance, the worst is layer {worst.facts.layer} (by {worst.difference:.1e} in head "
-            f"{worst.head}); {told}."
+            f"{worst.head}); {conditions}."
         )
     else:
         lines.append(
-            f"Faithful: weights recomputed from captured queries and keys are the model's own in "
-            f"all {number} layers checked, to {worst.difference:.1e} (layer {worst.facts.layer}); "
-            f"{told}."
+            f"Faithful: weights recomputed from captured queries and keys equal the model's "
+            f"weights in all {number} checked layers; the largest difference is "
+            f"{worst.difference:.1e} (layer {worst.facts.layer}); {conditions}."
         )
     return lines

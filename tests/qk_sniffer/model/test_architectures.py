@@ -84,7 +84,8 @@ def test_layout(architecture: Architecture) -> None:
     assert tuple(facts.rope for facts in found) == architecture.rope
     assert {facts.call for facts in found} == {0}
     assert layout.num_layers == 4
-    assert layout.silent_layers == [layer for layer in range(4) if layer not in architecture.layers]
+    others = [layer for layer in range(4) if layer not in architecture.layers]
+    assert layout.layers_without_attention == others
     assert all(facts.pre_rope_known for facts in found)
 
 

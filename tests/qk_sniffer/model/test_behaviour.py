@@ -14,10 +14,10 @@ from transformers.models.llama import modeling_llama
 
 import qk_sniffer
 from qk_sniffer.model.behaviour import behaviour_of
-from qk_sniffer.model.layer_numbers import LayerRun, PlacedCall, number_layers
+from qk_sniffer.model.layer_numbers import CallSite, LayerRun, number_layers
 from qk_sniffer.model.layout import decoder_of
 from qk_sniffer.model.probing import probe
-from qk_sniffer.model.reach import FULL, Limits, Reach, limits_of, reach_of, shrunken
+from qk_sniffer.model.reach import FULL, Limits, Reach, limits_of, reach_of, small_limits
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
 
@@ -86,7 +86,7 @@ def test_small_limits_are_taken_back_also_after_a_failure() -> None:
     assert limits.small == {8: 3}
     attention = [layer.self_attn for layer in decoder.layers]
     before = decoder.config.sliding_window, [module.sliding_window for module in attention]
-    with suppress(KeyError), shrunken(decoder, limits):
+    with suppress(KeyError), small_limits(decoder, limits):
         assert decoder.config.sliding_window == 3
         assert {module.sliding_window for module in attention} == {3, None}
         raise KeyError
@@ -117,9 +117,9 @@ def test_patterns_of_masks(length: int) -> None:
     assert reach_of(heads, limits) == Reach("full_attention", None, selective=True)
 
 
-def calls(*runs: int | None, modules: int = 1) -> list[PlacedCall]:
+def calls(*runs: int | None, modules: int = 1) -> list[CallSite]:
     shared = [nn.Identity() for _ in range(modules)]
-    return [PlacedCall(shared[at % modules], at // modules, run) for at, run in enumerate(runs)]
+    return [CallSite(shared[at % modules], at // modules, run) for at, run in enumerate(runs)]
 
 
 def test_numbers_of_layers() -> None:

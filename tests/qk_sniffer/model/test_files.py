@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qk_sniffer.model.files import HASHES, files_hash, require_same
+from qk_sniffer.model.files import HASHES, files_hash, require_unchanged
 from qk_toolkit.errors import ConfigError
 
 YESTERDAY = 1_700_000_000
@@ -45,7 +45,7 @@ def test_the_hash_is_that_of_names_and_content(tmp_path: Path) -> None:
 
 
 def test_other_weights_under_the_same_times_and_size_are_noticed(tmp_path: Path) -> None:
-    """Only the time of the change of the inode, which nobody sets, tells of it."""
+    """Only the inode's change time shows it, and programs cannot set that time."""
     folder = some(tmp_path / "model")
     for path in folder.iterdir():
         path.touch()
@@ -54,8 +54,8 @@ def test_other_weights_under_the_same_times_and_size_are_noticed(tmp_path: Path)
     (folder / "a.safetensors").write_bytes(bytes([1]) + bytes((4 << 20) - 1))
     os.utime(folder / "a.safetensors", ns=(times.st_atime_ns, times.st_mtime_ns))
     assert files_hash(folder) != before
-    with pytest.raises(ConfigError, match="its files changed while they were loaded"):
-        require_same(folder, None, before)
+    with pytest.raises(ConfigError, match="its files changed while the model was loaded"):
+        require_unchanged(folder, None, before)
 
 
 def test_files_that_are_not_loaded_are_not_read(tmp_path: Path) -> None:
@@ -83,11 +83,11 @@ def test_hashes_of_files_at_rest_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = some(tmp_path / "model")
-    monkeypatch.setattr("qk_sniffer.model.files._SETTLED", -1000.0)  # as if long ago
+    monkeypatch.setattr("qk_sniffer.model.files._SETTLE_SECONDS", -1000.0)  # as if long ago
     notes: list[str] = []
-    monkeypatch.setattr("qk_sniffer.model.files._LARGE", 1 << 20)
+    monkeypatch.setattr("qk_sniffer.model.files._LARGE_BYTES", 1 << 20)
     expected = files_hash(folder, note=notes.append)
-    assert [note.endswith("hashing 0.0 GB of model files, once") for note in notes] == [True]
+    assert ["hashing 0.0 GB of model files" in note for note in notes] == [True]
     monkeypatch.setattr("qk_sniffer.model.files._sha256", lambda path: "read again")
     assert files_hash(folder, note=notes.append) == expected
     assert len(notes) == 1

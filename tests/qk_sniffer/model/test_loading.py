@@ -262,7 +262,7 @@ def test_missing_and_misshapen_weights_are_refused_by_name(llama: Path, tmp_path
     verbosity = transformers.logging.get_verbosity()
     less = changed_weights(llama, tmp_path / "less", lambda weights: weights.pop(KEY))
     message = refusal(lambda: loaded(less))
-    assert message.startswith(f"model.name: {less}: 1 weights are missing or misshapen")
+    assert message.startswith(f"model.name: {less}: 1 weights are missing or have the wrong")
     assert "layers.2.self_attn.k_proj.weight" in message
     misshapen = changed_weights(
         llama, tmp_path / "misshapen", lambda weights: weights.update({KEY: torch.zeros(3, 3)})
@@ -303,9 +303,11 @@ def test_places_that_are_no_model_are_refused(llama: Path, tmp_path: Path) -> No
 def test_an_unknown_model_is_told_in_one_line(name: str) -> None:
     settings = ModelSettings(name=name)
     for load in (lambda: load_model(settings, "cpu"), lambda: empty_model(settings)):
-        assert refusal(load).startswith(f"model.name: {name}: neither a folder here nor a model")
+        assert refusal(load).startswith(
+            f"model.name: {name}: is neither a local folder nor a model"
+        )
     message = refusal(lambda: load_tokenizer(TokenizerSettings(), settings))
-    assert message.startswith(f"model.name: {name}: neither a folder here nor a model")
+    assert message.startswith(f"model.name: {name}: is neither a local folder nor")
 
 
 def test_a_model_of_the_hub_is_remembered_by_its_commit(hub: Path) -> None:
@@ -349,7 +351,7 @@ def test_code_of_a_model_runs_only_when_trusted(
     settings = ModelSettings(name=str(folder))
     for load in (lambda: load_model(settings, "cpu"), lambda: empty_model(settings)):
         assert refusal(load) == (
-            f"model.name: {folder}: needs code of its own; if you trust it, add "
+            f"model.name: {folder}: needs its own code; if you trust this code, add "
             "--model.trust_remote_code"
         )
     assert not trace.exists()
@@ -432,4 +434,6 @@ def test_an_attention_that_cannot_be_used_is_told_by_its_setting(llama: Path, na
 def test_a_device_that_is_not_there_is_told_by_its_setting(llama: Path, name: str) -> None:
     settings = ModelSettings(name=str(llama), device_map=name)
     message = refusal(lambda: load_model(settings, "cpu"))
-    assert message.startswith(f"model.device_map: {name}: cannot be used here; expected cpu, ")
+    assert message.startswith(
+        f"model.device_map: {name}: cannot be used on this machine; expected cpu, "
+    )

@@ -58,7 +58,7 @@ def test_layout_and_weights(architecture: Architecture) -> None:
         assert tuple(facts.layer for facts in found) == architecture.layers
         assert layout.num_layers == architecture.num_layers
         assert layout.compressed_layers == architecture.compressed
-        assert not {*architecture.compressed} & {*layout.silent_layers}
+        assert not {*architecture.compressed} & {*layout.layers_without_attention}
         assert {facts.q_heads for facts in found} == {architecture.q_heads}
         assert {facts.k_heads for facts in found} == {architecture.k_heads}
         assert {facts.width for facts in found} == {architecture.width}

@@ -369,7 +369,7 @@ def test_the_datasets_library_does_not_speak_beside_us(model: Path, tmp_path: Pa
     [
         ({"model__name": "./nowhere"}, "model.name: ./nowhere: does not exist"),
         ({"dataset__path": "./nowhere.txt"}, "dataset.path: ./nowhere.txt: does not exist"),
-        ({"dataset__text_column": "body"}, "has no column 'body' (columns: text)"),
+        ({"dataset__text_column": "body"}, "has no column 'body'; its columns are text"),
         ({"tokenizer__padding_side": "left"}, "padding_side: expected right, got 'left'"),
         ({"capture__layers": "2-7"}, "capture.layers: 4 given, there are 0-3"),
         ({"capture__heads": "4"}, "capture.heads: 4 given, there are 0-3"),
@@ -408,7 +408,7 @@ def test_a_tokenizer_of_another_model_is_told(
     narrow.save_pretrained(tmp_path / "model")
     options = {"tokenizer__name": tmp_path / "tokenizer"}
     assert sniff(tmp_path / "model", texts, tmp_path / "dump", **options) == 2
-    assert "the tokenizer belongs to another model" in refusal(capsys)
+    assert "tokenizer.name: the tokenizer gives token" in refusal(capsys)
 
 
 def test_positions_beyond_a_table_of_positions_are_told(

@@ -39,9 +39,8 @@ SRUN = {
 SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}  # not started by srun
 
 
-@pytest.mark.parametrize(
-    ("environment", "ranks"),
-    [
+def test_launchers() -> None:
+    for environment, ranks in (
         (TORCHRUN, Ranks(5, 8, 1)),
         (ACCELERATE, Ranks(1, 2, 1)),
         (SRUN, Ranks(3, 4, 1)),
@@ -53,15 +52,12 @@ SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}  # not
         ({"LOCAL_RANK": "2"}, Ranks()),
         ({"RANK": "1", "WORLD_SIZE": "4"}, Ranks(1, 4, 1)),
         ({"RANK": "0", "WORLD_SIZE": "1"}, Ranks()),
-    ],
-)
-def test_launchers(environment: dict[str, str], ranks: Ranks) -> None:
-    assert ranks_from(environment) == ranks
+    ):
+        assert ranks_from(environment) == ranks
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
+def test_invalid_variables_are_named_in_one_line() -> None:
+    for environment, message in (
         ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK: 4 given, expected 0 to 3"),
         ({"RANK": "-1", "WORLD_SIZE": "4"}, "RANK: -1 given, expected 0 to 3"),
         ({"RANK": "one", "WORLD_SIZE": "4"}, "'one'"),
@@ -69,17 +65,12 @@ def test_launchers(environment: dict[str, str], ranks: Ranks) -> None:
         ({"RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE"),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, "LOCAL_RANK"),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "-1"}, "LOCAL_RANK"),
-        (
-            {"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "2"},
-            "SLURM_PROCID: 9 given, expected 0 to 1",
-        ),
-    ],
-)
-def test_nonsense_is_told_in_one_line(environment: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ranks_from(environment)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+        ({"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "2"}, "SLURM_PROCID: 9 given"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            ranks_from(environment)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_the_environment_is_read_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:

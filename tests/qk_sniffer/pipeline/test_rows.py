@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from qk_dump.layout import Kind
-from qk_sniffer.model.hearing import hearing_attention
+from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import decoder_of, run_backbone
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.rows import KINDS, KindRows, RowTap, TakenRows, sample_rows
@@ -65,11 +65,11 @@ def hooked(model: Any, ids: Tensor) -> dict[tuple[int, Kind], Tensor]:
     """(b, heads, s, d) of every layer and kind, as attention is first given them."""
     seen: dict[tuple[int, Kind], Tensor] = {}
 
-    def remember(module: nn.Module, query: Tensor, key: Tensor, _: Mapping[str, Any]) -> None:
-        seen.setdefault((module.layer_idx, "q"), query.clone())
-        seen.setdefault((module.layer_idx, "k"), key.clone())
+    def remember(call: AttentionCall) -> None:
+        seen.setdefault((call.module.layer_idx, "q"), call.query.clone())
+        seen.setdefault((call.module.layer_idx, "k"), call.key.clone())
 
-    with hearing_attention(remember):
+    with attention_hook(remember):
         run_backbone(decoder_of(model), ids)
     return seen
 
@@ -105,14 +105,14 @@ def test_sampled_rows_are_rows_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("pre_rope", [False, True])
-@pytest.mark.parametrize("max_rows", [1, 3, 47, 48, 49])
-def test_rows_in_pieces_are_the_same_rows(max_rows: int, pre_rope: bool) -> None:
+def test_rows_in_pieces_are_the_same_rows(pre_rope: bool) -> None:
     model = some_model()
     wanted = choose_heads(probe(model))
     rows = rows_of(wanted, [24, 24], EVERYTHING)
     whole = taken_from(model, wanted, rows, tokens(), pre_rope=pre_rope)
-    pieces = taken_from(model, wanted, rows, tokens(), pre_rope=pre_rope, max_rows=max_rows)
-    assert same(whole, pieces)
+    for max_rows in (1, 47, 48):
+        pieces = taken_from(model, wanted, rows, tokens(), pre_rope=pre_rope, max_rows=max_rows)
+        assert same(whole, pieces)
 
 
 @pytest.mark.parametrize("pre_rope", [False, True])

@@ -260,7 +260,7 @@ def test_a_batch_that_two_ranks_captured_counts_once(tmp_path: Path) -> None:
 
 def test_a_batch_given_twice_at_once_is_refused(tmp_path: Path) -> None:
     capture = opened(tmp_path)
-    with pytest.raises(ValueError, match="batch 1: is there already"):
+    with pytest.raises(ValueError, match="batch 1: was already added"):
         add(capture, [1, 1])
 
 

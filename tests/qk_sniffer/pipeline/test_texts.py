@@ -71,7 +71,7 @@ TEXTS = [("a", "one, two"), ("b", "three\nfour")]
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("name", ["book.txt", "book.md", "book.TXT", "v1.2.text", "my book.txt"])
+@pytest.mark.parametrize("name", ["book.txt", "v1.2.text", "my book.MD"])
 def test_a_text_file_is_one_text_named_after_it(tmp_path: Path, name: str, streaming: bool) -> None:
     file = saved(tmp_path / name, "first line\n\nthird line\n")
     assert texts_of(file, streaming=streaming) == [(name, "first line\n\nthird line\n")]
@@ -114,7 +114,7 @@ def test_names_that_look_like_patterns_are_names(tmp_path: Path, streaming: bool
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.ndjson", "rows.json"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
 def test_json_lines(tmp_path: Path, name: str, streaming: bool) -> None:
     file = saved(tmp_path / name, ROWS)
     assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
@@ -127,10 +127,7 @@ def test_a_json_list(tmp_path: Path, streaming: bool) -> None:
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize(
-    ("name", "separator"),
-    [("rows.csv", ","), ("rows.tsv", "\t"), ("my.rows.tsv", "\t"), ("ROWS.TSV", "\t")],
-)
+@pytest.mark.parametrize(("name", "separator"), [("rows.csv", ","), ("my.ROWS.TSV", "\t")])
 def test_tables_of_text(tmp_path: Path, name: str, separator: str, streaming: bool) -> None:
     lines = [("id", "text"), ("a", '"one, two"'), ("b", '"three\nfour"')]
     file = saved(tmp_path / name, "".join(separator.join(line) + "\n" for line in lines))
@@ -167,18 +164,14 @@ def test_a_folder_of_tables_is_one_dataset(tmp_path: Path, streaming: bool) -> N
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize(
-    "ids",
-    [[7, 5], ["x", "y"], [0.5, 1.5], [None, "y"], [{"a": [1]}, {"a": [2]}], [[1], [2, 3]]],
-    ids=str,
-)
-def test_ids_are_kept_as_they_are(tmp_path: Path, ids: list[Any], streaming: bool) -> None:
-    file = saved(tmp_path / "rows.jsonl", [{"key": id_, "text": "t"} for id_ in ids])
-    assert texts_of(file, id_column="key", streaming=streaming) == [(id_, "t") for id_ in ids]
+def test_ids_are_kept_as_they_are(tmp_path: Path, streaming: bool) -> None:
+    for number, ids in enumerate(([7, 5], [0.5, 1.5], [None, "y"], [{"a": [1]}, {"a": [2]}])):
+        file = saved(tmp_path / f"{number}.jsonl", [{"key": id_, "text": "t"} for id_ in ids])
+        assert texts_of(file, id_column="key", streaming=streaming) == [(id_, "t") for id_ in ids]
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("wanted", [1, 2, 9])
+@pytest.mark.parametrize("wanted", [2, 9])
 def test_max_samples_takes_the_beginning(tmp_path: Path, wanted: int, streaming: bool) -> None:
     for number in range(3):
         saved(tmp_path / "folder" / f"{number}.txt", str(number))
@@ -221,17 +214,15 @@ def test_a_home_folder_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize(
-    "names", [("a.txt", "b.csv"), ("a.jsonl", "b.parquet"), ("a.csv", "b.tsv")], ids=str
-)
+@pytest.mark.parametrize("names", [("a.txt", "b.csv"), ("a.csv", "b.tsv")], ids=str)
 def test_files_of_several_kinds_are_refused(
     tmp_path: Path, names: tuple[str, str], streaming: bool
 ) -> None:
     for name in names:
         saved(tmp_path / name, "id,text\na,b\n")
     message = refusal(tmp_path, streaming=streaming)
-    assert message.startswith("dataset.path: PATH: holds files of several kinds (")
-    assert message.endswith("); give a folder of one")
+    assert message.startswith("dataset.path: PATH: holds files of several formats (")
+    assert message.endswith("); give a folder with one format")
 
 
 NO_TEXTS = (
@@ -254,55 +245,47 @@ def test_an_empty_table_is_told(tmp_path: Path, streaming: bool) -> None:
     assert "holds no texts" in refusal(file, streaming=streaming)
 
 
-@pytest.mark.parametrize(
-    "path", ["/nowhere/book.txt", "/nowhere", "./nothing", "~/nothing", "book.txt", "a/b/c"]
-)
-def test_a_missing_path_is_told(path: str) -> None:
-    assert refusal(path) == "dataset.path: PATH: does not exist"
+def test_a_missing_path_is_named() -> None:
+    for path in ("/nowhere/book.txt", "/nowhere", "./nothing", "~/nothing", "book.txt", "a/b/c"):
+        assert refusal(path) == "dataset.path: PATH: does not exist"
 
 
 @BOTH_WAYS
 def test_a_missing_column_is_told_with_those_there_are(tmp_path: Path, streaming: bool) -> None:
     file = saved(tmp_path / "rows.jsonl", ROWS)
     assert refusal(file, text_column="body", streaming=streaming) == (
-        "dataset.text_column: PATH has no column 'body' (columns: id, text)"
+        "dataset.text_column: PATH has no column 'body'; its columns are id, text"
     )
     assert refusal(file, id_column="key", streaming=streaming) == (
-        "dataset.id_column: PATH has no column 'key' (columns: id, text)"
+        "dataset.id_column: PATH has no column 'key'; its columns are id, text"
     )
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize(("value", "kind"), [(5, "int"), (["a"], "list"), ({"a": 1}, "dict")])
+@pytest.mark.parametrize(("value", "kind"), [(5, "int"), (["a"], "list")])
 def test_a_value_that_is_no_text_is_told_with_its_row(
     tmp_path: Path, value: object, kind: str, streaming: bool
 ) -> None:
     file = saved(tmp_path / "rows.jsonl", [{"body": None}, {"body": value}])
     assert refusal(file, text_column="body", streaming=streaming) == (
-        f"dataset.text_column: 'body' holds {kind} in row 1, expected text"
+        f"dataset.text_column: 'body' holds {kind} in row 1, expected text; choose another column"
     )
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("rows.jsonl", b'{"text": "a"}\n{"text": "b'),
-        ("rows.jsonl", b"no JSON at all"),
+def test_a_broken_file_is_named_in_one_line(tmp_path: Path, streaming: bool) -> None:
+    for name, content in (
+        ("cut.jsonl", b'{"text": "a"}\n{"text": "b'),
+        ("other.jsonl", b"no JSON at all"),
         ("rows.json", b"[{"),
-        ("rows.csv", b'id,text\na,"b\n'),
-        ("rows.csv", b"id,text\na,b,c,d\na,b\ne,f,g,h,i,j\n"),
+        ("quote.csv", b'id,text\na,"b\n'),
+        ("columns.csv", b"id,text\na,b,c,d\na,b\ne,f,g,h,i,j\n"),
         ("rows.parquet", b"PAR1 and then nothing"),
         ("book.txt", "café".encode("latin-1")),
         ("book.txt.gz", b"not compressed"),
-    ],
-    ids=str,
-)
-def test_a_broken_file_is_told_in_one_line(
-    tmp_path: Path, name: str, content: bytes, streaming: bool
-) -> None:
-    file = saved(tmp_path / name, content)
-    assert refusal(file, streaming=streaming).startswith("dataset.path: PATH: cannot be read: ")
+    ):
+        message = refusal(saved(tmp_path / name, content), streaming=streaming)
+        assert message.startswith("dataset.path: PATH: cannot be read: "), name
 
 
 @BOTH_WAYS
@@ -398,5 +381,6 @@ def test_cells_of_a_table_are_texts_as_they_stand(
 def test_settings_of_the_hub_are_refused_for_files(tmp_path: Path, field: str) -> None:
     file = saved(tmp_path / "book.txt", "mine")
     assert refusal(file, **{field: "test"}) == (
-        f"dataset.{field}: 'test' given, but PATH is no dataset of the Hub; leave it out"
+        f"dataset.{field}: 'test' given, but PATH is a local path and not a dataset of the Hub; "
+        f"leave dataset.{field} out"
     )

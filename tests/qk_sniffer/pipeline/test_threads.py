@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from qk_sniffer.pipeline.threads import OneBehind, prepared_ahead
+from qk_sniffer.pipeline.threads import BackgroundWriter, prepared_ahead
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def test_an_error_of_the_user_ends_the_thread() -> None:
 
 def test_tasks_run_in_order_in_one_other_thread() -> None:
     done: list[tuple[int, int]] = []
-    behind = OneBehind()
+    behind = BackgroundWriter()
     for number in range(50):
         behind.submit(lambda number=number: done.append((number, threading.get_ident())))
     behind.wait()
@@ -132,7 +132,7 @@ def test_submitting_waits_while_too_many_are_queued(depth: int) -> None:
         gate.wait(10)
         done.append(number)
 
-    behind = OneBehind(depth)
+    behind = BackgroundWriter(depth)
     for number in range(depth):
         behind.submit(lambda number=number: task(number))
     submitted = threading.Event()
@@ -158,7 +158,7 @@ def fail() -> None:
 
 
 def test_an_error_is_raised_at_wait() -> None:
-    behind = OneBehind()
+    behind = BackgroundWriter()
     behind.submit(fail)
     with pytest.raises(OSError, match="disk full"):
         behind.wait()
@@ -167,7 +167,7 @@ def test_an_error_is_raised_at_wait() -> None:
 
 def test_an_error_is_raised_at_a_later_submit_and_nothing_runs_after_it() -> None:
     done: list[int] = []
-    behind = OneBehind(depth=2)
+    behind = BackgroundWriter(depth=2)
     behind.submit(lambda: done.append(0))
     behind.submit(fail)
     behind.submit(lambda: done.append(2))
@@ -180,7 +180,7 @@ def test_an_error_is_raised_at_a_later_submit_and_nothing_runs_after_it() -> Non
 
 def test_nothing_runs_after_an_error_that_nobody_has_seen_yet() -> None:
     done: list[int] = []
-    behind = OneBehind(depth=10)
+    behind = BackgroundWriter(depth=10)
     behind.submit(fail)
     for number in range(5):
         behind.submit(lambda number=number: done.append(number))
@@ -198,7 +198,7 @@ def test_closing_lets_the_running_task_end_and_drops_the_rest() -> None:
         time.sleep(0.1)
         done.append("slow")
 
-    behind = OneBehind(depth=5)
+    behind = BackgroundWriter(depth=5)
     behind.submit(slow)
     behind.submit(lambda: done.append("dropped"))
     assert started.wait(5)

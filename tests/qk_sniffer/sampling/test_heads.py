@@ -56,19 +56,14 @@ def test_layers_are_selected_whatever_their_order() -> None:
     assert chosen("llama", layers=[3, 1, 3]) == {1: EVERY_HEAD, 3: EVERY_HEAD}
 
 
-@pytest.mark.parametrize(
-    ("heads", "q", "k"),
-    [
+def test_key_heads_follow_the_query_heads_of_their_group() -> None:
+    for heads, q, k in (
         ([0], (0,), (0,)),
         ([1], (1,), (0,)),
         ([2, 3], (2, 3), (1,)),
         ([3, 0, 3], (0, 3), (0, 1)),
-    ],
-)
-def test_key_heads_follow_the_query_heads_of_their_group(
-    heads: list[int], q: tuple[int, ...], k: tuple[int, ...]
-) -> None:
-    assert chosen("llama", heads=heads, layers=[2]) == {2: (q, k)}
+    ):
+        assert chosen("llama", heads=heads, layers=[2]) == {2: (q, k)}
 
 
 def test_full_attention_only_leaves_out_windows() -> None:
@@ -128,14 +123,14 @@ def test_wanted_heads_have_the_names_of_a_dump() -> None:
         (
             "mllama_text_model",
             {"layers": [0, 1]},
-            "capture.layers: 1 given (it makes no attention call), there are 0,2-3",
+            "capture.layers: 1 given (it has no self-attention), there are 0,2-3",
         ),
         ("llama", {"heads": [0, 4]}, "capture.heads: 4 given, there are 0-3"),
         (
             "llama",
             {"sample": (17, 0)},
             "capture.head_sampling.count: 17 given, but only 16 query heads are eligible "
-            "(4 layers)",
+            "(4 layers); give a smaller count",
         ),
         (
             "llama",
@@ -150,14 +145,13 @@ def test_wanted_heads_have_the_names_of_a_dump() -> None:
     ],
 )
 def test_refusals(model_type: str, settings: dict[str, Any], message: str) -> None:
-    assert refusal(layout_of(model_type), **settings) == message
+    assert refusal(layout_of(model_type), **settings).startswith(message)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"layers": []}, {"heads": []}, {"layers": [-1]}, {"heads": [0, -1]}]
-)
-def test_nothing_and_negative_numbers_are_refused(settings: dict[str, Any]) -> None:
-    assert refusal(layout_of("llama"), **settings).startswith(f"capture.{next(iter(settings))}: ")
+def test_nothing_and_negative_numbers_are_refused() -> None:
+    for settings in ({"layers": []}, {"heads": []}, {"layers": [-1]}, {"heads": [0, -1]}):
+        name = next(iter(settings))
+        assert refusal(layout_of("llama"), **settings).startswith(f"capture.{name}: ")
 
 
 def uneven(model_type: str = "llama") -> ModelLayout:
@@ -171,9 +165,9 @@ def uneven(model_type: str = "llama") -> ModelLayout:
 
 def test_layers_with_different_heads_need_separate_dumps() -> None:
     assert refusal(uneven()) == (
-        "capture.layers: the layers differ in their heads (4 query and 2 key heads in layers 0, "
-        "2-3; 8 query and 8 key heads in layers 1). Choose the layers of one kind, and capture "
-        "the others into another folder."
+        "capture.layers: the layers differ in their number of heads (4 query and 2 key heads in "
+        "layers 0,2-3; 8 query and 8 key heads in layers 1). Select layers with equal numbers, "
+        "and capture the other layers into another folder."
     )
     wanted = choose_heads(uneven(), layers=[1])
     assert [(layer.q, layer.k) for layer in wanted] == [(tuple(range(8)), tuple(range(8)))]
@@ -190,20 +184,20 @@ def test_layers_that_differ_may_be_left_out_by_their_window() -> None:
     assert wanted.facts.layer == 3
 
 
-def test_pre_rope_is_refused_where_it_cannot_be_told_apart() -> None:
+def test_pre_rope_is_refused_where_it_cannot_be_identified() -> None:
     layout = layout_of("smollm3")
     require_pre_rope(choose_heads(layout))
-    hidden = replace(
+    unknown = replace(
         layout,
         layers=tuple(
             replace(facts, q_rotary=None) if facts.layer != 1 else facts for facts in layout.layers
         ),
     )
-    wanted = choose_heads(hidden)
+    wanted = choose_heads(unknown)
     with pytest.raises(ConfigError) as caught:
         require_pre_rope(wanted)
-    assert str(caught.value) == (  # layer 3 has no rotary embedding to tell apart
-        "capture.capture_pre_rope: vectors before the rotary embedding cannot be told apart in "
-        "layers 0,2 of this model"
+    assert str(caught.value) == (  # layer 3 has no rotary embedding
+        "capture.capture_pre_rope: vectors before the rotary embedding cannot be identified in "
+        "layers 0,2 of this model; leave capture_pre_rope out"
     )
-    require_pre_rope(choose_heads(hidden, layers=[1, 3]))
+    require_pre_rope(choose_heads(unknown, layers=[1, 3]))

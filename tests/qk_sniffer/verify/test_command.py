@@ -60,8 +60,8 @@ def test_a_faithful_model(models: dict[str, Path], capsys: Captured) -> None:
     ]
     assert all(float(row[3]) < 1e-6 and row[4:] == ["1e-05", "ok"] for row in rows)
     last = out.splitlines()[-1]
-    assert last.startswith("Faithful: weights recomputed from captured queries and keys are")
-    assert "in all 4 layers checked" in last
+    assert last.startswith("Faithful: ")
+    assert "in all 4 checked layers" in last
     assert last.endswith("; 256 tokens, float32.")
 
 
@@ -89,8 +89,7 @@ def test_windows_are_tested_by_texts_that_leave_them(
     assert "not tested" not in out
     assert "61 tokens" in out  # a begin token comes first
     assert verify(models["gemma3_text"], "--text", text, "--max_length=8") == 0
-    note = "The windows of layers 0, 2 are not tested: they hold all 8 tokens of the text. Give a"
-    assert note in capsys.readouterr().out
+    assert "The windows of layers 0, 2 are not tested" in capsys.readouterr().out
 
 
 def test_settings_reach_the_check(models: dict[str, Path], capsys: Captured) -> None:
@@ -105,11 +104,11 @@ def test_settings_reach_the_check(models: dict[str, Path], capsys: Captured) -> 
     ("words", "told"),
     [
         ([], "the following arguments are required: MODEL"),
-        (["no/such-model"], "model.name: no/such-model: neither a folder here nor a model that "),
+        (["no/such-model"], "model.name: no/such-model: is neither a local folder nor a model "),
         (["./nowhere"], "model.name: ./nowhere: does not exist"),
         (["{llama}", "--layers", "2-4"], "capture.layers: 4 given, there are 0-3"),
         (["{llama}", "--layers", "x"], "--layers: expected a list of integers such as 0-3,8"),
-        (["{llama}", "--text", "{empty}"], "--text: the text is 0 tokens long; weights differ"),
+        (["{llama}", "--text", "{empty}"], "--text: the text is 0 tokens long, expected 2"),
         (["{llama}", "--text", "no.txt"], "--text: no.txt: does not exist"),
         (["{llama}", "--text", "{llama}"], "--text: {llama}: cannot be read: Is a directory"),
         (["{llama}", "--max_length", "1"], "--max_length: expected an integer of at least 2, got"),

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import qk_sniffer
-from qk_sniffer.model.hearing import AttentionCall, hearing_calls
+from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of
 from qk_sniffer.model.probing import probe
 from qk_sniffer.notebook import Tap, TappedRows
 from qk_sniffer.verify import comparison as verify
 from qk_sniffer.verify.comparison import (
-    OwnWeights,
+    AttentionRecorder,
     allowed,
     attention_scores,
     softmax,
@@ -67,8 +67,8 @@ def test_every_architecture_is_faithful(architecture: Architecture) -> None:
 def test_the_weights_heard_are_those_the_model_tells(architecture: Architecture) -> None:
     model = architecture.model("eager")
     layers = probe(model).layers
-    own = OwnWeights(layers)
-    with hearing_calls(own.hear), torch.inference_mode():
+    own = AttentionRecorder(layers)
+    with attention_hook(own.record), torch.inference_mode():
         told = model(input_ids=torch.tensor([tokens()]), use_cache=False, output_attentions=True)
     weights = [w for w in told.attentions if w is not None and w.shape[-1] == LENGTH]
     for facts, theirs in zip(layers, weights, strict=True):
@@ -284,8 +284,8 @@ def test_a_bias_that_the_call_carries_is_added(heads: int) -> None:
 
     mask = torch.full((6, 6), -math.inf).triu(1)
     options = {"position_bias": bias}
-    own = OwnWeights([facts])
-    own.hear(AttentionCall(facts.module, q, k, k, (mask,), options, attention))
+    own = AttentionRecorder([facts])
+    own.record(AttentionCall(facts.module, q, k, k, (mask,), options, attention))
     heard = own.of(facts)
     for head in range(4):
         scores = attention_scores(

@@ -1,9 +1,9 @@
-"""Hearing attention calls and probing: what is heard, and that nothing stays behind."""
+"""Hooks on attention and rotary calls: they see every call, and originals are restored."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
 from transformers.models.llama import modeling_llama
 
-from qk_sniffer.model.hearing import hearing_attention, hearing_rotary
+from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook, rotary_hook
 from qk_sniffer.model.layout import RotaryPart, decoder_of
 from qk_sniffer.model.probing import probe
 from qk_toolkit.errors import ConfigError
@@ -51,60 +51,58 @@ def run(model: Any, length: int = 6) -> Any:
         return model(input_ids=torch.arange(3, 3 + length)[None], use_cache=False).logits
 
 
-class Ear:
-    """A listener to attention that remembers which modules it heard."""
+class Recorder:
+    """An attention hook that records modules and shapes."""
 
     def __init__(self) -> None:
         self.modules: list[nn.Module] = []
         self.shapes: list[tuple[torch.Size, torch.Size]] = []
 
-    def __call__(
-        self, module: nn.Module, query: Tensor, key: Tensor, options: Mapping[str, Any]
-    ) -> None:
-        self.modules.append(module)
-        self.shapes.append((query.shape, key.shape))
+    def __call__(self, call: AttentionCall) -> None:
+        self.modules.append(call.module)
+        self.shapes.append((call.query.shape, call.key.shape))
 
 
 def attention_modules(model: Any) -> list[nn.Module]:
     return [layer.self_attn for layer in model.model.layers]
 
 
-def test_every_attention_call_is_heard_once_with_its_module() -> None:
-    model, ear = llama(), Ear()
+def test_every_attention_call_runs_the_hook_once() -> None:
+    model, recorder = llama(), Recorder()
     plain = run(model)
-    with hearing_attention(ear):
+    with attention_hook(recorder):
         assert torch.equal(run(model), plain)
-    assert ear.modules == attention_modules(model)
-    assert ear.shapes == [((1, 4, 6, 16), (1, 2, 6, 16))] * 4
+    assert recorder.modules == attention_modules(model)
+    assert recorder.shapes == [((1, 4, 6, 16), (1, 2, 6, 16))] * 4
     run(model)
-    assert len(ear.modules) == 4  # no more after the block
+    assert len(recorder.modules) == 4  # no more after the block
 
 
-def test_every_rotary_call_is_heard_with_what_went_in_and_what_came_out() -> None:
-    model, heard = llama(), []
-    with hearing_rotary(attention_modules(model), lambda *both: heard.append(both)):
+def test_a_rotary_hook_gets_inputs_and_results() -> None:
+    model, recorded = llama(), []
+    with rotary_hook(attention_modules(model), lambda *both: recorded.append(both)):
         run(model)
-    assert len(heard) == 4
-    for before, after in heard:
+    assert len(recorded) == 4
+    for before, after in recorded:
         assert [tensor.shape for tensor in before] == [tensor.shape for tensor in after]
-        for turned, straight in zip(after, before, strict=True):
-            assert torch.allclose(turned.norm(dim=-1), straight.norm(dim=-1), rtol=1e-4)
-            assert torch.equal(turned[:, :, 0], straight[:, :, 0])  # position 0 is not turned
-            assert not torch.allclose(turned[:, :, 1:], straight[:, :, 1:])
+        for rotated, original in zip(after, before, strict=True):
+            assert torch.allclose(rotated.norm(dim=-1), original.norm(dim=-1), rtol=1e-4)
+            assert torch.equal(rotated[:, :, 0], original[:, :, 0])  # position 0 is not rotated
+            assert not torch.allclose(rotated[:, :, 1:], original[:, :, 1:])
 
 
 def test_a_rotary_function_inside_another_counts_once() -> None:
-    class Turning(nn.Module):
+    class Rotating(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return apply_rotary(x)
 
-    heard: list[Any] = []
+    recorded: list[Any] = []
     inside = globals()["apply_rotary_inside"]
-    with hearing_rotary([Turning()], lambda *both: heard.append(both)):
+    with rotary_hook([Rotating()], lambda *both: recorded.append(both)):
         assert globals()["apply_rotary_inside"] is not inside
-        assert Turning()(torch.ones(2)).tolist() == [4, 4]
+        assert Rotating()(torch.ones(2)).tolist() == [4, 4]
     assert globals()["apply_rotary_inside"] is inside
-    ((before, after),) = heard
+    ((before, after),) = recorded
     assert before[0].tolist() == [1, 1]
     assert after[0].tolist() == [4, 4]
 
@@ -119,7 +117,7 @@ def apply_rotary(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("layer", [0, 2])
 def test_originals_are_back_after_a_forward_that_failed(layer: int) -> None:
-    model, ear = llama(), Ear()
+    model, recorder = llama(), Recorder()
 
     def fail(*_: object) -> None:
         raise ValueError("in the middle")
@@ -127,69 +125,67 @@ def test_originals_are_back_after_a_forward_that_failed(layer: int) -> None:
     hook = model.model.layers[layer].mlp.register_forward_pre_hook(fail)
     with (
         pytest.raises(ValueError, match="in the middle"),
-        hearing_attention(ear),
-        hearing_rotary(attention_modules(model), lambda *_: None),
+        attention_hook(recorder),
+        rotary_hook(attention_modules(model), lambda *_: None),
     ):
         run(model)
-    assert len(ear.modules) == layer + 1
+    assert len(recorder.modules) == layer + 1
     assert originals_are_back()
     hook.remove()
     run(model)
 
 
 def test_an_attention_call_that_failed_is_not_hidden() -> None:
-    model, ear = llama(), Ear()
+    model, recorder = llama(), Recorder()
     attention = model.model.layers[1].self_attn
     attention.v_proj = nn.Linear(64, 48)  # three value heads for two key heads
-    with hearing_attention(ear):
+    with attention_hook(recorder):
         with pytest.raises(RuntimeError):
             run(model)
         attention.v_proj = nn.Linear(64, 32)
         run(model)
-    assert ear.modules == attention_modules(model)[:2] + attention_modules(model)
+    assert recorder.modules == attention_modules(model)[:2] + attention_modules(model)
 
 
 @pytest.mark.parametrize("kind", ["attention", "rotary"])
-def test_an_error_of_a_listener_ends_the_forward_and_leaves_nothing(kind: str) -> None:
+def test_an_error_in_a_hook_ends_the_forward_and_leaves_nothing(kind: str) -> None:
     model = llama()
     before = run(model)
 
     def fail(*_: object) -> None:
         raise KeyError("mine")
 
-    hearing = (
-        hearing_attention(fail)
-        if kind == "attention"
-        else hearing_rotary(attention_modules(model), fail)
+    hook = (
+        attention_hook(fail) if kind == "attention" else rotary_hook(attention_modules(model), fail)
     )
-    with pytest.raises(KeyError, match="mine"), hearing:
+    with pytest.raises(KeyError, match="mine"), hook:
         run(model)
     assert originals_are_back()
-    heard: list[Any] = []
-    with hearing_rotary(attention_modules(model), lambda *both: heard.append(both)):
+    recorded: list[Any] = []
+    with rotary_hook(attention_modules(model), lambda *both: recorded.append(both)):
         assert torch.equal(run(model), before)
-    assert len(heard) == 4
+    assert len(recorded) == 4
 
 
-def test_an_error_of_the_rotary_function_does_not_deafen() -> None:
-    model, heard = llama(), []
-    hearing = hearing_rotary(attention_modules(model), lambda *both: heard.append(both))
-    with hearing:
+def test_hooks_still_run_after_an_error_of_the_rotary_function() -> None:
+    model, recorded = llama(), []
+    hook = rotary_hook(attention_modules(model), lambda *both: recorded.append(both))
+    with hook:
         with pytest.raises(AttributeError):
             modeling_llama.apply_rotary_pos_emb(None, None, None, None)
         run(model)
-    assert len(heard) == 4
+    assert len(recorded) == 4
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first in, first out", "nested"])
-def test_two_listeners_may_leave_in_any_order(order: tuple[int, int]) -> None:
-    model, ears = llama(), (Ear(), Ear())
+def test_two_hooks_may_be_removed_in_any_order(order: tuple[int, int]) -> None:
+    model, recorders = llama(), (Recorder(), Recorder())
     rotary: tuple[list[Any], list[Any]] = ([], [])
     stacks = (ExitStack(), ExitStack())
-    for stack, ear, heard in zip(stacks, ears, rotary, strict=True):
-        stack.enter_context(hearing_attention(ear))
-        note = lambda *both, heard=heard: heard.append(both)  # noqa: E731
-        stack.enter_context(hearing_rotary(attention_modules(model), note))
+    for stack, recorder, recorded in zip(stacks, recorders, rotary, strict=True):
+        stack.enter_context(attention_hook(recorder))
+        note = lambda *both, recorded=recorded: recorded.append(both)  # noqa: E731
+        stack.enter_context(rotary_hook(attention_modules(model), note))
     run(model)
     stacks[order[0]].close()
     assert not originals_are_back()
@@ -197,17 +193,17 @@ def test_two_listeners_may_leave_in_any_order(order: tuple[int, int]) -> None:
     stacks[order[1]].close()
     run(model)
     assert originals_are_back()
-    assert len(ears[order[0]].modules) == len(rotary[order[0]]) == 4
-    assert len(ears[order[1]].modules) == len(rotary[order[1]]) == 8
+    assert len(recorders[order[0]].modules) == len(rotary[order[0]]) == 4
+    assert len(recorders[order[1]].modules) == len(rotary[order[1]]) == 8
 
 
-def test_the_same_listener_may_be_there_twice() -> None:
-    model, ear = llama(), Ear()
-    with hearing_attention(ear):
-        with hearing_attention(ear):
+def test_the_same_hook_may_be_added_twice() -> None:
+    model, recorder = llama(), Recorder()
+    with attention_hook(recorder):
+        with attention_hook(recorder):
             run(model)
         run(model)
-    assert len(ear.modules) == 12
+    assert len(recorder.modules) == 12
 
 
 @pytest.mark.parametrize(
@@ -255,7 +251,7 @@ def test_flags_are_as_they_were_after_a_probe_that_failed() -> None:
 
 @pytest.mark.parametrize("heads", [5, 7])
 @pytest.mark.parametrize("model_type", ["llama", "llama4_text"])
-def test_a_number_of_heads_that_equals_the_probes_length_misleads_nobody(
+def test_heads_are_found_when_their_number_equals_the_length_of_the_probe(
     model_type: str, heads: int
 ) -> None:
     architecture = ARCHITECTURES[model_type]
@@ -291,11 +287,12 @@ def test_head_numbers_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         probe(model)
     assert str(caught.value) == (
-        "LlamaForCausalLM: layer 0 has 4 query and 3 key heads, which do not divide"
+        "LlamaForCausalLM: layer 0 has 4 query and 3 key heads; the first must be a multiple of "
+        "the second. Choose another model."
     )
 
 
-def test_a_vision_language_model_is_heard_in_its_text_layers_alone() -> None:
+def test_only_the_text_layers_of_a_vision_language_model_are_probed() -> None:
     model = vision_language_model()
     layout = probe(model)
     assert decoder_of(model) is model.model.language_model
