@@ -89,7 +89,7 @@ def test_windows_are_tested_by_texts_that_leave_them(
     assert "not tested" not in out
     assert "61 tokens" in out  # a begin token comes first
     assert verify(models["gemma3_text"], "--text", text, "--max_length=8") == 0
-    assert "The windows of layers 0, 2 are not tested" in capsys.readouterr().out
+    assert "The windows of layers 0,2 are not tested" in capsys.readouterr().out
 
 
 def test_settings_reach_the_check(models: dict[str, Path], capsys: Captured) -> None:
