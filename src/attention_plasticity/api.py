@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.config import RunnerConfig, make_config
-from attention_plasticity.run.outputs import RUN_FILE, require_as_written
+from attention_plasticity.run.outputs import RUN_FILE, require_unchanged
 from attention_plasticity.run.run_info import read_run_info
 from qk_dump.layout import Dump
 from qk_toolkit.errors import ConfigError, ToolkitError
@@ -64,7 +64,7 @@ class Run:
         if kind not in self.info["tables"]:
             raise ToolkitError(f"{self.folder}: no head was analysed; run.failures says why")
         path = self.folder / self.info["tables"][kind]
-        require_as_written(path, self.info["sha256"].get(kind))
+        require_unchanged(path, self.info["sha256"].get(kind))
         return pd.read_csv(path)
 
 

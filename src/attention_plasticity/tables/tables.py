@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.run.outputs import RUN_FILE, require_as_written
+from attention_plasticity.run.outputs import RUN_FILE, require_unchanged
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.names import clean
 from qk_dump.buckets import BucketGeometry, geometry_of
@@ -100,7 +100,7 @@ class RunTables:
         """The same, provided the table is still what the run wrote, where run.json tells that."""
         path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
         if digest is not None:
-            require_as_written(path, digest)
+            require_unchanged(path, digest)
         return path
 
 

@@ -79,7 +79,7 @@ def test_a_notebook_shows_the_page_in_a_frame(tmp_path: Path) -> None:
     assert repr(report) == "Report()"
     assert report.save(tmp_path / "a" / "page.html").read_text() == report.html
     (tmp_path / "out" / "head_metrics.csv").write_text("layer\n1\n")
-    with pytest.raises(ap.ToolkitError, match="no longer what this run wrote"):
+    with pytest.raises(ap.ToolkitError, match="was changed after the run"):
         run.report()
 
 
