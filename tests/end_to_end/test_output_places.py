@@ -123,7 +123,7 @@ def test_a_table_of_another_run_is_not_replaced(
         capsys.readouterr()
         assert in_process(*second, *extra) == 2
         told = capsys.readouterr().err
-        assert f"{shared}: is not a table of the run in {tmp_path / 'b'}" in told
+        assert f"{shared}: exists, but is not a table of the run in {tmp_path / 'b'}" in told
         assert told.count("\n") == 1
     assert shared.read_bytes() == before
     assert not (tmp_path / "b").exists()
