@@ -106,7 +106,7 @@ class RunnerConfig(BaseModel):
     pair_sampling: PairSampling = Field(
         title=_METHOD,
         default="bucket",
-        description="key pairs to compare: two keys of one bucket, or two nearby keys (local)",
+        description="key pairs to compare: keys of one bucket (bucket) or nearby keys (local)",
     )
     num_pairs_per_bucket: int = Field(
         title=_METHOD, default=256, ge=1, le=1_000_000, description="key pairs drawn per key bucket"

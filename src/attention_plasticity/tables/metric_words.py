@@ -20,7 +20,7 @@ class MetricWords:
 METRIC_WORDS = {
     "ap_overall": MetricWords(
         "plasticity",
-        "1: the query decides which of two keys wins; 0: the order of keys is fixed",
+        "1: the query decides which of two keys scores higher; 0: the order of keys is fixed",
     ),
     "ap_drop": MetricWords(
         "plasticity drop",

@@ -1,7 +1,7 @@
 // Texts and tables: cards, the selected head, all runs, and provenance.
 
 const CARDS = [
-  ["Plasticity", ["ap_overall"], "mean over heads; 1: the query decides which key wins, 0: the order is fixed"],
+  ["Plasticity", ["ap_overall"], "mean over heads; 1: the query decides which of two keys scores higher; 0: the order is fixed"],
   ["Drop over the context", ["ap_drop"], "first fifth minus last fifth; near 0: plasticity does not change with position"],
   ["Variance from position", ["q_R2_total", "q_R2_pos"], "fraction of the variance of queries that a linear function of position explains"],
 ];
