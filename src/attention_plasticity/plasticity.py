@@ -100,7 +100,7 @@ def preference_probability(W: Array, gaussian: Gaussian) -> Array:
 
 
 def plasticity_from_margin(z: Array) -> Array:
-    """4p(1−p), computed from the tail probability; exact for large |z| and never negative."""
+    """4p(1−p), computed from the tail probability: accurate for large |z|, never negative."""
     tail = ndtr(-np.abs(z))
     value: Array = 4.0 * tail * (1.0 - tail)
     return value
@@ -123,7 +123,7 @@ def windowed_cells(
 ) -> Bools:
     """Earlier cells within a sliding window of `window` tokens.
 
-    A cell is eligible if, for a query at position p of the query bucket, a key of the key bucket is
+    A cell is eligible if its query bucket has a query at a position p, and its key bucket has a key
     in [p − window, p]. The cell of the previous bucket is always eligible.
     """
     rows = (p_q, b_q, p_k, b_k)

@@ -19,7 +19,7 @@ class _Settings(BaseModel):
         title=_DATA,
         default=None,
         min_length=1,
-        description="folder of an analysis (its output_dir); --run itself can be omitted",
+        description="folder of an analysis (its output_dir); the word --run can be omitted",
     )
     output: str | None = Field(
         title="output",
