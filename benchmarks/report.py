@@ -10,6 +10,7 @@ same run. On a machine that is busy with other things, look at the thread's CPU 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import platform
@@ -23,7 +24,7 @@ import pandas as pd
 from playwright.sync_api import Browser, sync_playwright
 
 from attention_plasticity.report import make_report
-from attention_plasticity.report.page import plotly_code
+from attention_plasticity.report.page import plotly_bundle
 from attention_plasticity.run.outputs import METRIC_COLUMNS
 from attention_plasticity.tables.finished_run import FinishedRun
 
@@ -155,7 +156,7 @@ def _print(found: dict[str, Times]) -> None:
 
 def _bare_page() -> str:
     """What Plotly alone takes: its library uncompressed in the page, and one heatmap."""
-    plotly = plotly_code()
+    plotly = gzip.decompress(plotly_bundle()).decode()
     z = np.random.default_rng(0).random((LAYERS * HEADS, CELLS)).round(4)
     return _BARE.format(plotly=plotly.replace("</script", "<\\/script"), z=json.dumps(z.tolist()))
 

@@ -30,8 +30,8 @@ from attention_plasticity.plots.style import (
     BLUE,
     INK,
     VERMILION,
+    figure_style,
     footnote,
-    house_style,
     new_figure,
     plasticity_axis,
     position_axis,
@@ -110,7 +110,7 @@ def _keep_results(runs: dict[str, ap.Run]) -> None:
 
 
 def _draw_beyond(runs: dict[str, ap.Run]) -> None:
-    with house_style():
+    with figure_style():
         figure, axes = new_figure()
         for name, colour in ((BASE, BLUE), ("moby-dick-16384", VERMILION)):
             mean = mean_profile(head_profiles(runs[name].bucket_plasticity))

@@ -116,14 +116,14 @@ def _analyze(arguments: Sequence[str], program: str = "attention-plasticity anal
 def _dry_run(config: RunnerConfig) -> int:
     from attention_plasticity.run.fingerprints import InputFiles
     from attention_plasticity.run.plan import estimate
-    from attention_plasticity.run.records import Earlier, Records, run_settings
+    from attention_plasticity.run.records import FinishedHeads, Records, run_settings
     from attention_plasticity.run.runner import prepare
     from attention_plasticity.tables.summary import print_plan
     from qk_toolkit.terminal import TerminalWatcher
 
     dump, plan, paths = prepare(config, TerminalWatcher())
     records = Records(paths.folder, run_settings(config, plan.layout))
-    earlier = Earlier({}) if config.overwrite else records.earlier(InputFiles(dump))
+    earlier = FinishedHeads({}) if config.overwrite else records.finished_heads(InputFiles(dump))
     print_plan(dump, plan, paths, estimate(dump, plan, config), earlier, config)
     return 0
 

@@ -1,4 +1,4 @@
-"""RunnerConfig: every setting of the analysis, declared once with its check and its help."""
+"""RunnerConfig: every setting of the analysis with its check and its help text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from qk_toolkit.settings import Indices, settings_from, validated
 QueryModel = Literal["positional", "full", "diagonal"]
 PairSampling = Literal["bucket", "local"]
 
-
-# headings of the help, in which a field stands by its title
+# Headings of the help. The title of a field is its heading.
 _DATA = "which data"
-_HUB = "from the Hub, when no folder is given"
+_HUB = "data from the Hub, if no folder is given"
 _HEADS = "which heads"
 _METHOD = "how to analyse"
 _RESULTS = "where results go"
@@ -26,7 +25,7 @@ _RUN = "how to run"
 
 
 class RunnerConfig(BaseModel):
-    """Settings of one analysis. `model_dump()` gives them back as plain values."""
+    """Settings of one analysis."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -39,7 +38,7 @@ class RunnerConfig(BaseModel):
     model_dir: str | None = Field(
         title=_DATA,
         default=None,
-        description="folder of the model below the root, when the root holds several",
+        description="subfolder of the model, if the folder contains several models",
     )
     dataset_name: str = Field(
         title=_HUB, default="viktoroo/sniffed-qk", description="dataset on the Hugging Face Hub"
@@ -52,31 +51,31 @@ class RunnerConfig(BaseModel):
     dataset_cache_dir: str | None = Field(
         title=_HUB,
         default=None,
-        description="where downloads are kept (default: the Hub client's cache)",
+        description="folder for downloads (default: the cache of the Hub client)",
     )
     download_max_workers: int | None = Field(
-        title=_HUB, default=None, ge=1, description="parallel downloads"
+        title=_HUB, default=None, ge=1, description="number of parallel downloads"
     )
     num_layers: int | None = Field(
         title=_HEADS,
         default=None,
         ge=1,
         le=MOST_LAYERS,
-        description="layers to scan (default: as the dump tells)",
+        description="number of layers (default: read from the dump)",
     )
     num_q_heads: int | None = Field(
         title=_HEADS,
         default=None,
         ge=1,
         le=MOST_HEADS,
-        description="query heads per layer (default: as the dump tells)",
+        description="query heads per layer (default: read from the dump)",
     )
     num_k_heads: int | None = Field(
         title=_HEADS,
         default=None,
         ge=1,
         le=MOST_HEADS,
-        description="key heads per layer (default: as the dump tells)",
+        description="key heads per layer (default: read from the dump)",
     )
     layers: Indices | None = Field(
         title=_HEADS, default=None, description="layers to analyse, such as 0-3,8 (default: all)"
@@ -89,24 +88,25 @@ class RunnerConfig(BaseModel):
     single_example: bool = Field(
         title=_METHOD,
         default=False,
-        description="take the keys of a head as one sequence, whatever their example_id",
+        description="treat all keys of a head as one sequence and ignore example_id",
     )
     max_tokens_per_head: int = Field(
         title=_METHOD,
         default=50_000,
         ge=3,
-        description="rows taken from each file, at random when there are more",
+        description="largest number of rows per head; larger heads are sampled at random",
     )
     query_model: QueryModel = Field(
         title=_METHOD,
         default="positional",
-        description="Gaussian of a query bucket: drift from the regression and covariance from "
-        "the bucket (positional), all from the bucket (full), or its variances alone (diagonal)",
+        description="Gaussian model of a query bucket: mean along the drift from the regression, "
+        "the rest from the bucket (positional); mean and covariance of the bucket (full); mean and "
+        "variances of the bucket (diagonal)",
     )
     pair_sampling: PairSampling = Field(
         title=_METHOD,
         default="bucket",
-        description="keys compared: pairs inside one bucket, or neighbours anywhere (local)",
+        description="key pairs to compare: keys of one bucket (bucket) or nearby keys (local)",
     )
     num_pairs_per_bucket: int = Field(
         title=_METHOD, default=256, ge=1, le=1_000_000, description="key pairs drawn per key bucket"
@@ -116,13 +116,13 @@ class RunnerConfig(BaseModel):
         default=0.05,
         ge=0,
         le=1,
-        description="reach of a local pair, as a share of the sequence",
+        description="largest distance of a local pair, as a fraction of the sequence",
     )
     normality_max_dims: int = Field(
-        title=_METHOD, default=64, ge=1, description="dimensions given a Kolmogorov-Smirnov test"
+        title=_METHOD, default=64, ge=1, description="dimensions in the Kolmogorov-Smirnov test"
     )
     p_alpha: float = Field(
-        title=_METHOD, default=0.01, gt=0, lt=1, description="significance level of that test"
+        title=_METHOD, default=0.01, gt=0, lt=1, description="significance level of this test"
     )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(
@@ -134,45 +134,43 @@ class RunnerConfig(BaseModel):
     output_csv: str = Field(
         title=_RESULTS,
         default="head_metrics.csv",
-        description="table of heads; a bare name lies in output_dir",
+        description="table of heads; a name without a folder is a file in output_dir",
     )
     bucket_csv: str = Field(
         title=_RESULTS,
         default="head_bucket_plasticity.csv",
-        description="table of bucket cells, likewise",
+        description="table of bucket cells; the same rule applies",
     )
     component_csv: str = Field(
         title=_RESULTS,
         default="head_component_weights.csv",
-        description="table of component weights, likewise",
+        description="table of component weights; the same rule applies",
     )
     max_workers: int | None = Field(
         title=_RUN,
         default=None,
         ge=1,
-        description="worker processes (default: one per CPU it may use)",
+        description="worker processes (default: one per available CPU)",
     )
     overwrite: bool = Field(
         title=_RESULTS,
         default=False,
-        description="start anew; what an earlier run finished in this folder is discarded",
+        description="compute all heads; discard heads that an earlier run finished in output_dir",
     )
-    dry_run: bool = Field(
-        title=_RUN, default=False, description="print what would be done, then stop"
-    )
+    dry_run: bool = Field(title=_RUN, default=False, description="print the plan and stop")
 
     @model_validator(mode="after")
     def _heads_divide(self) -> RunnerConfig:
         if self.num_q_heads and self.num_k_heads and self.num_q_heads % self.num_k_heads:
             raise ValueError(
                 f"num_q_heads: {self.num_q_heads} is not a multiple of num_k_heads "
-                f"{self.num_k_heads}, so query heads cannot be shared out among key heads"
+                f"{self.num_k_heads}. Set both numbers as in the model's config.json."
             )
         return self
 
     @property
     def workers(self) -> int:
-        """Worker processes to start: as asked, or one per CPU this process may use."""
+        """Number of worker processes; by default one per available CPU."""
         return self.max_workers or available_cpus()
 
 
@@ -187,14 +185,14 @@ ANALYSIS_FIELDS = (
     "p_alpha",
     "seed",
 )
-"""Fields that decide a head's numbers; a recorded head is reused only when all of them agree."""
+"""Fields that change the results of a head. Recorded heads are reused only if all are equal."""
 
 
 def make_config(values: dict[str, Any] | None = None, /, **fields: Any) -> RunnerConfig:
-    """A checked config from keyword arguments, with the same messages as a YAML file's."""
+    """Make a checked config from keyword arguments."""
     return validated(RunnerConfig, {**(values or {}), **fields})
 
 
 def load_config(path: str | os.PathLike[str], flags: dict[str, str] | None = None) -> RunnerConfig:
-    """A checked config from a YAML file, flat or under `analysis:`, overridden by flags."""
+    """Read a config from a YAML file, flat or under `analysis:`. Flags override the file."""
     return settings_from(RunnerConfig, yaml_path=Path(path), section="analysis", flags=flags)

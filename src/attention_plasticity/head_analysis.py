@@ -1,7 +1,7 @@
-"""One key head and the query heads that read it → rows of the three tables.
+"""Analysis of one key head and its query heads: rows of the three tables.
 
-The path of a vector: read, orientation (signs), regression on position, rotation, residuals and
-their normality, query model per bucket, key pairs, plasticity.
+Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
+query model per bucket, key pairs, plasticity.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from attention_plasticity.plasticity import (
 from attention_plasticity.query_model import bucket_gaussians, bucket_moments
 from attention_plasticity.results import Columns, Failure, HeadResult
 from attention_plasticity.scaling import (
-    bucket_tops,
-    column_tops,
-    is_wide,
+    bucket_maxima,
+    column_maxima,
     rescaled,
-    row_tops,
+    row_maxima,
     scale_exponent,
+    wider_than_float32,
 )
 from attention_plasticity.statistics import (
     Regression,
@@ -68,7 +68,7 @@ MIN_QUERIES = 3
 
 @dataclass(frozen=True)
 class KeyHead:
-    """What every query head of a group needs of its key head, prepared once."""
+    """A key head, read and indexed once for all query heads of its group."""
 
     rows: HeadRows
     signs: Array  # (d,)
@@ -94,7 +94,7 @@ def analyze_head(
     dump: Dump | str | os.PathLike[str],
     config: RunnerConfig | None = None,
 ) -> HeadResult:
-    """Analyse one query head against its key head. Raises a `ToolkitError` saying what is wrong."""
+    """Analyse one query head with its key head. Raises a `ToolkitError` for bad input."""
     config = config or RunnerConfig()
     dump = dump if isinstance(dump, Dump) else open_dump(dump)
     keys = KeyHead.read(dump, layer, k_head, config)
@@ -104,7 +104,7 @@ def analyze_head(
 def analyze_group(
     dump: Dump, layer: int, k_head: int, q_heads: Sequence[int], config: RunnerConfig
 ) -> Iterator[HeadResult | Failure]:
-    """Analyse the query heads of one key head, reading the keys once; a bad head stops no other."""
+    """Analyse the query heads of one key head. A head that fails does not stop the others."""
     try:
         keys = KeyHead.read(dump, layer, k_head, config)
     except ToolkitError as error:
@@ -136,16 +136,16 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
 
 @dataclass(frozen=True)
 class RotatedQueries:
-    """Queries of a head in the positional basis, sorted by bucket, and what led there."""
+    """Queries of a head in the positional basis, sorted by bucket."""
 
     fit: Regression
     signs: Array  # (d,)
-    u: Array  # (d,) the reflection
+    u: Array  # (d,) reflection vector
     position: Array  # (n,)
     bucket: Ints  # (n,)
     vectors: Array  # (n, d)
     alpha: Array  # (d,)
-    beta: Array  # (d,) all of it in the first entry
+    beta: Array  # (d,) only the first entry is not zero
     residuals: Array  # (d, n)
     resid_var: Array  # (d,)
 
@@ -195,25 +195,25 @@ def _analyze_query_head(
 
 
 def _in_range(rows: HeadRows, folder: Path, *, queries: bool = False) -> tuple[HeadRows, int]:
-    """The rows with their vectors divided by a power of two, where float64 asks for it.
+    """The rows with vectors scaled by a power of two if needed, and its exponent.
 
-    Every query dimension and query bucket, and every key, must have squares that float64 holds.
+    After scaling, the squares of every query dimension, query bucket and key fit into float64.
     """
     X = rows.vectors
-    if not is_wide(X):
+    if not wider_than_float32(X):
         return rows, 0
-    tops = np.r_[column_tops(X), bucket_tops(X, rows.bucket)] if queries else row_tops(X)
+    maxima = np.r_[column_maxima(X), bucket_maxima(X, rows.bucket)] if queries else row_maxima(X)
     try:
-        exponent = scale_exponent(tops)
+        exponent = scale_exponent(maxima)
     except ValueError as error:
-        raise HeadError(f"{folder}: {error}. Such vectors cannot be analysed.") from error
+        raise HeadError(f"{folder}: {error}. Capture the head again.") from error
     return replace(rows, vectors=rescaled(X, exponent)), exponent
 
 
 def _read_queries(
     dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig
 ) -> tuple[HeadRows, int]:
-    """The queries, and the power of two they were divided by."""
+    """The queries, and the exponent of the power of two by which they were divided."""
     queries = _read(dump, head, config)
     if len(queries) < MIN_QUERIES:
         raise HeadError(
@@ -223,7 +223,7 @@ def _read_queries(
     if queries.width != keys.rows.width:
         raise DumpError(
             f"{dump.folders[head]}: queries have {queries.width} dimensions, "
-            f"their keys have {keys.rows.width}"
+            f"their keys have {keys.rows.width}. Use files of one model."
         )
     return _in_range(queries, dump.folders[head], queries=True)
 
@@ -243,8 +243,8 @@ def _plasticity(
         config.pair_sampling, config.num_pairs_per_bucket, config.max_rel_dist, rng
     )
 
-    def differences(some: KeyPairs) -> Array:  # (pairs, d)
-        return rotate(key_differences(keys.rows.vectors, some), queries.signs, queries.u)
+    def differences(block: KeyPairs) -> Array:  # (pairs, d)
+        return rotate(key_differences(keys.rows.vectors, block), queries.signs, queries.u)
 
     if window is None:
         eligible = earlier_cells(moments.bucket, keys.index.buckets)
@@ -267,13 +267,13 @@ def _common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
     if queries.sliding_window != keys.sliding_window:
         raise DumpError(
             f"{name}: mixes sliding_window values: queries have "
-            f"{queries.sliding_window or 'null'}, keys {keys.sliding_window or 'null'}"
+            f"{queries.sliding_window or 'null'}, keys have {keys.sliding_window or 'null'}"
         )
     return queries.sliding_window
 
 
 def _predictability(queries: RotatedQueries) -> dict[str, float]:
-    """The rotated first component is the projection on β; without a β there is none."""
+    """Predict position from the first rotated component, the projection on β."""
     scores = queries.vectors[:, 0] if queries.fit.beta.any() else np.zeros(len(queries.position))
     r2, baseline, error = predictability_from_scores(queries.position, scores)
     return {
@@ -332,13 +332,13 @@ def _bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead, queries: Hea
 
 
 def _text_counts(buckets: Ints, queries: HeadRows) -> list[int] | list[float]:
-    """Texts that the queries of each of `buckets` come from; NaN where that is not known."""
+    """Number of texts per bucket of `buckets`, over its queries; NaN if it is not known."""
     if queries.example_id is None:
         return [math.nan] * len(buckets)
     order = np.lexsort((queries.example_id, queries.bucket))
     bucket, text = queries.bucket[order], queries.example_id[order]
-    fresh = np.r_[True, (np.diff(bucket) != 0) | (text[1:] != text[:-1])]  # (n,)
-    values, counts = np.unique(bucket[fresh], return_counts=True)
+    first_of_text = np.r_[True, (np.diff(bucket) != 0) | (text[1:] != text[:-1])]  # (n,)
+    values, counts = np.unique(bucket[first_of_text], return_counts=True)
     return counts[np.searchsorted(values, buckets)].tolist()  # type: ignore[no-any-return]
 
 

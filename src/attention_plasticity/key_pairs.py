@@ -1,7 +1,7 @@
-"""Which pairs of keys are compared. Two keys of a pair always belong to one example.
+"""Sampling of key pairs. Both keys of a pair belong to one example.
 
-Arrays in, arrays out; numpy only. Pairs are drawn by rank: every admissible pair has a number,
-numbers are drawn, and the pair is computed from its number, for all pairs at once.
+Arrays in, arrays out; numpy only. Every possible pair has a number. Numbers are drawn, and the
+pairs are computed from them in one vectorised step.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-PAIR_BLOCK = 1 << 25  # float64 values of key differences that are held at a time
+PAIR_BLOCK = 1 << 25  # float64 values of key differences in memory at a time
 
 
 @dataclass(frozen=True)
 class KeyPairs:
-    """Pairs of key rows. `owner` is the key bucket whose cell a pair counts in."""
+    """Pairs of key rows. A pair is counted in the cell of its `owner` bucket."""
 
     first: Ints  # (pairs,) row of k1
     second: Ints  # (pairs,) row of k2
     owner: Ints  # (pairs,) bucket code, ascending
-    other: Ints  # (pairs,) bucket code of the key that does not decide the owner
+    other: Ints  # (pairs,) bucket code of the other key
 
     def __len__(self) -> int:
         return len(self.first)
 
     def part(self, rows: slice) -> KeyPairs:
-        """Some of the pairs, in the same order."""
+        """The pairs of a slice."""
         return KeyPairs(self.first[rows], self.second[rows], self.owner[rows], self.other[rows])
 
 
 class _Groups(NamedTuple):
-    """Keys of one bucket and example, group after group; pairs are numbered in that order."""
+    """Groups of keys with the same bucket and example. Pairs are numbered in this order."""
 
-    starts: Ints  # (groups,) first of the group's keys
-    sizes: Ints  # (groups,) keys
+    starts: Ints  # (groups,) index of the first key
+    sizes: Ints  # (groups,) number of keys
     codes: Ints  # (groups,) bucket code
-    pair_ends: Ints  # (groups,) pairs up to the end of the group
-    bucket_ends: Ints  # (buckets,) pairs up to the end of the bucket
+    pair_ends: Ints  # (groups,) number of pairs up to the end of the group
+    bucket_ends: Ints  # (buckets,) number of pairs up to the end of the bucket
 
 
 class KeyIndex:
-    """The keys of a head, sorted and counted once, so that each query head only has to draw."""
+    """The sorted keys of a head. It is built once and used by all query heads of the key head."""
 
     def __init__(
         self, p_k: npt.ArrayLike, b_k: npt.ArrayLike, example_ids_k: npt.ArrayLike
@@ -64,16 +64,16 @@ class KeyIndex:
         max_rel_dist: float,
         rng: np.random.Generator,
     ) -> KeyPairs:
-        """Pairs by the named way of sampling."""
+        """Draw pairs with the given sampling method."""
         if pair_sampling == "bucket":
             return self.bucket_pairs(num_pairs_per_bucket, rng)
         return self.local_pairs(num_pairs_per_bucket, max_rel_dist, rng)
 
     def count(self, pair_sampling: Literal["bucket", "local"], num_pairs_per_bucket: int) -> int:
-        """How many pairs `draw` gives."""
+        """Number of pairs that `draw` returns."""
         if pair_sampling == "local":
-            some = int(np.bincount(self._examples).max()) >= 2
-            return num_pairs_per_bucket * len(self.buckets) if some else 0
+            has_pairs = int(np.bincount(self._examples).max()) >= 2
+            return num_pairs_per_bucket * len(self.buckets) if has_pairs else 0
         available = np.diff(self._groups.bucket_ends, prepend=0)  # (buckets,)
         return int(np.minimum(available, num_pairs_per_bucket).sum())
 
@@ -90,14 +90,14 @@ class KeyIndex:
         return _Groups(starts, sizes, codes[starts], pair_ends, pair_ends[last])
 
     def bucket_pairs(self, num_pairs_per_bucket: int, rng: np.random.Generator) -> KeyPairs:
-        """Uniform over the pairs of one bucket and example; all of them when they are few.
+        """Draw pairs of each bucket uniformly and without replacement; all pairs if there are few.
 
-        Pairs of a bucket are drawn without replacement.
+        Both keys of a pair have the same bucket and example.
         """
         order = self._by_bucket
         group_starts, sizes, group_codes, pair_ends, bucket_ends = self._groups
         numbers = [
-            begin + _some_of(int(end - begin), num_pairs_per_bucket, rng)
+            begin + _draw_numbers(int(end - begin), num_pairs_per_bucket, rng)
             for begin, end in zip(np.r_[0, bucket_ends[:-1]], bucket_ends, strict=True)
         ]
         number = np.concatenate(numbers)  # (pairs,)
@@ -117,12 +117,12 @@ class KeyIndex:
     def local_pairs(
         self, num_pairs_per_bucket: int, max_rel_dist: float, rng: np.random.Generator
     ) -> KeyPairs:
-        """Neighbours in rank within an example, anchored anywhere; owned by the anchor's bucket."""
+        """Draw an anchor key and a neighbour in rank. The owner is the bucket of the anchor."""
         order = self._by_position
         lengths = np.bincount(self._examples)
         if lengths.max() < 2:
-            none = np.empty(0, np.int64)
-            return KeyPairs(none, none, none, none)
+            empty = np.empty(0, np.int64)
+            return KeyPairs(empty, empty, empty, empty)
         example, anchor, neighbour = _draw_neighbours(
             lengths, num_pairs_per_bucket * len(self.buckets), max_rel_dist, rng
         )
@@ -144,10 +144,11 @@ def sample_key_pairs(
     max_rel_dist: float = 0.05,
     rng: np.random.Generator | None = None,
 ) -> Ints:
-    """Draw `(example, rank1, rank2)` rows: two keys of one example, near each other, in any order.
+    """Draw `(example, rank1, rank2)` rows: two nearby keys of one example, in random order.
 
-    An example is drawn in proportion to its number of keys (those with fewer than two never), the
-    anchor uniformly in it, the neighbour uniformly within ±max(1, ⌊max_rel_dist · length⌋) ranks.
+    The probability of an example is proportional to its number of keys; examples with fewer than
+    two keys are left out. The anchor is uniform in the example, the neighbour is uniform within
+    ±max(1, ⌊max_rel_dist · length⌋) ranks of the anchor.
     """
     rng = np.random.default_rng() if rng is None else rng
     counts = np.asarray(lengths)
@@ -168,7 +169,7 @@ def sample_key_pairs(
 def _draw_neighbours(
     lengths: Ints, num_pairs: int, max_rel_dist: float, rng: np.random.Generator
 ) -> tuple[Ints, Ints, Ints]:
-    """(example, anchor, neighbour), each (pairs,). A key drawn uniformly is example and anchor."""
+    """(example, anchor, neighbour), each (pairs,). One uniform draw gives example and anchor."""
     usable = np.flatnonzero(lengths >= 2)
     ends = np.cumsum(lengths[usable])
     key = rng.integers(0, ends[-1], size=num_pairs)
@@ -180,19 +181,19 @@ def _draw_neighbours(
     left = np.maximum(0, anchor - reach)
     right = np.minimum(length - 1, anchor + reach)
     neighbour = left + rng.integers(0, right - left, size=num_pairs)
-    neighbour += neighbour >= anchor  # the anchor itself is left out
+    neighbour += neighbour >= anchor  # skip the anchor itself
     return example, anchor, neighbour
 
 
-def _some_of(total: int, most: int, rng: np.random.Generator) -> Ints:
-    if total <= most:
+def _draw_numbers(total: int, limit: int, rng: np.random.Generator) -> Ints:
+    if total <= limit:
         return np.arange(total)
-    return rng.choice(total, most, replace=False)
+    return rng.choice(total, limit, replace=False)
 
 
 def _unrank_pairs(number: Ints) -> tuple[Ints, Ints]:
-    """Pair `number` in the order (0,1), (0,2), (1,2), (0,3), …, exact for any int64 in use."""
+    """Keys of the pair with this number, in the order (0,1), (0,2), (1,2), (0,3) and so on."""
     high = ((1.0 + np.sqrt(1.0 + 8.0 * number)) / 2.0).astype(np.int64)
-    high -= high * (high - 1) // 2 > number  # the root may be rounded up
-    high += (high + 1) * high // 2 <= number  # or down
+    high -= high * (high - 1) // 2 > number  # if the root was rounded up
+    high += (high + 1) * high // 2 <= number  # if the root was rounded down
     return number - high * (high - 1) // 2, high

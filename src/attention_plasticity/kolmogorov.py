@@ -1,9 +1,9 @@
-"""Kolmogorov–Smirnov tests against the normal distribution, many columns at once, exact and fast.
+"""Exact Kolmogorov–Smirnov tests against the normal distribution, for many columns at once.
 
-The statistic needs neither a full sort nor a CDF value per row. The empirical and the normal CDF
-are both monotone, so counts in narrow bins bound the distance between them inside each bin; only
-bins whose bound exceeds a distance already reached can hold the largest one, and only their values
-are looked at. The p-value comes from the Pelz–Good expansion of the statistic's distribution.
+The statistic is found without a full sort. Values are counted in narrow bins. Both CDFs are
+monotone, so the counts give an upper bound of their distance inside each bin. Only bins whose bound
+exceeds the distance at the bin edges can contain the maximum; only their values are sorted. The
+p-value comes from the Pelz–Good expansion.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from scipy.special import ndtr
 
 Array = npt.NDArray[np.float64]
 
-_REACH = 5.0  # bins cover ±5 standard deviations; one open bin on either side holds the rest
+_BIN_RANGE = 5.0  # bins cover ±5 standard deviations; one open bin on each side has the rest
 _CHUNK_ELEMENTS = 1 << 17
-_EXACT_BELOW = 1000  # fewer values than this: the expansion may be off by 1e-6, scipy is exact
-_TAIL_FROM = (
-    3.0  # of √n·D; p is below 3e-8 beyond, where the expansion cancels and the tail takes over
-)
+_EXACT_BELOW = 1000  # below this n, scipy's exact p-value replaces the expansion
+_TAIL_FROM = 3.0  # of √n·D: above, p is below 3e-8 and the expansion suffers from cancellation
 
 
 def ks_normal_pvalues(
@@ -36,9 +34,8 @@ def ks_normal_statistics(
     n = columns.shape[1]
     count = len(columns) if chosen is None else len(chosen)
     bins = min(1 << 14, 1 << int(np.ceil(np.log2(20 * np.sqrt(n)))))
-    edges = np.linspace(-_REACH, _REACH, bins + 1)
-    # CDF at the bounds of each bin, open ones included
-    cdf = np.concatenate([[0.0], ndtr(edges), [1.0]])  # (bins + 3,)
+    edges = np.linspace(-_BIN_RANGE, _BIN_RANGE, bins + 1)
+    cdf = np.concatenate([[0.0], ndtr(edges), [1.0]])  # (bins + 3,) with the two open bins
     step = max(1, _CHUNK_ELEMENTS // n)
     statistics = np.empty(count)
     for start in range(0, count, step):
@@ -51,37 +48,37 @@ def ks_normal_statistics(
 def _statistics_of_chunk(columns: Array, scale: Array, cdf: Array) -> Array:
     c, n = columns.shape
     bins = len(cdf) - 1
-    # Monotone in the value even when rounded, so ranks taken from bins are exact.
-    base = np.arange(c)[:, None] * float(bins)  # each column has bins of its own
-    slot = columns * ((bins - 2) / (2 * _REACH) / scale[:, None])  # (c, n)
+    # The bin number is a monotone function of the value, so ranks from bin counts are exact.
+    base = np.arange(c)[:, None] * float(bins)  # each column has its own bins
+    slot = columns * ((bins - 2) / (2 * _BIN_RANGE) / scale[:, None])  # (c, n)
     slot += base + bins / 2
     np.clip(slot, base, base + bins - 1.0, out=slot)
     flat = slot.astype(np.intp).reshape(-1)
     counts = np.bincount(flat, minlength=c * bins).reshape(c, bins)
     after = np.cumsum(counts, axis=1)  # values up to the end of each bin
     before = after - counts
-    reached = np.abs(after / n - cdf[1:]).max(axis=1)  # (c,) distance at bin bounds
+    at_edges = np.abs(after / n - cdf[1:]).max(axis=1)  # (c,) largest distance at bin edges
     bound = np.maximum(after / n - cdf[:-1], cdf[1:] - before / n)  # (c, bins)
-    hopeful = (bound >= reached[:, None] - 1e-12) & (counts > 0)
-    near = np.flatnonzero(hopeful.reshape(-1)[flat])  # values that may attain the maximum
-    slots = flat[near]
-    values = columns.reshape(-1)[near] / scale[slots // bins]
+    candidate_bins = (bound >= at_edges[:, None] - 1e-12) & (counts > 0)
+    candidates = np.flatnonzero(candidate_bins.reshape(-1)[flat])  # values that may be the maximum
+    slots = flat[candidates]
+    values = columns.reshape(-1)[candidates] / scale[slots // bins]
     order = np.lexsort((values, slots))
     values, slots = values[order], slots[order]
     firsts = np.flatnonzero(np.diff(slots, prepend=-1))
-    run = np.repeat(firsts, np.diff(firsts, append=len(slots)))  # start of each value's bin
-    rank = before.reshape(-1)[slots] + np.arange(len(slots)) - run  # values strictly below
+    bin_starts = np.repeat(firsts, np.diff(firsts, append=len(slots)))
+    rank = before.reshape(-1)[slots] + np.arange(len(slots)) - bin_starts  # values strictly below
     level = ndtr(values)
     distance = np.maximum((rank + 1) / n - level, level - rank / n)
     column_starts = np.searchsorted(slots, np.arange(c) * bins)
-    found: Array = np.maximum.reduceat(distance, column_starts)
-    return found
+    statistics: Array = np.maximum.reduceat(distance, column_starts)
+    return statistics
 
 
 def ks_pvalues(statistics: Array, n: int) -> Array:
     """P(D_n ≥ statistic), within 1e-6 of scipy's `kstwo.sf`."""
     if n < _EXACT_BELOW:
-        from scipy.stats import kstwo  # slow to import, and needed for tiny samples only
+        from scipy.stats import kstwo  # slow to import, and needed only for small samples
 
         exact: Array = kstwo.sf(statistics, n)
         return exact

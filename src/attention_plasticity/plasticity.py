@@ -1,4 +1,4 @@
-"""Which of two keys wins: p, 4p(1−p), cells of (query bucket, key bucket), and head means.
+"""Plasticity 4p(1−p) of key pairs, cells of (query bucket, key bucket), and head means.
 
 Arrays in, arrays out; numpy and scipy only.
 """
@@ -21,7 +21,7 @@ from attention_plasticity.query_model import (
     bucket_gaussians,
     bucket_moments,
 )
-from attention_plasticity.scaling import bucket_tops, column_tops, require_range, row_tops
+from attention_plasticity.scaling import bucket_maxima, column_maxima, require_range, row_maxima
 from attention_plasticity.statistics import row_blocks
 
 Array = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ _PANELS = 4
 
 @dataclass(frozen=True)
 class AttentionPlasticity:
-    """Plasticity of a head: a cell per eligible (query bucket, key bucket), and its profile."""
+    """Plasticity of a head per eligible (query bucket, key bucket), and per query bucket."""
 
     q_code: Ints  # (cells,) index into the query buckets
     k_code: Ints  # (cells,) index into the key buckets
@@ -59,12 +59,12 @@ class AttentionPlasticity:
 
     @property
     def overall(self) -> float:
-        """The head's plasticity: its profile's mean, each bucket weighted by its queries."""
+        """Mean of the profile, weighted by the number of queries per bucket."""
         return weighted_mean(self.profile, self.query_counts)
 
 
 def key_differences(X_k: Vectors, pairs: KeyPairs) -> Array:
-    """`W` (pairs, d): first key less second."""
+    """`W` (pairs, d): first key minus second key."""
     W: Array = np.subtract(X_k[pairs.first], X_k[pairs.second], dtype=np.float64)
     return W
 
@@ -80,7 +80,7 @@ def standardised_margin(W: Array, gaussian: Gaussian) -> Array:
 
 
 def _variance(W: Array, factor: Array) -> Array:
-    """`‖Lᵀw‖²` per row of `W`, leaving out the half of L that is zero, panel by panel."""
+    """`‖Lᵀw‖²` per row of `W`. Column panels of L skip most of its zero half."""
     variance = np.zeros(len(W))
     if factor.ndim == 1:
         spread = W * factor  # (pairs, d)
@@ -94,13 +94,13 @@ def _variance(W: Array, factor: Array) -> Array:
 
 
 def preference_probability(W: Array, gaussian: Gaussian) -> Array:
-    """P(first key wins) for every key difference in `W` (pairs, d)."""
+    """Probability p that a query prefers the first key, per key difference in `W` (pairs, d)."""
     p: Array = ndtr(standardised_margin(W, gaussian))
     return p
 
 
 def plasticity_from_margin(z: Array) -> Array:
-    """4p(1−p) from the tail, which falls to 0 for large |z| and is never negative."""
+    """4p(1−p), computed from the tail probability: accurate for large |z|, never negative."""
     tail = ndtr(-np.abs(z))
     value: Array = 4.0 * tail * (1.0 - tail)
     return value
@@ -121,54 +121,55 @@ def windowed_cells(
     p_k: Array,
     b_k: Ints,
 ) -> Bools:
-    """Earlier cells within a sliding window of so many tokens.
+    """Earlier cells within a sliding window of `window` tokens.
 
-    Some key of the bucket must lie in [p − window, p] for some query position p of the query
-    bucket; the immediately previous bucket always counts.
+    A cell is eligible if its query bucket has a query at a position p, and its key bucket has a key
+    in [p − window, p]. The cell of the previous bucket is always eligible.
     """
     rows = (p_q, b_q, p_k, b_k)
     earlier = earlier_cells(query_buckets, key_buckets)
     first_query = _extremes(np.minimum, p_q, b_q, query_buckets)  # (query buckets,)
     last_key = _extremes(np.maximum, p_k, b_k, key_buckets)  # (key buckets,)
-    gap = first_query[:, None] - last_key[None, :]  # tokens between the closest two
+    gap = first_query[:, None] - last_key[None, :]  # tokens between the closest query and key
     near: Bools = (gap >= 0) & (gap <= window)
     overlapping = earlier & (gap < 0)
     if overlapping.any():
-        near = np.where(overlapping, _reached(window, query_buckets, key_buckets, rows), near)
+        visible = _visible_cells(window, query_buckets, key_buckets, rows)
+        near = np.where(overlapping, visible, near)
     near |= key_buckets[None, :] == query_buckets[:, None] - 1
     return earlier & near
 
 
-def _extremes(pick: np.ufunc, p: Array, b: Ints, buckets: Ints) -> Array:
-    """Lowest (or highest) position of each bucket."""
+def _extremes(extremum: np.ufunc, p: Array, b: Ints, buckets: Ints) -> Array:
+    """Lowest or highest position of each bucket."""
     inside = np.isin(b, buckets)
     code = np.searchsorted(buckets, b[inside])
-    found = np.full(len(buckets), np.inf if pick is np.minimum else -np.inf)
-    pick.at(found, code, p[inside])
-    return found
+    extremes = np.full(len(buckets), np.inf if extremum is np.minimum else -np.inf)
+    extremum.at(extremes, code, p[inside])
+    return extremes
 
 
-def _reached(
+def _visible_cells(
     window: int, query_buckets: Ints, key_buckets: Ints, rows: tuple[Array, Ints, Array, Ints]
 ) -> Bools:
-    """(query buckets, key buckets): True where a key lies in [p − window, p] for some query at p.
+    """(query buckets, key buckets): True if a key is in [p − window, p] of a query at p.
 
-    Works for buckets that overlap in position, a key bucket at a time with all queries at once.
+    Buckets may overlap in position.
     """
     p_q, b_q, p_k, b_k = rows
     inside = np.isin(b_q, query_buckets)
     order = np.argsort(b_q[inside], kind="stable")
-    queries = p_q[inside][order]  # (n,) by bucket
+    queries = p_q[inside][order]  # (n,) sorted by bucket
     starts = np.searchsorted(b_q[inside][order], query_buckets)
     by_bucket = np.lexsort((p_k, b_k))
     bounds = np.searchsorted(b_k[by_bucket], [key_buckets, key_buckets + 1])
-    reached = np.zeros((len(query_buckets), len(key_buckets)), np.bool_)
+    visible = np.zeros((len(query_buckets), len(key_buckets)), np.bool_)
     for column, (begin, end) in enumerate(bounds.T):
         keys = p_k[by_bucket[begin:end]]  # ascending
-        last = np.searchsorted(keys, queries, side="right") - 1  # the nearest key not after p
+        last = np.searchsorted(keys, queries, side="right") - 1  # the last key at or before p
         within = (last >= 0) & (keys[np.maximum(last, 0)] >= queries - window)  # (n,)
-        reached[:, column] = np.logical_or.reduceat(within, starts)
-    return reached
+        visible[:, column] = np.logical_or.reduceat(within, starts)
+    return visible
 
 
 def score_pairs(
@@ -181,9 +182,9 @@ def score_pairs(
 ) -> AttentionPlasticity:
     """Score the pairs under each query bucket's Gaussian.
 
-    `differences` gives the rotated key differences W (pairs, d) of some pairs; it is asked for a
-    block of them at a time. A pair serves a query bucket when the buckets of both its keys are
-    eligible; it counts in the cell of its owner.
+    `differences` returns the rotated key differences W (pairs, d) of a block of pairs. A pair is
+    used for a query bucket if the buckets of both keys are eligible. It is counted in the cell of
+    its owner.
     """
     sums, counts = np.zeros(eligible.shape), np.zeros(eligible.shape, np.int64)
     for rows in row_blocks(len(pairs), moments.mean.shape[1], PAIR_BLOCK):
@@ -214,27 +215,27 @@ def _add_scores(
     sums: Array,
     counts: Ints,
 ) -> None:
-    """Add the scores of the pairs with differences `W` (pairs, d) to the cells' sums and counts."""
+    """Add the scores of the pairs with differences `W` (pairs, d) to `sums` and `counts`."""
     for code, gaussian in enumerate(gaussians):
-        serving = np.flatnonzero(eligible[code, pairs.owner] & eligible[code, pairs.other])
-        if len(serving) == 0:
+        used = np.flatnonzero(eligible[code, pairs.owner] & eligible[code, pairs.other])
+        if len(used) == 0:
             continue
-        begin, end = serving[0], serving[-1] + 1
-        rows = slice(begin, end) if end - begin == len(serving) else serving
+        begin, end = used[0], used[-1] + 1
+        rows = slice(begin, end) if end - begin == len(used) else used
         values = plasticity_from_margin(standardised_margin(W[rows], gaussian))
         sums[code] += np.bincount(pairs.owner[rows], values, minlength=eligible.shape[1])
         counts[code] += np.bincount(pairs.owner[rows], minlength=eligible.shape[1])
 
 
 def weighted_mean(values: Array, weights: npt.NDArray[Any]) -> float:
-    """Mean of the values that are not NaN, weighted; NaN when there is none."""
-    known = ~np.isnan(values)
-    total = float(weights[known].sum())
-    return float(values[known] @ weights[known]) / total if total > 0 else float("nan")
+    """Weighted mean of the values that are not NaN; NaN if there is no such value."""
+    valid = ~np.isnan(values)
+    total = float(weights[valid].sum())
+    return float(values[valid] @ weights[valid]) / total if total > 0 else float("nan")
 
 
 def means_by_fifth(profile: Array, positions: Array, counts: Ints, context: float) -> Array:
-    """(5,) means of the profile over the buckets of each fifth of `[0, context]`, by queries."""
+    """(5,) means of the profile over each fifth of `[0, context]`, weighted by queries."""
     if context > 0:
         fifth = np.minimum((FIFTHS * positions / context).astype(np.int64), FIFTHS - 1)
     else:
@@ -261,15 +262,15 @@ def compute_attention_plasticity(
     max_rel_dist: float = 0.05,
     rng: np.random.Generator | None = None,
 ) -> AttentionPlasticity:
-    """Plasticity of one head from queries and keys already in the rotated space.
+    """Plasticity of one head from queries and keys in the rotated space.
 
-    `bucket_window_limits` gives, per query bucket, the lowest key bucket within the window. A
-    `ValueError` for vectors out of 2^-200 to 2^127, whose powers float64 does not hold; plasticity
-    does not depend on the scale of queries or keys.
+    `bucket_window_limits` is the lowest key bucket within the window, per query bucket. Raises a
+    `ValueError` for vectors out of the range 2^-200 to 2^127. Plasticity does not depend on the
+    scale of queries or keys.
     """
     positions, buckets = np.asarray(p_q, np.float64), np.asarray(b_q, np.int64)
-    require_range("X_q_rot", np.r_[column_tops(X_q_rot), bucket_tops(X_q_rot, buckets)])
-    require_range("X_k_rot", row_tops(X_k_rot))
+    require_range("X_q_rot", np.r_[column_maxima(X_q_rot), bucket_maxima(X_q_rot, buckets)])
+    require_range("X_k_rot", row_maxima(X_k_rot))
     moments = bucket_moments(positions, buckets, X_q_rot)
     keys = KeyIndex(p_k, b_k, example_ids_k)
     rng = np.random.default_rng(0) if rng is None else rng

@@ -1,7 +1,6 @@
-"""Queries of a bucket as one Gaussian: a mean and a triangular factor L of Σ = LLᵀ.
+"""Gaussian models of the queries of a bucket: a mean μ and a triangular factor L of Σ = LLᵀ.
 
-Arrays in, arrays out; numpy and scipy only. The three models differ only in how they make μ and Σ;
-to the scorer they are the same thing.
+Arrays in, arrays out; numpy and scipy only. The three models differ only in μ and Σ.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _RELATIVE_RIDGE = 1e-12
 
 @dataclass(frozen=True)
 class BucketMoments:
-    """Mean and covariance of the queries of every bucket that has at least two of them."""
+    """Mean and covariance of the queries of every bucket with at least two queries."""
 
     bucket: Ints  # (g,) ascending, without bucket 0
     count: Ints  # (g,)
@@ -34,14 +33,14 @@ class BucketMoments:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """N(mean, LLᵀ) with L lower triangular. A one-dimensional factor is L's diagonal."""
+    """N(mean, LLᵀ) with L lower triangular. A one-dimensional factor is the diagonal of L."""
 
     mean: Array  # (d,)
     factor: Array  # (d, d) or (d,)
 
 
 def bucket_moments(p: Array, b: Ints, X: Vectors) -> BucketMoments:
-    """Moments of the query buckets the metric is defined on: not bucket 0, two queries or more."""
+    """Moments of the query buckets with at least two queries; bucket 0 is left out."""
     buckets, starts, counts = np.unique(b, return_index=True, return_counts=True)
     is_sorted = bool((b[1:] >= b[:-1]).all())
     order = None if is_sorted else np.argsort(b, kind="stable")
@@ -62,7 +61,7 @@ def bucket_moments(p: Array, b: Ints, X: Vectors) -> BucketMoments:
 
 
 def _mean_and_covariance(rows: Vectors) -> tuple[Array, Array]:
-    """Sums about an origin near the mean, then moved there; equal rows vary by exactly zero."""
+    """Sums about a point near the mean, then moved to it; equal rows have zero variance exactly."""
     n, d = rows.shape
     origin = near_mean(rows)  # (d,)
     total, scatter = np.zeros(d), np.zeros((d, d))
@@ -83,9 +82,9 @@ def bucket_gaussians(
 ) -> list[Gaussian]:
     """One Gaussian per bucket, in the rotated space.
 
-    positional: the first component follows the regression on position, the others have the
-    bucket's mean and covariance, and the two blocks are independent. full: the bucket's mean and
-    covariance. diagonal: the bucket's mean and variances.
+    positional: the first component has mean and variance from the regression on position; the other
+    components have the mean and covariance of the bucket and are independent of the first.
+    full: mean and covariance of the bucket. diagonal: mean and variances of the bucket.
     """
     if query_model == "full":
         factors = [covariance_factor(covariance) for covariance in moments.covariance]
@@ -93,10 +92,12 @@ def bucket_gaussians(
     if query_model == "diagonal":
         spread = np.sqrt(np.diagonal(moments.covariance, axis1=1, axis2=2))  # (g, d)
         return [Gaussian(*pair) for pair in zip(moments.mean, spread, strict=True)]
-    first = alpha_rot[0] + beta_rot[0] * moments.position  # (g,)
+    first_means = alpha_rot[0] + beta_rot[0] * moments.position  # (g,)
     return [
-        _positional(at, mean, covariance, float(resid_var[0]))
-        for at, mean, covariance in zip(first, moments.mean, moments.covariance, strict=True)
+        _positional(first_mean, mean, covariance, float(resid_var[0]))
+        for first_mean, mean, covariance in zip(
+            first_means, moments.mean, moments.covariance, strict=True
+        )
     ]
 
 
@@ -112,7 +113,7 @@ def _positional(first_mean: float, mean: Array, covariance: Array, first_var: fl
 
 
 def covariance_factor(covariance: Array) -> Array:
-    """Lower triangular L with LLᵀ = covariance, also where some direction has no variance."""
+    """Lower triangular L with LLᵀ = covariance. The covariance may be singular."""
     lower: Array
     try:
         lower = np.linalg.cholesky(covariance).astype(np.float64, copy=False)

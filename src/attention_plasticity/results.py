@@ -1,7 +1,7 @@
-"""What comes out for one query head: rows of the tables, or the reason why there are none.
+"""The result of one query head: its table rows, or the reason of its failure.
 
-Plain values only, so that results travel as JSON between processes and into the run's records, and
-so that the process which only collects them need not load the numeric libraries.
+All values are plain Python values. They can be written as JSON, and the process that collects
+results does not import the numeric libraries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Columns = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class HeadResult:
-    """Rows of the three tables for one query head, as plain values."""
+    """Rows of the three tables for one query head."""
 
     layer: int
     q_head: int
@@ -33,7 +33,7 @@ class HeadResult:
 
     @property
     def component_weights(self) -> pd.DataFrame:
-        """Share of positional information per dimension."""
+        """Fraction of positional information per dimension."""
         return self._frame(self.components)
 
     def _frame(self, columns: Columns) -> pd.DataFrame:
@@ -46,7 +46,7 @@ class HeadResult:
 
 @dataclass(frozen=True)
 class Failure:
-    """A query head that could not be analysed, and why."""
+    """A query head that could not be analysed, and the reason."""
 
     layer: int
     q_head: int

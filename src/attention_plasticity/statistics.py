@@ -1,8 +1,8 @@
-"""How much of a query is position: regression, rotation to the positional basis, residuals.
+"""Position in the queries: regression, rotation to the positional basis, residuals.
 
-Arrays in, arrays out; numpy and scipy only. Vectors may be float32, every sum and product is
-float64: blocks of rows small enough for the cache are widened on the fly, so the precision costs
-no second copy of the data. No threshold is absolute: scaling the input scales or keeps the result.
+Arrays in, arrays out; numpy and scipy only. Vectors may be float32. Every sum and product is
+float64: blocks of rows are converted one at a time, so no float64 copy of all data is made. No
+threshold is absolute, so scaling the input never changes a decision.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from scipy.linalg.blas import dger
 
 from attention_plasticity.kolmogorov import ks_normal_pvalues
 from attention_plasticity.scaling import (
-    column_tops,
-    is_wide,
+    column_maxima,
     require_range,
     rescaled,
-    row_tops,
+    row_maxima,
     scale_exponent,
+    wider_than_float32,
 )
 
 Array = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.floating[Any]]
 
-# float64 values per block: what a core's caches hold while a block is worked on
+# float64 values per block, so that a block fits into the CPU cache
 BLOCK = 1 << 16
 SMALL_BLOCK = 1 << 13  # for transposing
 LARGE_BLOCK = 1 << 18  # for matrix products and whole columns
@@ -37,7 +37,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 class LinearFit(NamedTuple):
-    """`x_d = alpha_d + beta_d · t` for every dimension d, and how well it holds."""
+    """`x_d = alpha_d + beta_d · t` for every dimension d, with its R²."""
 
     alpha: Array  # (d,)
     beta: Array  # (d,)
@@ -47,26 +47,25 @@ class LinearFit(NamedTuple):
 
 @dataclass(frozen=True)
 class Regression:
-    """Sums behind a `LinearFit`, from which every R² follows."""
+    """A linear regression on position, with the sums of squares for R²."""
 
     mean: Array  # (d,)
     alpha: Array  # (d,)
     beta: Array  # (d,)
-    ss_total: Array  # (d,) squares about the mean
-    ss_position: Array  # (d,) squares explained by position
-    mean_square: float  # of a vector's length: the scale rounding errors are judged by
+    ss_total: Array  # (d,) sum of squares about the mean
+    ss_position: Array  # (d,) sum of squares explained by position
+    mean_square: float  # mean squared length of a vector; rounding errors are relative to it
 
     @property
     def r2(self) -> Array:
-        """R² per dimension; 0 for a constant one."""
-        known = self.ss_total > 0
+        """R² per dimension; 0 for a constant dimension."""
         r2 = np.zeros_like(self.ss_total)  # (d,)
-        np.divide(self.ss_position, self.ss_total, out=r2, where=known)
+        np.divide(self.ss_position, self.ss_total, out=r2, where=self.ss_total > 0)
         return np.minimum(r2, 1.0)
 
     @property
     def r2_total(self) -> float:
-        """1 − ΣSS_res/ΣSS_tot over dimensions, the same in any basis."""
+        """1 − ΣSS_res/ΣSS_tot over dimensions; it does not depend on the basis."""
         total = float(self.ss_total.sum())
         return min(float(self.ss_position.sum()) / total, 1.0) if total > 0 else 0.0
 
@@ -74,21 +73,22 @@ class Regression:
 def fit_multioutput_linear_regressor(t: npt.ArrayLike, X: Vectors) -> LinearFit:
     """Regress every dimension of `X` (n, d) on `t` (n,) by least squares.
 
-    At any scale of `X` and `t`; a `ValueError` when dimensions differ by more than 2^300.
+    The scale of `X` and `t` is free. Raises a `ValueError` if dimensions differ by more than 2^300.
     """
     t = np.asarray(t, np.float64)
-    of_x = scale_exponent(column_tops(X)) if is_wide(X) else 0
-    of_t = scale_exponent(column_tops(t[:, None]))
-    fit = regress(np.asarray(rescaled(t, of_t), np.float64), rescaled(X, of_x))
-    alpha, beta = np.ldexp(fit.alpha, of_x), np.ldexp(fit.beta, of_x - of_t)
+    x_exponent = scale_exponent(column_maxima(X)) if wider_than_float32(X) else 0
+    t_exponent = scale_exponent(column_maxima(t[:, None]))
+    fit = regress(np.asarray(rescaled(t, t_exponent), np.float64), rescaled(X, x_exponent))
+    alpha = np.ldexp(fit.alpha, x_exponent)
+    beta = np.ldexp(fit.beta, x_exponent - t_exponent)
     return LinearFit(alpha, beta, fit.r2, float(fit.r2.mean()))
 
 
 def regress(t: Array, X: Vectors) -> Regression:
-    """One pass over the rows: sums about an origin near the mean, then moved to the mean.
+    """Regress every dimension of `X` (n, d) on `t` (n,) in one pass over the rows.
 
-    The origin equals a constant column exactly, so a constant dimension has no spread at all,
-    not a rounding error's worth of it.
+    Sums are taken about a point near the mean, then moved to the mean. This point equals the value
+    of a constant column exactly, so the variance of a constant dimension is exactly zero.
     """
     n, d = X.shape
     origin = near_mean(X)  # (d,)
@@ -100,7 +100,7 @@ def regress(t: Array, X: Vectors) -> Regression:
         total += np.ones(len(dev)) @ dev
         squares += np.einsum("nd,nd->d", dev, dev)
         cross += t_dev[rows] @ dev
-    shift = total / n  # (d,) the mean, seen from the origin
+    shift = total / n  # (d,) mean minus origin
     ss_total = np.maximum(squares - n * shift**2, 0.0)
     ss_t = float(t_dev @ t_dev)
     beta = (cross - t_dev.sum() * shift) / ss_t if ss_t > 0 else np.zeros(d)
@@ -120,16 +120,16 @@ def compute_scalar_position_predictability(
 ) -> tuple[float, float, float]:
     """Predict `log2(p+1)` from the projection on `beta`: R², MAE of the mean, MAE of the fit.
 
-    A zero `beta` predicts nothing: R² is 0 and both errors are the mean's. At any scale of `X`.
+    If `beta` is zero, R² is 0 and both errors are that of the mean. Works at any scale of `X`.
     """
-    X = rescaled(X, scale_exponent(column_tops(X))) if is_wide(X) else X
+    X = rescaled(X, scale_exponent(column_maxima(X))) if wider_than_float32(X) else X
     direction = _unit(beta)  # (d,)
     scores = np.concatenate([X[rows] @ direction for rows in row_blocks(*X.shape)])  # (n,)
     return predictability_from_scores(np.asarray(p, np.float64), scores)
 
 
 def predictability_from_scores(p: Array, scores: Array) -> tuple[float, float, float]:
-    """The same, from projections already made."""
+    """Like `compute_scalar_position_predictability`, from the projections `scores` (n,)."""
     y = np.log2(p + 1)  # (n,)
     fit = regress(scores, y[:, None])
     baseline = float(np.abs(y - fit.mean[0]).mean())
@@ -138,7 +138,7 @@ def predictability_from_scores(p: Array, scores: Array) -> tuple[float, float, f
 
 
 def orientation_from_keys(b_k: npt.ArrayLike, X_k: Vectors) -> Array:
-    """±1 per dimension: the sign of the mean over key buckets of the bucket means (0 → +1)."""
+    """±1 per dimension: sign of the mean over key buckets of the bucket means; +1 for 0."""
     codes = np.unique(np.asarray(b_k), return_inverse=True)[1]
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes))
@@ -149,24 +149,24 @@ def orientation_from_keys(b_k: npt.ArrayLike, X_k: Vectors) -> Array:
 
 
 def make_pos_rotation(beta: npt.ArrayLike) -> Array:
-    """The orthogonal (d, d) reflection H taking `beta/‖beta‖` to the first axis."""
+    """The orthogonal (d, d) reflection H that maps `beta/‖beta‖` to the first axis."""
     u = reflection_vector(np.asarray(beta, np.float64))
     return np.eye(len(u)) - 2.0 * np.outer(u, u)
 
 
 def reflection_vector(beta: Array) -> Array:
-    """Unit `u` (d,): `H = I − 2uuᵀ` takes `beta/‖beta‖` to e1. Zeros when H is the identity."""
+    """Unit `u` (d,): `H = I − 2uuᵀ` maps `beta/‖beta‖` to e1. Zeros if H is the identity."""
     if not beta.any():
         return np.zeros_like(beta)
     u = _unit(beta)  # (d,)
     rest = float(u[1:] @ u[1:])
-    # β̂₀ − 1, without the cancellation that plain subtraction suffers when β̂ is close to e1
+    # β̂₀ − 1, computed without cancellation when β̂ is close to e1
     u[0] = -rest / (1.0 + u[0]) if u[0] > 0 else u[0] - 1.0
     return _unit(u)
 
 
 def rotate(X: Vectors, signs: Array, u: Array, order: npt.NDArray[np.intp] | None = None) -> Array:
-    """`X·diag(signs)·H` as a rank-one update, optionally with the rows taken in `order`."""
+    """`X·diag(signs)·H` as a rank-one update; `order` optionally reorders the rows."""
     n, d = X.shape
     rotated = np.empty((n, d))
     for rows in row_blocks(n, d):
@@ -177,27 +177,26 @@ def rotate(X: Vectors, signs: Array, u: Array, order: npt.NDArray[np.intp] | Non
 
 
 def rotate_vector(x: Array, signs: Array, u: Array) -> Array:
-    """`rotate` for a single vector or a stack of them, such as alpha and beta."""
+    """`rotate` for one vector or a stack of vectors."""
     oriented = x * signs
     return oriented - 2.0 * np.multiply.outer(oriented @ u, u)
 
 
 def positional_residuals(t: Array, X_rot: Array, alpha_rot: Array, beta_rot: Array) -> Array:
-    """Rotated queries less their fit, as (d, n): a row per dimension, each contiguous."""
+    """Rotated queries minus their fit, as (d, n) with one contiguous row per dimension."""
     n, d = X_rot.shape
     residuals = np.empty((d, n))
     for rows in row_blocks(n, d, SMALL_BLOCK):
         residuals[:, rows] = (X_rot[rows] - alpha_rot).T
-    residuals[0] -= beta_rot[0] * t  # the rotation left no slope in the other dimensions
+    residuals[0] -= beta_rot[0] * t  # after the rotation, the other dimensions have no slope
     return residuals
 
 
 def residual_variance(residuals: Array, mean_square: float) -> Array:
     """Variance per dimension of `residuals` (d, n), with n − 2 degrees of freedom.
 
-    What is left of a dimension that position explains fully is rounding noise of the fit, which
-    grows with the rows summed; measured against the size of the queries it is told apart and
-    counted as zero.
+    If position explains a dimension fully, its residuals are rounding errors. These grow with n
+    and with the size of the queries. Variances below this bound are set to zero.
     """
     n = residuals.shape[1]
     squares = np.einsum("dn,dn->d", residuals, residuals)
@@ -209,14 +208,14 @@ def residual_variance(residuals: Array, mean_square: float) -> Array:
 def compute_first_component_residual_stats(
     residuals: Array, resid_var: Array
 ) -> tuple[float, float, float]:
-    """Skewness, excess kurtosis and KS p-value of the first of `residuals` (n, d).
+    """Skewness, excess kurtosis and KS p-value of the first dimension of `residuals` (n, d).
 
-    A `ValueError` for residuals out of 2^-200 to 2^127, whose powers float64 does not hold.
+    Raises a `ValueError` for residuals out of the range 2^-200 to 2^127.
     """
     first = residuals[:, :1].T  # (1, n)
     if resid_var[0] == 0:
         return float("nan"), float("nan"), float("nan")
-    require_range("residuals", row_tops(first))
+    require_range("residuals", row_maxima(first))
     skew, kurt = skew_and_kurtosis(first)
     p = ks_normal_pvalues(first, np.sqrt(resid_var[:1]))
     return float(skew[0]), float(kurt[0]), float(p[0])
@@ -231,30 +230,31 @@ def compute_noise_normality_stats(
 ) -> tuple[float, float, float, float]:
     """Normality of the semantic dimensions (all but the first) of `residuals` (n, d).
 
-    Medians of |skewness|, |kurtosis| and the KS p-value, and the share of p below `p_alpha`.
-    The KS test is made on at most `normality_max_dims` dimensions, drawn by `default_rng(seed)`.
-    Dimensions without variance have no shape and take no part; NaN when none is left. A
-    `ValueError` for residuals out of 2^-200 to 2^127, whose powers float64 does not hold.
+    Returns medians of |skewness|, |kurtosis| and the KS p-value, and the fraction of p-values below
+    `p_alpha`. The KS test uses at most `normality_max_dims` dimensions, drawn by
+    `default_rng(seed)`. Dimensions without variance are ignored; NaN if no dimension remains.
+    Raises a `ValueError` for residuals out of the range 2^-200 to 2^127.
     """
-    alive = 1 + np.flatnonzero(resid_var[1:] > 0)
+    varying = 1 + np.flatnonzero(resid_var[1:] > 0)
     nan = float("nan")
-    if len(alive) == 0:
+    if len(varying) == 0:
         return nan, nan, nan, nan
-    require_range("residuals", column_tops(residuals)[alive])
+    require_range("residuals", column_maxima(residuals)[varying])
     semantic = np.arange(1, residuals.shape[1])
     if len(semantic) > normality_max_dims:
         rng = np.random.default_rng(seed)
         semantic = np.sort(rng.choice(semantic, normality_max_dims, replace=False))
     tested = semantic[resid_var[semantic] > 0]
     columns = residuals.T  # (d, n)
-    skew, kurt = skew_and_kurtosis(columns[alive] if len(alive) < len(columns) - 1 else columns[1:])
+    all_vary = len(varying) == len(columns) - 1
+    skew, kurt = skew_and_kurtosis(columns[1:] if all_vary else columns[varying])
     if len(tested) == 0:
         return _median(np.abs(skew)), _median(np.abs(kurt)), nan, nan
-    all_of_them = len(tested) == len(columns) - 1
+    all_tested = len(tested) == len(columns) - 1
     p = ks_normal_pvalues(
-        columns[1:] if all_of_them else columns,
+        columns[1:] if all_tested else columns,
         np.sqrt(resid_var[tested]),
-        None if all_of_them else tested,
+        None if all_tested else tested,
     )
     return (
         _median(np.abs(skew)),
@@ -267,7 +267,7 @@ def compute_noise_normality_stats(
 def skew_and_kurtosis(columns: Array) -> tuple[Array, Array]:
     """Bias-corrected skewness and excess kurtosis of each row of (d, n).
 
-    NaN where there is no spread, and where n is too small for the correction (3 and 4 values).
+    NaN if the variance is zero, or if n is too small for the correction (below 3 and 4 values).
     """
     d, n = columns.shape
     m2, m3, m4 = np.empty(d), np.empty(d), np.empty(d)
@@ -287,21 +287,21 @@ def skew_and_kurtosis(columns: Array) -> tuple[Array, Array]:
 
 
 def row_blocks(n: int, d: int, elements: int = BLOCK) -> Iterator[slice]:
-    """Slices covering n rows of d values, each small enough for the cache."""
+    """Slices that cover n rows of d values, with about `elements` values per slice."""
     step = max(1, elements // max(1, d))
     for start in range(0, n, step):
         yield slice(start, min(n, start + step))
 
 
 def near_mean(X: Vectors) -> Array:
-    """A point (d,) close to the rows' mean, and exactly the value of a constant column."""
-    head = X[:_ORIGIN_ROWS].astype(np.float64)  # (m, d)
-    origin: Array = head[0] + (head - head[0]).mean(axis=0)
+    """A point (d,) close to the mean of the rows. It equals the value of a constant column."""
+    first = X[:_ORIGIN_ROWS].astype(np.float64)  # (m, d)
+    origin: Array = first[0] + (first - first[0]).mean(axis=0)
     return origin
 
 
 def _unit(x: Array) -> Array:
-    """`x/‖x‖`, zeros for zeros; scaled first, so that no square under- or overflows."""
+    """`x/‖x‖`, or zeros. Scaled first, against overflow and underflow of squares."""
     scale = np.abs(x).max()
     if scale == 0:
         return np.zeros_like(x)
@@ -318,5 +318,5 @@ def _column_sums(X: Vectors, chosen: npt.NDArray[np.intp]) -> Array:
 
 
 def _median(values: Array) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else float("nan")
+    valid = values[~np.isnan(values)]
+    return float(np.median(valid)) if len(valid) else float("nan")

@@ -131,7 +131,7 @@ def test_a_click_on_the_map_shows_that_head_in_every_view(
 ) -> None:
     click_map(page, 3, 4)
     expect(page.locator("#head-title")).to_have_text("Layer 3 · head 4")
-    expect(page.locator("#said")).to_contain_text("Layer 3 · head 4: plasticity 0.")
+    expect(page.locator("#announcement")).to_contain_text("Layer 3 · head 4: plasticity 0.")
     row = of_head(runs[0].head_metrics, 3, 4).iloc[0]
     for name in runs[0].head_metrics.columns.drop(["layer", "q_head", "k_head"]):
         title = page.locator(f'[data-metric="{name}"]').get_attribute("title") or ""
@@ -442,9 +442,9 @@ def test_a_notebook_frame_shows_the_page(
 @pytest.mark.parametrize(
     ("chart", "told"),
     [
-        ("profile", "mean of heads, half of them 0."),
+        ("profile", "mean of heads; middle half: 0."),
         ("cells", "pairs of keys"),
-        ("components", "of the information"),
+        ("components", "of positional information"),
     ],
 )
 def test_a_pointer_over_a_chart_is_told_what_is_there(page: Page, chart: str, told: str) -> None:

@@ -231,7 +231,11 @@ CASES = {
         lambda d: (d / "dump.json").write_text("{"), "is not JSON", code=2, names="dump.json"
     ),
     "layers out of range": Case(
-        lambda _: None, "given, there are", code=2, names="layers: 7", flags=["--layers", "7"]
+        lambda _: None,
+        "layers: expected numbers from 0-",
+        code=2,
+        names="got 7",
+        flags=["--layers", "7"],
     ),
     "misspelt place on the Hub": Case(
         lambda _: None,

@@ -304,7 +304,7 @@ def test_a_worker_that_dies_fails_its_heads_alone(dump: Path, tmp_path: Path) ->
     os.kill(int(children(run)[0]), signal.SIGKILL)
     told = run.communicate(timeout=60)[0].decode()
     assert run.returncode == 1
-    assert "the worker process died (killed, most often for lack of memory" in told
+    assert "the worker process died (killed, probably out of memory" in told
     failures = json.loads((tmp_path / "run.json").read_text())["failures"]
     assert 1 <= len(failures) <= 2
     assert len(records(tmp_path)) == 12 - len(failures)

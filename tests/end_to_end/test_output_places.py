@@ -74,7 +74,7 @@ def test_no_table_takes_the_place_of_a_part_of_a_dump(
         assert main(["analyze", *flags, f"--{field}", f"{tmp_path}/{place}"]) == 2
         told = capsys.readouterr().err
         assert told.count("\n") == 1
-        phrase = "kept for the run itself" if ".heads" in place else "lies inside a dump"
+        phrase = "begin with a dot are reserved" if ".heads" in place else "is inside a dump"
         assert phrase in told
     assert content(tmp_path) == before
 
@@ -87,7 +87,7 @@ def test_results_are_not_put_into_a_heads_folder(
     for place in ("l00h00q", "l00h00q/out", "l44h00q"):
         flags = ["--dataset_local_root", str(dump), "--output_dir", str(dump / place)]
         assert main(["analyze", *flags]) == 2
-        assert "lies inside a dump" in capsys.readouterr().err
+        assert "is inside a dump" in capsys.readouterr().err
     assert main(["report", str(dump), "--output", str(dump / "dump.json")]) == 2
     assert content(dump) == before
 
@@ -98,7 +98,7 @@ def test_a_page_never_takes_the_place_of_a_dumps_file(
     dump, out = make_whole_dump(tmp_path / "dump"), write_run(tmp_path / "out")
     for place in ("README.md", "dump.json", "l00h00q/report.html"):
         assert main(["report", str(out), "--output", str(dump / place)]) == 2
-        assert "lies inside a dump" in capsys.readouterr().err
+        assert "is inside a dump" in capsys.readouterr().err
 
 
 def test_results_beside_the_heads_are_fine(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_table_of_another_run_is_not_replaced(
         capsys.readouterr()
         assert in_process(*second, *extra) == 2
         told = capsys.readouterr().err
-        assert f"{shared}: is not a table of the run in {tmp_path / 'b'}" in told
+        assert f"{shared}: exists, but is not a table of the run in {tmp_path / 'b'}" in told
         assert told.count("\n") == 1
     assert shared.read_bytes() == before
     assert not (tmp_path / "b").exists()

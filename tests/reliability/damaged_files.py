@@ -124,7 +124,7 @@ def flipped_record(folder: Path, step: int) -> Cases:
         file.write_bytes(wrong)
         outcome = Outcome.REFUSED  # the head is computed again
         try:
-            if records.earlier(inputs).metrics:
+            if records.finished_heads(inputs).metrics:
                 same = records.load(0, 0) == expected
                 outcome = Outcome.UNHARMED if same else Outcome.WRONG
         except Exception:

@@ -1,1 +1,1 @@
-"""Several runs side by side: table, figures, and how the drop goes with a benchmark's score."""
+"""Comparison of several runs: table, figures, and correlation with benchmark scores."""

@@ -32,10 +32,10 @@ def compare(arguments: Sequence[str]) -> int:
     given = _given(arguments)
     from attention_plasticity.compare.runs import (
         compare_runs,
+        comparison_notes,
+        comparison_obstacles,
         correlations,
-        obstacles,
         read_scores,
-        reservations,
     )
     from attention_plasticity.tables.finished_run import FinishedRun, labels_of
     from qk_toolkit.files import user_path
@@ -48,12 +48,12 @@ def compare(arguments: Sequence[str]) -> int:
     runs = [FinishedRun.open(run) for run in given["runs"]]
     labels = labels_of(runs, given["labels"])
     scores = read_scores(user_path(given["scores"]), labels) if given["scores"] else None
-    found = obstacles(runs, labels)
+    found = comparison_obstacles(runs, labels)
     if found and not given["force"]:
         raise ConfigError(
             f"these runs cannot be compared: {'; '.join(found)}. --force shows them anyway"
         )
-    for note in [*found, *reservations(runs, labels)]:
+    for note in [*found, *comparison_notes(runs, labels)]:
         print(f"note: {note}", file=sys.stderr)
     compared = compare_runs(runs, labels)
     relations = correlations(compared, scores) if scores is not None else []

@@ -1,4 +1,4 @@
-"""Figures of several runs: profiles, a trajectory over training, drop against a score."""
+"""Figures of several runs: profiles, trajectory over training, drop against scores."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from attention_plasticity.plots.style import (
     PALETTE,
     VERMILION,
     WIDTH,
-    house_style,
+    figure_style,
+    figure_text,
     line_shades,
     new_figure,
-    plain,
     plasticity_axis,
 )
 from attention_plasticity.tables.metric_words import FIFTH_NAMES, FIFTHS
@@ -37,12 +37,12 @@ _MARKERS = "osD^vP*X"
 def profiles_figure(
     compared: pd.DataFrame, *, title: str = "Plasticity over the context"
 ) -> Figure:
-    """Draw every run's mean profile by fifths."""
+    """Draw the mean profile of every run by fifths."""
     values = compared[list(FIFTHS)].to_numpy(dtype=np.float64)  # (runs, 5)
-    _require(values)
-    with house_style():
+    _require_values(values)
+    with figure_style():
         few = len(values) <= len(PALETTE)
-        size = () if few else (WIDTH + 2.0, max(HEIGHT, 0.7 + 0.17 * len(values)))  # its legend
+        size = () if few else (WIDTH + 2.0, max(HEIGHT, 0.7 + 0.17 * len(values)))  # for the legend
         figure, axes = new_figure(*size)
         shades = line_shades("viridis")(np.linspace(0, 1, len(values)))
         for number, (label, profile) in enumerate(zip(compared["run"], values, strict=True)):
@@ -53,10 +53,10 @@ def profiles_figure(
                 marker=_MARKERS[number % len(_MARKERS)],
                 markersize=4,
                 linewidth=1.4,
-                label=plain(label),
+                label=figure_text(label),
             )
         plasticity_axis(axes)
-        _close_in(axes, values)
+        _zoom(axes, values)
         axes.set_xticks(range(len(FIFTHS)), FIFTH_NAMES)
         axes.set_xlabel("part of the observed context")
         axes.set_title("Plasticity over the context")
@@ -68,11 +68,11 @@ def profiles_figure(
 
 
 def trajectory_figure(compared: pd.DataFrame) -> Figure:
-    """Draw level, first and last fifth along the runs, in the order they are given."""
+    """Draw plasticity and its first and last fifth over the runs, in the given order."""
     values = compared[["ap_overall", "ap_first20", "ap_last20"]].to_numpy(dtype=np.float64)
-    _require(values)
+    _require_values(values)
     places = np.arange(len(values))
-    with house_style():
+    with figure_style():
         figure, axes = new_figure()
         axes.fill_between(places, values[:, 1], values[:, 2], color=FAINT, alpha=0.5, linewidth=0)
         lines = (("all of the context", INK), ("first fifth", BLUE), ("last fifth", VERMILION))
@@ -80,8 +80,8 @@ def trajectory_figure(compared: pd.DataFrame) -> Figure:
             marker = _MARKERS[column]
             axes.plot(places, values[:, column], color=colour, label=label, marker=marker, ms=4)
         plasticity_axis(axes)
-        _close_in(axes, values)
-        labels = [plain(label) for label in compared["run"]]
+        _zoom(axes, values)
+        labels = [figure_text(label) for label in compared["run"]]
         long = len(labels) > 6 or max(map(len, labels)) > 9
         step = max(1, -(-len(labels) // 16))
         axes.set_xticks(
@@ -99,34 +99,35 @@ def trajectory_figure(compared: pd.DataFrame) -> Figure:
 def scores_figure(
     compared: pd.DataFrame, scores: pd.DataFrame, found: Sequence[Correlation]
 ) -> Figure:
-    """Draw the drop of plasticity against each benchmark's score, a point per model."""
+    """Draw the drop of plasticity against the score of each benchmark, one point per model."""
     drop = compared["ap_drop"].to_numpy(dtype=np.float64)
-    _require(drop)
-    with house_style():
+    _require_values(drop)
+    with figure_style():
         figure, grid = new_figure(max(WIDTH, 3.4 * len(found)), ncols=len(found), squeeze=False)
-        for axes, one in zip(grid[0], found, strict=True):
-            values = scores[one.score].to_numpy(dtype=np.float64)
+        for axes, correlation in zip(grid[0], found, strict=True):
+            values = scores[correlation.score].to_numpy(dtype=np.float64)
             axes.scatter(drop, values, color=BLUE, s=22, linewidths=0)
             for label, x, y in zip(compared["run"], drop, values, strict=True):
-                axes.annotate(plain(label), (x, y), (4, 3), textcoords="offset points", fontsize=7)
+                name = figure_text(label)
+                axes.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7)
             axes.set_xlabel("plasticity drop, first to last fifth")
-            axes.set_ylabel(plain(one.score))
+            axes.set_ylabel(figure_text(correlation.score))
             axes.margins(0.15)
             axes.xaxis.set_major_locator(MaxNLocator(5))
             axes.grid(color=FAINT, linewidth=0.4)
             axes.set_axisbelow(True)
-            axes.set_title(_title(one), fontweight="normal", fontsize=8.5)
+            axes.set_title(_title(correlation), fontweight="normal", fontsize=8.5)
     return figure
 
 
-def _title(one: Correlation) -> str:
-    if np.isnan(one.pearson):
-        return f"{one.models} models: too few to correlate"
-    return f"Pearson {one.pearson:.2f}, Spearman {one.spearman:.2f}, {one.models} models"
+def _title(found: Correlation) -> str:
+    if np.isnan(found.pearson):
+        return f"{found.models} models: too few to correlate"
+    return f"Pearson {found.pearson:.2f}, Spearman {found.spearman:.2f}, {found.models} models"
 
 
-def _close_in(axes: Axes, values: Floats) -> None:
-    """Leave the full range when the curves would lie on top of each other in it."""
+def _zoom(axes: Axes, values: Floats) -> None:
+    """Reduce the y range if all curves are close to each other."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if high - low < 0.3:
         room = max(0.05, 0.25 * (high - low))
@@ -134,6 +135,6 @@ def _close_in(axes: Axes, values: Floats) -> None:
         axes.set_ylim(max(-0.02, low - room), min(1.02, high + room))
 
 
-def _require(values: Floats) -> None:
+def _require_values(values: Floats) -> None:
     if np.isnan(values).all():
         raise ConfigError("compare: every value is NaN, so there is nothing to draw")

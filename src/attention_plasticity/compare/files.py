@@ -1,4 +1,4 @@
-"""The files of a comparison: its table in three forms, its figures."""
+"""Files of a comparison: the table in three formats, and the figures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pandas as pd
 
 from attention_plasticity.compare.figures import profiles_figure, scores_figure, trajectory_figure
 from attention_plasticity.compare.runs import Correlation
-from attention_plasticity.compare.text import as_csv, as_latex, as_markdown, no_formula
+from attention_plasticity.compare.text import as_csv, as_latex, as_markdown, escape_formula
 from attention_plasticity.plots.saving import require_writable, save_figure
 from qk_toolkit.files import staged, write_through
 
 
 def require_folder(folder: Path) -> None:
-    """Fail, before any work, where the files of a comparison cannot be written."""
+    """Raise a `ConfigError` if the files of a comparison cannot be written."""
     require_writable(folder / "correlations.csv")  # the longest name
 
 
@@ -27,13 +27,13 @@ def write_comparison(
     kind: str,
     trajectory: bool,
 ) -> Iterator[Path]:
-    """Write every file and tell each when it is there."""
+    """Write all files and yield the path of each finished file."""
     texts = {"compare.csv": as_csv, "compare.md": as_markdown, "compare.tex": as_latex}
     for name, text_of in texts.items():
         yield _write(folder / name, text_of(compared))
     if relations:
         found = pd.DataFrame(relations)
-        found["score"] = [no_formula(name) for name in found["score"]]
+        found["score"] = [escape_formula(name) for name in found["score"]]
         yield _write(folder / "correlations.csv", found.to_csv(index=False))
     figures = {"profiles": profiles_figure(compared)}
     if trajectory:

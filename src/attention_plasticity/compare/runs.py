@@ -1,4 +1,4 @@
-"""Runs side by side: one row per run, what forbids comparing them, and benchmark scores."""
+"""Comparison of runs: one row per run, checks that they are comparable, benchmark scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _METHOD_OF_LOCAL_PAIRS = ("max_rel_dist",)
 def compare_runs(runs: Sequence[FinishedRun], labels: Sequence[str]) -> pd.DataFrame:
     """One row per run: heads, context, and the means over heads of `COLUMNS`.
 
-    A column that a run's table lacks is NaN.
+    A column that is missing in the table of a run is NaN.
     """
     rows = []
     for label, run in zip(labels, runs, strict=True):
@@ -36,44 +36,44 @@ def compare_runs(runs: Sequence[FinishedRun], labels: Sequence[str]) -> pd.DataF
 
 
 def _context(run: FinishedRun) -> float:
-    """Tokens up to the last captured query."""
+    """Number of tokens up to the last captured query."""
     if "q_position_max" not in run.head_metrics:
         return math.nan
     return float(run.head_metrics["q_position_max"].max()) + 1.0
 
 
-def obstacles(runs: Sequence[FinishedRun], labels: Sequence[str]) -> list[str]:
-    """Why the runs' numbers mean different things; empty when they can be compared."""
+def comparison_obstacles(runs: Sequence[FinishedRun], labels: Sequence[str]) -> list[str]:
+    """Reasons why the runs cannot be compared; empty if they can."""
     found = []
     for name in COLUMNS:
-        lacking = [
+        missing = [
             label for label, run in zip(labels, runs, strict=True) if name not in run.head_metrics
         ]
-        if lacking:
-            found.append(f"{', '.join(lacking)}: the table of heads has no column {name}")
+        if missing:
+            found.append(f"{', '.join(missing)}: the table of heads has no column {name}")
             break
     settings = [run.info.get("config") or {} for run in runs]
     names: tuple[str, ...] = _METHOD
-    if any(one.get("pair_sampling") == "local" for one in settings):
+    if any(config.get("pair_sampling") == "local" for config in settings):
         names += _METHOD_OF_LOCAL_PAIRS
     for name in names:
-        values = {label: one.get(name) for label, one in zip(labels, settings, strict=True)}
+        values = {label: config.get(name) for label, config in zip(labels, settings, strict=True)}
         known = {label: value for label, value in values.items() if value is not None}
         if len(set(known.values())) > 1:
-            told = ", ".join(f"{label} {value}" for label, value in known.items())
-            found.append(f"{name} differs: {told}")
+            listed = ", ".join(f"{label} {value}" for label, value in known.items())
+            found.append(f"{name} differs: {listed}")
     return found
 
 
-def reservations(runs: Sequence[FinishedRun], labels: Sequence[str]) -> list[str]:
-    """What a reader should know although the runs can be compared."""
+def comparison_notes(runs: Sequence[FinishedRun], labels: Sequence[str]) -> list[str]:
+    """Notes about differences between runs that can be compared."""
     found = []
     contexts = [context for run in runs if not math.isnan(context := _context(run))]
     if contexts and max(contexts) > 1.25 * min(contexts):
         span = f"{min(contexts):,.0f} to {max(contexts):,.0f} tokens"
         found.append(
-            f"the runs saw different contexts ({span}): a fifth is not the same number of tokens "
-            "in each"
+            f"the runs have different contexts ({span}): a fifth is a different number of tokens "
+            "in each run"
         )
     for label, run in zip(labels, runs, strict=True):
         heads = run.info.get("heads") or {}
@@ -84,13 +84,13 @@ def reservations(runs: Sequence[FinishedRun], labels: Sequence[str]) -> list[str
         found += [f"{label}: {warning}" for warning in run.warnings]
     unknown = [label for label, run in zip(labels, runs, strict=True) if not run.info]
     if unknown:
-        found.append(f"{', '.join(unknown)}: no run.json, so how it was made is not known")
+        found.append(f"{', '.join(unknown)}: no run.json, so the settings are not known")
     return found
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of the drop of plasticity with a score, over models."""
+    """Correlation of the drop of plasticity with a score, over models."""
 
     score: str
     models: int
@@ -99,7 +99,7 @@ class Correlation:
 
 
 def read_scores(path: Path, labels: Sequence[str]) -> pd.DataFrame:
-    """Scores of the runs, in their order: `model` first, then one column per benchmark."""
+    """Scores of the runs, in the order of the runs: `model`, then one column per benchmark."""
     try:
         table = pd.read_csv(path)
     except FileNotFoundError as error:
@@ -110,25 +110,25 @@ def read_scores(path: Path, labels: Sequence[str]) -> pd.DataFrame:
     require_columns(table, ["model"], f"scores: {path}")
     scores = [name for name in table.columns if name != "model"]
     if not scores:
-        raise ConfigError(f"scores: {path}: has no column of scores beside 'model'")
+        raise ConfigError(f"scores: {path}: has no column of scores; add one column per benchmark")
     table["model"] = table["model"].astype(str)
     for name in scores:
         if not pd.api.types.is_numeric_dtype(table[name]):
             raise ConfigError(f"scores: {path}: {name}: expected numbers")
     repeated = table["model"][table["model"].duplicated()]
     if len(repeated):
-        raise ConfigError(f"scores: {path}: {repeated.iloc[0]!r} has two rows")
+        raise ConfigError(f"scores: {path}: {repeated.iloc[0]!r} has two rows; keep one")
     missing = [label for label in labels if label not in set(table["model"])]
     if missing:
         raise ConfigError(
             f"scores: {path}: has no row for {', '.join(missing)} "
-            f"(models: {', '.join(table['model'])}); --labels names the runs"
+            f"(models: {', '.join(table['model'])}); set the names of the runs with --labels"
         )
     return table.set_index("model").loc[list(labels)].reset_index()
 
 
 def correlations(compared: pd.DataFrame, scores: pd.DataFrame) -> list[Correlation]:
-    """Pearson's and Spearman's, for each benchmark, over the models that have both numbers."""
+    """Pearson and Spearman correlation per benchmark, over models with both numbers."""
     found = []
     drop = compared["ap_drop"].to_numpy(dtype=np.float64)
     for name in scores.columns[1:]:

@@ -1,4 +1,4 @@
-"""The table of a comparison as text: for a terminal, CSV, Markdown, LaTeX."""
+"""The table of a comparison as text for a terminal, CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _HEADINGS = {
     "ap_drop": "drop",
 }
 _WHOLE = ("heads", "context")
-_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~&$#@!]")  # what GitHub's Markdown may read as its own
-_FORMULA = ("=", "+", "-", "@")  # a spreadsheet runs text that begins so
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~&$#@!]")  # special characters of GitHub Markdown
+_FORMULA = ("=", "+", "-", "@")  # a spreadsheet reads text with these first characters as a formula
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -37,8 +37,8 @@ _LATEX = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     "`": r"\textasciigrave{}",
-    "-": "{-}",  # two would become a dash
-    "[": "{[}",  # after a line's end, an argument of it
+    "-": "{-}",  # two hyphens would become a dash
+    "[": "{[}",  # would be read as an argument of a line end
     "*": "{*}",
     "–": "--",
 }
@@ -47,11 +47,11 @@ _LATEX = {
 def print_comparison(
     compared: pd.DataFrame, found: Sequence[Correlation], console: Console
 ) -> None:
-    """The table, and correlations with scores below it."""
+    """Print the table and the correlations with scores."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     short = {**_HEADINGS, "ap_overall": "mean"}
     for name, heading in short.items():
-        left = name == "run"  # a long name is folded, a number never
+        left = name == "run"  # long names are folded, numbers are not
         justify: Literal["left", "right"] = "left" if left else "right"
         table.add_column(
             heading.removesuffix(" %"), justify=justify, no_wrap=not left, overflow="fold"
@@ -60,34 +60,34 @@ def print_comparison(
     for cells in _cells(compared):
         table.add_row(*(Text(cell) for cell in cells))
     console.print(table)
-    for one in found:
-        console.print(Text(in_words(one)))
+    for correlation in found:
+        console.print(Text(correlation_text(correlation)))
 
 
-def in_words(one: Correlation) -> str:
+def correlation_text(found: Correlation) -> str:
     """`drop against ruler: Pearson 0.71, Spearman 0.80, 5 models`."""
-    if math.isnan(one.pearson):
-        return f"drop against {one.score}: {one.models} models, too few or too alike to correlate"
-    return (
-        f"drop against {one.score}: Pearson {one.pearson:.2f}, Spearman {one.spearman:.2f}, "
-        f"{one.models} models"
+    text = f"drop against {found.score}: "
+    if math.isnan(found.pearson):
+        return text + f"{found.models} models, too few or equal values: no correlation"
+    return text + (
+        f"Pearson {found.pearson:.2f}, Spearman {found.spearman:.2f}, {found.models} models"
     )
 
 
 def as_csv(compared: pd.DataFrame) -> str:
-    """Full precision, under the columns' own names; no label begins a spreadsheet's formula."""
-    table = compared.assign(run=[no_formula(label) for label in compared["run"]])
+    """CSV with full precision and original column names. Labels are never formulas."""
+    table = compared.assign(run=[escape_formula(label) for label in compared["run"]])
     return table.to_csv(index=False, na_rep="nan", lineterminator="\n")
 
 
-def no_formula(text: str) -> str:
-    """A text for CSV, with an apostrophe before what a spreadsheet would run."""
+def escape_formula(text: str) -> str:
+    """Put an apostrophe before text that a spreadsheet would read as a formula."""
     line = clean(text)
     return f"'{line}" if line.startswith(_FORMULA) else line
 
 
 def as_markdown(compared: pd.DataFrame) -> str:
-    """A table of GitHub's Markdown."""
+    """A table in GitHub Markdown."""
     lines = [_row(_HEADINGS.values()), _row(["---", *["---:"] * (len(_HEADINGS) - 1)])]
     for label, *numbers in _cells(compared):
         lines.append(_row([_MARKDOWN.sub(r"\\\g<0>", label), *numbers]))
@@ -95,7 +95,7 @@ def as_markdown(compared: pd.DataFrame) -> str:
 
 
 def as_latex(compared: pd.DataFrame) -> str:
-    """A tabular of the booktabs package."""
+    """A LaTeX tabular with the booktabs package."""
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(_HEADINGS) - 1)}}}", r"\toprule"]
     lines += [_latex_row(map(_latex, _HEADINGS.values())), r"\midrule"]
     for label, *numbers in _cells(compared):

@@ -1,8 +1,8 @@
-"""A small dump made here, with a known answer.
+"""A small generated dump with known plasticity.
 
-Queries are content plus a drift along one direction that grows with position; keys are content
-alone. For a drift of strength s at a position, the margin of a random key pair is N(0, s²) in units
-of its own spread, and the expected plasticity is `1 − (2/π)·arcsin(s²/(1+s²))`.
+Keys are random. Queries are random plus a drift along one direction, which grows with position. If
+the drift has strength s at a position, the standardised margin of a random key pair is N(0, s²),
+and the expected plasticity is `1 − (2/π)·arcsin(s²/(1+s²))`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Ints = npt.NDArray[np.intp]
 class DemoShape:
     """Size and structure of the generated dump."""
 
-    drifts: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0)  # strength at the end of the context, by layer
+    drifts: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0)  # per layer, at the end of the context
     windowed_layer: int = 1
     window: int = 1024
     q_heads: int = 4
@@ -45,14 +45,14 @@ class DemoShape:
 
 
 def expected_plasticity(drift: float, position: Array, context: int) -> Array:
-    """The closed form of the module's docstring."""
+    """The formula in the docstring of this module."""
     strength = (drift * position / context) ** 2
     value: Array = 1.0 - 2.0 / np.pi * np.arcsin(strength / (1.0 + strength))
     return value
 
 
 def make_demo_dump(folder: Path, shape: DemoShape | None = None, seed: int = 0) -> Path:
-    """Write the dump; the same seed gives the same bytes."""
+    """Write the dump. The same seed gives the same bytes."""
     shape = shape or DemoShape()
     for layer, drift in enumerate(shape.drifts):
         window = shape.window if layer == shape.windowed_layer else None
@@ -81,11 +81,11 @@ def make_demo_dump(folder: Path, shape: DemoShape | None = None, seed: int = 0) 
 
 
 def known_dump(folder: Path) -> Path:
-    """The dump in `folder`, made there the first time."""
+    """The dump in `folder`. It is generated if it does not exist."""
     dump = folder / "dump"
     if read_manifest(dump / MANIFEST_NAME) != _manifest(DemoShape(), 0):
         if dump.exists():
-            raise ConfigError(f"{dump}: holds something else; choose another --output_dir")
+            raise ConfigError(f"{dump}: contains other data; choose another --output_dir")
         unfinished = folder / ".dump-unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         make_demo_dump(unfinished).rename(dump)
@@ -116,14 +116,14 @@ def _manifest(shape: DemoShape, seed: int) -> DumpManifest:
 
 
 def print_known_answer(outcome: Outcome) -> None:
-    """Hold a run of the dump against what was built into it."""
+    """Print the measured plasticity next to the expected plasticity."""
     shape = DemoShape()
     table = Table(
         box=box.SIMPLE,
-        title="Against the known answer (plasticity in the last fifth)",
+        title="Comparison with the known answer (plasticity in the last fifth)",
         title_justify="left",
     )
-    for name in ("layer", "drift built in", "expected", "measured"):
+    for name in ("layer", "drift", "expected", "measured"):
         table.add_column(name, justify="right")
     for layer, drift in enumerate(shape.drifts):
         members = [row for row in outcome.metrics if row["layer"] == layer]

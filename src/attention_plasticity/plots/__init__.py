@@ -1,6 +1,6 @@
-"""Figures of a run: table in, matplotlib Figure out; showing and saving are the caller's.
+"""Figures of a run: functions from a table to a matplotlib Figure.
 
-Names are imported when first used, so that the command's help stays light.
+Names are imported at first use, so that `--help` is fast.
 """
 
 from __future__ import annotations

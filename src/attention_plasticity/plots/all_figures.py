@@ -1,4 +1,4 @@
-"""Every figure of a run, with the settings that need no thought."""
+"""All figures of a run, with default settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def save_all(run: Path, folder: Path, kind: str = "png") -> Iterator[Path]:
-    """Draw them one after the other and tell each file when it is there."""
+    """Draw all figures and yield the path of each finished file."""
     FinishedRun.open(run)
     paths = {name: folder / f"{name}.{kind}" for name in FIGURES}
     for path in paths.values():

@@ -1,4 +1,4 @@
-"""`attention-plasticity plot KIND` and the seed's `scripts/plot_*.py`."""
+"""`attention-plasticity plot KIND` and `scripts/plot_*.py`."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from qk_toolkit.settings import nearest
 OVERVIEW = """\
 usage: attention-plasticity plot KIND RUN [--output FILE] [options]
 
-Draw a figure of an analysis, as .png, .svg or .pdf; without --output it is shown in a window.
+Draw a figure of an analysis as .png, .svg or .pdf. Without --output, a window shows the figure.
 
-  plasticity      plasticity over the context: a trace per head, and their mean
+  plasticity      plasticity over the context: one line per head, and the mean
   heatmap         plasticity by query position and key position
-  components      which dimensions of a query carry position
-  map             a metric of every head, layer by head
+  components      weight of position in each query dimension
+  map             one metric of every head, layer × head
   profile         plasticity by fifths of the context, with the spread over heads
-  predictability  variance from position against plasticity, a point per head
-  all             every one of them, into RUN/figures
+  predictability  variance from position against plasticity, one point per head
+  all             all figures, saved in RUN/figures
 
-'attention-plasticity plot KIND --help' explains a kind.
+'attention-plasticity plot KIND --help' lists the options of a kind.
 """
-_STORY = """\
-Every field can be a flag or a line of the YAML file; a flag wins. Dashes and underscores are alike.
+_DESCRIPTION = """\
+Every field can be a flag or a line of a YAML file; flags override the file. - and _ are equivalent.
 """
 
 
-def plot(words: Sequence[str]) -> int:
-    """Draw the kind of figure that comes first among the words."""
+def plot(arguments: Sequence[str]) -> int:
+    """Draw the kind of figure that the first argument names."""
     from attention_plasticity.plots.settings import KINDS
 
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(OVERVIEW, end="")
-        return 0 if words else 2
-    kind = words[0]
+        return 0 if arguments else 2
+    kind = arguments[0]
     program = f"attention-plasticity plot {kind}"
     if kind == "all":
-        return _plot_all(words[1:], program)
+        return _plot_all(arguments[1:], program)
     if kind not in KINDS:
         raise ConfigError(f"{kind!r}: unknown kind of figure{nearest(kind, [*KINDS, 'all'])}")
-    return plot_one(kind, words[1:], program)
+    return plot_one(kind, arguments[1:], program)
 
 
-def plot_one(kind: str, words: Sequence[str], program: str) -> int:
+def plot_one(kind: str, arguments: Sequence[str], program: str) -> int:
     """Draw one figure and save or show it."""
     from attention_plasticity.plots.settings import KINDS
     from qk_toolkit.files import user_path
 
-    settings: Any = _settings(KINDS[kind], words, program, f"results/mine --output {kind}.png")
+    example = f"results/mine --output {kind}.png"
+    settings: Any = _settings(KINDS[kind], arguments, program, example)
     from attention_plasticity.plots.drawing import draw
     from attention_plasticity.plots.saving import (
         require_display,
@@ -72,11 +73,11 @@ def plot_one(kind: str, words: Sequence[str], program: str) -> int:
     return 0
 
 
-def _plot_all(words: Sequence[str], program: str) -> int:
+def _plot_all(arguments: Sequence[str], program: str) -> int:
     from attention_plasticity.plots.settings import AllPlots
     from qk_toolkit.files import user_path
 
-    settings: Any = _settings(AllPlots, words, program, "results/mine --format pdf")
+    settings: Any = _settings(AllPlots, arguments, program, "results/mine --format pdf")
     from attention_plasticity.plots.all_figures import save_all
 
     run = user_path(settings.run)
@@ -86,18 +87,18 @@ def _plot_all(words: Sequence[str], program: str) -> int:
     return 0
 
 
-def _settings(model: type[Any], words: Sequence[str], program: str, example: str) -> Any:
-    story = f"{(model.__doc__ or '').splitlines()[0]}\n\n{_STORY}"
-    parser = command_parser(program, story, f"commands to paste:\n  {program} {example}\n")
+def _settings(model: type[Any], arguments: Sequence[str], program: str, example: str) -> Any:
+    description = f"{(model.__doc__ or '').splitlines()[0]}\n\n{_DESCRIPTION}"
+    parser = command_parser(program, description, f"commands to paste:\n  {program} {example}\n")
     parser.usage = f"{program} [RUN] [--FIELD VALUE …]"
     parser.add_argument(
         "run", nargs="?", metavar="RUN", default=argparse.SUPPRESS, help="folder of an analysis"
     )
-    return command_settings(parser, model, words)
+    return command_settings(parser, model, arguments)
 
 
 def script(kind: str, file: str) -> int:
-    """A script of the seeds, by its file's name."""
+    """Run a script of `scripts/`, which draws one kind of figure."""
     import sys
 
     from qk_toolkit.command_line import guarded

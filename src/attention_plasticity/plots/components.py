@@ -1,4 +1,4 @@
-"""Which dimensions of a query carry position, averaged over heads."""
+"""Weight of position in each query dimension, averaged over heads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from attention_plasticity.plots.settings import Agg
 from attention_plasticity.plots.style import (
     BLUE,
     INK,
+    figure_style,
+    figure_text,
     footnote,
     headline,
-    house_style,
     new_figure,
-    plain,
 )
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.profiles import HEAD
@@ -30,27 +30,27 @@ def components_figure(
     ylabel: str | None = None,
     model_name: str | None = None,
 ) -> Figure:
-    """Draw the share of positional information of every dimension, or of the `limit` largest.
+    """Draw the fraction of positional information of every dimension, or of the `limit` largest.
 
-    Each head's weights are made to sum to 1 first, so that every head counts alike.
+    The weights of each head are normalised to sum 1, so that all heads have equal influence.
     """
     require_values(weights, "weight", "the table of components")
     shares = component_shares(weights, agg)
     width = len(shares)
     if limit is not None:
         shares = shares.nlargest(limit)
-    with house_style():
+    with figure_style():
         figure, axes = new_figure()
-        places = np.arange(len(shares))
-        axes.bar(places, shares.to_numpy(), width=0.85, color=BLUE)
+        x = np.arange(len(shares))
+        axes.bar(x, shares.to_numpy(), width=0.85, color=BLUE)
         even = axes.axhline(1.0 / width, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
         axes.set_ylim(top=1.2 * float(max(shares.max(), 1.0 / width)))  # room for the legend
         axes.legend([even], ["all dimensions alike"], loc="upper right", handlelength=1.8)
         axes.set_xlabel("dimension" if limit is None else "dimension, by weight")
-        axes.set_ylabel(plain(ylabel or f"share of position, {agg} over heads"))
+        axes.set_ylabel(figure_text(ylabel or f"share of position, {agg} over heads"))
         if limit is not None and limit <= 40:
             tilt = 90 if len(shares) > 14 else 0
-            axes.set_xticks(places, [str(name) for name in shares.index], rotation=tilt)
+            axes.set_xticks(x, [str(name) for name in shares.index], rotation=tilt)
         elif limit is None:
             axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 4, 8], integer=True))
         else:

@@ -1,4 +1,4 @@
-"""Settings → figure: where each kind of figure finds its table and its axes."""
+"""Draws a figure from its settings: reads the table, and calls the function of its kind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TABLE_OF: dict[str, TableKind] = {
 
 
 def draw(settings: Any) -> Figure:
-    """The figure that the settings describe; errors begin with the file they are about."""
+    """Draw the figure of the settings. Error messages begin with the path of the table."""
     field = next(name for name in _TABLE_OF if hasattr(settings, name))
     run, path = _source(settings, field)
     table = read_table(path, _TABLE_OF[field])
@@ -66,40 +66,40 @@ def _draw_cells(
     geometry = _geometry(settings, run)
     if isinstance(settings, HeatmapPlot):
         return heatmap_figure(cells, geometry=geometry, **options)
-    asked = settings.bucket_type is not None or settings.bucket_min_size is not None
-    return plasticity_figure(cells, geometry=geometry, at_starts=asked, **options)
+    explicit = settings.bucket_type is not None or settings.bucket_min_size is not None
+    return plasticity_figure(cells, geometry=geometry, at_starts=explicit, **options)
 
 
 def _source(settings: Any, field: str) -> tuple[FinishedRun | None, Path]:
-    """The run and the file of a table; a table given alone may still lie in its run's folder."""
+    """The run and the path of a table. A table without a run may be in the folder of its run."""
     if settings.run is not None:
         run = FinishedRun.open(settings.run)
         return run, run.checked_path(_TABLE_OF[field])
     path = user_path(getattr(settings, field))
     if path.is_dir():
-        raise ConfigError(f"{field}: {path}: is a folder; give its table, or the folder as --run")
+        raise ConfigError(f"{field}: {path}: is a folder; give a table, or --run and the folder")
     try:
-        beside = FinishedRun.open(path.parent)
+        run = FinishedRun.open(path.parent)
     except ConfigError:
         return None, path
     kind = _TABLE_OF[field]
-    if not beside.info or beside.path(kind).name != path.name:
+    if not run.info or run.path(kind).name != path.name:
         return None, path
-    return beside, beside.checked_path(kind)
+    return run, run.checked_path(kind)
 
 
 def _geometry(
     settings: PlasticityPlot | HeatmapPlot, run: FinishedRun | None
 ) -> BucketGeometry | None:
-    told = run.geometry if run else None
+    recorded = run.geometry if run else None
     kind, size = settings.bucket_type, settings.bucket_min_size
     if kind is None and size is None:
-        return told
-    same = told is not None and kind in (None, told.type)
-    size = size if size is not None else (told.min_size if told and same else None)
-    kind = kind or (told.type if told else "uniform")
+        return recorded
+    same_type = recorded is not None and kind in (None, recorded.type)
+    size = size if size is not None else (recorded.min_size if recorded and same_type else None)
+    kind = kind or (recorded.type if recorded else "uniform")
     if size is None:
         raise ConfigError(
-            f"bucket_min_size: is required with bucket_type {kind}; the run does not tell it"
+            f"bucket_min_size: is required with bucket_type {kind}; the run does not record it"
         )
     return BucketGeometry(kind, size)

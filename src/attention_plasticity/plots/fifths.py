@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from attention_plasticity.plots.style import (
     BLUE,
     INK,
+    figure_style,
     footnote,
     headline,
-    house_style,
     new_figure,
     plasticity_axis,
 )
@@ -23,27 +23,28 @@ from qk_toolkit.errors import ConfigError
 def fifths_figure(
     metrics: pd.DataFrame, *, title: str | None = None, model_name: str | None = None
 ) -> Figure:
-    """Draw the mean over heads per fifth, between bands of the middle half and nine tenths."""
+    """Draw the mean over heads per fifth, with bands of the middle 50 % and 90 % of heads."""
     require_columns(metrics, FIFTHS, "the table of heads")
     values = metrics[list(FIFTHS)].to_numpy(dtype=np.float64)  # (heads, 5)
     if np.isnan(values).all():
         raise ConfigError("the table of heads: every fifth is NaN, so there is nothing to draw")
-    places = np.arange(len(FIFTHS))
+    x = np.arange(len(FIFTHS))
     known = [column[~np.isnan(column)] for column in values.T]
-    marks = np.array(
+    quantiles = np.array(
         [
             np.quantile(part, (0.05, 0.25, 0.75, 0.95)) if len(part) else [np.nan] * 4
             for part in known
         ]
     ).T  # (4, 5)
     means = np.array([part.mean() if len(part) else np.nan for part in known])
-    with house_style():
+    with figure_style():
         figure, axes = new_figure()
-        wide = axes.fill_between(places, marks[0], marks[3], color=BLUE, alpha=0.14, linewidth=0)
-        half = axes.fill_between(places, marks[1], marks[2], color=BLUE, alpha=0.32, linewidth=0)
-        (line,) = axes.plot(places, means, color=INK, linewidth=1.8, marker="o", markersize=3.5)
+        low, q1, q3, high = quantiles
+        wide = axes.fill_between(x, low, high, color=BLUE, alpha=0.14, linewidth=0)
+        half = axes.fill_between(x, q1, q3, color=BLUE, alpha=0.32, linewidth=0)
+        (line,) = axes.plot(x, means, color=INK, linewidth=1.8, marker="o", markersize=3.5)
         plasticity_axis(axes)
-        axes.set_xticks(places, FIFTH_NAMES)
+        axes.set_xticks(x, FIFTH_NAMES)
         axes.set_xlabel("part of the observed context")
         axes.legend([line, half, wide], ["mean", "half of the heads", "nine in ten"], loc="best")
         headline(axes, title, "Plasticity over the context", model_name)

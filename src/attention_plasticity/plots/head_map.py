@@ -1,4 +1,4 @@
-"""Layer × head: one metric of every head."""
+"""Map of one metric of every head, layer × head."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from attention_plasticity.plots.style import (
     QUIET,
     SEQUENTIAL,
     SIGNED,
+    figure_style,
+    figure_text,
     footnote,
     headline,
-    house_style,
     new_figure,
-    plain,
     require_colormap,
 )
 from attention_plasticity.tables.csv_tables import require_columns, require_values
@@ -34,10 +34,9 @@ def head_map_figure(
     title: str | None = None,
     model_name: str | None = None,
 ) -> Figure:
-    """Draw a metric of every head; heads that are not in the table are blank.
+    """Draw a metric of every head. Heads that are not in the table are blank.
 
-    Plasticities share the range 0 to 1. What lies around zero is drawn in two colours, with zero
-    in the middle.
+    Plasticity has the range 0 to 1. Signed metrics have two colours with zero in the middle.
     """
     require_columns(metrics, [metric], "the table of heads")
     require_values(metrics, metric, "the table of heads")
@@ -47,7 +46,7 @@ def head_map_figure(
     low, high = low if vmin is None else vmin, high if vmax is None else vmax
     shades = require_colormap(cmap) if cmap is not None else shades
     layers, heads = grid.shape
-    with house_style():
+    with figure_style():
         figure, axes = new_figure(height=min(6.5, max(2.6, 1.4 + 0.085 * layers)))
         drawn = axes.imshow(
             grid, cmap=shades, vmin=low, vmax=high, aspect="auto", interpolation="nearest"
@@ -59,7 +58,7 @@ def head_map_figure(
         for side in ("top", "right"):
             axes.spines[side].set_visible(True)
         label = words.label if words else metric
-        bar = figure.colorbar(drawn, ax=axes, label=plain(label), pad=0.02)
+        bar = figure.colorbar(drawn, ax=axes, label=figure_text(label), pad=0.02)
         bar.outline.set_visible(False)
         headline(axes, title, label[:1].upper() + label[1:] + " by head", model_name)
         _mark_missing(axes, grid)
@@ -70,7 +69,7 @@ def head_map_figure(
 
 
 def head_grid(metrics: pd.DataFrame, metric: str) -> npt.NDArray[np.float64]:
-    """(layers × heads), NaN where the table has no value."""
+    """(layers × heads); NaN if the table has no value."""
     grid = np.full((metrics["layer"].max() + 1, metrics["q_head"].max() + 1), np.nan)
     grid[metrics["layer"], metrics["q_head"]] = metrics[metric]
     return grid
@@ -83,8 +82,8 @@ def _mark_missing(axes: Axes, grid: npt.NDArray[np.float64]) -> None:
 
 def _range(grid: npt.NDArray[np.float64], metric: str, signed: bool) -> tuple[float, float, str]:
     if signed:
-        reach = float(np.nanmax(np.abs(grid))) or 1.0
-        return -reach, reach, SIGNED
+        largest = float(np.nanmax(np.abs(grid))) or 1.0
+        return -largest, largest, SIGNED
     if metric.startswith("ap_"):
         return 0.0, 1.0, SEQUENTIAL
     return float(np.nanmin(grid)), float(np.nanmax(grid)), SEQUENTIAL

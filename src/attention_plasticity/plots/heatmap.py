@@ -1,4 +1,4 @@
-"""Plasticity by where the query stands and where the keys do, over all heads."""
+"""Plasticity by query position and key position, over all heads."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from attention_plasticity.plots.settings import Agg
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
     bucket_ticks,
+    figure_style,
     footnote,
     headline,
-    house_style,
     new_figure,
     require_colormap,
     whole,
@@ -38,15 +38,15 @@ def heatmap_figure(
 ) -> Figure:
     """Draw the mean or median over heads of every (query bucket, key bucket) cell.
 
-    Ticks stand where buckets begin. Keys that come after their query have no cell and are blank,
-    as are cells in which no head has a value.
+    Ticks are at the starts of buckets. Cells with keys after the query, and cells without values,
+    are blank.
     """
     require_colormap(cmap)
     if vmin is not None and vmax is not None and vmin >= vmax:
         raise ConfigError(f"vmin: must be below vmax, got {vmin} and {vmax}")
     require_values(cells, "plasticity", "the table of cells")
     values, buckets = cell_grid(cells, agg)
-    with house_style():
+    with figure_style():
         figure, axes = new_figure(height=3.5)
         edges = np.arange(len(buckets) + 1) - 0.5
         mesh = axes.pcolormesh(edges, edges, values.T, cmap=cmap, vmin=vmin, vmax=vmax)
@@ -72,9 +72,9 @@ def heatmap_figure(
 def cell_grid(
     cells: pd.DataFrame, agg: Agg
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """(query buckets × key buckets) and the buckets, every one from the first to the last.
+    """(query buckets × key buckets), and all buckets from the first to the last.
 
-    Where these are too many, only buckets that have a cell.
+    If these are too many, only the buckets that have a cell.
     """
     grouped = cells.groupby(["q_bucket", "k_bucket"])["plasticity"]
     found = grouped.mean() if agg == "mean" else grouped.median()
@@ -89,5 +89,5 @@ def cell_grid(
 
 
 def bucket_labels(buckets: npt.NDArray[np.int64], geometry: BucketGeometry | None) -> list[str]:
-    """The position at which each bucket begins, or its number where that is not known."""
+    """The start position of each bucket, or its number if the geometry is not known."""
     return [whole(start) for start in (geometry.starts(buckets) if geometry else buckets)]

@@ -1,4 +1,4 @@
-"""Plasticity over the context: one trace per head, and their mean."""
+"""Plasticity over the context: one line per head, and the mean."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from attention_plasticity.plots.style import (
     QUIET,
     SEQUENTIAL,
     VERMILION,
+    figure_style,
     footnote,
     headline,
-    house_style,
     line_shades,
     new_figure,
     plasticity_axis,
@@ -55,18 +55,18 @@ def plasticity_figure(
     cmap: str = SEQUENTIAL,
     title: str | None = None,
 ) -> Figure:
-    """Draw every head's plasticity per query bucket, and the mean over heads.
+    """Draw the plasticity of every head per query bucket, and the mean over heads.
 
-    A point lies at the mean position of its bucket's queries; `at_starts` puts it at the bucket's
-    start instead, which also happens where the table tells no positions. `color_trend` colours a
-    head by the rank correlation of its plasticity with position.
+    A point is at the mean query position of its bucket, or at the start of the bucket with
+    `at_starts` and for tables without positions. `color_trend` colours a head by the rank
+    correlation of its plasticity with position.
     """
     if color_by_layer and color_trend:
         raise ConfigError("color_by_layer: cannot be used together with color_trend; choose one")
     require_colormap(cmap)
     require_values(cells, "plasticity", "the table of cells")
     grid = _Grid(cells, geometry, at_starts)
-    with house_style():
+    with figure_style():
         figure, axes = new_figure()
         opacity = alpha if alpha is not None else min(0.7, 0.3 + 6.0 / len(grid.heads))
         lines = _traces(grid.x, grid.values, linewidth=line_width, alpha=opacity)
@@ -91,7 +91,7 @@ def plasticity_figure(
 
 
 class _Grid:
-    """Heads × query buckets: values, and where they are drawn."""
+    """Values and x positions, heads × query buckets."""
 
     def __init__(self, cells: pd.DataFrame, geometry: BucketGeometry | None, at_starts: bool):
         profiles = head_profiles(cells)
@@ -101,28 +101,28 @@ class _Grid:
         self.values: Floats = values.to_numpy(dtype=np.float64)  # (heads, buckets)
         self.from_table = "q_position" in profiles and not at_starts
         if self.from_table:
-            places = profiles.pivot(index=HEAD, columns="q_bucket", values="q_position")
-            self.x: Floats = places.to_numpy(dtype=np.float64)  # (heads, buckets)
+            positions = profiles.pivot(index=HEAD, columns="q_bucket", values="q_position")
+            self.x: Floats = positions.to_numpy(dtype=np.float64)  # (heads, buckets)
         else:
             starts = geometry.starts(self.buckets) if geometry else self.buckets
             self.x = np.broadcast_to(starts.astype(np.float64), self.values.shape)
-        seen = ~np.isnan(self.values)
-        self.mean: Floats = _column_mean(self.values, seen)
-        self.mean_x: Floats = _column_mean(self.x, seen)
+        known = ~np.isnan(self.values)
+        self.mean: Floats = _column_mean(self.values, known)
+        self.mean_x: Floats = _column_mean(self.x, known)
 
 
-def _column_mean(values: Floats, seen: npt.NDArray[np.bool_]) -> Floats:
-    count = seen.sum(axis=0)
-    total = np.where(seen, values, 0.0).sum(axis=0)
+def _column_mean(values: Floats, known: npt.NDArray[np.bool_]) -> Floats:
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _traces(x: Floats, values: Floats, **options: Any) -> LineCollection:
-    """One line per head; NaN breaks it, and a bucket the head lacks is passed over."""
+    """One line per head. It has a gap at NaN, and skips buckets that the head does not have."""
     paths = []
-    for places, heights in zip(x, values, strict=True):
-        known = ~np.isnan(places)
-        paths.append(np.column_stack([places[known], heights[known]]))
+    for head_x, head_values in zip(x, values, strict=True):
+        known = ~np.isnan(head_x)
+        paths.append(np.column_stack([head_x[known], head_values[known]]))
     return LineCollection(paths, **options)
 
 
@@ -167,7 +167,7 @@ def _legend(axes: Axes, color_by_layer: bool, color_trend: bool) -> None:
 
 
 def trend_of(values: Floats, threshold: float) -> str:
-    """`rising`, `falling` or `neither`: Spearman's correlation with the order of buckets."""
+    """`rising`, `falling` or `neither`, by the Spearman correlation with the bucket order."""
     known = values[~np.isnan(values)]
     if len(known) < 3 or np.ptp(known) == 0:
         return "neither"

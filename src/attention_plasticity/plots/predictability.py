@@ -1,4 +1,4 @@
-"""How much position explains of a head's queries, against how plastic the head is."""
+"""Variance of the queries explained by position, against plasticity."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from matplotlib.ticker import MaxNLocator
 
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
+    figure_style,
     footnote,
     headline,
-    house_style,
     line_shades,
     new_figure,
     plasticity_axis,
@@ -28,13 +28,13 @@ def predictability_figure(
     title: str | None = None,
     model_name: str | None = None,
 ) -> Figure:
-    """Draw a point per head, coloured by its layer, with the rank correlation of the two."""
+    """Draw a point per head, coloured by layer, with the rank correlation."""
     column = "q_R2_total" if "q_R2_total" in metrics else "q_R2_pos"
     require_columns(metrics, [column], "the table of heads")
     known = metrics.dropna(subset=[column, "ap_overall"])
     if known.empty:
         raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
-    with house_style():
+    with figure_style():
         figure, axes = new_figure()
         drawn = axes.scatter(
             known[column],

@@ -1,4 +1,4 @@
-"""A figure → a file, or a window."""
+"""Saves a figure as a file, or shows it in a window."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attention_plasticity.plots.style import house_style
+from attention_plasticity.plots.style import figure_style
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import staged, try_writing
 
-_WINDOWLESS = ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template")
+_BACKENDS_WITHOUT_WINDOW = ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template")
 _NO_DATES: dict[str, Any] = {
     "png": {},
     "svg": {"Date": None},
@@ -21,15 +21,15 @@ _NO_DATES: dict[str, Any] = {
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a .png, .svg or .pdf in one step; the same figure gives the same bytes."""
+    """Write a .png, .svg or .pdf file. The same figure gives the same bytes."""
     kind = require_target(path)
-    with house_style(), staged(path) as draft, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as an empty box
+    with figure_style(), staged(path) as draft, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as empty box
         figure.savefig(draft, format=kind, metadata=_NO_DATES[kind])
 
 
 def require_target(path: Path) -> str:
-    """The kind of file that a name asks for, provided that it can be written."""
+    """The file format of a path. Raises if the file cannot be written."""
     kind = path.suffix[1:].lower()
     if kind not in _NO_DATES:
         raise ConfigError(f"output: {path}: expected a name ending in .png, .svg or .pdf")
@@ -38,27 +38,27 @@ def require_target(path: Path) -> str:
 
 
 def require_writable(path: Path) -> None:
-    """Fail, before any work, where a file cannot be written."""
+    """Raise a `ConfigError` if a file cannot be written."""
     try:
         if path.is_dir():
-            raise ConfigError(f"output: {path}: is a folder; give a file in it")
+            raise ConfigError(f"output: {path}: is a folder; give the path of a file")
         try_writing(path)
     except OSError as error:
         raise ConfigError(
-            f"output: {path}: cannot be written: {error.strerror or error}. Choose another place."
+            f"output: {path}: cannot be written: {error.strerror or error}. Choose another path."
         ) from error
 
 
 def require_display() -> None:
-    """Fail early where no window can be opened."""
+    """Raise a `ConfigError` if no window can be opened."""
     import matplotlib.pyplot as plt
 
-    if plt.get_backend().lower() in _WINDOWLESS:
+    if plt.get_backend().lower() in _BACKENDS_WITHOUT_WINDOW:
         raise ConfigError("output: there is no display to show a figure on; add --output FILE.png")
 
 
 def show_figure(figure: Figure) -> None:
-    """Open a window and return when it is closed."""
+    """Show the figure in a window until it is closed."""
     import matplotlib.pyplot as plt
 
     manager = plt.figure().canvas.manager
@@ -66,5 +66,5 @@ def show_figure(figure: Figure) -> None:
         raise ConfigError("output: there is no display to show a figure on; add --output FILE.png")
     manager.canvas.figure = figure
     figure.set_canvas(manager.canvas)
-    with house_style():
+    with figure_style():
         plt.show()

@@ -1,4 +1,4 @@
-"""Settings of the figures: every field declared once, as flag and as line of a YAML file."""
+"""Settings of the figures, as flags and as lines of a YAML file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Agg = Literal["mean", "median"]
 
 _DATA = "which data"
-_LOOK = "how it looks"
+_LOOK = "appearance"
 
 
 class _Settings(BaseModel):
@@ -19,18 +19,18 @@ class _Settings(BaseModel):
         title=_DATA,
         default=None,
         min_length=1,
-        description="folder of an analysis (its output_dir); may also stand without --run",
+        description="folder of an analysis (its output_dir); the word --run can be omitted",
     )
     output: str | None = Field(
-        title="where it goes",
+        title="output",
         default=None,
         min_length=1,
-        description="a .png, .svg or .pdf file (default: shown in a window)",
+        description="a .png, .svg or .pdf file (default: show a window)",
     )
     model_name: str | None = Field(
-        title=_LOOK, default=None, description="name in the title (default: as the run tells)"
+        title=_LOOK, default=None, description="name in the title (default: read from the run)"
     )
-    title: str | None = Field(title=_LOOK, default=None, description="another title")
+    title: str | None = Field(title=_LOOK, default=None, description="title of the figure")
 
 
 class _CellSettings(_Settings):
@@ -43,13 +43,13 @@ class _CellSettings(_Settings):
     bucket_type: Literal["uniform", "log"] | None = Field(
         title=_DATA,
         default=None,
-        description="how positions fall into buckets (default: as the run tells)",
+        description="division of positions into buckets (default: read from the run)",
     )
     bucket_min_size: int | None = Field(
         title=_DATA,
         default=None,
         ge=1,
-        description="tokens of a uniform bucket, or the capture's min_bucket_size of log ones",
+        description="min_bucket_size of the capture; for uniform buckets, their size in tokens",
     )
 
     @model_validator(mode="after")
@@ -59,23 +59,23 @@ class _CellSettings(_Settings):
 
 
 class PlasticityPlot(_CellSettings):
-    """Plasticity over the context, one trace per head."""
+    """Plasticity over the context, one line per head."""
 
-    color_by_layer: bool = Field(title=_LOOK, default=False, description="colour traces by layer")
+    color_by_layer: bool = Field(title=_LOOK, default=False, description="colour lines by layer")
     color_trend: bool = Field(
-        title=_LOOK, default=False, description="colour traces by rising, falling or neither"
+        title=_LOOK, default=False, description="colour lines by trend: rising, falling or neither"
     )
     trend_threshold: float = Field(
         title=_LOOK,
         default=0.5,
         ge=0,
         le=1,
-        description="rank correlation with position from which a head rises or falls",
+        description="smallest rank correlation with position of a rising or falling head",
     )
     alpha: float | None = Field(
-        title=_LOOK, default=None, gt=0, le=1, description="opacity of a trace (default: by number)"
+        title=_LOOK, default=None, gt=0, le=1, description="opacity of a line (default: automatic)"
     )
-    line_width: float = Field(title=_LOOK, default=0.6, gt=0, description="points of a trace")
+    line_width: float = Field(title=_LOOK, default=0.6, gt=0, description="line width in points")
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
 
     @model_validator(mode="after")
@@ -88,7 +88,7 @@ class PlasticityPlot(_CellSettings):
 class HeatmapPlot(_CellSettings):
     """Plasticity by query position and key position."""
 
-    agg: Agg = Field(title=_LOOK, default="mean", description="over heads")
+    agg: Agg = Field(title=_LOOK, default="mean", description="aggregation over heads")
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap")
     vmin: float | None = Field(title=_LOOK, default=0.0, description="value of the first colour")
     vmax: float | None = Field(title=_LOOK, default=1.0, description="value of the last colour")
@@ -109,9 +109,9 @@ class ComponentsPlot(_Settings):
         description="head_component_weights.csv, instead of a run",
     )
     limit: int | None = Field(
-        title=_LOOK, default=None, ge=1, description="only the largest ones (default: all)"
+        title=_LOOK, default=None, ge=1, description="number of largest dimensions (default: all)"
     )
-    agg: Agg = Field(title=_LOOK, default="mean", description="over heads")
+    agg: Agg = Field(title=_LOOK, default="mean", description="aggregation over heads")
     ylabel: str | None = Field(title=_LOOK, default=None, description="label of the vertical axis")
 
     @model_validator(mode="after")
@@ -132,13 +132,13 @@ class _HeadSettings(_Settings):
 
 
 class MapPlot(_HeadSettings):
-    """One metric of every head, layer by head."""
+    """One metric of every head, layer × head."""
 
     metric: str = Field(
         title=_LOOK, default="ap_overall", description="a column of head_metrics.csv"
     )
     cmap: str | None = Field(
-        title=_LOOK, default=None, description="colormap (default: by the metric)"
+        title=_LOOK, default=None, description="colormap (default: depends on the metric)"
     )
     vmin: float | None = Field(title=_LOOK, default=None, description="value of the first colour")
     vmax: float | None = Field(title=_LOOK, default=None, description="value of the last colour")
@@ -154,25 +154,25 @@ class ProfilePlot(_HeadSettings):
 
 
 class PredictabilityPlot(_HeadSettings):
-    """Variance from position against plasticity, a point per head."""
+    """Variance from position against plasticity, one point per head."""
 
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
 
 
 class AllPlots(BaseModel):
-    """Every figure of a run."""
+    """All figures of a run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     run: str = Field(title=_DATA, min_length=1, description="folder of an analysis")
     output_dir: str | None = Field(
-        title="where they go",
+        title="output",
         default=None,
         min_length=1,
-        description="folder of the figures (default: figures, in the run's)",
+        description="folder of the figures (default: RUN/figures)",
     )
     format: Literal["png", "svg", "pdf"] = Field(
-        title="where they go", default="png", description="kind of file"
+        title="output", default="png", description="file format"
     )
 
 
@@ -189,8 +189,8 @@ KINDS: dict[str, type[BaseModel]] = {
 def _require_one(settings: _Settings, table: str) -> None:
     given = [name for name in ("run", table) if getattr(settings, name) is not None]
     if len(given) != 1:
-        wanted = f"give a run's folder or {table}"
-        raise ValueError(f"{table}: {wanted}, not both" if given else f"{table}: {wanted}")
+        expected = f"{table}: give the folder of a run or {table}"
+        raise ValueError(f"{expected}, not both" if given else expected)
 
 
 def _require_order(vmin: float | None, vmax: float | None) -> None:

@@ -1,4 +1,4 @@
-"""One look for every figure: legible at a column's width, safe for the colour-blind."""
+"""The common style of all figures. It is readable in one column and by colour-blind readers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import nearest
 
-WIDTH, HEIGHT = 4.4, 3.1  # inches: with 9 pt, still 7 pt in a column of 3.4 inches
+WIDTH, HEIGHT = 4.4, 3.1  # inches; 9 pt text becomes 7 pt in a column of 3.4 inches
 INK, QUIET, FAINT = "#222222", "#6b6b6b", "#c8c8c8"
-BLUE, VERMILION, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#e69f00"  # Okabe and Ito's
+BLUE, VERMILION, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#e69f00"  # by Okabe and Ito
 PALETTE = (BLUE, VERMILION, GREEN, "#cc79a7", ORANGE, "#56b4e9", INK)
 SEQUENTIAL, SIGNED = "viridis", "PuOr"
 _STYLE: Any = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # included in matplotlib
     "font.size": 9.0,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
@@ -50,50 +50,50 @@ _STYLE: Any = {
     "savefig.dpi": 300,
     "svg.hashsalt": "attention-plasticity",  # the same figure gives the same bytes
     "pdf.fonttype": 42,
-    "text.usetex": False,  # names hold characters that TeX would read as its own
+    "text.usetex": False,  # names can contain special characters of TeX
 }
 _LONGEST_TITLE, _LONGEST_LABEL = 160, 48  # characters
 
 
 @contextmanager
-def house_style() -> Iterator[None]:
-    """Draw, and save, inside this."""
+def figure_style() -> Iterator[None]:
+    """Context in which figures are drawn and saved."""
     with mpl.rc_context(_STYLE):
         yield
 
 
 def new_figure(width: float = WIDTH, height: float = HEIGHT, **layout: Any) -> tuple[Figure, Any]:
-    """A figure of its own, known to no window, and its axes."""
+    """A figure without a window, and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(**layout)
 
 
 def footnote(figure: Figure, *notes: str | None) -> None:
-    """Small print below everything; nothing when there is nothing to note."""
+    """Small text at the bottom; nothing if there are no notes."""
     text = "  ·  ".join(note for note in notes if note)
     if text:
         figure.supxlabel(text, x=0.01, ha="left", fontsize=6.5, color=QUIET)
 
 
 def headline(axes: Axes, title: str | None, default: str, model_name: str | None) -> None:
-    """The title that was asked for, or a default one that names the model."""
+    """Set the given title, or a default title with the name of the model."""
     if title is None:
         title = f"{default}: {model_name}" if model_name else default
-    text = plain(title, _LONGEST_TITLE)
-    if any(len(word) > _LONGEST_LABEL for word in text.split()):  # which `wrap` leaves whole
+    text = figure_text(title, _LONGEST_TITLE)
+    if any(len(word) > _LONGEST_LABEL for word in text.split()):  # `wrap` does not split words
         text = textwrap.fill(text, _LONGEST_LABEL)
     axes.set_title(text, wrap=True)
 
 
-def plain(text: object, most: int = _LONGEST_LABEL) -> str:
-    """A name as text of a figure: no mathematics, nothing without a shape, not too long."""
+def figure_text(text: object, limit: int = _LONGEST_LABEL) -> str:
+    """Text for a figure: shortened, and without mathematics and invisible characters."""
     lines = "\n".join(clean(line) for line in str(text).splitlines())
-    short = lines if len(lines) <= most else lines[: most - 1] + "…"
+    short = lines if len(lines) <= limit else lines[: limit - 1] + "…"
     return short.replace("$", r"\$")
 
 
 def require_colormap(name: str) -> str:
-    """The name of a colormap, or an error that suggests one."""
+    """Check the name of a colormap. The error suggests a similar name."""
     if name not in mpl.colormaps:
         hint = nearest(name, list(mpl.colormaps))
         hint = "; such as viridis, cividis or magma" if "--help" in hint else hint
@@ -102,7 +102,7 @@ def require_colormap(name: str) -> str:
 
 
 def line_shades(name: str) -> Colormap:
-    """A colormap without the light end that would not show as a thin line on white."""
+    """A colormap without its light end, for thin lines on white."""
     shades = mpl.colormaps[require_colormap(name)](np.linspace(0, 1, 256))  # (256, rgba)
     dark = shades @ [0.299, 0.587, 0.114, 0.0] < 0.78
     return ListedColormap(shades[dark] if dark.sum() >= 64 else shades)
@@ -114,7 +114,7 @@ def whole(number: float) -> str:
 
 
 def position_axis(axes: Axes, positions: npt.NDArray[np.float64], log: bool) -> None:
-    """Positions along x, in powers of two when buckets grow that way."""
+    """Set up the x axis for positions; `log` gives powers of two."""
     axes.set_xlabel("query position (tokens)")
     axes.margins(x=0.02)
     if log:
@@ -125,14 +125,14 @@ def position_axis(axes: Axes, positions: npt.NDArray[np.float64], log: bool) -> 
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: whole(value)))
 
 
-def bucket_ticks(axis: Any, labels: Sequence[str], most: int = 7) -> None:
-    """Label every few buckets at the edge where they begin."""
-    step = 1 << max(0, -(-len(labels) // most) - 1).bit_length()  # a power of two: rounder labels
+def bucket_ticks(axis: Any, labels: Sequence[str], limit: int = 7) -> None:
+    """Label the start of every n-th bucket, with about `limit` labels."""
+    step = 1 << max(0, -(-len(labels) // limit) - 1).bit_length()  # powers of two: round labels
     axis.set_ticks([number - 0.5 for number in range(0, len(labels), step)], labels[::step])
 
 
 def plasticity_axis(axes: Axes) -> None:
-    """Plasticity along y, from rigid to free."""
+    """Set up the y axis for plasticity."""
     axes.set_ylabel("attention plasticity")
     axes.set_ylim(-0.02, 1.02)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])

@@ -1,4 +1,4 @@
-"""The interactive page: one HTML file that shows runs, opens offline and fetches nothing."""
+"""The interactive page: one HTML file that works offline."""
 
 from attention_plasticity.report.report import Report, make_report, require_target
 

@@ -1,4 +1,4 @@
-"""The verb `report`."""
+"""The command `report`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from qk_toolkit.command_line import command_parser
 from qk_toolkit.files import user_path
 from qk_toolkit.flags import parse_flags
 
-_STORY = """\
-Write one HTML file that shows runs: a map of heads, and for each head its profile, its buckets, its
-dimensions and its metrics. It opens by double-click, offline, and fetches nothing.
+_DESCRIPTION = """\
+Write one HTML file with a map of heads, and the profile, buckets, dimensions and metrics of each
+head. The file works offline.
 """
 _EXAMPLES = """\
 commands to paste:
@@ -21,22 +21,22 @@ commands to paste:
 """
 
 
-def report(words: Sequence[str]) -> int:
+def report(arguments: Sequence[str]) -> int:
     """`attention-plasticity report RUN [RUN …] [--output FILE] [--labels a,b] [--title TEXT]`."""
     program = "attention-plasticity report"
-    parser = command_parser(program, _STORY, _EXAMPLES)
+    parser = command_parser(program, _DESCRIPTION, _EXAMPLES)
     parser.usage = f"{program} RUN [RUN …] [--output FILE] [--labels LIST] [--title TEXT]"
     parser.add_argument("runs", nargs="+", metavar="RUN", help="output folder of an analysis")
     parser.add_argument("--output", metavar="FILE", help="default: RUN/report.html, or report.html")
     parser.add_argument("--labels", metavar="LIST", help="names of the runs, such as base,instruct")
-    parser.add_argument("--title", metavar="TEXT", help="what the page is called")
-    given: dict[str, Any] = parse_flags(parser, words)
+    parser.add_argument("--title", metavar="TEXT", help="title of the page")
+    given: dict[str, Any] = parse_flags(parser, arguments)
     from attention_plasticity.report.report import make_report, require_target
     from attention_plasticity.tables.finished_run import FinishedRun
 
     runs = [FinishedRun.open(folder) for folder in given["runs"]]
-    usual = runs[0].folder / "report.html" if len(runs) == 1 else Path("report.html")
-    target = user_path(given["output"]) if given["output"] else usual
+    default = runs[0].folder / "report.html" if len(runs) == 1 else Path("report.html")
+    target = user_path(given["output"]) if given["output"] else default
     require_target(target, runs)
     labels = given["labels"].split(",") if given["labels"] else None
     print(make_report(runs, labels, given["title"]).save(target))

@@ -1,4 +1,4 @@
-"""What the page shows of a run: its tables as columns, and a few words about them."""
+"""Content of the page for one run: tables as columns, and a description."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Tables = dict[str, dict[str, Column]]
 
 
 def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
-    """A run's description and its columns.
+    """The description of a run and its columns.
 
-    Metrics stay exact; cells, profiles and weights are rounded to float32.
+    Metrics are exact. Cells, profiles and weights are rounded to float32.
     """
     metrics, cells, weights = _metrics(run), _cells(run), _weights(run)
     heads = _all_heads(metrics, cells)
@@ -65,7 +65,7 @@ def _cells(run: FinishedRun) -> pd.DataFrame:
 
 
 def _weights(run: FinishedRun) -> pd.DataFrame | None:
-    """None for a run whose table of components was not kept: all else can be shown without."""
+    """The table of components; None if the file does not exist."""
     path = run.path("component_weights")
     if not path.exists():
         return None
@@ -74,30 +74,30 @@ def _weights(run: FinishedRun) -> pd.DataFrame | None:
 
 
 def _ordered(table: pd.DataFrame, keys: list[str], source: object) -> pd.DataFrame:
-    """Sorted by its keys, of which no two rows may share all."""
-    twice = table.duplicated(keys)
-    if twice.any():
-        row = table.loc[twice, keys].iloc[0]
+    """The table sorted by its keys. Raises if two rows have the same keys."""
+    repeated = table.duplicated(keys)
+    if repeated.any():
+        row = table.loc[repeated, keys].iloc[0]
         where = ", ".join(f"{name} {row[name]}" for name in keys)
-        raise ConfigError(f"{source}: holds two rows for {where}")
+        raise ConfigError(f"{source}: holds two rows for {where}; run the analysis again")
     return table.sort_values(keys, kind="stable", ignore_index=True)
 
 
 def _all_heads(metrics: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """The heads of either table; one that has cells but no metrics gets NaN."""
-    seen = cells[HEAD].drop_duplicates()
-    known = pd.MultiIndex.from_frame(metrics[HEAD])
-    if pd.MultiIndex.from_frame(seen).isin(known).all():
+    """All heads of both tables. Heads with cells but without metrics have NaN metrics."""
+    with_cells = cells[HEAD].drop_duplicates()
+    with_metrics = pd.MultiIndex.from_frame(metrics[HEAD])
+    if pd.MultiIndex.from_frame(with_cells).isin(with_metrics).all():
         return metrics
-    merged = metrics.merge(seen, on=HEAD, how="outer", sort=True)
+    merged = metrics.merge(with_cells, on=HEAD, how="outer", sort=True)
     return merged[metrics.columns]
 
 
 def _buckets(run: FinishedRun, cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Every bucket with the position it stands for, and whether that is in tokens.
+    """All buckets with their positions, and the unit of these positions.
 
-    Where the dump told its geometry, buckets have a start and an end; else the mean position of
-    their keys or queries; else their number alone.
+    If the geometry is known, buckets have a start and an end. Otherwise they have the mean position
+    of their keys or queries, or their number.
     """
     seen = np.unique(np.concatenate([cells["k_bucket"], cells["q_bucket"]]))
     table = pd.DataFrame({"bucket": seen})
@@ -116,18 +116,18 @@ def _buckets(run: FinishedRun, cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _grid(run: FinishedRun, heads: pd.DataFrame) -> list[int]:
-    """Layers and query heads of the model, captured or not."""
+    """Number of layers and query heads of the model."""
     layout = run.info.get("head_layout") or run.dump
-    least = [int(heads["layer"].max()) + 1, int(heads["q_head"].max()) + 1]
-    told = [layout.get("num_layers") or 0, layout.get("num_q_heads") or 0]
-    if told[0] * told[1] > MOST_HEADS_IN_ALL or max(told) > MOST_HEADS:
-        return least
-    return [max(pair) for pair in zip(least, told, strict=True)]
+    found = [int(heads["layer"].max()) + 1, int(heads["q_head"].max()) + 1]
+    recorded = [layout.get("num_layers") or 0, layout.get("num_q_heads") or 0]
+    if recorded[0] * recorded[1] > MOST_HEADS_IN_ALL or max(recorded) > MOST_HEADS:
+        return found
+    return [max(pair) for pair in zip(found, recorded, strict=True)]
 
 
 def _counts(run: FinishedRun, heads: int) -> dict[str, int]:
-    told = run.info.get("heads") or {}
-    counts = {name: told.get(name) for name in ("not_captured", "failed")}
+    recorded = run.info.get("heads") or {}
+    counts = {name: recorded.get(name) for name in ("not_captured", "failed")}
     return {"shown": heads} | {name: n for name, n in counts.items() if isinstance(n, int)}
 
 

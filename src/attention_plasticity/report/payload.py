@@ -1,8 +1,7 @@
-"""Columns → bytes: typed arrays one after another, compressed, and a header to find them by."""
+"""Packs columns as typed arrays into one block of bytes, with a header of their offsets."""
 
 from __future__ import annotations
 
-import base64
 import gzip
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +16,10 @@ _UNSIGNED = (("u1", 2**8), ("u2", 2**16), ("u4", 2**32))
 
 
 def pack(tables: Mapping[str, Table]) -> tuple[Header, bytes]:
-    """All columns in one block, each at a multiple of 8 bytes, and where each one lies.
+    """Pack all columns into one block. Each offset is a multiple of 8 bytes.
 
-    Little-endian, as every browser's typed arrays are. Integers take the smallest type that
-    holds them; floats keep theirs.
+    Values are little-endian, as in browsers. Integers get the smallest possible type; floats keep
+    their type.
     """
     header: Header = {}
     parts: list[bytes] = []
@@ -38,9 +37,9 @@ def pack(tables: Mapping[str, Table]) -> tuple[Header, bytes]:
     return header, b"".join(parts)
 
 
-def encoded(content: bytes) -> str:
-    """Compressed and written as text; the same content gives the same text."""
-    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode("ascii")
+def compressed(content: bytes) -> bytes:
+    """Compress with gzip. The same content gives the same bytes."""
+    return gzip.compress(content, 9, mtime=0)
 
 
 def _stored(values: Column) -> tuple[Column, str]:

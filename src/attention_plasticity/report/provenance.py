@@ -1,4 +1,4 @@
-"""Where a run's numbers come from, as lines to read: what run.json says."""
+"""The content of run.json as lines of text for the page."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DUMP_LINES = {
 
 
 def provenance(run: FinishedRun) -> list[tuple[str, Lines]]:
-    """Sections of (name, value); a folder without run.json has a single line."""
+    """Sections of (name, value) lines."""
     info = run.info
     if not info:
-        return [("Run", [("folder", str(run.folder)), (RUN_FILE, "there is none")])]
+        return [("Run", [("folder", str(run.folder)), (RUN_FILE, "missing")])]
     sections = [
         ("Run", list(_run_lines(run))),
         ("Model and dump", list(_dump_lines(run))),

@@ -1,4 +1,4 @@
-"""`make_report`: runs → the page, and where it may be written."""
+"""`make_report` builds the page from runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NOTEBOOK_HEIGHT = 900
 
 @dataclass(frozen=True)
 class Report:
-    """The page, whole: saved as a file, or shown inline by a notebook."""
+    """The page. It can be saved as a file, and notebooks show it inline."""
 
     html: str = field(repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it in one step and return where it is."""
+        """Write the page and return its path."""
         target = user_path(path)
         require_target(target)
         write_text(target, self.html)
@@ -42,7 +42,7 @@ class Report:
 def make_report(
     runs: Sequence[FinishedRun], labels: Sequence[str] | None = None, title: str | None = None
 ) -> Report:
-    """One page of one or several runs; labels are the models' names unless given."""
+    """Make a page of one or several runs. Default labels are the names of the models."""
     from attention_plasticity.report.content import run_content
     from attention_plasticity.report.page import page_html
     from attention_plasticity.report.payload import pack
@@ -59,18 +59,18 @@ def make_report(
 
 
 def require_target(target: Path, runs: Sequence[FinishedRun] = ()) -> None:
-    """Refuse, before any work, a place where the page cannot or must not be written."""
+    """Raise a `ConfigError` if the page cannot be written to `target`."""
     from attention_plasticity.run.outputs import RUN_FILE, refuse_inside_dump
     from attention_plasticity.tables.csv_tables import FILE_NAMES
 
-    kept = {resolved(run.folder / RUN_FILE) for run in runs}
-    kept |= {resolved(run.path(kind)) for run in runs for kind in FILE_NAMES}
-    if resolved(target) in kept:
-        raise ConfigError(f"{target}: belongs to the run; the page must not replace it")
+    run_files = {resolved(run.folder / RUN_FILE) for run in runs}
+    run_files |= {resolved(run.path(kind)) for run in runs for kind in FILE_NAMES}
+    if resolved(target) in run_files:
+        raise ConfigError(f"{target}: is a file of the run; choose another --output")
     refuse_inside_dump(target)
     try:
         if target.is_dir():
-            raise ConfigError(f"{target}: is a folder; name the file to write, such as report.html")
+            raise ConfigError(f"{target}: is a folder; give a file name such as report.html")
         try_writing(target)
     except OSError as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where groups of heads are computed: here, worker processes on this machine."""
+"""Computation of groups of heads in worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -32,10 +32,8 @@ def run_local(
 ) -> Generator[HeadResult | Failure]:
     """Analyse groups in worker processes and yield each head as it finishes.
 
-    What the workers print goes to `log`.
-
-    A worker that dies (out of memory, say) fails the heads it was working on and is replaced.
-    Leaving the iterator early, also by an exception, ends the workers at once.
+    Output that the workers print goes to `log`. If a worker dies, for example out of memory, the
+    heads of its group fail and a new worker starts. Closing the generator stops the workers.
     """
     waiting = deque(groups)
     with selectors.DefaultSelector() as selector:
@@ -56,8 +54,8 @@ def run_local(
                     worker.stop()
                     running.remove(worker)
                     if waiting:
-                        fresh = _Worker(dump, config, log)
-                        running.append(_start(fresh, waiting.popleft(), selector))
+                        replacement = _Worker(dump, config, log)
+                        running.append(_start(replacement, waiting.popleft(), selector))
         finally:
             for worker in running:
                 worker.stop()
@@ -70,20 +68,20 @@ def _start(worker: _Worker, group: Group, selector: selectors.BaseSelector) -> _
 
 
 class _Worker:
-    """One process and the group it is working on."""
+    """A worker process and its current group."""
 
     def __init__(self, dump: Path, config: RunnerConfig, log: WorkerLog | None) -> None:
         self._log = log
-        # opened for appending, so that it can be emptied while the process writes to it
+        # opened for appending, so that it can be truncated while the process writes
         self._printed: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 (closed by stop)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "attention_plasticity.run.worker"],
-            bufsize=0,  # nothing may linger for a process that has died
+            bufsize=0,  # no buffered data remains if the process dies
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,
             env=_worker_environment(),
-            process_group=0,  # Ctrl-C reaches the run alone, which then ends its workers
+            process_group=0,  # Ctrl-C goes to the main process, which stops its workers
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -92,7 +90,7 @@ class _Worker:
         self.alive = True
         self._group: Group | None = None
         self._pending: list[int] = []
-        self._partial: list[bytes] = []  # pieces of a line that has not ended
+        self._partial: list[bytes] = []  # parts of an incomplete line
         self._send({"dump": str(dump), "config": config.model_dump()})
 
     @property
@@ -104,7 +102,7 @@ class _Worker:
         self._send(asdict(group))
 
     def receive(self) -> Iterator[HeadResult | Failure]:
-        """Outcomes that have arrived; after the process has died, failures of what it left."""
+        """Outcomes that have arrived. If the process died, failures of its remaining heads."""
         chunk = os.read(self.output.fileno(), 1 << 20)
         if not chunk:
             yield from self._died()
@@ -117,7 +115,7 @@ class _Worker:
         for line in lines:
             message = json.loads(line)
             if message["kind"] == "end":
-                self._keep_printed()
+                self._log_output()
                 self._group = None
                 continue
             content = message["content"]
@@ -131,51 +129,51 @@ class _Worker:
         self._process.wait()
         self._input.close()
         self.output.close()
-        self._keep_printed()
+        self._log_output()
         self._printed.close()
 
-    def _keep_printed(self) -> bytes:
-        """The end of what the process has printed since the last time, moved to the log."""
+    def _log_output(self) -> bytes:
+        """Move the printed output since the last call to the log and return its end."""
         size = self._printed.seek(0, os.SEEK_END)
         self._printed.seek(max(0, size - MOST_BYTES))
         text = self._printed.read()
         self._printed.truncate(0)
         if self._log is not None:
-            self._log.add(_described(self._group), text)
+            self._log.add(_group_name(self._group), text)
         return text
 
     def _died(self) -> Iterator[Failure]:
         self.alive = False
         code = self._process.wait()
-        lines = self._keep_printed().decode(errors="replace").strip().splitlines()
+        lines = self._log_output().decode(errors="replace").strip().splitlines()
         group, self._group = self._group, None
         assert group is not None
-        last_words = f": {lines[-1]:.300}" if lines else ""
+        last_line = f": {lines[-1]:.300}" if lines else ""
         if lines and self._log is not None:
-            last_words += f"; more is in {self._log.path}"
-        reason = f"the worker process died ({_meaning(code)}){last_words}"
+            last_line += f"; more is in {self._log.path}"
+        reason = f"the worker process died ({_exit_reason(code)}){last_line}"
         for q_head in self._pending:
             yield Failure(group.layer, q_head, group.k_head, reason)
 
     def _send(self, content: object) -> None:
-        with suppress(BrokenPipeError):  # its death is seen at the other pipe, and told there
+        with suppress(BrokenPipeError):  # `receive` detects that the process died
             self._input.write(json.dumps(content).encode() + b"\n")
 
 
 def _worker_environment() -> dict[str, str]:
-    """One thread each, and the import path of this process, not of the current folder."""
+    """One thread per worker, and the import path of this process without the current folder."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONPATH": path}
 
 
-def _described(group: Group | None) -> str:
+def _group_name(group: Group | None) -> str:
     if group is None:
         return "between two groups of heads"
     heads = index_ranges(group.q_heads)
     return f"layer {group.layer}, key head {group.k_head}, query heads {heads}"
 
 
-def _meaning(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code == -9:
-        return "killed, most often for lack of memory: lower max_workers or max_tokens_per_head"
+        return "killed, probably out of memory: lower max_workers or max_tokens_per_head"
     return f"signal {-code}" if code < 0 else f"exit code {code}"

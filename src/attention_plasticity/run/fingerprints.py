@@ -1,4 +1,4 @@
-"""Telling whether the files a head was computed from are still the same."""
+"""Fingerprints of input files, to detect changes."""
 
 from __future__ import annotations
 
@@ -17,43 +17,44 @@ from qk_toolkit.files import open_regular
 
 
 class InputFiles:
-    """The files of a dump as they were when first looked at.
+    """States of the files of a dump at the first access.
 
-    A file's fingerprint is its size and a hash of its Parquet footer, which lists every column
-    chunk with its extent and statistics. It is cheap, and the same wherever the file lies. Whether
-    a file was touched is judged more strictly, by its time of modification as well.
+    The fingerprint of a file is its size and a hash of its Parquet footer. The footer lists every
+    column chunk with its offset, size and statistics. The fingerprint does not depend on the path.
+    Changes of a file are detected by its fingerprint and its modification time.
     """
 
     def __init__(self, dump: Dump) -> None:
         self._dump = dump
-        self._seen: dict[HeadId, list[_FileState]] = {}
+        self._states: dict[HeadId, list[_FileState]] = {}
 
-    def look_at(self, layer: int, q_head: int, k_head: int) -> str:
-        """Hash of the state of a query head's files and its key head's, as first seen."""
-        states = [self._first_seen(head) for head in _pair(layer, q_head, k_head)]
+    def record_state(self, layer: int, q_head: int, k_head: int) -> str:
+        """Record the files of a query head and its key head; return a hash of the first state."""
+        states = [self._first_state(head) for head in _pair(layer, q_head, k_head)]
         return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
     def unchanged(self, layer: int, q_head: int, k_head: int) -> bool:
-        """Whether those files are still as first seen."""
+        """Whether the files are still in their first state."""
         return all(
-            self._state(head) == self._first_seen(head) for head in _pair(layer, q_head, k_head)
+            self._current_state(head) == self._first_state(head)
+            for head in _pair(layer, q_head, k_head)
         )
 
     def fingerprint(self, heads: Iterable[HeadId]) -> str:
-        """One hash over the files of many heads as first seen, to be quoted with the results."""
+        """One hash over the fingerprints of the files of many heads."""
         lines = [
             f"{head.folder} {state.name} {state.content}\n"
             for head in heads
-            for state in self._first_seen(head)
+            for state in self._first_state(head)
         ]
         return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
 
-    def _first_seen(self, head: HeadId) -> list[_FileState]:
-        if head not in self._seen:
-            self._seen[head] = self._state(head)
-        return self._seen[head]
+    def _first_state(self, head: HeadId) -> list[_FileState]:
+        if head not in self._states:
+            self._states[head] = self._current_state(head)
+        return self._states[head]
 
-    def _state(self, head: HeadId) -> list[_FileState]:
+    def _current_state(self, head: HeadId) -> list[_FileState]:
         try:
             files = self._dump.files(head) if head in self._dump.folders else ()
         except DumpError as error:
@@ -63,7 +64,7 @@ class InputFiles:
 
 class _FileState(NamedTuple):
     name: str
-    content: str  # size and hash of the footer
+    content: str  # size, and hash of the footer
     modified: int
 
 

@@ -1,4 +1,4 @@
-"""The three tables and run.json: their columns, their places, and writing them in one step each."""
+"""Columns, paths and writing of the three tables and run.json."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ COMPONENT_COLUMNS = (*IDS, "component", "weight", "r2")
 
 RUN_FILE = "run.json"
 _LOG_FILE = "workers.log"
-_KEEP = "previous"
-_LONGEST_NAME = "x" * 60  # a record's draft below `.heads` has no longer one
+_PREVIOUS = "previous"
+_LONGEST_NAME = "x" * 60  # at least as long as the draft of a record in `.heads`
 
 
 @dataclass(frozen=True)
 class OutputPaths:
-    """Where a run's files go."""
+    """Paths of the files of a run."""
 
     folder: Path
     metrics: Path
@@ -75,11 +75,11 @@ class OutputPaths:
 
     @property
     def log(self) -> Path:
-        """What the workers printed, if anything."""
+        """Output that the workers printed."""
         return self.folder / _LOG_FILE
 
     def names(self) -> dict[str, str]:
-        """Tables by kind, relative to the run's folder where they lie in it."""
+        """Tables by kind. Tables in the run folder have a name without a folder."""
         tables = {
             "head_metrics": self.metrics,
             "bucket_plasticity": self.buckets,
@@ -92,20 +92,20 @@ class OutputPaths:
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Every file a run writes for its users."""
+        """The tables and run.json."""
         return (self.metrics, self.buckets, self.components, self.run)
 
     @property
-    def elsewhere(self) -> list[Path]:
-        """Tables that do not lie in the run's folder, where other runs may write as well."""
+    def outside(self) -> list[Path]:
+        """Tables outside the run folder. Other runs may write the same files."""
         home = resolved(self.folder)
         return [path for path in self.all if not resolved(path).is_relative_to(home)]
 
 
 def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
-    """A bare file name lies in the run's folder; a name with a folder is taken as it is.
+    """Paths of the outputs. A file name without a folder is a file in the run folder.
 
-    Without `output_dir` the run's folder is that of `output_csv`, or `results/<dump>`.
+    Without `output_dir`, the run folder is the folder of `output_csv`, or `results/<dump>`.
     """
     named = user_path(config.output_csv)
     if config.output_dir is not None:
@@ -132,11 +132,11 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
 
 
 def check_writable(paths: OutputPaths) -> None:
-    """Fail before any work when a result could not be written."""
+    """Raise a `ConfigError` if an output cannot be written."""
     for path in (*paths.all, paths.folder / _LONGEST_NAME):
         try:
             if path.is_dir():
-                raise ConfigError(f"{path}: is a folder, a table cannot be written in its place")
+                raise ConfigError(f"{path}: is a folder; choose another name for the table")
             try_writing(path)
         except OSError as error:
             raise ConfigError(
@@ -146,23 +146,25 @@ def check_writable(paths: OutputPaths) -> None:
 
 
 def refuse_reserved(paths: OutputPaths) -> None:
-    """Fail when a table would take the place of a dump's file or of the run's own records."""
+    """Raise if a table would replace a file of a dump or the records of the run."""
     home = resolved(paths.folder)
     for path in paths.all:
         refuse_inside_dump(path)
         target = resolved(path)
         inside = target.relative_to(home).parts if target.is_relative_to(home) else (path.name,)
         if any(part.startswith(".") for part in inside):
-            raise ConfigError(f"{path}: names that begin with a dot are kept for the run itself")
+            raise ConfigError(
+                f"{path}: names that begin with a dot are reserved; choose another name"
+            )
 
 
 def refuse_inside_dump(path: Path) -> None:
-    """Fail when a file would lie in a head's folder or replace what a dump has beside its heads."""
+    """Raise if a file would be in the folder of a head, or would replace a file of a dump."""
     target = resolved(path)
     in_head = any(parse_head(part) for part in target.parts)
     own = target.name in (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE) and _is_dump(target.parent)
     if in_head or own or UNFINISHED in target.parts:
-        raise ConfigError(f"{path}: lies inside a dump; results must not replace captures")
+        raise ConfigError(f"{path}: is inside a dump; choose another path for results")
 
 
 def _is_dump(folder: Path) -> bool:
@@ -174,66 +176,67 @@ def _is_dump(folder: Path) -> bool:
         return False
 
 
-def refuse_tables_of_others(paths: OutputPaths) -> None:
-    """Fail when a table elsewhere is there already and was not written by the folder's own run."""
+def refuse_foreign_tables(paths: OutputPaths) -> None:
+    """Raise if a table outside the run folder exists and was not written by this run."""
     own = {resolved(path) for path in _listed_files(paths)}
-    for path in paths.elsewhere:
+    for path in paths.outside:
         if path.exists() and resolved(path) not in own:
             raise ConfigError(
-                f"{path}: is not a table of the run in {paths.folder} and is not replaced. "
+                f"{path}: exists, but is not a table of the run in {paths.folder}. "
                 "Choose another name, or move the file."
             )
 
 
 @contextmanager
 def tables_locked(paths: OutputPaths) -> Iterator[None]:
-    """Hold the tables that lie elsewhere, so that no other run writes them meanwhile."""
+    """Lock the tables outside the run folder against other runs."""
     with ExitStack() as stack:
-        for path in paths.elsewhere:
+        for path in paths.outside:
             lock = try_lock(path.with_name(f".{path.name}.lock"))
             if lock is None:
                 raise ConfigError(
-                    f"{path}: another run is writing this table. Wait for it, or choose another "
-                    "name."
+                    f"{path}: another run is writing this table. "
+                    "Wait until it ends, or choose another name."
                 )
             stack.callback(lock.release)
-        refuse_tables_of_others(paths)
+        refuse_foreign_tables(paths)
         yield
 
 
-def set_aside(paths: OutputPaths, *, own_too: bool) -> Path | None:
-    """Move files out of the way that could pass for this run's or would be overwritten by it.
+def set_aside(paths: OutputPaths, *, include_own: bool) -> Path | None:
+    """Move old files to `previous-N`, so that they are not overwritten or read as new results.
 
-    Those are files in the place of our tables that the folder's own run did not write, and its
-    tables under other names than ours. With `own_too`, all that it wrote, its log as well.
+    These are files at the output paths that the earlier run in this folder did not write, and
+    tables of that run with other names. With `include_own`, all files of that run and its log.
     """
     ours = {resolved(path): path for path in paths.all}
     listed = {resolved(path): path for path in _listed_files(paths)}
-    unwanted = {**listed, **ours}
-    if not own_too:
-        unwanted = {key: path for key, path in unwanted.items() if (key in ours) != (key in listed)}
+    to_move = {**listed, **ours}
+    if include_own:
+        to_move[resolved(paths.log)] = paths.log
     else:
-        unwanted[resolved(paths.log)] = paths.log
-    present = [path for path in unwanted.values() if path.exists()]
+        to_move = {key: path for key, path in to_move.items() if (key in ours) != (key in listed)}
+    present = [path for path in to_move.values() if path.exists()]
     if not present:
         return None
     number = 1
-    while (keep := paths.folder / f"{_KEEP}-{number}").exists():
+    while (target := paths.folder / f"{_PREVIOUS}-{number}").exists():
         number += 1
     try:
-        keep.mkdir()
+        target.mkdir()
         for index, path in enumerate(present):
-            taken = (keep / path.name).exists()
-            shutil.move(path, keep / (f"{index}-{path.name}" if taken else path.name))
+            taken = (target / path.name).exists()
+            shutil.move(path, target / (f"{index}-{path.name}" if taken else path.name))
     except OSError as error:
-        raise cannot_write(keep, error) from error
-    return keep
+        raise cannot_write(target, error) from error
+    return target
 
 
 def _listed_files(paths: OutputPaths) -> list[Path]:
-    """run.json and the tables it lists, as far as they are still what that run wrote.
+    """run.json and the tables that it lists, if they are unchanged since the run.
 
-    A table elsewhere counts only when it is one of ours: no file is moved on run.json's word alone.
+    A table outside the run folder is included only if it is at one of our output paths, so that an
+    edited run.json cannot move other files.
     """
     try:
         run = read_run_info(paths.run)
@@ -250,19 +253,19 @@ def _listed_files(paths: OutputPaths) -> list[Path]:
 
 
 def sha256_of(path: Path) -> str | None:
-    """Hash of a file's content, None when there is none."""
+    """Hash of the content of a file; None if the file cannot be read."""
     try:
         with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, ValueError):  # ValueError: no file can have such a name
+    except (OSError, ValueError):  # ValueError: invalid file name
         return None
 
 
-def require_as_written(path: Path, digest: str | None) -> None:
-    """Refuse a table that was cut, edited or lost since its run wrote it."""
+def require_unchanged(path: Path, digest: str | None) -> None:
+    """Raise a `ToolkitError` if a table is missing or was changed after the run."""
     if sha256_of(path) != digest:
         raise ToolkitError(
-            f"{path}: is missing or no longer what this run wrote; run the analysis again"
+            f"{path}: is missing, or was changed after the run; run the analysis again"
         )
 
 
@@ -272,15 +275,15 @@ def write_outputs(
     run: dict[str, Any],
     later: Callable[[], dict[str, Any]] = dict,
 ) -> None:
-    """Write tables and run.json beside their targets, then put them in place, run.json last.
+    """Write tables and run.json as drafts, then rename them, run.json last.
 
-    Results come sorted and are written one by one; `later` gives the facts of run.json that are
-    known only when all have passed. While the files are exchanged there is no
-    run.json, so that half an exchange cannot be taken for a finished run. A run without a single
-    finished head has no tables; its run.json says why.
+    `results` are sorted. `later` returns the entries of run.json that are known only after all
+    results are written. The old run.json is deleted before the tables are renamed, so that a
+    half-finished exchange is not read as a finished run. A run in which all heads failed has no
+    tables; its run.json has the reasons.
     """
     with ExitStack() as stack:
-        run_draft = stack.enter_context(staged(paths.run))  # first in, last to be put in place
+        run_draft = stack.enter_context(staged(paths.run))  # entered first, so renamed last
         hashes = _write_tables(stack, paths, results) if run["heads"]["analysed"] else {}
         write_through(run_draft, json.dumps({**run, **later(), "sha256": hashes}, indent=2) + "\n")
         paths.run.unlink(missing_ok=True)
@@ -289,7 +292,7 @@ def write_outputs(
 def _write_tables(
     stack: ExitStack, paths: OutputPaths, results: Iterable[HeadResult]
 ) -> dict[str, str | None]:
-    """Fill the tables beside their targets and return their hashes."""
+    """Write drafts of the tables and return their hashes."""
     tables = (
         (stack.enter_context(_table(paths.metrics, METRIC_COLUMNS)), _metric_rows),
         (stack.enter_context(_table(paths.buckets, BUCKET_COLUMNS)), _bucket_rows),
@@ -300,14 +303,14 @@ def _write_tables(
             writer.writerows(rows_of(result))
     for (_, file), _ in tables:
         file.flush()
-        os.fsync(file.fileno())  # a full disk is noticed here, before any file is exchanged
+        os.fsync(file.fileno())  # a full disk is detected here, before any file is replaced
     drafts = [Path(file.name) for (_, file), _ in tables]
     return dict(zip(paths.names(), map(sha256_of, drafts), strict=True))
 
 
 @contextmanager
 def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[Writer, TextIO]]:
-    """A CSV file to fill: floats in the shortest form that reads back exactly, or `nan`."""
+    """A new CSV file. Floats have the shortest text that restores them exactly, or `nan`."""
     with staged(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

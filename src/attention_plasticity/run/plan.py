@@ -1,4 +1,4 @@
-"""What a run will do: which heads, paired how, and what it will cost. Nothing is computed here."""
+"""The plan of a run: its heads, the pairing of query and key heads, and its cost."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buff
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """How many heads a layer has, and where that is known from."""
+    """Number of layers and heads, and the source of these numbers."""
 
     num_layers: int
     num_q_heads: int
     num_k_heads: int
     source: str
-    guessed: bool = False  # counted from the folders, which a dump with missing heads misleads
+    guessed: bool = False  # counted from the folders; wrong if heads are missing
 
     def __str__(self) -> str:
         return (
@@ -47,13 +47,13 @@ class HeadLayout:
         )
 
     def key_head_of(self, q_head: int) -> int:
-        """The key head a query head reads (grouped-query attention)."""
+        """The key head of a query head (grouped-query attention)."""
         return q_head // (self.num_q_heads // self.num_k_heads)
 
 
 @dataclass(frozen=True)
 class Group:
-    """One key head and the captured query heads that read it: the unit of work."""
+    """One key head and its captured query heads. A worker computes one group at a time."""
 
     layer: int
     k_head: int
@@ -66,8 +66,8 @@ class Plan:
 
     layout: HeadLayout
     groups: tuple[Group, ...]
-    not_captured: tuple[tuple[int, int], ...]  # (layer, q_head), selected but not in the dump
-    beyond: tuple[int, ...] = ()  # layers of the dump that num_layers leaves out
+    not_captured: tuple[tuple[int, int], ...]  # selected (layer, q_head) that are not in the dump
+    excluded_layers: tuple[int, ...] = ()  # layers of the dump at or above num_layers
 
     @cached_property
     def heads(self) -> list[tuple[int, int]]:
@@ -81,17 +81,17 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know before the run."""
+        """Messages for the user before the run."""
         notes = [f"layout: {self.layout}"] if self.layout.guessed else []
-        if self.beyond:
-            left = index_ranges(self.beyond)
+        if self.excluded_layers:
+            layers = index_ranges(self.excluded_layers)
             notes.append(
-                f"num_layers {self.layout.num_layers} leaves out layers {left} of the dump"
+                f"layers {layers} of the dump are left out: num_layers is {self.layout.num_layers}"
             )
         return notes
 
     def without(self, done: Iterable[tuple[int, int]]) -> list[Group]:
-        """The groups with finished heads left out, empty ones dropped."""
+        """The groups without finished heads and without empty groups."""
         finished = set(done)
         rest = (
             Group(g.layer, g.k_head, tuple(q for q in g.q_heads if (g.layer, q) not in finished))
@@ -102,17 +102,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Size of the input and of a worker, read from the Parquet footers."""
+    """Size of the input and memory of a worker, read from the Parquet footers."""
 
     rows: int
     rows_used: int
-    cells: int  # of (query bucket, key bucket) per head, at most
-    problems: tuple[str, ...]  # heads that will fail, by what the footers already show
+    cells: int  # largest number of (query bucket, key bucket) cells per head
+    problems: tuple[str, ...]  # errors that will make heads fail
     worker_memory: int  # bytes
 
 
 def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
-    """Pair query heads with key heads, or refuse a config that contradicts the dump."""
+    """Pair query heads with key heads. Raises if the config contradicts the dump."""
     layout = head_layout(dump, config)
     layers = _selected(config.layers, layout.num_layers, "layers")
     heads = _selected(config.heads, layout.num_q_heads, "heads")
@@ -130,36 +130,37 @@ def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
     if not groups:
         raise ConfigError(
             f"{dump.path}: none of the selected query heads is in the dump. "
-            f"It holds {format_heads(dump.query_heads)}."
+            f"The dump contains {format_heads(dump.query_heads)}."
         )
     for layer in sorted({group.layer for group in groups}):
-        rules_of(dump, layer)  # refuses a dump.json that contradicts itself
+        rules_of(dump, layer)  # raises if dump.json contradicts itself
     not_captured = tuple(head for head in wanted if head not in captured)
-    beyond = sorted({layer for layer, _ in captured if layer >= layout.num_layers})
-    return Plan(layout, groups, not_captured, tuple(beyond))
+    excluded = sorted({layer for layer, _ in captured if layer >= layout.num_layers})
+    return Plan(layout, groups, not_captured, tuple(excluded))
 
 
-def shared_out(groups: list[Group], workers: int) -> list[Group]:
-    """The groups, the largest ones split while there are too few to keep every worker busy.
+def split_groups(groups: list[Group], workers: int) -> list[Group]:
+    """Split the largest groups while there are too few groups for the workers.
 
-    Splitting means reading a key head twice, so it is done only where workers would stand idle.
+    The parts of a split group read the same key head, so groups are split only if workers would be
+    idle.
     """
     parts = list(groups)
     while parts and workers > 1 and len(parts) < _PARTS_PER_WORKER * workers:
-        at, largest = max(enumerate(parts), key=lambda item: len(item[1].q_heads))
+        index, largest = max(enumerate(parts), key=lambda item: len(item[1].q_heads))
         middle = (len(largest.q_heads) + 1) // 2
         if middle == len(largest.q_heads):
             break
         halves = (largest.q_heads[:middle], largest.q_heads[middle:])
-        parts[at : at + 1] = [Group(largest.layer, largest.k_head, half) for half in halves]
+        parts[index : index + 1] = [Group(largest.layer, largest.k_head, half) for half in halves]
     return parts
 
 
 def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
-    """Numbers of layers and heads from config, `dump.json` or, failing both, the folders."""
-    told = dump.manifest or DumpManifest()
-    num_q_heads = _agreed("num_q_heads", config.num_q_heads, told.num_q_heads, dump)
-    num_k_heads = _agreed("num_k_heads", config.num_k_heads, told.num_k_heads, dump)
+    """Number of layers and heads, from the config, else `dump.json`, else the folders."""
+    manifest = dump.manifest or DumpManifest()
+    num_q_heads = _agreed("num_q_heads", config.num_q_heads, manifest.num_q_heads, dump)
+    num_k_heads = _agreed("num_k_heads", config.num_k_heads, manifest.num_k_heads, dump)
     guessed = num_q_heads is None or num_k_heads is None
     if num_q_heads is None or num_k_heads is None:
         counted = _count_heads(dump)
@@ -171,30 +172,31 @@ def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
         source = "from dump.json"
     if num_q_heads % num_k_heads:
         raise ConfigError(
-            f"num_q_heads: {num_q_heads} ({source}) is not a multiple of num_k_heads {num_k_heads}"
+            f"num_q_heads: {num_q_heads} ({source}) is not a multiple of num_k_heads "
+            f"{num_k_heads}. Set both numbers as in the model's config.json."
         )
-    _refuse_beyond(dump.query_heads, num_q_heads, dump, "q", "num_q_heads")
-    _refuse_beyond(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
-    highest = max(head.layer for head in dump.folders) + 1
-    num_layers = config.num_layers or max(told.num_layers or 0, highest)
+    _refuse_higher_heads(dump.query_heads, num_q_heads, dump, "q", "num_q_heads")
+    _refuse_higher_heads(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
+    layers_found = max(head.layer for head in dump.folders) + 1
+    num_layers = config.num_layers or max(manifest.num_layers or 0, layers_found)
     try:
         require_head_count(num_layers, num_q_heads)
     except ValueError as error:
-        raise ConfigError(f"{dump.path}: {error}. Set the model's own num_layers.") from error
+        raise ConfigError(f"{dump.path}: {error}. Set num_layers of the model.") from error
     return HeadLayout(num_layers, num_q_heads, num_k_heads, source, guessed)
 
 
 def _agreed(field: str, configured: int | None, recorded: int | None, dump: Dump) -> int | None:
     if configured and recorded and configured != recorded:
         raise ConfigError(
-            f"{field}: the config says {configured}, {dump.path / MANIFEST_NAME} says {recorded}. "
-            "Leave it out of the config to take the dump's."
+            f"{field}: is {configured} in the config, but {recorded} in "
+            f"{dump.path / MANIFEST_NAME}. Remove {field} from the config."
         )
     return configured or recorded
 
 
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
-    """Rows to read and memory of a worker, from the footers and the column of buckets."""
+    """Rows to read and memory of a worker, from the Parquet footers and the bucket column."""
     problems: list[str] = []
     sizes: list[_HeadSize] = []
     for group in plan.groups:
@@ -207,15 +209,15 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
             except ToolkitError as error:
                 problems.append(str(error))
     rows = [min(size.rows, config.max_tokens_per_head) for size in sizes]
-    fitting = [size for size in sizes if size.buckets <= MOST_BUCKETS]
-    buckets = max((size.buckets for size in fitting), default=0)
-    width = max((size.width for size in fitting), default=0)
+    allowed = [size for size in sizes if size.buckets <= MOST_BUCKETS]
+    buckets = max((size.buckets for size in allowed), default=0)
+    width = max((size.width for size in allowed), default=0)
     pairs = min(config.num_pairs_per_bucket * buckets, MOST_PAIRS)
     # keys and queries as read (float32), rotated queries and residuals (float64)
     memory = max(rows, default=0) * width * (4 + 4 + 8 + 8)
     # covariances of the query buckets and their factors
     memory += min(buckets * width**2, MOST_COVARIANCES) * 2 * 8
-    # indices of the pairs; their differences, as drawn and rotated, and projections (float64)
+    # indices of the pairs; key differences, rotated differences and projections (float64)
     memory += pairs * 12 * 8 + min(pairs * width, PAIR_BLOCK) * 3 * 8
     cells = buckets * (buckets - 1) // 2
     total = sum(size.rows for size in sizes)
@@ -224,8 +226,6 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
 
 @dataclass(frozen=True)
 class _HeadSize:
-    """How large a head is."""
-
     folder: Path
     kind: Kind
     rows: int
@@ -243,7 +243,7 @@ def _size_of(dump: Dump, head: HeadId) -> _HeadSize:
 
 
 def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
-    """Refuse what the analysis would refuse for its size."""
+    """Raise the error that the analysis would raise for a head of this size."""
     require_buckets(size.buckets, size.folder)
     if size.kind == "q":
         require_covariances(size.buckets, size.width, size.folder)
@@ -253,29 +253,29 @@ def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
 
 
 def format_heads(heads: Iterable[tuple[int, int]]) -> str:
-    """Heads in few words, layers with the same heads together: `layer 0: 0-3; layers 2-5: 1`."""
+    """Heads as short text, grouped by layers: `layer 0: 0-3; layers 2-5: 1`."""
     by_layer = groupby(sorted(heads), key=lambda item: item[0])
-    held = [(layer, index_ranges(head for _, head in members)) for layer, members in by_layer]
+    listed = [(layer, index_ranges(head for _, head in members)) for layer, members in by_layer]
     parts = []
-    for heads_held, members in groupby(held, key=lambda item: item[1]):
+    for indices, members in groupby(listed, key=lambda item: item[1]):
         layers = [layer for layer, _ in members]
-        parts.append(f"layer{'s' * (len(layers) > 1)} {index_ranges(layers)}: {heads_held}")
+        parts.append(f"layer{'s' * (len(layers) > 1)} {index_ranges(layers)}: {indices}")
     return "; ".join(parts)
 
 
 def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:
     if chosen is None:
         return list(range(size))
-    beyond = [index for index in chosen if index >= size]
-    if beyond or not chosen:
+    unknown = [index for index in chosen if index >= size]
+    if unknown or not chosen:
         raise ConfigError(
-            f"{name}: {index_ranges(beyond) or 'nothing'} given, there are 0-{size - 1}"
+            f"{name}: expected numbers from 0-{size - 1}, got {index_ranges(unknown) or 'none'}"
         )
     return chosen
 
 
 def _count_heads(dump: Dump) -> tuple[int, int]:
-    """Heads per layer of a dump that holds every head of its layers; else the config must tell."""
+    """Heads per layer, counted from the folders. Every head must be in the dump."""
     counts = []
     for heads, kind in ((dump.query_heads, "query"), (dump.key_heads, "key")):
         by_layer = [
@@ -291,13 +291,14 @@ def _count_heads(dump: Dump) -> tuple[int, int]:
         counts.append(len(by_layer[0]))
     if counts[0] % counts[1]:
         raise ConfigError(
-            f"{dump.path}: holds {counts[0]} query and {counts[1]} key heads per layer, which do "
-            "not divide. Set num_q_heads and num_k_heads of the model."
+            f"{dump.path}: holds {counts[0]} query and {counts[1]} key heads per layer; "
+            f"{counts[0]} is not a multiple of {counts[1]}. "
+            "Set num_q_heads and num_k_heads of the model."
         )
     return counts[0], counts[1]
 
 
-def _refuse_beyond(
+def _refuse_higher_heads(
     heads: list[tuple[int, int]], size: int, dump: Dump, kind: Kind, field: str
 ) -> None:
     for layer, head in heads:
@@ -305,5 +306,5 @@ def _refuse_beyond(
             raise ConfigError(
                 f"{field}: {size}, but the dump holds {HeadId(layer, head, kind).folder} "
                 f"({dump.path}); queries would be paired with the wrong keys. "
-                "Set the model's own number of heads."
+                "Set the number of heads of the model."
             )

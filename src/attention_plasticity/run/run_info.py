@@ -1,4 +1,4 @@
-"""What run.json must look like for those who read it: every member that is there has its type."""
+"""Reading of run.json, with a check of the type of every entry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qk_toolkit.files import read_json
 
 
 class _Members(BaseModel):
-    """Members that may be absent, as in run.json of earlier versions; unknown ones are kept."""
+    """Optional entries: older versions did not write all of them. Unknown entries are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
@@ -75,9 +75,9 @@ class _RunInfo(_Members):
 
 
 def read_run_info(file: Path) -> dict[str, Any]:
-    """The content of run.json, or a `ConfigError` naming the member that is not what it should be.
+    """The content of run.json.
 
-    A missing file raises `FileNotFoundError`.
+    Raises a `ConfigError` that names a wrong entry, or `FileNotFoundError`.
     """
     try:
         info: dict[str, Any] = read_json(file)
@@ -88,12 +88,12 @@ def read_run_info(file: Path) -> dict[str, Any]:
         problem = error.errors()[0]
         where = "".join(f"{part}: " for part in problem["loc"])
         raise ConfigError(
-            f"{file}: {where}{_complaint(problem)}. "
+            f"{file}: {where}{_reason(problem)}. "
             "The file was edited or damaged; run the analysis again"
         ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{file}: cannot be read as a run's: {reason}") from error
+        raise ConfigError(f"{file}: cannot be read: {reason}. Run the analysis again") from error
     return info
 
 
@@ -108,7 +108,7 @@ _EXPECTED = {
 }
 
 
-def _complaint(problem: Any) -> str:
+def _reason(problem: Any) -> str:
     if problem["type"] == "missing":
         return "is missing"
     if problem["type"] in _EXPECTED:

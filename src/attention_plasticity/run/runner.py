@@ -24,21 +24,21 @@ from attention_plasticity.run.outputs import (
     OutputPaths,
     check_writable,
     output_paths,
+    refuse_foreign_tables,
     refuse_reserved,
-    refuse_tables_of_others,
     set_aside,
     tables_locked,
     write_outputs,
 )
-from attention_plasticity.run.plan import Plan, make_plan, shared_out
+from attention_plasticity.run.plan import Plan, make_plan, split_groups
 from attention_plasticity.run.records import (
     NUMERIC_LIBRARIES,
-    Earlier,
+    FinishedHeads,
     Metrics,
     Records,
     run_settings,
 )
-from attention_plasticity.run.warnings import RunWarning, SampleSizes, selective_layers
+from attention_plasticity.run.warnings import RunWarning, SampleSizes, selective_warnings
 from attention_plasticity.run.worker_log import WorkerLog
 from qk_dump.column_rules import rules_of
 from qk_dump.hub.pull import HeadChoice
@@ -66,7 +66,7 @@ def prepare(
     dump = dump or _find(config, watcher or Watcher())
     paths = output_paths(config, dump.name)
     refuse_reserved(paths)
-    refuse_tables_of_others(paths)
+    refuse_foreign_tables(paths)
     return dump, make_plan(dump, config), paths
 
 
@@ -132,7 +132,7 @@ def _run(
     """The run itself. This process has locked the output folder."""
     inputs = InputFiles(dump)
     for head in plan.triples:
-        inputs.look_at(*head)
+        inputs.record_state(*head)
     done = _finished_heads(records, inputs, plan, paths, config, watcher)
     log = WorkerLog(paths.log)
     failures = _compute(dump, inputs, plan, config, records, done, watcher, log)
@@ -146,11 +146,11 @@ def _run(
     geometry = rules_of(dump, plan.groups[0].layer).geometry
 
     def warnings() -> list[RunWarning]:
-        return [*sizes.warnings(geometry), *selective_layers(dump.manifest, heads)]
+        return [*sizes.warnings(geometry), *selective_warnings(dump.manifest, heads)]
 
     write_outputs(
         paths,
-        sizes.watched(records.load(*head) for head in heads),
+        sizes.counted(records.load(*head) for head in heads),
         facts,
         lambda: {"warnings": [asdict(warning) for warning in warnings()]},
     )
@@ -167,13 +167,13 @@ def _finished_heads(
     watcher: Watcher,
 ) -> dict[tuple[int, int], Metrics]:
     """Heads that an earlier run finished. Tables of other runs are moved to a subfolder."""
-    earlier = Earlier({}) if config.overwrite else records.earlier(inputs)
+    earlier = FinishedHeads({}) if config.overwrite else records.finished_heads(inputs)
     if earlier.conflict:
         raise ConfigError(earlier.conflict)
     planned = set(plan.heads)
     done = {head: row for head, row in earlier.metrics.items() if head in planned}
-    records.begin(anew=not done)
-    keep = set_aside(paths, own_too=not done)
+    records.begin(discard=not done)
+    keep = set_aside(paths, include_own=not done)
     for note in earlier.notes:
         watcher.note(note)
     if keep:
@@ -196,7 +196,7 @@ def _compute(
     """Compute the missing heads and add each to `done` and to the records."""
     failures: list[Failure] = []
     watcher.start("heads", len(plan.heads), len(done))
-    groups = shared_out(plan.without(done), config.workers)
+    groups = split_groups(plan.without(done), config.workers)
     with closing(run_local(dump.path, groups, config, config.workers, log)) as outcomes:
         try:
             for outcome in outcomes:

@@ -1,7 +1,7 @@
-"""What a reader of a run's numbers should know, in one sentence per kind for the whole run.
+"""Warnings about the results of a run, one sentence per kind for the whole run.
 
-Query buckets with too few queries or texts: sizes are gathered while the heads pass on their way
-into the tables. Layers that select keys: `dump.json` tells them.
+There are warnings about query buckets with few queries or texts, and about layers that select keys
+by content (from `dump.json`).
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _MOST_RANGES = 6
 
 @dataclass(frozen=True)
 class RunWarning:
-    """A sentence about a run's numbers, and the heads that it concerns."""
+    """A warning about the results of a run, and the heads that it concerns."""
 
     kind: Literal["few_queries", "few_texts", "texts_unknown", "selective_layers"]
     text: str
-    heads: int  # that it concerns
-    buckets: list[int]  # query buckets that it concerns in some head
-    fewest: int | None  # queries or texts in the smallest of them
+    heads: int  # number of heads
+    buckets: list[int]  # query buckets, in any of these heads
+    fewest: int | None  # queries or texts in the smallest bucket
 
     @property
     def label(self) -> str:
-        """`Warning`, or `Note` where nothing is known to be wrong."""
+        """`Warning`, or `Note` if the results may still be correct."""
         return "Note" if self.kind in ("texts_unknown", "selective_layers") else "Warning"
 
 
 @dataclass
-class _Small:
-    """Buckets below a limit, over all heads."""
+class _LowCounts:
+    """Buckets with fewer queries or texts than the limit, over all heads."""
 
     limit: int
     heads: int = 0
@@ -56,36 +56,36 @@ class _Small:
 
 
 class SampleSizes:
-    """Queries and texts of the query buckets of all heads of a run."""
+    """Numbers of queries and texts per query bucket, over all heads of a run."""
 
     def __init__(self, *, single_example: bool = False) -> None:
         self._single_example = single_example
         self._heads = 0
         self._unknown = 0
-        self._queries = _Small(FEW_QUERIES)
-        self._texts = _Small(FEW_TEXTS)
+        self._queries = _LowCounts(FEW_QUERIES)
+        self._texts = _LowCounts(FEW_TEXTS)
 
-    def watched(self, results: Iterable[HeadResult]) -> Iterator[HeadResult]:
-        """The same results, counted as they pass."""
+    def counted(self, results: Iterable[HeadResult]) -> Iterator[HeadResult]:
+        """Yield the results unchanged and count their buckets."""
         for result in results:
             self._add(result)
             yield result
 
     def warnings(self, geometry: BucketGeometry | None) -> list[RunWarning]:
-        """What is to be said of the heads that have passed."""
+        """Warnings about the counted heads."""
         found = []
         if self._queries.heads:
             where = self._where(self._queries, geometry)
             text = (
-                f"Fewer than {FEW_QUERIES} queries in {where}; the smallest holds "
-                f"{self._queries.fewest}. Plasticity there is unreliable: capture more texts."
+                f"Fewer than {FEW_QUERIES} queries in {where}; the smallest bucket has "
+                f"{self._queries.fewest}. Plasticity there is unreliable. Capture more texts."
             )
             found.append(_warning("few_queries", text, self._queries))
         if self._texts.heads:
             where = self._where(self._texts, geometry)
             text = (
                 f"Fewer than {FEW_TEXTS} texts in {where}; the smallest number is "
-                f"{self._texts.fewest}. Plasticity there depends on single texts: capture more "
+                f"{self._texts.fewest}. Plasticity there depends on single texts. Capture more "
                 "texts of this length."
             )
             found.append(_warning("few_texts", text, self._texts))
@@ -103,7 +103,7 @@ class SampleSizes:
         else:
             self._texts.add(texts)
 
-    def _where(self, small: _Small, geometry: BucketGeometry | None) -> str:
+    def _where(self, small: _LowCounts, geometry: BucketGeometry | None) -> str:
         runs = index_runs(small.buckets)[:_MOST_RANGES]
         named = [bucket for bucket in small.buckets if bucket <= runs[-1][1]]
         more = len(small.buckets) - len(named)
@@ -120,30 +120,30 @@ class SampleSizes:
     def _why_unknown(self) -> str:
         text = "The number of texts per query bucket is not known"
         if self._single_example:
-            return f"{text}: single_example was set."
+            return f"{text}: single_example is set."
         return (
             f"{text} in {self._unknown:,} of {self._heads:,} heads: their queries have no usable "
             "example_id."
         )
 
 
-def selective_layers(
+def selective_warnings(
     manifest: DumpManifest | None, heads: Sequence[tuple[int, int]]
 ) -> list[RunWarning]:
-    """What plasticity means in layers that choose by content which keys a query sees."""
-    told = (manifest.layers if manifest else None) or []
-    selective = {entry.get("layer") for entry in told if entry.get("selective") is True}
+    """A note about layers in which the content of keys decides which keys a query sees."""
+    entries = (manifest.layers if manifest else None) or []
+    selective = {entry.get("layer") for entry in entries if entry.get("selective") is True}
     concerned = [layer for layer, _ in heads if layer in selective]
     if not concerned:
         return []
     layers = sorted(set(concerned))
     which = f"layer{'s' * (len(layers) > 1)} {index_ranges(layers)}"
     text = (
-        f"In {which} the content of keys decides which of them a query sees. Plasticity there "
-        "compares any two earlier keys, also those that the layer hides from the query."
+        f"In {which} the content of keys decides which keys a query sees. Plasticity there "
+        "compares any two earlier keys, also keys that the layer hides from the query."
     )
     return [RunWarning("selective_layers", text, len(concerned), [], None)]
 
 
-def _warning(kind: Literal["few_queries", "few_texts"], text: str, small: _Small) -> RunWarning:
+def _warning(kind: Literal["few_queries", "few_texts"], text: str, small: _LowCounts) -> RunWarning:
     return RunWarning(kind, text, small.heads, sorted(small.buckets), small.fewest)

@@ -1,7 +1,7 @@
-"""A worker process: groups of heads come in as JSON lines, finished heads go out as JSON lines.
+"""A worker process: reads groups of heads as JSON lines, writes finished heads as JSON lines.
 
-Workers share nothing and write no file. Plain pipes carry plain data: nothing is pickled, a script
-that uses the library needs no `__main__` guard, and a worker that dies is known by its closed pipe.
+Workers share no memory and write no file. Communication uses pipes and JSON, without pickle, so a
+script that uses the library needs no `__main__` guard. A closed pipe shows that a worker died.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "ARROW_NUM_THREADS",
 )
-"""Set to 1 in a worker's environment: cores are shared out by process, and sums add up alike."""
+"""Set to 1 in a worker: one thread per process, and the same order of sums on every machine."""
 
-_TOO_LARGE = "out of memory; lower max_workers, max_tokens_per_head or num_pairs_per_bucket"
+_NO_MEMORY = "out of memory; lower max_workers, max_tokens_per_head or num_pairs_per_bucket"
 
 
 def main() -> None:
-    """Serve until standard input closes. The first line holds the dump and the config."""
+    """Compute groups until standard input closes. The first line has the dump and the config."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print is not taken for a result
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keep prints out of the results
     first = json.loads(sys.stdin.readline() or "null")
     if first is None:
         return
@@ -61,8 +61,8 @@ def _messages(dump: Any, config: Any, group: dict[str, Any]) -> Any:
             yield {"kind": kind, "content": asdict(outcome)}
     except MemoryError:
         for q_head in pending:
-            yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, _TOO_LARGE))}
-    except Exception as error:  # a defect of ours: report it, keep serving
+            yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, _NO_MEMORY))}
+    except Exception as error:  # a bug of this program: report it and continue
         traceback.print_exc()
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
@@ -76,5 +76,4 @@ if __name__ == "__main__":
     try:
         main()
     except (BrokenPipeError, KeyboardInterrupt):
-        # the run is gone; leave without a word, and without flushing to nobody
-        os._exit(1)
+        os._exit(1)  # the main process ended; exit without output

@@ -1,4 +1,4 @@
-"""What workers print beside their results, kept in the run's folder."""
+"""A log file for the output that workers print."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ _END = b"The rest is left out.\n"
 
 
 class WorkerLog:
-    """A file of bounded size that exists only when there is something to say.
+    """A file of bounded size. It is created at the first entry.
 
-    It is a help, not a result: when it cannot be written, the run goes on.
+    If it cannot be written, the run continues.
     """
 
-    def __init__(self, path: Path, most: int = MOST_BYTES) -> None:
+    def __init__(self, path: Path, limit: int = MOST_BYTES) -> None:
         self.path = path
         self.written = False
-        self._room = most
+        self._bytes_left = limit
         with suppress(OSError):
-            path.unlink(missing_ok=True)  # of heads that are computed again
+            path.unlink(missing_ok=True)  # log of an earlier run
 
     def add(self, where: str, text: bytes) -> None:
-        """Keep what a worker printed while it was at work on `where`."""
+        """Append the output that a worker printed while it computed the heads `where`."""
         text = text.strip()
-        if not text or self._room <= 0:
+        if not text or self._bytes_left <= 0:
             return
         entry = f"{where}:\n".encode() + text + b"\n\n"
-        if len(entry) > self._room:
-            entry = entry[: self._room] + b"\n" + _END
-        self._room -= len(entry)
+        if len(entry) > self._bytes_left:
+            entry = entry[: self._bytes_left] + b"\n" + _END
+        self._bytes_left -= len(entry)
         with suppress(OSError), self.path.open("ab") as file:
             file.write(entry)
             self.written = True

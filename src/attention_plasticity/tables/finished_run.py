@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pandas as pd
 
-from attention_plasticity.run.outputs import RUN_FILE, require_as_written
+from attention_plasticity.run.outputs import RUN_FILE, require_unchanged
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.csv_tables import FILE_NAMES, TableKind, read_table
 from attention_plasticity.tables.names import clean
@@ -102,7 +102,7 @@ class FinishedRun:
         """The same, provided the table is still what the run wrote, where run.json tells that."""
         path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
         if digest is not None:
-            require_as_written(path, digest)
+            require_unchanged(path, digest)
         return path
 
 

@@ -1,4 +1,4 @@
-"""What each column of head_metrics.csv is called in figures and on the page, and what it means."""
+"""Labels and explanations of the columns of head_metrics.csv, for figures and the page."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 
 @dataclass(frozen=True)
 class MetricWords:
-    """A short label, and one line that a reader outside the field understands."""
+    """A short label and a one-line explanation for readers outside the field."""
 
     label: str
     meaning: str
-    signed: bool = False  # around zero: a map of it needs two colours
+    signed: bool = False  # a map needs two colours, with zero in the middle
 
 
 METRIC_WORDS = {
     "ap_overall": MetricWords(
         "plasticity",
-        "1: the query decides which of two keys wins; 0: the order is fixed in advance",
+        "1: the query decides which of two keys scores higher; 0: the order of keys is fixed",
     ),
     "ap_drop": MetricWords(
         "plasticity drop",
-        "first fifth of the context minus the last; positive: the head stiffens with distance",
+        "first fifth of the context minus last fifth; positive: plasticity falls with position",
         signed=True,
     ),
     "ap_first20": MetricWords("plasticity, 0–20 %", "in the first fifth of the observed context"),
@@ -34,32 +34,32 @@ METRIC_WORDS = {
     "ap_last20": MetricWords("plasticity, 80–100 %", "in the last fifth"),
     "q_R2_total": MetricWords(
         "variance from position",
-        "share of the queries' variance that a straight line in position explains, in any basis",
+        "fraction of the variance of queries that a linear function of position explains",
     ),
     "q_R2_pos": MetricWords(
-        "R² of position", "the same, as a mean over dimensions of each dimension's own share"
+        "R² of position", "the same fraction per dimension, as a mean over dimensions"
     ),
     "q_R2_scalar": MetricWords(
         "position read from a query",
-        "R² of predicting log2(position + 1) from the query's projection on its drift",
+        "R² of predicting log2(position + 1) from the projection of a query on the drift",
     ),
     "q_mae_baseline": MetricWords(
-        "error without the query", "mean absolute error of log2(position + 1) by its mean alone"
+        "error without the query", "mean absolute error when the mean predicts log2(position + 1)"
     ),
     "q_mae_proj": MetricWords(
-        "error with the query", "mean absolute error of log2(position + 1) by that prediction"
+        "error with the query", "mean absolute error of that prediction of log2(position + 1)"
     ),
     "q_mae_ratio": MetricWords(
-        "error ratio", "error with the query over error without; small: position is easily read"
+        "error ratio", "error with the query / error without; small: queries predict position"
     ),
-    "q_beta_norm": MetricWords("drift per token", "length of the mean query's step per token"),
+    "q_beta_norm": MetricWords("drift per token", "length of the mean query's change per token"),
     "q_resid0_skew": MetricWords(
         "skewness along the drift",
-        "of what position leaves unexplained; 0 for a Gaussian",
+        "skewness of the residuals of the regression; 0 for a Gaussian",
         signed=True,
     ),
     "q_resid0_kurt": MetricWords(
-        "kurtosis along the drift", "excess over a Gaussian's, which is 0", signed=True
+        "kurtosis along the drift", "excess kurtosis of residuals; 0 for a Gaussian", signed=True
     ),
     "q_resid0_ks_p": MetricWords(
         "normality p along the drift", "Kolmogorov–Smirnov p-value; small: not Gaussian"
@@ -76,9 +76,9 @@ METRIC_WORDS = {
     "q_noise_frac_ks_p_lt_alpha": MetricWords(
         "dimensions not Gaussian", "share of tested dimensions whose p-value is below p_alpha"
     ),
-    "n_q_tokens": MetricWords("queries", "rows of queries used"),
-    "n_k_tokens": MetricWords("keys", "rows of keys used"),
+    "n_q_tokens": MetricWords("queries", "number of queries used"),
+    "n_k_tokens": MetricWords("keys", "number of keys used"),
     "d_model": MetricWords("dimensions", "width of a query or key vector"),
     "q_position_max": MetricWords("context", "largest captured query position"),
-    "sliding_window": MetricWords("window", "tokens a query can look back; none: all of them"),
+    "sliding_window": MetricWords("window", "tokens that a query can attend back to; none: all"),
 }

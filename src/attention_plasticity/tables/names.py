@@ -1,4 +1,4 @@
-"""Names that come from files and flags, made fit for one line of text."""
+"""Names from files and flags as one line of printable text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import unicodedata
 
 
 def clean(text: str) -> str:
-    """The text in one line, without characters that steer a terminal or the direction of writing.
+    """The text in one line, without control characters and direction marks.
 
-    Half a surrogate pair, which no encoding holds, becomes a question mark.
+    A lone surrogate becomes a question mark.
     """
-    return " ".join("".join(map(_shown, text)).split())
+    return " ".join("".join(map(_printable, text)).split())
 
 
-def _shown(character: str) -> str:
+def _printable(character: str) -> str:
     kind = unicodedata.category(character)
     if kind == "Cs":
         return "?"

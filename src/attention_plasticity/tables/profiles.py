@@ -1,4 +1,4 @@
-"""Cells of a run, summed up: plasticity per query bucket, and the mean over heads per cell."""
+"""Plasticity per query bucket, for each head and as a mean over heads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ HEAD = ["layer", "q_head"]
 def head_profiles(cells: pd.DataFrame) -> pd.DataFrame:
     """`AP_j` of every head: `layer, q_head, q_bucket, plasticity, q_position, n_queries`.
 
-    The mean over a query bucket's pairs: cells count by their pairs, or all alike in files of
-    earlier versions. A bucket whose cells are all NaN is NaN. Columns a file lacks are left out.
+    Plasticity is the mean over the pairs of a query bucket: cells are weighted by their number of
+    pairs, or equally in files of earlier versions. It is NaN if all cells are NaN. Columns that are
+    missing in the file are left out.
     """
     known = cells["plasticity"].notna()
     pairs = cells["n_pairs"] if "n_pairs" in cells else pd.Series(1, index=cells.index)
@@ -25,15 +26,15 @@ def head_profiles(cells: pd.DataFrame) -> pd.DataFrame:
     )
     total = summed.pop("weight")
     summed["plasticity"] = summed.pop("weighted") / total.where(total > 0)
-    told = [name for name in ("q_position", "n_queries") if name in cells]
-    if told:
-        first = cells.groupby([*HEAD, "q_bucket"], as_index=False)[told].first()
+    extra = [name for name in ("q_position", "n_queries") if name in cells]
+    if extra:
+        first = cells.groupby([*HEAD, "q_bucket"], as_index=False)[extra].first()
         summed = summed.merge(first, on=[*HEAD, "q_bucket"])
     return summed
 
 
 def mean_profile(profiles: pd.DataFrame) -> pd.DataFrame:
-    """Over heads, per query bucket: mean plasticity and position, quartiles, and how many heads."""
+    """Per query bucket, over heads: mean plasticity and position, quartiles, number of heads."""
     grouped = profiles.groupby("q_bucket")
     mean = pd.DataFrame(
         {
@@ -49,6 +50,6 @@ def mean_profile(profiles: pd.DataFrame) -> pd.DataFrame:
 
 
 def heads_with_gaps(cells: pd.DataFrame) -> int:
-    """How many heads have a cell without a value."""
+    """Number of heads that have a cell without a value."""
     gaps = cells[cells["plasticity"].isna()]
     return len(gaps[HEAD].drop_duplicates())

@@ -13,8 +13,8 @@ from rich.text import Text
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure
 from attention_plasticity.run.outputs import OutputPaths
-from attention_plasticity.run.plan import Estimate, Plan, format_heads, shared_out
-from attention_plasticity.run.records import Earlier, Metrics
+from attention_plasticity.run.plan import Estimate, Plan, format_heads, split_groups
+from attention_plasticity.run.records import FinishedHeads, Metrics
 from attention_plasticity.run.runner import Outcome
 from attention_plasticity.tables.metric_words import FIFTH_NAMES, FIFTHS
 from qk_dump.layout import Dump
@@ -49,7 +49,7 @@ def print_plan(
     plan: Plan,
     paths: OutputPaths,
     estimate: Estimate,
-    earlier: Earlier,
+    earlier: FinishedHeads,
     config: RunnerConfig,
 ) -> None:
     """Print what a run would do."""
@@ -65,7 +65,7 @@ def print_plan(
         print_line(console, "", note)
     print_line(console, "Cells", f"up to {estimate.cells:,} of query bucket × key bucket per head")
     print_line(console, "Rows", f"{estimate.rows:,} in the files, {estimate.rows_used:,} used")
-    workers = min(config.workers, len(shared_out(list(plan.groups), config.workers)))
+    workers = min(config.workers, len(split_groups(list(plan.groups), config.workers)))
     each = estimate.worker_memory / 2**20
     print_line(
         console,

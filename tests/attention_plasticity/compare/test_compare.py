@@ -18,10 +18,10 @@ from attention_plasticity.cli import main
 from attention_plasticity.compare.runs import (
     COLUMNS,
     compare_runs,
+    comparison_notes,
+    comparison_obstacles,
     correlations,
-    obstacles,
     read_scores,
-    reservations,
 )
 from attention_plasticity.compare.text import as_csv, as_latex, as_markdown
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
@@ -253,12 +253,12 @@ def test_reach_of_local_pairs_matters_to_local_pairs_alone(tmp_path: Path) -> No
             )
             for reach in (0.05, 0.1)
         ]
-        assert len(obstacles(opened, ["a", "b"])) == count
+        assert len(comparison_obstacles(opened, ["a", "b"])) == count
 
 
 def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
     opened = [FinishedRun.open(run) for run in runs]
-    assert reservations(opened, ["a", "b", "c"]) == []
+    assert comparison_notes(opened, ["a", "b", "c"]) == []
     short = metrics_table().assign(q_position_max=99)
     short.to_csv(runs[0] / "head_metrics.csv", index=False)
     info = json.loads((runs[1] / "run.json").read_text())
@@ -266,13 +266,13 @@ def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
     info["warnings"] = [{"kind": "few_texts", "text": "Fewer than 4 texts."}]
     (runs[1] / "run.json").write_text(json.dumps(info))
     (runs[2] / "run.json").unlink()
-    notes = reservations([FinishedRun.open(run) for run in runs], ["a", "b", "c"])
+    notes = comparison_notes([FinishedRun.open(run) for run in runs], ["a", "b", "c"])
     assert "different contexts (100 to 768 tokens)" in notes[0]
     assert notes[1:] == [
         "b: 5 heads were not captured",
         "b: 1 heads failed",
         "b: Fewer than 4 texts.",
-        "c: no run.json, so how it was made is not known",
+        "c: no run.json, so the settings are not known",
     ]
 
 
@@ -308,7 +308,7 @@ def test_misuse_is_one_line(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("model,s\na,1\n", "has no row for b (models: a); --labels names the runs"),
+        ("model,s\na,1\n", "has no row for b (models: a); set the names of the runs with --labels"),
         ("model\na\nb\n", "has no column of scores"),
         ("model,s\na,1\nb,good\n", "s: expected numbers"),
         ("model,s\na,1\na,2\nb,1\n", "'a' has two rows"),

@@ -24,7 +24,7 @@ def test_the_known_answer_is_met(tmp_path: Path) -> None:
     words = ("demo", "--known_answer", "--output_dir", tmp_path / "demo")
     done = run(*words)
     assert done.returncode == 0, done.stderr
-    assert "Against the known answer" in done.stdout
+    assert "Comparison with the known answer" in done.stdout
     assert "Warning" not in done.stdout
     before = (tmp_path / "demo" / "results" / "head_metrics.csv").read_bytes()
     assert run(*words).returncode == 0
@@ -36,5 +36,5 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     done = run("demo", "--known_answer", "--output_dir", tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {tmp_path / 'dump'}: holds something else; choose another --output_dir\n"
+        f"error: {tmp_path / 'dump'}: contains other data; choose another --output_dir\n"
     )

@@ -127,12 +127,12 @@ def test_every_plot_config_draws(path: Path, run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["plasticity"], "--bucket_csv: give a run's folder or bucket_csv"),
+        (["plasticity"], "--bucket_csv: give the folder of a run or bucket_csv"),
         (
             ["plasticity", "{run}", "--bucket_csv", "x"],
-            "give a run's folder or bucket_csv, not both",
+            "give the folder of a run or bucket_csv, not both",
         ),
-        (["heatmap", "--bucket_csv", "{run}"], "is a folder; give its table"),
+        (["heatmap", "--bucket_csv", "{run}"], "is a folder; give a table"),
         (["heatmap", "--bucket_csv", "nowhere.csv"], "nowhere.csv: does not exist"),
         (["map", "nowhere"], "nowhere: does not exist"),
         (["maps", "{run}"], "'maps': unknown kind of figure; did you mean map?"),

@@ -88,7 +88,7 @@ def test_tables_of_earlier_versions_are_shown_as_far_as_they_go(run: Path) -> No
     assert about["unit"] == "bucket"
     assert about["model"] == "run"
     assert about["grid"] == [LAYERS, HEADS]
-    assert dict(about["provenance"][0][1])["run.json"] == "there is none"
+    assert dict(about["provenance"][0][1])["run.json"] == "missing"
 
 
 def test_without_a_geometry_mean_positions_stand_for_buckets(run: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_dead_worker_fails_its_group_and_is_replaced(tmp_path: Path) -> None:
     assert len(rest) == 5
     assert isinstance(first, HeadResult)
     assert failures
-    assert all("lack of memory" in failure.reason for failure in failures)
+    assert all("out of memory" in failure.reason for failure in failures)
     assert {failure.layer for failure in failures} != {0, 1, 2}
 
 

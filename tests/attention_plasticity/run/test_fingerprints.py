@@ -41,10 +41,10 @@ def test_other_content_has_another_fingerprint(dump: Path) -> None:
 
 def test_a_change_after_the_first_look_is_seen(dump: Path) -> None:
     inputs = InputFiles(open_dump(dump))
-    first = inputs.look_at(0, 0, 0)
+    first = inputs.record_state(0, 0, 0)
     assert inputs.unchanged(0, 0, 0)
     os.utime(dump / "l00h00k" / "data.parquet", (1, 1))
-    assert inputs.look_at(0, 0, 0) == first
+    assert inputs.record_state(0, 0, 0) == first
     assert not inputs.unchanged(0, 0, 0)
 
 
@@ -59,7 +59,7 @@ def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
     path = dump / "l00h00q" / "data.parquet"
     path.write_text("x")
     inputs = InputFiles(open_dump(dump))
-    inputs.look_at(0, 0, 0)
+    inputs.record_state(0, 0, 0)
     assert inputs.unchanged(0, 0, 0)
     path.unlink()
     path.symlink_to("data.parquet")
@@ -80,7 +80,7 @@ def test_what_is_no_regular_file_is_not_opened(dump: Path, make: Maker) -> None:
 def test_a_file_is_hashed_in_bounded_memory(dump: Path) -> None:
     huge(dump / "l00h00q" / "data.parquet", size=600 << 20)
     tracemalloc.start()
-    InputFiles(open_dump(dump)).look_at(0, 0, 0)
+    InputFiles(open_dump(dump)).record_state(0, 0, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 << 20

@@ -119,10 +119,10 @@ def test_a_failing_table_leaves_all_earlier_files(tmp_path: Path) -> None:
 
 def test_set_aside_numbers_what_it_keeps(tmp_path: Path) -> None:
     paths = output_paths(make_config(output_dir=str(tmp_path)), "dump")
-    assert set_aside(paths, own_too=True) is None
+    assert set_aside(paths, include_own=True) is None
     for number in (1, 2):
         paths.metrics.write_text(str(number))
-        assert set_aside(paths, own_too=True) == tmp_path / f"previous-{number}"
+        assert set_aside(paths, include_own=True) == tmp_path / f"previous-{number}"
         assert not paths.metrics.exists()
     assert (tmp_path / "previous-1" / "head_metrics.csv").read_text() == "1"
 
@@ -136,13 +136,13 @@ def test_set_aside_spares_what_the_run_itself_wrote(tmp_path: Path) -> None:
     paths.metrics.write_text("ours")
     (tmp_path / "old_name.csv").write_text("ours")
     paths.buckets.write_text("someone's")
-    keep = set_aside(paths, own_too=False)
+    keep = set_aside(paths, include_own=False)
     assert keep is not None
     moved = sorted(path.name for path in keep.iterdir())
     assert moved == ["head_bucket_plasticity.csv", "old_name.csv"]
     assert paths.metrics.read_text() == "ours"
     paths.metrics.write_text("replaced by another run")
-    assert set_aside(paths, own_too=False) == tmp_path / "previous-2"
+    assert set_aside(paths, include_own=False) == tmp_path / "previous-2"
     assert not paths.metrics.exists()
 
 

@@ -21,7 +21,7 @@ from attention_plasticity.run.plan import (
     format_heads,
     head_layout,
     make_plan,
-    shared_out,
+    split_groups,
 )
 from dumps import head_rows, make_dump
 from qk_dump.layout import Dump, HeadId
@@ -137,7 +137,7 @@ def test_heads_of_unselected_layers_contradict_as_well(tmp_path: Path) -> None:
 def test_a_config_that_contradicts_dump_json_is_refused(tmp_path: Path, field: str) -> None:
     dump = dump_of(tmp_path, [0], [0], num_q_heads=8, num_k_heads=2)
     message = refusal(dump, **{field: 4})
-    assert message.startswith(f"{field}: the config says 4, ")
+    assert message.startswith(f"{field}: is 4 in the config, but ")
     assert str(tmp_path / "dump.json") in message
 
 
@@ -243,10 +243,10 @@ def test_layers_and_heads_can_be_selected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("layers", "1,3-4", "layers: 3-4 given, there are 0-1"),
-        ("heads", [4], "heads: 4 given, there are 0-3"),
-        ("layers", [], "layers: nothing given, there are 0-1"),
-        ("heads", [], "heads: nothing given, there are 0-3"),
+        ("layers", "1,3-4", "layers: expected numbers from 0-1, got 3-4"),
+        ("heads", [4], "heads: expected numbers from 0-3, got 4"),
+        ("layers", [], "layers: expected numbers from 0-1, got none"),
+        ("heads", [], "heads: expected numbers from 0-3, got none"),
     ],
 )
 def test_a_selection_out_of_range_is_refused(
@@ -258,7 +258,7 @@ def test_a_selection_out_of_range_is_refused(
 
 def test_a_selection_without_captured_heads_is_refused_with_those_there_are(tmp_path: Path) -> None:
     dump = dump_of(tmp_path, [0, 1, 2, 5], [0], num_q_heads=8, num_k_heads=1)
-    assert "It holds layer 0: 0-2,5." in refusal(dump, heads=[3, 4])
+    assert "The dump contains layer 0: 0-2,5." in refusal(dump, heads=[3, 4])
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_an_estimate_goes_on_when_the_first_head_has_no_rows(tmp_path: Path, gro
 )
 def test_sharing_out_loses_no_head_and_keeps_workers_busy(sizes: list[int], workers: int) -> None:
     groups = [Group(0, k_head, tuple(range(size))) for k_head, size in enumerate(sizes)]
-    parts = shared_out(groups, workers)
+    parts = split_groups(groups, workers)
     heads = [(part.k_head, q_head) for part in parts for q_head in part.q_heads]
     assert heads == [(group.k_head, q_head) for group in groups for q_head in group.q_heads]
     if workers == 1:
@@ -377,4 +377,4 @@ def test_sharing_out_loses_no_head_and_keeps_workers_busy(sizes: list[int], work
 
 def test_groups_that_suffice_are_left_whole() -> None:
     groups = [Group(0, k_head, (0, 1, 2, 3)) for k_head in range(6)]
-    assert shared_out(groups, 2) == groups
+    assert split_groups(groups, 2) == groups

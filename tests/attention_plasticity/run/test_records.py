@@ -39,7 +39,7 @@ def records_in(out: Path, dump: Dump, **fields: object) -> Records:
 
 def record(out: Path, dump: Dump, *heads: int) -> list[HeadResult]:
     records, inputs = records_in(out, dump), InputFiles(dump)
-    records.begin(anew=False)
+    records.begin(discard=False)
     results = [analyze_head(0, head, head // 2, dump) for head in heads]
     for result in results:
         records.add(result, inputs)
@@ -51,14 +51,14 @@ def test_a_record_reads_back_bit_for_bit(dump: Dump, out: Path) -> None:
     records = records_in(out, dump)
     assert repr(records.load(0, 1)) == repr(result)
     assert any(math.isnan(value) for value in result.metrics.values())
-    earlier = records.earlier(InputFiles(dump))
+    earlier = records.finished_heads(InputFiles(dump))
     assert repr(earlier.metrics[0, 1]) == repr(result.metrics)
     assert earlier.conflict is None
 
 
 def test_other_settings_are_a_conflict_that_names_them(dump: Dump, out: Path) -> None:
     record(out, dump, 0)
-    earlier = records_in(out, dump, seed=3, p_alpha=0.5).earlier(InputFiles(dump))
+    earlier = records_in(out, dump, seed=3, p_alpha=0.5).finished_heads(InputFiles(dump))
     assert earlier.metrics == {}
     assert earlier.conflict is not None
     assert "p_alpha (0.01 then, 0.5 now), seed (0 then, 3 now)" in earlier.conflict
@@ -69,8 +69,8 @@ def test_records_without_their_settings_file_serve_only_the_same_settings(
 ) -> None:
     record(out, dump, 0)
     (out / ".heads" / "settings.json").unlink()
-    assert list(records_in(out, dump).earlier(InputFiles(dump)).metrics) == [(0, 0)]
-    refused = records_in(out, dump, seed=3).earlier(InputFiles(dump))
+    assert list(records_in(out, dump).finished_heads(InputFiles(dump)).metrics) == [(0, 0)]
+    refused = records_in(out, dump, seed=3).finished_heads(InputFiles(dump))
     assert refused.metrics == {}
     assert refused.conflict is not None
 
@@ -81,7 +81,7 @@ def test_a_touched_input_file_is_a_conflict(dump: Dump, out: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1  # the footer does not tell
     file.write_bytes(content)
-    earlier = records_in(out, dump).earlier(InputFiles(dump))
+    earlier = records_in(out, dump).finished_heads(InputFiles(dump))
     assert earlier.conflict is not None
     assert "the input files of 2 heads (layer 0: 0-1)" in earlier.conflict
 
@@ -89,14 +89,14 @@ def test_a_touched_input_file_is_a_conflict(dump: Dump, out: Path) -> None:
 def test_a_moved_dump_is_still_the_same_input(dump: Dump, out: Path, tmp_path: Path) -> None:
     record(out, dump, 0)
     moved = open_dump(dump.path.rename(tmp_path / "elsewhere"))
-    assert list(records_in(out, moved).earlier(InputFiles(moved)).metrics) == [(0, 0)]
+    assert list(records_in(out, moved).finished_heads(InputFiles(moved)).metrics) == [(0, 0)]
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "\x00", '{"settings": "x"}', "\udcff"])
 def test_a_damaged_record_counts_as_not_finished(dump: Dump, out: Path, content: str) -> None:
     record(out, dump, 0, 1)
     (out / ".heads" / "l00h01.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    earlier = records_in(out, dump).earlier(InputFiles(dump))
+    earlier = records_in(out, dump).finished_heads(InputFiles(dump))
     assert list(earlier.metrics) == [(0, 0)]
     assert earlier.damaged == [(0, 1)]
     assert earlier.conflict is None
@@ -113,13 +113,13 @@ def test_no_record_with_a_changed_byte_is_taken(dump: Dump, out: Path) -> None:
     metrics = {"layer": 0, "q_head": 1, "k_head": 0, "ap_overall": 0.123456789, "ap_drop": math.nan}
     result = HeadResult(0, 1, 0, metrics, {"plasticity": [0.5, 1e-300]}, {"weight": [1.0]})
     records, inputs = records_in(out, dump), InputFiles(dump)
-    records.begin(anew=False)
+    records.begin(discard=False)
     records.add(result, inputs)
     path = out / ".heads" / "l00h01.json"
     whole = path.read_bytes()
     for content in flips(whole):
         path.write_bytes(content)
-        earlier = records.earlier(inputs)
+        earlier = records.finished_heads(inputs)
         assert (earlier.metrics, earlier.damaged) == ({}, [(0, 1)])
         with pytest.raises(ToolkitError, match=r"l00h01\.json: changed"):
             records.load(0, 1)
@@ -135,9 +135,9 @@ def test_a_changed_byte_in_the_settings_neither_loses_a_head_nor_takes_a_wrong_o
     same, other = records_in(out, dump), records_in(out, dump, seed=1)
     for content in flips(path.read_bytes()):
         path.write_bytes(content)
-        found = same.earlier(inputs)
+        found = same.finished_heads(inputs)
         assert (list(found.metrics), found.conflict) == ([(0, 0)], None)
-        refused = other.earlier(inputs)
+        refused = other.finished_heads(inputs)
         assert refused.metrics == {}
         assert refused.conflict is not None
         assert "settings.json is damaged" in refused.conflict
@@ -147,7 +147,7 @@ def test_a_record_under_the_name_of_another_head_is_not_taken(dump: Dump, out: P
     record(out, dump, 0, 1)
     heads = out / ".heads"
     (heads / "l00h01.json").write_bytes((heads / "l00h00.json").read_bytes())
-    earlier = records_in(out, dump).earlier(InputFiles(dump))
+    earlier = records_in(out, dump).finished_heads(InputFiles(dump))
     assert (list(earlier.metrics), earlier.damaged) == ([(0, 0)], [(0, 1)])
 
 
@@ -155,13 +155,13 @@ def test_starting_anew_leaves_no_record_and_no_draft(dump: Dump, out: Path) -> N
     record(out, dump, 0)
     (out / ".head_metrics.csv.part-123").write_text("half a table")
     (out / ".heads" / ".l00h01.json.part-123").write_text("half a record")
-    records_in(out, dump).begin(anew=False)
+    records_in(out, dump).begin(discard=False)
     assert sorted(path.name for path in out.rglob("*.*")) == [
         ".heads",
         "l00h00.json",
         "settings.json",
     ]
-    records_in(out, dump).begin(anew=True)
+    records_in(out, dump).begin(discard=True)
     assert [path.name for path in (out / ".heads").iterdir()] == ["settings.json"]
     assert json.loads((out / ".heads" / "settings.json").read_text())["seed"] == 0
 

@@ -148,7 +148,7 @@ def test_every_verb_ends_in_one_line(
             (error,) = [line for line in told.splitlines() if not line.startswith("note: ")]
             assert error.startswith("error: ")
         if code == 1:
-            assert "no longer what this run wrote" in told
+            assert "was changed after the run" in told
     assert codes[2] > 25
     assert codes[1] < 5
 

@@ -34,7 +34,7 @@ def head(number: int, queries: dict[int, int], texts: dict[int, int] | None = No
 
 def warnings_of(*heads: HeadResult, geometry: BucketGeometry | None = UNIFORM, **how: Any) -> Any:
     sizes = SampleSizes(**how)
-    assert list(sizes.watched(heads)) == list(heads)
+    assert list(sizes.counted(heads)) == list(heads)
     return sizes.warnings(geometry)
 
 
@@ -53,7 +53,7 @@ def test_buckets_with_few_queries_are_named_once_for_all_heads() -> None:
     assert (warning.heads, warning.buckets, warning.fewest) == (2, [5, 6, 7, 9], 3)
     assert warning.text == (
         "Fewer than 32 queries in query buckets 5-7,9 (positions 640-1,023, 1,152-1,279), in 2 of "
-        "3 heads; the smallest holds 3. Plasticity there is unreliable: capture more texts."
+        "3 heads; the smallest bucket has 3. Plasticity there is unreliable. Capture more texts."
     )
     (alone,) = warnings_of(*few, geometry=None)
     assert "query buckets 5-7,9, in 2 of 2 heads" in alone.text
@@ -64,7 +64,7 @@ def test_buckets_that_few_texts_reach_are_named() -> None:
     assert warning.kind == "few_texts"
     assert warning.text == (
         "Fewer than 4 texts in query bucket 2 (positions 256-383), in 1 of 1 heads; the smallest "
-        "number is 3. Plasticity there depends on single texts: capture more texts of this length."
+        "number is 3. Plasticity there depends on single texts. Capture more texts of this length."
     )
 
 
@@ -79,7 +79,7 @@ def test_unknown_texts_are_one_note() -> None:
     )
     (note,) = warnings_of(unknown, single_example=True)
     assert note.text == (
-        "The number of texts per query bucket is not known: single_example was set."
+        "The number of texts per query bucket is not known: single_example is set."
     )
 
 
@@ -139,5 +139,5 @@ def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:
     write_manifest(dump, DumpManifest(layers=layers))
     (note,) = outcome_of(dump, tmp_path / "out").warnings
     assert (note.kind, note.heads, note.label) == ("selective_layers", 4, "Note")
-    assert note.text.startswith("In layers 1-2 the content of keys decides which of them")
+    assert note.text.startswith("In layers 1-2 the content of keys decides which keys")
     assert outcome_of(dump, tmp_path / "first", layers=[0]).warnings == []

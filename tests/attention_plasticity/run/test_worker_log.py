@@ -79,7 +79,7 @@ def test_a_log_is_bounded(tmp_path: Path) -> None:
 
 
 def test_entries_stop_at_the_limit(tmp_path: Path) -> None:
-    log = WorkerLog(tmp_path / "workers.log", most=100)
+    log = WorkerLog(tmp_path / "workers.log", limit=100)
     log.add("layer 0", b"  \n ")
     assert not log.written
     assert not log.path.exists()

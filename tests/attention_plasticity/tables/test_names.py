@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.cli import main
-from attention_plasticity.plots.style import plain
+from attention_plasticity.plots.style import figure_text
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
@@ -39,9 +39,9 @@ def test_a_name_becomes_one_line_of_printable_characters() -> None:
 
 
 def test_text_of_a_figure_is_no_mathematics() -> None:
-    assert plain("a $x$") == r"a \$x\$"
-    assert plain("first\nsecond") == "first\nsecond"
-    assert len(plain("x" * 3000)) <= 200
+    assert figure_text("a $x$") == r"a \$x\$"
+    assert figure_text("first\nsecond") == "first\nsecond"
+    assert len(figure_text("x" * 3000)) <= 200
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)

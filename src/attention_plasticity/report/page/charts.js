@@ -1,4 +1,4 @@
-// Charts of the selected head, and of all runs' means.
+// Charts of the selected head, and of the mean of every run.
 
 const PLOT_CONFIG = { displayModeBar: false, responsive: false, showTips: false, doubleClick: false };
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
@@ -18,7 +18,7 @@ function baseAxis() {
   };
 }
 
-/** Sizes of the charts' places, measured once until the page is laid out anew: measuring is slow. */
+/** Sizes of chart elements. They are measured once per page layout, because measuring is slow. */
 const sizes = new Map();
 
 function sizeOf(element) {
@@ -26,14 +26,14 @@ function sizeOf(element) {
   return sizes.get(element);
 }
 
-/** Draw into a place. Axes are named by the place itself: Plotly would measure every label first. */
+/** Draw a chart. CSS shows the axis titles, because Plotly would measure every label for them. */
 function draw(id, traces, layout, names) {
   const element = byId(id);
   Object.assign(element.dataset, names);
   return Plotly.react(element, traces, { ...baseLayout(), ...sizeOf(element), ...layout }, PLOT_CONFIG);
 }
 
-/** Where a profile's buckets lie on x: at their mean positions, else their starts or numbers. */
+/** The x positions of buckets: mean positions, else starts or numbers. */
 function positionsOf(run, rows) {
   if (rows.q_position) return Array.from(rows.q_position);
   const { bucket, start } = run.tables.buckets.columns;
@@ -56,13 +56,13 @@ function drawProfile(run, other, key) {
   const mean = run.tables.mean.columns;
   const x = positionsOf(run, mean);
   const quartiles = Array.from(mean.low, (low, i) => [low, mean.high[i]]);
-  const silent = { hoverinfo: "skip", mode: "lines", line: { width: 0 } };
+  const hidden = { hoverinfo: "skip", mode: "lines", line: { width: 0 } };
   const traces = [
-    { ...silent, x, y: Array.from(mean.low) },
-    { ...silent, x, y: Array.from(mean.high), fill: "tonexty", fillcolor: theme.band },
+    { ...hidden, x, y: Array.from(mean.low) },
+    { ...hidden, x, y: Array.from(mean.high), fill: "tonexty", fillcolor: theme.band },
     {
       x, y: Array.from(mean.plasticity), mode: "lines", line: { color: theme.mean, width: 2 }, customdata: quartiles,
-      hovertemplate: "%{y:.3f} mean of heads, half of them %{customdata[0]:.3f}–%{customdata[1]:.3f}<extra></extra>",
+      hovertemplate: "%{y:.3f} mean of heads; middle half: %{customdata[0]:.3f}–%{customdata[1]:.3f}<extra></extra>",
     },
   ];
   if (other) traces.push(headTrace(other, key, theme.two, "dash", ` ${plain(other.label)}`));
@@ -92,8 +92,8 @@ function showProfileKeys(run, other, key) {
   };
   const entries = [entry(theme.one, "this head")];
   if (other) {
-    const there = other.ranges.profiles.has(key);
-    entries.push(entry(theme.two, there ? `same head, ${other.label}` : `${other.label}: not captured`, "dashed"));
+    const captured = other.ranges.profiles.has(key);
+    entries.push(entry(theme.two, captured ? `same head, ${other.label}` : `${other.label}: not captured`, "dashed"));
   }
   entries.push(entry(theme.mean, "mean of heads"), entry(theme.band, "middle half of heads", "band"));
   byId("profile-keys").replaceChildren(...entries);
@@ -130,7 +130,7 @@ function drawCells(run, key) {
   }, { x: `query ${run.unit === "tokens" ? "position" : "bucket"}`, y: `key ${run.unit === "tokens" ? "position" : "bucket"}` });
 }
 
-/** Ticks where buckets begin: at their edges when that is known, else at their middles. */
+/** Ticks at the starts of buckets if known, else at their middles. */
 function bucketAxis(kind, run, start) {
   const exact = Boolean(run.tables.buckets.columns.end);
   const step = tickStep(start.length, kind === "query" ? 4 : 6);
@@ -142,7 +142,7 @@ function bucketAxis(kind, run, start) {
   };
 }
 
-/** Bars as one outline: quicker to draw than a shape for each of many dimensions. */
+/** All bars are one outline, which is faster than one shape per dimension. */
 function drawComponents(run, key) {
   byId("components-figure").hidden = !run.tables.components;
   if (!run.tables.components) return Promise.resolve();
@@ -154,7 +154,7 @@ function drawComponents(run, key) {
     y: weight.flatMap((value) => [0, value, value, 0]),
     customdata: component.flatMap((number, i) => new Array(4).fill([number, weight[i], r2?.[i]])),
     mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: theme.one,
-    hovertemplate: `<b>%{customdata[1]:.3f}</b> of the information<br>dimension %{customdata[0]}${r2 ? "<br>R² of position %{customdata[2]:.3f}" : ""}<extra></extra>`,
+    hovertemplate: `<b>%{customdata[1]:.3f}</b> of positional information<br>dimension %{customdata[0]}${r2 ? "<br>R² of position %{customdata[2]:.3f}" : ""}<extra></extra>`,
   };
   byId("components").setAttribute("aria-label", most < 0 ? "No component weights" : `Component weights; the largest, ${show(weight[most])}, is dimension ${component[most]}`);
   return draw("components", [trace], {
@@ -177,7 +177,7 @@ function drawRuns(runs) {
   }, { x: positionName(runs), y: "plasticity" });
 }
 
-/** The run shown and the one beside it keep their two colours; the others share the rest. */
+/** The selected run and the compared run have fixed colours. */
 function colourOfRun(number) {
   if (number === state.run) return theme.one;
   if (number === state.beside) return theme.two;

@@ -1,4 +1,4 @@
-// Colours: scales that the colour-blind can read, and the theme's own for Plotly.
+// Colour scales for colour-blind readers, and the colours of the theme for Plotly.
 
 const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
 const PURPLE_ORANGE = ["#7f3b08", "#b35806", "#e08214", "#fdb863", "#fee0b6", "#f7f7f7", "#d8daeb", "#b2abd2", "#8073ac", "#542788", "#2d004b"];
@@ -9,7 +9,6 @@ const RUN_COLOURS = {
 
 let theme = {};
 
-/** Read the theme's colours once; charts ask for them many times. */
 function readTheme() {
   const style = getComputedStyle(document.documentElement);
   for (const name of ["panel", "ink", "quiet", "line", "faint", "one", "two", "mean", "band"]) {
@@ -22,15 +21,15 @@ const stopsOf = (colours) => colours.map((colour, i) => [i / (colours.length - 1
 
 const gradient = (colours) => `linear-gradient(90deg, ${colours.join(", ")})`;
 
-/** Colours and range of a metric: plasticities share 0 to 1, signed ones have zero in the middle. */
+/** Colours and range of a metric: plasticity from 0 to 1, signed metrics with zero in the middle. */
 function scaleOf(metric, runs) {
   const spreads = runs.map((run) => spreadOf(run, metric)).filter(Boolean);
   let low = Math.min(...spreads.map((spread) => spread.low));
   let high = Math.max(...spreads.map((spread) => spread.high));
   if (!spreads.length) [low, high] = [0, 1];
   if (wordsOf(metric).signed) {
-    const reach = Math.max(Math.abs(low), Math.abs(high)) || 1;
-    return { low: -reach, high: reach, colours: PURPLE_ORANGE };
+    const largest = Math.max(Math.abs(low), Math.abs(high)) || 1;
+    return { low: -largest, high: largest, colours: PURPLE_ORANGE };
   }
   if (metric.startsWith("ap_")) return { low: 0, high: 1, colours: VIRIDIS };
   return { low, high: high > low ? high : low + 1, colours: VIRIDIS };
@@ -41,10 +40,10 @@ function savedTheme() {
 }
 
 function keepTheme(name) {
-  try { localStorage.setItem("attention-plasticity-theme", name); } catch { /* not allowed here: fine */ }
+  try { localStorage.setItem("attention-plasticity-theme", name); } catch { /* no storage: ignore */ }
 }
 
-/** The theme the reader chose, or else the system's. */
+/** Apply the given theme, or the theme of the system. */
 function applyTheme(name) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = name ?? (dark ? "dark" : "light");

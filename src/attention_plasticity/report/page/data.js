@@ -1,4 +1,4 @@
-// The page's data: compressed blocks → typed arrays, and heads looked up in them.
+// Data of the page: compressed blocks to typed arrays, and rows of a head.
 
 const ARRAYS = {
   u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f4: Float32Array, f8: Float64Array,
@@ -12,7 +12,7 @@ function bytesOf(base64) {
   return bytes;
 }
 
-/** A compressed block of the page, as a Response to read once. The block leaves the document. */
+/** A compressed block of the page as a Response. The block is removed from the document. */
 function inflated(id) {
   const element = document.getElementById(id);
   const stream = new Blob([bytesOf(element.textContent)]).stream();
@@ -28,7 +28,7 @@ function openTable({ rows, columns }, buffer) {
 
 const keyOf = (layer, head) => `${layer}.${head}`;
 
-/** For a table sorted by head: key of the head → first row and row after the last. */
+/** For a table sorted by head: map from the key of a head to [first row, end row). */
 function rangesOf({ rows, columns }) {
   const found = new Map();
   const { layer, q_head: head } = columns;
@@ -55,7 +55,7 @@ async function openRun(about, number) {
   return { ...about, number, tables, ranges, rowOf, spreads: new Map() };
 }
 
-/** Rows of one head in one of the run's tables, as plain arrays by column; null when it has none. */
+/** Rows of a head in a table of the run, as arrays by column; null if there are none. */
 function rowsOfHead(run, table, key) {
   const range = run.ranges[table].get(key);
   if (!range) return null;
@@ -66,29 +66,29 @@ function rowsOfHead(run, table, key) {
   return found;
 }
 
-/** A metric of a head, NaN when run, head or metric has none. */
+/** A metric of a head; NaN if it is missing. */
 function metricOf(run, key, metric) {
   const row = run.rowOf.get(key);
   const column = run.tables.heads.columns[metric];
   return row === undefined || !column ? NaN : column[row];
 }
 
-/** Mean, quartiles and range of a metric over the heads that have a value; null when none has. */
+/** Mean, quartiles and range of a metric over heads with a value; null if no head has one. */
 function spreadOf(run, metric) {
   if (!run.spreads.has(metric)) {
     const known = Float64Array.from(run.tables.heads.columns[metric] ?? []).filter(Number.isFinite).sort();
-    run.spreads.set(metric, known.length ? summarised(known) : null);
+    run.spreads.set(metric, known.length ? statistics(known) : null);
   }
   return run.spreads.get(metric);
 }
 
-function summarised(sorted) {
-  const at = (share) => {
-    const place = share * (sorted.length - 1);
-    const below = Math.floor(place);
+function statistics(sorted) {
+  const quantile = (fraction) => {
+    const index = fraction * (sorted.length - 1);
+    const below = Math.floor(index);
     const above = Math.min(below + 1, sorted.length - 1);
-    return sorted[below] + (sorted[above] - sorted[below]) * (place - below);
+    return sorted[below] + (sorted[above] - sorted[below]) * (index - below);
   };
   const mean = sorted.reduce((sum, value) => sum + value, 0) / sorted.length;
-  return { mean, low: sorted[0], high: sorted.at(-1), q1: at(0.25), q3: at(0.75), count: sorted.length };
+  return { mean, low: sorted[0], high: sorted.at(-1), q1: quantile(0.25), q3: quantile(0.75), count: sorted.length };
 }

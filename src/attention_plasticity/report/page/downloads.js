@@ -1,6 +1,6 @@
-// The tables as CSV, as the run's own files spell them: `nan` for what is missing.
+// Tables as CSV, in the format of the run's files: `nan` for missing values.
 
-/** The shortest text that reads back as the same float32. */
+/** The shortest text that gives the same float32. */
 function shortestSingle(value) {
   for (let digits = 6; digits < 9; digits++) {
     const text = value.toPrecision(digits);
@@ -26,7 +26,7 @@ function save(name, text) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-function wireDownloads(runShown) {
+function addDownloadListeners(runShown) {
   const fileName = (what) => `${runShown().label.replace(/[^\p{L}\p{N}._-]+/gu, "-")}-${what}.csv`;
   const on = (id, action) => byId(id).addEventListener("click", () => { byId("downloads").open = false; action(runShown()); });
   const headCsv = (run, table) => csvOf(run.tables[table], run.ranges[table].get(keyOf(state.layer, state.head)) ?? [0, 0]);

@@ -1,9 +1,9 @@
-// Words and numbers: the model's cards, the selected head, every run, and where numbers come from.
+// Texts and tables: cards, the selected head, all runs, and provenance.
 
 const CARDS = [
-  ["Plasticity", ["ap_overall"], "mean over heads; 1: the query decides which key wins, 0: the order is fixed"],
-  ["Drop over the context", ["ap_drop"], "first fifth minus last; near 0: heads stay as flexible far away"],
-  ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the queries' variance that a line in position explains"],
+  ["Plasticity", ["ap_overall"], "mean over heads; 1: the query decides which of two keys scores higher; 0: the order is fixed"],
+  ["Drop over the context", ["ap_drop"], "first fifth minus last fifth; near 0: plasticity does not change with position"],
+  ["Variance from position", ["q_R2_total", "q_R2_pos"], "fraction of the variance of queries that a linear function of position explains"],
 ];
 
 function showCards(run, other) {
@@ -27,7 +27,6 @@ function card(title, number, otherNumber, meaning, other) {
   return make("div", "", { class: "card" }, [make("h2", title), big, make("p", meaning)]);
 }
 
-/** What the runs say about the samples behind their numbers; nothing when all is well. */
 function showWarnings(runs) {
   const lines = runs.flatMap((run) => run.warnings.map((text) => (runs.length > 1 ? `${run.label}: ${text}` : text)));
   byId("warnings").replaceChildren(...lines.map((text) => make("li", text)));
@@ -35,8 +34,8 @@ function showWarnings(runs) {
 }
 
 function showSubtitle(run, other) {
-  const story = "How flexibly each attention head chooses between keys, and how that changes along the context";
-  byId("subtitle").textContent = other ? `${run.label} beside ${other.label}, whose numbers are orange` : story;
+  const subtitle = "Plasticity: how much the query decides between two keys, for each attention head and along the context";
+  byId("subtitle").textContent = other ? `${run.label} compared with ${other.label} (numbers in orange)` : subtitle;
 }
 
 function showHead(run, other, { layer, head }) {
@@ -44,7 +43,7 @@ function showHead(run, other, { layer, head }) {
   byId("head-title").textContent = headName(layer, head);
   const facts = [];
   const value = (name) => metricOf(run, key, name);
-  if (Number.isFinite(value("k_head"))) facts.push(`reads key head ${value("k_head")}`);
+  if (Number.isFinite(value("k_head"))) facts.push(`key head ${value("k_head")}`);
   if (run.tables.heads.columns.sliding_window) {
     facts.push(Number.isFinite(value("sliding_window")) ? `window of ${whole(value("sliding_window"))} tokens` : "full attention");
   }
@@ -52,11 +51,11 @@ function showHead(run, other, { layer, head }) {
   if (Number.isFinite(value("d_model"))) facts.push(`${value("d_model")} dimensions`);
   byId("head-facts").textContent = facts.join(" · ");
   const metric = wordsOf(state.metric).label;
-  byId("said").textContent = `${headName(layer, head)}: ${metric} ${showIn(state.metric, value(state.metric))}`;
+  byId("announcement").textContent = `${headName(layer, head)}: ${metric} ${showIn(state.metric, value(state.metric))}`;
   showMetrics(run, other, key);
 }
 
-/** The table of metrics: made anew for other runs, filled for another head. */
+/** The table of metrics. It is rebuilt for other runs and filled for another head. */
 const metricsTable = { run: null, other: null, rows: [] };
 
 function showMetrics(run, other, key) {
@@ -76,7 +75,7 @@ function showMetrics(run, other, key) {
 
 function makeMetrics(run, other) {
   const rows = [];
-  byId("metrics-key").textContent = "strip: range over heads, middle half shaded, line: mean, dot: this head" + (other ? `; orange: ${other.label}` : "");
+  byId("metrics-key").textContent = "bar: range over heads; shaded: middle half; line: mean; dot: this head" + (other ? `; orange: ${other.label}` : "");
   byId("metrics").replaceChildren(...metricGroups(run).map(([title, names]) => {
     const made = names.map((name) => metricRow(run, other, name));
     rows.push(...made);
@@ -96,24 +95,24 @@ function metricRow(run, other, name) {
   return { name, mine, theirs, dot, otherDot, row: make("tr", "", {}, [words, where, mine, ...(other ? [theirs] : [])]) };
 }
 
-/** Where a head stands among all: range, middle half, mean, and dots placed for each head. */
+/** A bar with the range, middle half and mean over heads, and a dot for the selected head. */
 function strip(run, name, dots) {
   const spread = spreadOf(run, name);
   if (!spread || spread.high === spread.low) return "";
   const middle = make("i", "", { class: "middle" }), mean = make("i", "", { class: "mean" });
-  middle.style.left = `${shareOf(spread, spread.q1)}%`;
-  middle.style.right = `${100 - shareOf(spread, spread.q3)}%`;
-  mean.style.left = `${shareOf(spread, spread.mean)}%`;
+  middle.style.left = `${percentOf(spread, spread.q1)}%`;
+  middle.style.right = `${100 - percentOf(spread, spread.q3)}%`;
+  mean.style.left = `${percentOf(spread, spread.mean)}%`;
   const words = `heads: ${showIn(name, spread.low)} to ${showIn(name, spread.high)}, mean ${showIn(name, spread.mean)}`;
   return make("span", "", { class: "strip", role: "img", "aria-label": words, title: words }, [middle, mean, ...dots]);
 }
 
-const shareOf = ({ low, high }, value) => Math.min(100, Math.max(0, (100 * (value - low)) / (high - low)));
+const percentOf = ({ low, high }, value) => Math.min(100, Math.max(0, (100 * (value - low)) / (high - low)));
 
 function placeDot(dot, run, name, value) {
   const spread = spreadOf(run, name);
   dot.hidden = !spread || !Number.isFinite(value);
-  if (!dot.hidden) dot.style.left = `${shareOf(spread, value)}%`;
+  if (!dot.hidden) dot.style.left = `${percentOf(spread, value)}%`;
 }
 
 function showRunsTable(runs, current, onRun) {

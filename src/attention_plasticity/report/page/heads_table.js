@@ -1,14 +1,14 @@
-// The table of heads: sorted, searched, and only as many rows in the document as can be seen.
+// The table of heads, with sort and search. Only visible rows are in the document.
 
 const ROW_HEIGHT = 26, SPARE_ROWS = 6;
 const USUAL_METRICS = ["ap_overall", "ap_drop", "q_R2_total"];
 
 const headsTable = { order: [], sort: { by: "head", up: true }, columns: [] };
 
-/** Columns for the run, the map's metric, and the run beside it. */
+/** Columns: usual metrics, the metric of the map, and the difference from the other run. */
 function tableColumns(run, other, metric) {
-  const there = new Set(run.tables.heads.names);
-  const metrics = USUAL_METRICS.filter((name) => there.has(name));
+  const available = new Set(run.tables.heads.names);
+  const metrics = USUAL_METRICS.filter((name) => available.has(name));
   if (!metrics.includes(metric)) metrics.push(metric);
   const columns = metrics.map((name) => ({
     id: name, label: wordsOf(name).label, title: wordsOf(name).meaning,
@@ -16,7 +16,7 @@ function tableColumns(run, other, metric) {
   }));
   if (other) {
     columns.push({
-      id: "change", label: `${wordsOf(metric).label}, minus ${other.label}`, title: "this run minus the other, in the map's metric",
+      id: "change", label: `${wordsOf(metric).label}, minus ${other.label}`, title: "this run minus the other run, for the metric of the map",
       value: (key) => metricOf(run, key, metric) - metricOf(other, key, metric), show: showChange,
     });
   }
@@ -44,7 +44,7 @@ function showNames() {
   }));
 }
 
-/** Sort by a column; a second time the other way. Numbers begin with the largest. */
+/** Sort by a column, the largest number first. A second call reverses the order. */
 function sortHeads(run, by) {
   const { sort } = headsTable;
   headsTable.sort = { by, up: sort.by === by ? !sort.up : by === "head" };
@@ -54,8 +54,8 @@ function sortHeads(run, by) {
 }
 
 function orderHeads(run) {
-  const sought = byId("search").value.trim();
-  const wanted = sought ? soughtHead(sought) : {};
+  const query = byId("search").value.trim();
+  const wanted = query ? parseSearch(query) : {};
   const { layer, q_head: head } = run.tables.heads.columns;
   const rows = [];
   for (let row = 0; wanted && row < run.tables.heads.rows; row++) {
@@ -74,12 +74,12 @@ function orderHeads(run) {
     });
   } else if (!up) keys.reverse();
   headsTable.order = keys;
-  byId("found").textContent = sought ? `${whole(keys.length)} of ${plural(run.tables.heads.rows, "head")}` : plural(run.tables.heads.rows, "head");
+  byId("found").textContent = query ? `${whole(keys.length)} of ${plural(run.tables.heads.rows, "head")}` : plural(run.tables.heads.rows, "head");
   byId("heads-table").setAttribute("aria-rowcount", keys.length + 1);
   showRows();
 }
 
-/** Put the rows that can be seen into the document, between two spacers. */
+/** Put the visible rows into the document, between two spacers. */
 function showRows() {
   const box = byId("heads"), { order, columns } = headsTable;
   const first = Math.max(0, Math.floor(box.scrollTop / ROW_HEIGHT) - SPARE_ROWS);
@@ -88,12 +88,11 @@ function showRows() {
   if (first) rows.push(spacer(first));
   for (let place = first; place < last; place++) rows.push(headRow(order[place], place, columns));
   if (last < order.length) rows.push(spacer(order.length - last));
-  if (!order.length) rows.push(make("tr", "", {}, [make("td", "No such head; try l12h3, 12.3 or layer 12", { class: "none", colspan: columns.length + 1 })]));
+  if (!order.length) rows.push(make("tr", "", {}, [make("td", "No head found; try l12h3, 12.3 or layer 12", { class: "none", colspan: columns.length + 1 })]));
   byId("heads-rows").replaceChildren(...rows);
   showSelected();
 }
 
-/** Mark the selected row, if it is among those in the document. */
 function showSelected() {
   const key = keyOf(state.layer, state.head);
   byId("heads-rows").querySelector('[aria-selected="true"]')?.setAttribute("aria-selected", "false");
@@ -117,15 +116,15 @@ function headRow(key, place, columns) {
   }, [make("td", `L${layer} H${head}`), ...cells]);
 }
 
-/** Bring the selection into view, scrolling only as far as needed. */
+/** Scroll to the selected row if it is not visible. */
 function revealSelected() {
   const box = byId("heads");
   const place = headsTable.order.indexOf(keyOf(state.layer, state.head));
   if (place >= 0) {
-    const top = place * ROW_HEIGHT, room = box.clientHeight - byId("heads-names").offsetHeight - ROW_HEIGHT;
+    const top = place * ROW_HEIGHT, height = box.clientHeight - byId("heads-names").offsetHeight - ROW_HEIGHT;
     const before = box.scrollTop;
     if (top < before) box.scrollTop = top;
-    else if (top > before + room) box.scrollTop = top - room;
+    else if (top > before + height) box.scrollTop = top - height;
     if (box.scrollTop !== before) return showRows();
   }
   showSelected();
@@ -133,16 +132,16 @@ function revealSelected() {
 
 function moveInTable(event, onSelect) {
   const { order } = headsTable;
-  const at = order.indexOf(keyOf(state.layer, state.head));
+  const current = order.indexOf(keyOf(state.layer, state.head));
   const page = Math.max(1, Math.floor(byId("heads").clientHeight / ROW_HEIGHT) - 2);
   const steps = { ArrowUp: -1, ArrowDown: 1, PageUp: -page, PageDown: page, Home: -order.length, End: order.length };
   if (!(event.key in steps) || !order.length) return;
   event.preventDefault();
-  const next = at < 0 ? 0 : Math.min(order.length - 1, Math.max(0, at + steps[event.key]));
+  const next = current < 0 ? 0 : Math.min(order.length - 1, Math.max(0, current + steps[event.key]));
   onSelect(order[next]);
 }
 
-function wireTable(runShown, onSelect) {
+function addTableListeners(runShown, onSelect) {
   let waiting = false;
   byId("heads").addEventListener("scroll", () => {
     if (waiting) return;

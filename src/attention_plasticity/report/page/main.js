@@ -1,14 +1,14 @@
-// What is selected, and how every view follows it.
+// The selection, and updates of all views.
 
 const page = JSON.parse(byId("page-data").textContent);
 const state = { run: 0, beside: null, layer: 0, head: 0, metric: "ap_overall" };
 let runs = [];
 
 const runShown = () => runs[state.run];
-const runBeside = () => (state.beside === null ? null : runs[state.beside]);
-const runsShown = () => [runShown(), runBeside()].filter(Boolean);
+const otherRun = () => (state.beside === null ? null : runs[state.beside]);
+const runsShown = () => [runShown(), otherRun()].filter(Boolean);
 
-/** The head to begin with: the one that stiffens most, or the first. */
+/** The head selected at the start: the head with the largest drop, or the first head. */
 function firstHead(run) {
   const { layer, q_head: head, ap_drop: drop } = run.tables.heads.columns;
   let best = 0;
@@ -16,30 +16,30 @@ function firstHead(run) {
   return { layer: layer[best], head: head[best] };
 }
 
-/** Take over what the address says, as far as the runs have it. */
+/** Read the selection from the address. Unknown values are ignored. */
 function readAddress(address) {
-  const said = new URLSearchParams(new URL(address).hash.slice(1));
+  const fields = new URLSearchParams(new URL(address).hash.slice(1));
   const numberOf = (name) => {
-    const number = said.has(name) ? Number(said.get(name)) : NaN;
+    const number = fields.has(name) ? Number(fields.get(name)) : NaN;
     return runs[number] ? number : null;
   };
   state.run = numberOf("run") ?? 0;
   state.beside = numberOf("beside");
   if (state.beside === state.run) state.beside = null;
-  const metric = said.get("metric");
+  const metric = fields.get("metric");
   state.metric = runShown().tables.heads.names.includes(metric) ? metric : "ap_overall";
-  const key = said.get("head");
+  const key = fields.get("head");
   if (runShown().rowOf.has(key)) [state.layer, state.head] = key.split(".").map(Number);
   else Object.assign(state, firstHead(runShown()));
 }
 
 function writeAddress() {
-  const said = new URLSearchParams({ run: state.run, head: keyOf(state.layer, state.head), metric: state.metric });
-  if (state.beside !== null) said.set("beside", state.beside);
-  try { history.replaceState(null, "", `#${said}`); } catch { /* inside a notebook there is no address */ }
+  const fields = new URLSearchParams({ run: state.run, head: keyOf(state.layer, state.head), metric: state.metric });
+  if (state.beside !== null) fields.set("beside", state.beside);
+  try { history.replaceState(null, "", `#${fields}`); } catch { /* a notebook has no address */ }
 }
 
-/** Select a head; `place` 1 is the map of the run beside. */
+/** Select a head. `place` is the number of the map: 1 is the map of the other run. */
 function select(key, place = 0) {
   if (!runsShown()[place].rowOf.has(key) || !runShown().rowOf.has(key)) return;
   [state.layer, state.head] = key.split(".").map(Number);
@@ -47,18 +47,17 @@ function select(key, place = 0) {
 }
 
 function drawHead() {
-  const run = runShown(), other = runBeside(), key = keyOf(state.layer, state.head);
-  tellHead();
+  const run = runShown(), other = otherRun(), key = keyOf(state.layer, state.head);
+  showHeadTexts();
   mapPlots().forEach((plot, place) => markHead(plot, runsShown()[place], state.layer, state.head));
   return settle([drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key)]);
 }
 
-/** All about the selected head that is not a chart. */
-function tellHead() {
+function showHeadTexts() {
   revealSelected();
-  showHead(runShown(), runBeside(), state);
-  clearTimeout(tellHead.later);
-  tellHead.later = setTimeout(writeAddress, 150); // slow, and refused when done too often
+  showHead(runShown(), otherRun(), state);
+  clearTimeout(showHeadTexts.timer);
+  showHeadTexts.timer = setTimeout(writeAddress, 150); // delayed: browsers limit address changes
 }
 
 function drawMaps() {
@@ -70,9 +69,8 @@ function drawMaps() {
   return mapPlots().map((plot, place) => drawMap(plot, shown[place], state.metric, scale, rows));
 }
 
-/** All that is not a chart. */
-function tellAll() {
-  const run = runShown(), other = runBeside();
+function showTexts() {
+  const run = runShown(), other = otherRun();
   fillControls();
   showSubtitle(run, other);
   showCards(run, other);
@@ -85,18 +83,18 @@ function tellAll() {
 
 function drawAll() {
   sizes.clear();
-  tellAll();
+  showTexts();
   const charts = drawMaps();
   if (runs.length > 1) charts.push(drawRuns(runs));
   return settle([...charts, drawHead()]);
 }
 
-/** Mark the document when everything asked for so far is drawn. */
+/** Set the state of the document to "ready" when all charts are drawn. */
 async function settle(charts) {
   document.documentElement.dataset.state = "drawing";
-  const turn = (settle.turn = (settle.turn ?? 0) + 1);
+  const call = (settle.calls = (settle.calls ?? 0) + 1);
   await Promise.all(charts);
-  if (turn === settle.turn) document.documentElement.dataset.state = "ready";
+  if (call === settle.calls) document.documentElement.dataset.state = "ready";
 }
 
 function fillControls() {
@@ -108,7 +106,7 @@ function fillControls() {
   byId("run").replaceChildren(...runs.map((run, i) => option(i, run.label, i === state.run)));
   const others = runs.map((run, i) => [run, i]).filter(([, i]) => i !== state.run);
   byId("beside").replaceChildren(
-    option("", "nothing", state.beside === null), ...others.map(([run, i]) => option(i, run.label, i === state.beside)));
+    option("", "none", state.beside === null), ...others.map(([run, i]) => option(i, run.label, i === state.beside)));
   byId("metric").replaceChildren(...metricGroups(runShown()).map(([title, names]) =>
     make("optgroup", "", { label: title }, names.map((name) => option(name, wordsOf(name).label, name === state.metric)))));
   byId("download-head-components").disabled = !runShown().tables.components;
@@ -123,7 +121,7 @@ function switchRun(number) {
   drawAll();
 }
 
-function wire() {
+function addListeners() {
   byId("run").addEventListener("change", (event) => switchRun(Number(event.target.value)));
   byId("beside").addEventListener("change", (event) => {
     state.beside = event.target.value === "" ? null : Number(event.target.value);
@@ -131,7 +129,7 @@ function wire() {
   });
   byId("metric").addEventListener("change", (event) => {
     state.metric = event.target.value;
-    fillTable(runShown(), runBeside());
+    fillTable(runShown(), otherRun());
     settle([...drawMaps(), drawHead()]);
   });
   byId("theme").addEventListener("click", () => {
@@ -153,17 +151,17 @@ function wire() {
     if (event.key === "Escape") byId("downloads").open = false;
   });
   addEventListener("click", (event) => { if (!byId("downloads").contains(event.target)) byId("downloads").open = false; });
-  let later;
+  let timer;
   addEventListener("resize", () => {
     document.documentElement.dataset.state = "drawing";
-    clearTimeout(later);
-    later = setTimeout(drawAll, 120);
+    clearTimeout(timer);
+    timer = setTimeout(drawAll, 120);
   });
-  wireTable(runShown, select);
-  wireDownloads(runShown);
+  addTableListeners(runShown, select);
+  addDownloadListeners(runShown);
 }
 
-/** Run a script, read off the main thread where the place we are in allows it. */
+/** Run a script from a blob, so that it is parsed off the main thread. Inline if blobs are blocked. */
 async function addScript(code) {
   const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
   const script = make("script", "", { src: url });
@@ -180,17 +178,17 @@ async function start() {
   byId("title").textContent = page.title;
   byId("version").textContent = page.version;
   document.body.classList.toggle("single", page.runs.length === 1);
-  if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot decompress it; use one of 2023 or later");
+  if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot decompress the data; use a browser of 2023 or later");
   const library = inflated("plotly").blob();
   runs = await Promise.all(page.runs.map(openRun));
   byId("notice").hidden = true;
   byId("main").hidden = false;
   readAddress(location.href);
-  tellAll();
-  tellHead();
-  await painted(); // numbers can be read while the charts' library is being compiled
+  showTexts();
+  showHeadTexts();
+  await painted(); // show the numbers before the chart library is compiled
   await addScript(await library);
-  wire();
+  addListeners();
   await drawAll();
   performance.mark("ready");
 }

@@ -1,11 +1,10 @@
-// The layer × head map: one per run shown, a click or an arrow key selects a head.
+// Maps of layer × head, one per shown run. A click or an arrow key selects a head.
 
 const MAP_MARGIN = { l: 36, r: 3, t: 3, b: 36 };
-const MAP_ROW = 20, MAP_LEAST = 130, MAP_MOST = 400;
+const MAP_ROW = 20, MAP_MIN = 130, MAP_MAX = 400;
 
-const mapHeight = (layers) => Math.min(MAP_MOST, Math.max(MAP_LEAST, layers * MAP_ROW)) + MAP_MARGIN.t + MAP_MARGIN.b;
+const mapHeight = (layers) => Math.min(MAP_MAX, Math.max(MAP_MIN, layers * MAP_ROW)) + MAP_MARGIN.t + MAP_MARGIN.b;
 
-/** Make place for so many maps; their plots are drawn by `drawMap`. */
 function makeMaps(runs, onSelect) {
   byId("maps").replaceChildren(...runs.map((run, place) => {
     const plot = make("div", "", {
@@ -25,7 +24,7 @@ function drawMap(plot, run, metric, scale, rows) {
   const { z, text } = mapValues(run, metric);
   const width = plot.clientWidth, height = mapHeight(rows);
   sizes.set(plot, { width, height });
-  const cell = Math.min(...Object.values(areaOf(plot, run)));
+  const cell = Math.min(...Object.values(cellSize(plot, run)));
   Object.assign(plot.dataset, { x: "head", y: "layer" });
   plot.setAttribute("aria-label", `${wordsOf(metric).label} by layer and head, ${run.label}; arrow keys move`);
   const trace = {
@@ -61,8 +60,8 @@ function mapValues(run, metric) {
   return { z, text };
 }
 
-/** Where the cells lie, in the plot's own pixels. */
-function areaOf(plot, run) {
+/** Size of a cell in pixels. */
+function cellSize(plot, run) {
   const [layers, heads] = run.grid;
   const { width, height } = sizeOf(plot);
   return {
@@ -73,28 +72,27 @@ function areaOf(plot, run) {
 
 function headAt(plot, run, event) {
   const box = plot.getBoundingClientRect();
-  const { cellWidth, cellHeight } = areaOf(plot, run);
+  const { cellWidth, cellHeight } = cellSize(plot, run);
   const head = Math.floor((event.clientX - box.left - MAP_MARGIN.l) / cellWidth);
   const layer = Math.floor((event.clientY - box.top - MAP_MARGIN.t) / cellHeight);
   return keyOf(layer, head);
 }
 
-/** Frame the selected head on the map of a run that has it. */
 function markHead(plot, run, layer, head) {
   let mark = plot.querySelector(":scope > .map-mark");
   if (!mark) plot.append((mark = make("div", "", { class: "map-mark" })));
   mark.hidden = !run.rowOf.has(keyOf(layer, head));
-  const { cellWidth, cellHeight } = areaOf(plot, run);
-  const grow = 2;
-  mark.style.left = `${MAP_MARGIN.l + head * cellWidth - grow}px`;
-  mark.style.top = `${MAP_MARGIN.t + layer * cellHeight - grow}px`;
-  mark.style.width = `${cellWidth + 2 * grow}px`;
-  mark.style.height = `${cellHeight + 2 * grow}px`;
+  const { cellWidth, cellHeight } = cellSize(plot, run);
+  const border = 2;
+  mark.style.left = `${MAP_MARGIN.l + head * cellWidth - border}px`;
+  mark.style.top = `${MAP_MARGIN.t + layer * cellHeight - border}px`;
+  mark.style.width = `${cellWidth + 2 * border}px`;
+  mark.style.height = `${cellHeight + 2 * border}px`;
 }
 
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
-/** An arrow goes to the next head that was captured, in its own row or column. */
+/** Select the next captured head in the direction of the arrow key. */
 function moveByKey(event, run, onSelect, place) {
   const step = STEPS[event.key];
   if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -108,9 +106,9 @@ function moveByKey(event, run, onSelect, place) {
   onSelect(keyOf(layer, head), place);
 }
 
-/** A round step that leaves at most so many ticks. */
-function tickStep(count, most) {
-  return [1, 2, 4, 5, 8, 10, 20, 25, 50, 100].find((step) => count / step <= most) ?? 200;
+/** A round step that gives at most `limit` ticks. */
+function tickStep(count, limit) {
+  return [1, 2, 4, 5, 8, 10, 20, 25, 50, 100].find((step) => count / step <= limit) ?? 200;
 }
 
 function showLegend(scale, metric) {

@@ -1,10 +1,10 @@
-// Numbers and names as a person reads them.
+// Formatting of numbers and names.
 
 const MINUS = "−", NONE = "–";
 const GROUPS = [
   ["Plasticity", ["ap_overall", "ap_drop", "ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20"]],
   ["Position in the queries", ["q_R2_total", "q_R2_pos", "q_R2_scalar", "q_mae_ratio", "q_mae_proj", "q_mae_baseline", "q_beta_norm"]],
-  ["What position leaves unexplained", ["q_resid0_skew", "q_resid0_kurt", "q_resid0_ks_p", "q_noise_med_abs_skew", "q_noise_med_abs_kurt", "q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha"]],
+  ["Residuals of the regression on position", ["q_resid0_skew", "q_resid0_kurt", "q_resid0_ks_p", "q_noise_med_abs_skew", "q_noise_med_abs_kurt", "q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha"]],
   ["Data", ["n_q_tokens", "n_k_tokens", "d_model", "q_position_max", "sliding_window"]],
 ];
 
@@ -21,14 +21,13 @@ function show(value) {
   return value < 0 ? MINUS + text : text;
 }
 
-/** A value of a plasticity or another share: always three decimals, so that columns line up. */
+/** A value of a metric. Plasticity always has three decimals, for alignment. */
 function showIn(metric, value) {
   if (!metric.startsWith("ap_") || !Number.isFinite(value)) return show(value);
   const text = Math.abs(value).toFixed(3);
   return value < 0 && text !== "0.000" ? MINUS + text : text;
 }
 
-/** A difference, with its sign. */
 function showChange(value) {
   if (!Number.isFinite(value)) return NONE;
   const text = show(value);
@@ -39,24 +38,24 @@ const plural = (count, thing) => `${whole(count)} ${thing}${count === 1 ? "" : "
 const headName = (layer, head) => `Layer ${layer} · head ${head}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** Text for Plotly, which would read tags in it. */
+/** Escape text for Plotly, which interprets tags. */
 const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 function wordsOf(metric) {
   return page.words[metric] ?? { label: metric, meaning: "a column of head_metrics.csv", signed: false };
 }
 
-/** Metrics of a run by group, those without words last. */
+/** Metrics of a run by group. Unknown columns are last. */
 function metricGroups(run) {
   const ids = new Set(["layer", "q_head", "k_head"]);
-  const there = new Set(run.tables.heads.names.filter((name) => !ids.has(name)));
-  const groups = GROUPS.map(([title, names]) => [title, names.filter((name) => there.delete(name))]);
-  groups.push(["Other columns", [...there]]);
+  const remaining = new Set(run.tables.heads.names.filter((name) => !ids.has(name)));
+  const groups = GROUPS.map(([title, names]) => [title, names.filter((name) => remaining.delete(name))]);
+  groups.push(["Other columns", [...remaining]]);
   return groups.filter(([, names]) => names.length);
 }
 
-/** The layer and head a search asks for, either may be missing; null when it asks for neither. */
-function soughtHead(text) {
+/** The layer and/or head of a search text; null if it has neither. */
+function parseSearch(text) {
   const numbers = text.toLowerCase().match(/\d+/g)?.map(Number) ?? [];
   const words = text.toLowerCase().replace(/\d+/g, " ").match(/[a-z]+/g) ?? [];
   const allowed = { l: "layer", layer: "layer", layers: "layer", h: "head", head: "head", heads: "head", q: "", k: "" };
@@ -66,7 +65,7 @@ function soughtHead(text) {
   return kinds[0] === "head" ? { head: numbers[0], layer: numbers[1] } : { layer: numbers[0], head: numbers[1] };
 }
 
-/** An element with text and attributes; texts are never read as HTML. */
+/** An element with text, attributes and children. Text is never interpreted as HTML. */
 function make(tag, text = "", attributes = {}, children = []) {
   const element = document.createElement(tag);
   if (text) element.textContent = text;
