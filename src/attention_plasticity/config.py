@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qk_dump.limits import MOST_HEADS, MOST_LAYERS
+from qk_dump.limits import MOST_HEADS, MOST_LAYERS, require_multiple
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.settings import Indices, settings_from, validated
 
@@ -161,11 +161,7 @@ class RunnerConfig(BaseModel):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> RunnerConfig:
-        if self.num_q_heads and self.num_k_heads and self.num_q_heads % self.num_k_heads:
-            raise ValueError(
-                f"num_q_heads: {self.num_q_heads} is not a multiple of num_k_heads "
-                f"{self.num_k_heads}. Set both numbers as in the model's config.json."
-            )
+        require_multiple(self.num_q_heads, self.num_k_heads)
         return self
 
     @property

@@ -93,12 +93,6 @@ def _variance(W: Array, factor: Array) -> Array:
     return variance
 
 
-def preference_probability(W: Array, gaussian: Gaussian) -> Array:
-    """Probability p that a query prefers the first key, per key difference in `W` (pairs, d)."""
-    p: Array = ndtr(standardised_margin(W, gaussian))
-    return p
-
-
 def plasticity_from_margin(z: Array) -> Array:
     """4p(1−p), computed from the tail probability: accurate for large |z|, never negative."""
     tail = ndtr(-np.abs(z))

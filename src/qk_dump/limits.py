@@ -12,6 +12,15 @@ MOST_COLUMNS = 1000  # of a Parquet file
 MOST_FOOTER_BYTES = 256 << 20  # of a Parquet file
 
 
+def require_multiple(num_q_heads: int | None, num_k_heads: int | None) -> None:
+    """Raise a `ValueError` when each key head cannot have the same number of query heads."""
+    if num_q_heads and num_k_heads and num_q_heads % num_k_heads:
+        raise ValueError(
+            f"num_q_heads: {num_q_heads} is not a multiple of num_k_heads {num_k_heads}; set both "
+            "as in the model's config.json"
+        )
+
+
 def require_head_count(num_layers: int, num_q_heads: int) -> None:
     """Raise a `ValueError` for a model with more than `MOST_HEADS_IN_ALL` query heads."""
     if num_layers * num_q_heads > MOST_HEADS_IN_ALL:

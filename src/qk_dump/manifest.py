@@ -20,6 +20,7 @@ from qk_dump.limits import (
     MOST_LAYERS,
     MOST_POSITIONS,
     require_head_count,
+    require_multiple,
 )
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_json, write_text
@@ -57,11 +58,7 @@ class DumpManifest(BaseModel):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> DumpManifest:
-        if self.num_q_heads and self.num_k_heads and self.num_q_heads % self.num_k_heads:
-            raise ValueError(
-                f"num_q_heads {self.num_q_heads} is not a multiple of "
-                f"num_k_heads {self.num_k_heads}"
-            )
+        require_multiple(self.num_q_heads, self.num_k_heads)
         require_head_count(self.num_layers or 1, self.num_q_heads or 1)
         return self
 

@@ -25,6 +25,8 @@ class _Section(BaseModel):
 
     without_effect: ClassVar[dict[str, str]] = {}
     """Fields of the original capture tool that are ignored, and what is done instead."""
+    fixed_values: ClassVar[dict[str, str]] = {}
+    """Fields of the original capture tool with one allowed value."""
 
 
 class DatasetSettings(_Section):
@@ -87,6 +89,7 @@ class TokenizerSettings(_Section):
         "padding": "texts are padded on the right to the longest text of the batch",
         "trust_remote_code": "model.trust_remote_code also applies to the tokenizer",
     }
+    fixed_values: ClassVar[dict[str, str]] = {"padding_side": "right"}
 
     name: str | None = Field(default=None, description="tokenizer (default: the model's)")
     revision: str | None = Field(default=None, description="branch, tag or commit of the tokenizer")
@@ -96,18 +99,6 @@ class TokenizerSettings(_Section):
     add_special_tokens: bool = Field(
         default=True, description="let the tokenizer add its BOS and EOS tokens"
     )
-    padding_side: str = Field(
-        default="right", description="must be right: left padding would shift positions"
-    )
-
-    @model_validator(mode="after")
-    def _require_right_padding(self) -> TokenizerSettings:
-        if self.padding_side != "right":
-            raise ValueError(
-                f"padding_side: expected right, got {self.padding_side!r}: other padding shifts "
-                "the positions of a text; leave it out"
-            )
-        return self
 
 
 class InferenceSettings(_Section):

@@ -31,9 +31,7 @@ def print_result(result: CaptureResult, watcher: Watcher) -> None:
             "to finish completes the dump. If a rank has died, run the same command again."
         )
         return
-    if result.was_complete:
-        watcher.note(f"{result.folder}: is complete already; nothing to do")
-    else:
+    if not result.was_complete:
         _print_dump(result.folder)
     if result.published is not None:
         print(result.published.describe())

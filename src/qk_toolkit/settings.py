@@ -90,7 +90,8 @@ def validated(
 
     `source_of` gives the beginning of the message: the file or the flag of a field. `note` is
     called with a line that lists settings without effect. A section declares these in a class
-    variable `without_effect`: field name → what is used instead.
+    variable `without_effect`: field name → what is used instead. A class variable `fixed_values`
+    declares fields that files may contain with one value only: field name → this value.
     """
     ignored: dict[str, str] = {}
     prepared = _prepared(model, values, fields_of(model), source_of, ignored)
@@ -183,6 +184,11 @@ def _prepared(
         if name in prepared:
             del prepared[name]
             ignored[prefix + name] = instead
+    for name, allowed in getattr(model, "fixed_values", {}).items():
+        value = prepared.pop(name, allowed)
+        if value != allowed:
+            source = source_of(prefix + name)
+            raise ConfigError(f"{source}: expected {allowed}, got {in_short(value)}")
     for key in prepared:
         if key not in model.model_fields:
             hint = _suggestion(key, model, fields)

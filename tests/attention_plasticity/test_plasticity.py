@@ -24,13 +24,13 @@ from attention_plasticity.plasticity import (
     earlier_cells,
     means_by_fifth,
     plasticity_from_margin,
-    preference_probability,
     standardised_margin,
     weighted_mean,
     windowed_cells,
 )
 from attention_plasticity.query_model import Gaussian, bucket_gaussians, bucket_moments
 from dumps import head_rows, make_dump
+from margins import win_probability
 from reference import gaussian as reference_gaussian
 
 NAN = math.nan
@@ -39,7 +39,7 @@ NAN = math.nan
 @pytest.mark.parametrize("factor", [np.zeros(2), np.zeros((2, 2))])
 def test_without_variance_the_sign_of_the_margin_decides(factor: np.ndarray) -> None:
     W = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1e-300, 0.0]])
-    p = preference_probability(W, Gaussian(np.array([2.0, 0.0]), factor))
+    p = win_probability(W, Gaussian(np.array([2.0, 0.0]), factor))
     assert p.tolist() == [1.0, 0.0, 0.5, 0.5, 1.0]
     z = standardised_margin(W, Gaussian(np.array([2.0, 0.0]), factor))
     assert plasticity_from_margin(z).tolist() == [0.0, 0.0, 1.0, 1.0, 0.0]
@@ -47,7 +47,7 @@ def test_without_variance_the_sign_of_the_margin_decides(factor: np.ndarray) -> 
 
 def test_variance_in_one_direction_leaves_the_other_decided() -> None:
     only_first = Gaussian(np.array([0.0, 3.0]), np.diag([1.0, 0.0]))
-    p = preference_probability(np.array([[5.0, 0.0], [0.0, 1.0], [0.0, -1.0]]), only_first)
+    p = win_probability(np.array([[5.0, 0.0], [0.0, 1.0], [0.0, -1.0]]), only_first)
     assert p.tolist() == [0.5, 1.0, 0.0]
 
 
@@ -71,7 +71,7 @@ def test_probability_equals_the_share_of_drawn_queries(query_model: str) -> None
     mean, covariance = reference_gaussian(query_model, X, 0.3 + 0.02 * p.mean(), 1.7)
     W = rng.standard_normal((25, 4))
     share = (rng.multivariate_normal(mean, covariance, 200_000) @ W.T > 0).mean(axis=0)
-    found = preference_probability(W, model)
+    found = win_probability(W, model)
     error = np.sqrt(found * (1 - found) / 200_000) + 1e-6
     assert (np.abs(share - found) < 4.5 * error).all()
     assert np.ptp(found) > 0.3

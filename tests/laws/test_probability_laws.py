@@ -11,10 +11,10 @@ from hypothesis.extra.numpy import arrays
 from attention_plasticity import compute_attention_plasticity, sample_key_pairs
 from attention_plasticity.plasticity import (
     plasticity_from_margin,
-    preference_probability,
     standardised_margin,
 )
 from attention_plasticity.query_model import Gaussian
+from margins import win_probability
 
 law = settings(deadline=None, max_examples=100, derandomize=True)
 numbers = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 1.0, -1.0, 1e-150, 1e30])
@@ -29,7 +29,7 @@ def gaussians(d: int) -> st.SearchStrategy[Gaussian]:
 @law
 @given(W=arrays(float, (5, 3), elements=numbers), gaussian=gaussians(3))
 def test_one_of_two_keys_wins(W: np.ndarray, gaussian: Gaussian) -> None:
-    forward, backward = preference_probability(W, gaussian), preference_probability(-W, gaussian)
+    forward, backward = win_probability(W, gaussian), win_probability(-W, gaussian)
     np.testing.assert_allclose(forward + backward, 1.0, atol=1e-15)
 
 
@@ -55,8 +55,8 @@ def test_probability_depends_on_the_direction_of_the_difference_alone(
     W: np.ndarray, gaussian: Gaussian, exponent: int
 ) -> None:
     W = np.where(np.abs(W) < 1e-3, 0.0, W)  # so that no square underflows
-    longer = preference_probability(2.0**exponent * W, gaussian)
-    np.testing.assert_allclose(preference_probability(W, gaussian), longer, atol=1e-15)
+    longer = win_probability(2.0**exponent * W, gaussian)
+    np.testing.assert_allclose(win_probability(W, gaussian), longer, atol=1e-15)
 
 
 @pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])

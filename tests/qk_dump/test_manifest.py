@@ -194,7 +194,7 @@ def test_json_that_is_no_object_is_refused(tmp_path: Path, content: object) -> N
 
 def test_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
     message = refusal(written(tmp_path, '{"num_q_heads": 9, "num_k_heads": 2}'))
-    assert "num_q_heads 9 is not a multiple of num_k_heads 2" in message
+    assert "num_q_heads: 9 is not a multiple of num_k_heads 2" in message
 
 
 def test_a_name_that_utf8_cannot_hold_survives(tmp_path: Path) -> None:

@@ -87,7 +87,17 @@ def test_a_file_of_the_original_tool_loads_with_one_note(original: Path) -> None
     original.write_text("\n".join(kept))
     assert load_config(original) == config
     assert not config.model.trust_remote_code
-    assert config.tokenizer.padding_side == "right"
+
+
+def test_padding_on_the_left_is_refused(original: Path) -> None:
+    for side in ("right", "left"):
+        lines = ORIGINAL.replace("tokenizer:\n", f"tokenizer:\n  padding_side: {side}\n")
+        original.write_text(lines)
+        if side == "right":
+            with pytest.warns(IgnoredSettingWarning):
+                load_config(original)
+    with pytest.raises(ConfigError, match="padding_side: expected right, got 'left'"):
+        load_config(original)
 
 
 _OLD_NAMES = ("padding:", "trust_remote_code: true", "autocast", "debug_logging", "readme_path")

@@ -34,9 +34,7 @@ Floats = npt.NDArray[np.float64]
 _MARKERS = "osD^vP*X"
 
 
-def profiles_figure(
-    compared: pd.DataFrame, *, title: str = "Plasticity over the context"
-) -> Figure:
+def profiles_figure(compared: pd.DataFrame) -> Figure:
     """Draw the mean profile of every run by fifths."""
     values = compared[list(FIFTHS)].to_numpy(dtype=np.float64)  # (runs, 5)
     _require_values(values)

@@ -20,7 +20,7 @@ from attention_plasticity.limits import (
 )
 from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump, HeadId, Kind
-from qk_dump.limits import require_head_count
+from qk_dump.limits import require_head_count, require_multiple
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.reader import count_buckets, count_rows, vector_width
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
@@ -170,11 +170,10 @@ def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
         source = "from the config"
     else:
         source = "from dump.json"
-    if num_q_heads % num_k_heads:
-        raise ConfigError(
-            f"num_q_heads: {num_q_heads} ({source}) is not a multiple of num_k_heads "
-            f"{num_k_heads}. Set both numbers as in the model's config.json."
-        )
+    try:
+        require_multiple(num_q_heads, num_k_heads)
+    except ValueError as error:
+        raise ConfigError(f"{error} ({source})") from error
     _refuse_higher_heads(dump.query_heads, num_q_heads, dump, "q", "num_q_heads")
     _refuse_higher_heads(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
     layers_found = max(head.layer for head in dump.folders) + 1
@@ -289,12 +288,6 @@ def _count_heads(dump: Dump) -> tuple[int, int]:
                 "paired with keys safely. Set num_q_heads and num_k_heads of the model."
             )
         counts.append(len(by_layer[0]))
-    if counts[0] % counts[1]:
-        raise ConfigError(
-            f"{dump.path}: holds {counts[0]} query and {counts[1]} key heads per layer; "
-            f"{counts[0]} is not a multiple of {counts[1]}. "
-            "Set num_q_heads and num_k_heads of the model."
-        )
     return counts[0], counts[1]
 
 

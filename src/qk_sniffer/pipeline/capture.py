@@ -66,6 +66,7 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
             was_complete = capture.complete
             if was_complete:
                 _check_number(setup.texts.total, folder)
+                watcher.note(f"{folder}: is complete already; nothing to do")
             else:
                 missing = _run_all(setup, capture, ranks, watcher)
                 if missing:

@@ -158,7 +158,8 @@ def test_layers_with_different_heads_and_no_numbers_are_refused(tmp_path: Path) 
 
 def test_counted_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
     message = refusal(dump_of(tmp_path, range(3), range(2)))
-    assert "3 query and 2 key heads" in message
+    assert "num_q_heads: 3 is not a multiple of num_k_heads 2" in message
+    assert "counted from the folders" in message
 
 
 def test_heads_of_config_and_dump_json_together_must_divide(tmp_path: Path) -> None:
