@@ -10,7 +10,7 @@ from qk_dump.source import open_dump
 
 
 def sample_path() -> Path:
-    """The folder of the dump; its README.md says what it holds and how it was made."""
+    """The folder of the dump. Its README.md describes the content."""
     return Path(str(files("attention_plasticity") / "demo" / "smollm2-135m"))
 
 

@@ -31,11 +31,11 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
 _INTEGERS = {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
 _INTEGERS |= dict.fromkeys(("q_bucket", "k_bucket", "component"), 2**53)
-"""Columns of integers, and what they must stay below."""
+"""Columns of integers and their upper limits."""
 
 
 def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
-    """A table with its columns under their present names, numbers only."""
+    """A table of numbers, with the current names of its columns."""
     try:
         table = pd.read_csv(path)
     except FileNotFoundError as error:
@@ -63,7 +63,7 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
 
 
 def require_columns(table: pd.DataFrame, names: Iterable[str], source: object) -> None:
-    """Refuse a table that lacks a column, naming it and those that are there."""
+    """Refuse a table without a required column."""
     old_name = {new: old for old, new in _EARLIER.items()}
     for name in names:
         if name not in table.columns:
@@ -77,7 +77,7 @@ def require_columns(table: pd.DataFrame, names: Iterable[str], source: object) -
 
 
 def require_values(table: pd.DataFrame, column: str, source: object) -> None:
-    """Refuse a column in which nothing is known."""
+    """Refuse a column in which every value is NaN."""
     if not table[column].notna().any():
         raise ConfigError(f"{source}: {column}: every value is NaN, so there is nothing to draw")
 

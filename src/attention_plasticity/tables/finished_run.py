@@ -77,12 +77,12 @@ class FinishedRun:
 
     @property
     def geometry(self) -> BucketGeometry | None:
-        """Where its buckets begin, when the dump told."""
+        """First positions of the buckets, None when the dump does not record them."""
         return geometry_of(self.dump.get("bucket_type"), self.dump.get("min_bucket_size"))
 
     @property
     def warnings(self) -> list[str]:
-        """What the run says about the sample behind its numbers."""
+        """Warnings of the run about its sample."""
         return [record["text"] for record in self.info.get("warnings") or []]
 
     @property
@@ -92,14 +92,14 @@ class FinishedRun:
         return model.rsplit("/", 1)[-1].strip() or clean(resolved(self.folder).name)
 
     def path(self, kind: TableKind) -> Path:
-        """Where a table lies."""
+        """The path of a table."""
         tables = self.info.get("tables")
         if tables == {}:
             raise ConfigError(f"{self.folder}: no head was analysed, so there are no tables")
         return self.folder / (tables or FILE_NAMES).get(kind, FILE_NAMES[kind])
 
     def checked_path(self, kind: TableKind) -> Path:
-        """The same, provided the table is still what the run wrote, where run.json tells that."""
+        """The path of a table, after a check that the file did not change since the run."""
         path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
         if digest is not None:
             require_unchanged(path, digest)
@@ -107,7 +107,7 @@ class FinishedRun:
 
 
 def labels_of(runs: Sequence[FinishedRun], given: Sequence[str] | None = None) -> list[str]:
-    """A name for each run: as given, or its model, with the folder where models repeat."""
+    """A name for each run: as given, or its model, with the folder for runs of one model."""
     if given is None:
         models = [run.model_name for run in runs]
         named = [

@@ -1,4 +1,4 @@
-"""The first half of `attention-plasticity demo --capture`: from a package and a book to a dump."""
+"""The capture of `attention-plasticity demo --capture`: from a package and a book to a dump."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def capture_demo(
     texts: str = "12",
     wheel: str | None = None,
 ) -> Path:
-    """Make the dump `FOLDER/dumps/BOOK-CONTEXT`, or complete it, and say where it is.
+    """Make or complete the dump `FOLDER/dumps/BOOK-CONTEXT` and return its path.
 
-    Everything lies below one folder and is named from there, so that the dump tells no path of the
-    machine it was made on. Arguments are as a person gave them.
+    All paths are relative to one folder, so that the dump holds no path of this machine. The
+    arguments are the texts of the flags.
     """
     from qk_sniffer.demo.books import BOOKS, write_pieces
 
@@ -34,7 +34,7 @@ def capture_demo(
     length, count = _number("context", context, 1024), _number("texts", texts, 1)
     package = user_path(wheel).resolve() if wheel is not None else None
     if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would fill a log file
+        os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
     dump, pieces = Path("dumps") / f"{book}-{length}", Path("texts") / f"{book}-{length}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     with chdir(folder), capture_extra():

@@ -1,0 +1,84 @@
+"""Names that users write: they stay as they are from one version to the next.
+
+A new name is added here. A name that was removed or renamed breaks scripts, notebooks and files.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import attention_plasticity
+import qk_sniffer
+from attention_plasticity.cli import main
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
+from qk_sniffer.config import CaptureConfig
+from qk_toolkit.settings import fields_of, section_of
+
+LIBRARY = """
+    AttentionPlasticity ConfigError Dump DumpError HeadError HeadResult HubError OutputError Run
+    RunnerConfig ToolkitError __version__ analyze_dump analyze_head compute_attention_plasticity
+    compute_first_component_residual_stats compute_noise_normality_stats
+    compute_scalar_position_predictability fit_multioutput_linear_regressor load_config
+    make_config make_pos_rotation open_dump open_run open_sample orientation_from_keys
+    sample_key_pairs
+"""
+CAPTURE_LIBRARY = """
+    CaptureConfig PositionSampler Tap TappedRows load_config make_config probe run_capture tap
+"""
+ANALYSIS_FLAGS = """
+    dataset_local_root model_dir dataset_name dataset_revision dataset_cache_dir
+    download_max_workers num_layers num_q_heads num_k_heads layers heads single_example
+    max_tokens_per_head query_model pair_sampling num_pairs_per_bucket max_rel_dist
+    normality_max_dims p_alpha seed output_dir output_csv bucket_csv component_csv max_workers
+    overwrite dry_run
+"""
+CAPTURE_FLAGS = """
+    dataset.path dataset.name dataset.revision dataset.split dataset.text_column
+    dataset.id_column dataset.max_samples dataset.streaming model.name model.revision
+    model.gguf_file model.dtype model.device_map model.attn_implementation
+    model.config_overrides model.trust_remote_code tokenizer.name tokenizer.revision
+    tokenizer.max_length tokenizer.add_special_tokens inference.batch_size capture.sampler.type
+    capture.sampler.base_rate capture.sampler.seed capture.min_bucket_size
+    capture.capture_queries capture.capture_keys capture.layers capture.heads
+    capture.head_sampling.count capture.head_sampling.seed capture.full_attention_only
+    capture.capture_pre_rope capture.capture_token_strings capture.max_rows_per_batch
+    output.data_root output.vector_dtype output.save_seconds output.hf_repo_id output.hf_branch
+    output.private overwrite dry_run
+"""
+HEAD_METRICS = """
+    layer q_head k_head n_q_tokens n_k_tokens d_model q_R2_pos q_R2_scalar q_mae_baseline
+    q_mae_proj q_mae_ratio q_resid0_skew q_resid0_kurt q_resid0_ks_p q_noise_med_abs_skew
+    q_noise_med_abs_kurt q_noise_med_ks_p q_noise_frac_ks_p_lt_alpha ap_overall q_beta_norm
+    q_R2_total ap_first20 ap_last20 ap_drop ap_20to40 ap_40to60 ap_60to80 q_position_max
+    sliding_window
+"""
+BUCKET_PLASTICITY = """
+    layer q_head k_head q_bucket k_bucket plasticity n_pairs q_position k_position n_queries
+    n_texts
+"""
+COMPONENT_WEIGHTS = "layer q_head k_head component weight r2"
+VERBS = "capture verify analyze plot compare report push pull demo"
+
+
+def test_names_of_the_libraries() -> None:
+    assert attention_plasticity.__all__ == LIBRARY.split()
+    assert qk_sniffer.__all__ == CAPTURE_LIBRARY.split()
+
+
+def test_flags() -> None:
+    for settings, names in ((RunnerConfig, ANALYSIS_FLAGS), (CaptureConfig, CAPTURE_FLAGS)):
+        found = [name for name, field in fields_of(settings).items() if section_of(field) is None]
+        assert found == names.split()
+
+
+def test_columns_and_their_order() -> None:
+    assert list(METRIC_COLUMNS) == HEAD_METRICS.split()
+    assert list(BUCKET_COLUMNS) == BUCKET_PLASTICITY.split()
+    assert list(COMPONENT_COLUMNS) == COMPONENT_WEIGHTS.split()
+
+
+def test_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "]
+    assert listed == VERBS.split()
