@@ -62,7 +62,7 @@ def test_a_killed_capture_goes_on_and_ends_the_same(
     assert again.stderr is not None
     told = again.stderr.read().decode()
     again.stderr.close()
-    assert f"continuing: {done} texts are done" in told
+    assert f"continuing: {done} texts are finished" in told
     assert same_bytes(tmp_path, whole)
     assert tables_of(tmp_path)["examples"] == tables_of(whole)["examples"]
     assert not (tmp_path / UNFINISHED).exists()
