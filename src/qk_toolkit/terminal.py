@@ -23,6 +23,7 @@ from rich.text import Text
 from qk_toolkit.watcher import Watcher
 
 _LEAST_WIDTH = 60  # on a narrower terminal lines wrap, but no digit is cut
+_BAR_WIDTH = 20  # all columns of a bar fit on a terminal of 80 characters
 
 
 class TerminalWatcher(Watcher):
@@ -95,7 +96,7 @@ class TerminalWatcher(Watcher):
         self._shown = task
         if self._has_bars:
             counter = DownloadColumn() if in_bytes else MofNCompleteColumn()
-            first = (TextColumn("{task.description}"), BarColumn(), counter)
+            first = (TextColumn("{task.description}"), BarColumn(_BAR_WIDTH), counter)
             self._bar = Progress(*first, *columns, console=self._console)
             self._bar.start()
 
