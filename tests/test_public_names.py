@@ -39,7 +39,8 @@ CAPTURE_FLAGS = """
     model.gguf_file model.dtype model.device_map model.attn_implementation
     model.config_overrides model.trust_remote_code tokenizer.name tokenizer.revision
     tokenizer.max_length tokenizer.add_special_tokens inference.batch_size capture.sampler.type
-    capture.sampler.base_rate capture.sampler.seed capture.min_bucket_size
+    capture.sampler.base_rate capture.sampler.key_base_rate capture.sampler.seed
+    capture.min_bucket_size
     capture.capture_queries capture.capture_keys capture.layers capture.heads
     capture.head_sampling.count capture.head_sampling.seed capture.full_attention_only
     capture.capture_pre_rope capture.capture_token_strings capture.max_rows_per_batch

@@ -123,6 +123,9 @@ class SamplerSettings(_Section):
     base_rate: float = Field(
         default=1.0, gt=0, description="positions kept per bucket and text, on average"
     )
+    key_base_rate: float | None = Field(
+        default=None, gt=0, description="base_rate of keys (default: as base_rate)"
+    )
     seed: int = Field(default=0, ge=0, description="seed of the choice of positions")
 
 

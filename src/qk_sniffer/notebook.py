@@ -60,6 +60,7 @@ def tap(
     sampler: SamplerType = "all",
     min_bucket_size: int = 128,
     base_rate: float = 1.0,
+    key_base_rate: float | None = None,
     seed: int = 0,
     queries: bool = True,
     keys: bool = True,
@@ -76,7 +77,12 @@ def tap(
     settings = validated(
         CaptureSettings,
         {
-            "sampler": {"type": sampler, "base_rate": base_rate, "seed": seed},
+            "sampler": {
+                "type": sampler,
+                "base_rate": base_rate,
+                "key_base_rate": key_base_rate,
+                "seed": seed,
+            },
             "min_bucket_size": min_bucket_size,
             "capture_queries": queries,
             "capture_keys": keys,

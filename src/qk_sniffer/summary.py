@@ -18,6 +18,7 @@ from qk_toolkit.terminal import command_console
 from qk_toolkit.watcher import Watcher
 
 if TYPE_CHECKING:
+    from qk_dump.layout import Kind
     from qk_sniffer.config import CaptureConfig
     from qk_sniffer.pipeline.capture import CaptureResult
     from qk_sniffer.pipeline.estimate import Estimate
@@ -69,12 +70,13 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
         table.add_row("sliding windows", ", ".join(f"{window:,} tokens" for window in windows))
     table.add_row("texts", "unknown (streaming)" if number is None else f"{number:,}")
     table.add_row("tokens per text", f"{found.tokens_per_text:,.0f}")
-    table.add_row("rows per head and text", f"{found.rows_per_text:,.1f}")
+    table.add_row("rows per head and text", _per_kind(found.rows_per_text, ",.1f"))
     if number is None:
         table.add_row("size per text", decimal(round(found.bytes_per_text)))
     else:
-        table.add_row("rows per head", f"{found.rows_per_text * number:,.0f}")
-        table.add_row("rows", f"{found.rows_per_text * number * found.heads:,.0f}")
+        per_head = {kind: rows * number for kind, rows in found.rows_per_text.items()}
+        table.add_row("rows per head", _per_kind(per_head, ",.0f"))
+        table.add_row("rows", f"{found.rows_of_all_heads * number:,.0f}")
         table.add_row(
             "size",
             f"{decimal(round(found.bytes_per_text * number))} at most; twice that while it is made",
@@ -82,3 +84,10 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     table.add_row("folder", config.data_root)
     command_console(wrap=False).print(table)
     print(f"Lengths are those of the first {found.looked_at} texts. Nothing was written.")
+
+
+def _per_kind(rows: dict[Kind, float], form: str) -> str:
+    queries, keys = rows["q"], rows["k"]
+    if queries == keys:
+        return format(queries, form)
+    return f"{queries:{form}} of queries, {keys:{form}} of keys"

@@ -83,7 +83,7 @@ def capture_manifest(
         attention_scale=scales.pop() if len(scales) == 1 else None,
         bucket_type=sampler.bucket_type,
         min_bucket_size=sampler.min_bucket_size,
-        sampler={"type": sampler.type, "base_rate": sampler.base_rate, "seed": sampler.seed},
+        sampler=_sampler(sampler),
         dtype=dtype,
         versions=tool_versions(),
         seed=sampler.seed,
@@ -91,6 +91,12 @@ def capture_manifest(
         layers=[_facts(facts) for facts in layout.layers],
         **more,
     )
+
+
+def _sampler(sampler: PositionSampler) -> dict[str, Any]:
+    found = {"type": sampler.type, "base_rate": sampler.base_rate, "seed": sampler.seed}
+    rate = sampler.key_base_rate
+    return found if rate is None else found | {"key_base_rate": rate}
 
 
 def _layer_types(layout: ModelLayout) -> list[str]:

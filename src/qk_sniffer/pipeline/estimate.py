@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
+from qk_dump.layout import Kind
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import ModelLayout, text_config
 from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
 from qk_sniffer.model.probing import probe
+from qk_sniffer.pipeline.rows import KINDS
 from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
 from qk_sniffer.pipeline.texts import open_texts, tokenize
 from qk_sniffer.sampling.heads import WantedLayer
@@ -28,7 +30,7 @@ class Estimate:
     texts: int | None  # None when the number is not known
     looked_at: int
     tokens_per_text: float
-    rows_per_text: float  # of one head
+    rows_per_text: dict[Kind, float]  # of one query head, and of one key head
     value_bytes: int
 
     @property
@@ -39,11 +41,22 @@ class Estimate:
     @property
     def bytes_per_text(self) -> float:
         """Bytes of all heads' rows, before compression."""
-        row = sum(
-            (len(layer.q) + len(layer.k)) * (layer.facts.width * self.value_bytes + _OTHER_COLUMNS)
+        return sum(
+            len(layer.heads(kind))
+            * self.rows_per_text[kind]
+            * (layer.facts.width * self.value_bytes + _OTHER_COLUMNS)
             for layer in self.wanted
+            for kind in KINDS
         )
-        return self.rows_per_text * row
+
+    @property
+    def rows_of_all_heads(self) -> float:
+        """Rows of all heads per text."""
+        return sum(
+            len(layer.heads(kind)) * self.rows_per_text[kind]
+            for layer in self.wanted
+            for kind in KINDS
+        )
 
 
 def estimate(config: CaptureConfig) -> Estimate:
@@ -72,6 +85,9 @@ def estimate(config: CaptureConfig) -> Estimate:
         texts=texts.total,
         looked_at=len(lengths),
         tokens_per_text=sum(lengths) / len(lengths),
-        rows_per_text=sum(sampler.expected_rows(length) for length in lengths) / len(lengths),
+        rows_per_text={
+            kind: sum(sampler.expected_rows(length, kind) for length in lengths) / len(lengths)
+            for kind in KINDS
+        },
         value_bytes=_BYTES[config.output.vector_dtype],
     )

@@ -105,4 +105,10 @@ def wanted_heads(layout: ModelLayout, settings: CaptureSettings) -> tuple[Wanted
 def sampler_of(settings: CaptureSettings) -> PositionSampler:
     """The sampler of positions."""
     chosen = settings.sampler
-    return PositionSampler(chosen.type, settings.min_bucket_size, chosen.base_rate, chosen.seed)
+    return PositionSampler(
+        chosen.type,
+        settings.min_bucket_size,
+        chosen.base_rate,
+        chosen.seed,
+        chosen.key_base_rate,
+    )

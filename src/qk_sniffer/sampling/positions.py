@@ -32,6 +32,7 @@ class PositionSampler:
     min_bucket_size: int = 128
     base_rate: float = 1.0
     seed: int = 0
+    key_base_rate: float | None = None  # None: as `base_rate`
 
     @property
     def bucket_type(self) -> Literal["uniform", "log"]:
@@ -42,30 +43,33 @@ class PositionSampler:
         """The bucket of every position."""
         return BucketGeometry(self.bucket_type, self.min_bucket_size).bucket(position)
 
-    def rate(self, bucket: npt.ArrayLike) -> Floats:
+    def rate(self, bucket: npt.ArrayLike, kind: Kind = "q") -> Floats:
         """The probability that a position of the bucket is kept."""
+        base_rate = self.base_rate
+        if kind == "k" and self.key_base_rate is not None:
+            base_rate = self.key_base_rate
         number = np.asarray(bucket, np.int64)  # (n,)
         if self.type == "all":
             return np.ones(number.shape)
         if self.type == "uniform":
-            return np.full(number.shape, min(1.0, self.base_rate / self.min_bucket_size))
-        return np.minimum(1.0, self.base_rate / np.exp2(number))
+            return np.full(number.shape, min(1.0, base_rate / self.min_bucket_size))
+        return np.minimum(1.0, base_rate / np.exp2(number))
 
     def positions(self, length: int, *, example: int, layer: int, kind: Kind) -> Ints:
         """The positions that are kept of a text of `length` tokens, ascending."""
         if self.type == "all":
             return np.arange(length)
         rng = np.random.default_rng([self.seed, example, layer, _KIND_CODE[kind]])
-        return np.flatnonzero(rng.random(length) < _rates(self, length))
+        return np.flatnonzero(rng.random(length) < _rates(self, length, kind))
 
-    def expected_rows(self, length: int) -> float:
+    def expected_rows(self, length: int, kind: Kind = "q") -> float:
         """The expected number of positions that are kept of a text of `length` tokens."""
-        return float(_rates(self, length).sum())
+        return float(_rates(self, length, kind).sum())
 
 
-@lru_cache(maxsize=8)  # all layers and kinds of a text use the same rates
-def _rates(sampler: PositionSampler, length: int) -> Floats:
-    return sampler.rate(sampler.bucket(np.arange(length)))  # (length,)
+@lru_cache(maxsize=16)  # all layers of a text use the same rates
+def _rates(sampler: PositionSampler, length: int, kind: Kind) -> Floats:
+    return sampler.rate(sampler.bucket(np.arange(length)), kind)  # (length,)
 
 
 def sample_heads(

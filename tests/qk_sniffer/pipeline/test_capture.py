@@ -101,6 +101,20 @@ def test_manifest_tells_the_layout(whole: Path) -> None:
     assert told["capture"]["tokenizer"]["max_length"] == CONTEXT
 
 
+def test_keys_with_a_rate_of_their_own(
+    model: Path, texts: Path, whole: Path, tmp_path: Path
+) -> None:
+    assert sniff(model, texts, tmp_path, capture__sampler__key_base_rate=12.0) == 0
+    plain, own = tables_of(whole), tables_of(tmp_path)
+    for name in plain.keys() - {"examples"}:
+        if name.endswith("q"):
+            assert own[name].equals(plain[name])
+        else:
+            assert own[name].num_rows > plain[name].num_rows
+    sampler = json.loads((tmp_path / "dump.json").read_text())["sampler"]
+    assert sampler["key_base_rate"] == 12.0
+
+
 def test_load_dataset_and_the_analysis_need_no_config_but_the_folder(
     whole: Path, tmp_path: Path
 ) -> None:

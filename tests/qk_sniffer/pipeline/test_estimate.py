@@ -61,7 +61,8 @@ def test_rows_are_the_samplers_expectation(model: Path, texts: Path, kind: Any) 
     sampler = PositionSampler(kind, 32, 8.0)
     assert found.texts == found.looked_at == 5
     assert found.tokens_per_text == pytest.approx(mean(TOKENS))
-    assert found.rows_per_text == pytest.approx(mean([*map(sampler.expected_rows, TOKENS)]))
+    expected = mean([*map(sampler.expected_rows, TOKENS)])
+    assert found.rows_per_text == pytest.approx({"q": expected, "k": expected})
 
 
 @pytest.mark.parametrize(("dtype", "value_bytes"), [("float32", 4), ("float16", 2)])
@@ -71,7 +72,7 @@ def test_bytes_are_those_of_all_heads_rows(
     found = estimate(config_for(model, texts, output={"vector_dtype": dtype}))
     assert found.heads == 4 * (4 + 2)
     assert found.bytes_per_text == pytest.approx(
-        found.rows_per_text * 24 * (16 * value_bytes + 16)  # a vector and four small columns
+        found.rows_per_text["q"] * 24 * (16 * value_bytes + 16)  # a vector and four small columns
     )
 
 
@@ -84,7 +85,7 @@ def test_settings_change_the_estimate(model: Path, texts: Path) -> None:
         (1, (3,), (1,)),
         (2, (3,), (1,)),
     ]
-    assert found.rows_per_text == found.tokens_per_text == mean([100, 40, 0, 100, 100])
+    assert found.rows_per_text["k"] == found.tokens_per_text == mean([100, 40, 0, 100, 100])
 
 
 def test_only_the_first_texts_are_looked_at(model: Path, tmp_path: Path) -> None:
@@ -118,6 +119,19 @@ def printed_by(config: CaptureConfig, capsys: pytest.CaptureFixture[str]) -> dic
     lines = capsys.readouterr().out.strip().splitlines()
     cells = [[cell.strip() for cell in line.strip().split("  ", 1)] for line in lines]
     return {line[0]: line[-1] for line in cells if line[0]}
+
+
+def test_keys_with_a_rate_of_their_own(
+    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler = {"type": "uniform", "base_rate": 8.0, "key_base_rate": 24.0}
+    config = config_for(model, texts, capture={"sampler": sampler, "min_bucket_size": 32})
+    found = estimate(config)
+    assert found.rows_per_text["k"] == pytest.approx(3 * found.rows_per_text["q"])
+    rows = 16 * found.rows_per_text["q"] + 8 * found.rows_per_text["k"]
+    assert found.rows_of_all_heads == pytest.approx(rows)
+    assert found.bytes_per_text == pytest.approx(rows * (16 * 4 + 16))
+    assert printed_by(config, capsys)["rows per head"].endswith(" of keys")
 
 
 def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -239,3 +239,20 @@ def test_every_head_has_the_same_chance() -> None:
     deviation = math.sqrt(seeds * rate * (1 - rate))
     assert all(abs(seen - seeds * rate) < 4.5 * deviation for seen in times.values())
     assert sample_heads(pairs, count, 0) != sample_heads(pairs, count, 1)
+
+
+@pytest.mark.parametrize("kind", ["log_uniform", "uniform"])
+def test_keys_may_have_a_rate_of_their_own(kind: SamplerType) -> None:
+    plain, own = (PositionSampler(kind, 64, 4.0, 3, rate) for rate in (None, 16.0))
+    for example in range(20):
+        place = {"example": example, "layer": 2}
+        queries = [one.positions(4096, kind="q", **place) for one in (plain, own)]
+        np.testing.assert_array_equal(*queries)
+        few, many = (one.positions(4096, kind="k", **place) for one in (plain, own))
+        assert set(few) < set(many)
+    assert own.expected_rows(4096, "k") > 2 * own.expected_rows(4096, "q")
+    same = PositionSampler(kind, 64, 4.0, 3, 4.0)
+    np.testing.assert_array_equal(
+        same.positions(999, example=0, layer=0, kind="k"),
+        plain.positions(999, example=0, layer=0, kind="k"),
+    )
