@@ -220,18 +220,25 @@ def memory(data: Path, rounds: int) -> None:
 
 
 def startup(data: Path, rounds: int) -> None:
-    """Import and help, against starting Python at all."""
+    """Import, help and a run of one head, against starting Python at all."""
+    from attention_plasticity.demo.sample import sample_path
+
     print("\nStart-up (s, median)")
+    analyze = str(HERE.parent / "analyze.py")
+    one_head = ["--dataset_local_root", str(sample_path()), "--layers", "0", "--heads", "0"]
+    out = ["--overwrite", "--output_dir", str(data / "one-head")]
     commands = {
         "python -c pass": ["-c", "pass"],
         "import attention_plasticity": ["-c", "import attention_plasticity"],
-        "analyze.py --help": [str(HERE.parent / "analyze.py"), "--help"],
+        "analyze.py --help": [analyze, "--help"],
+        "imports of a worker": ["-c", "import attention_plasticity.head_analysis"],
+        "analyze.py, one head": [analyze, *one_head, *out],
     }
     for label, words in commands.items():
         times = []
         for _ in range(2 * rounds):
             began = time.perf_counter()
-            subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([sys.executable, *words], check=True, capture_output=True)
             times.append(time.perf_counter() - began)
         print(f"{label:<30}{statistics.median(times):.3f}")
 

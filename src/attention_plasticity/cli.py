@@ -97,17 +97,21 @@ def analyze() -> int:
 
 
 def _analyze(arguments: Sequence[str], program: str = "attention-plasticity analyze") -> int:
-    from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.run.engines import EarlyWorkers
 
-    parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
-    config = command_settings(parser, RunnerConfig, arguments, section="analysis")
-    if config.dry_run:
-        return _dry_run(config)
-    from attention_plasticity.run.runner import run_analysis
-    from attention_plasticity.tables.summary import print_summary
-    from qk_toolkit.terminal import TerminalWatcher
+    helps = {"-h", "--help", "--dry_run", "--dry-run"} & set(arguments)
+    with EarlyWorkers(0 if helps else 1) as workers:  # imports while this process plans
+        from attention_plasticity.config import RunnerConfig
 
-    outcome = run_analysis(config, TerminalWatcher())
+        parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
+        config = command_settings(parser, RunnerConfig, arguments, section="analysis")
+        if config.dry_run:
+            return _dry_run(config)
+        from attention_plasticity.run.runner import run_analysis
+        from attention_plasticity.tables.summary import print_summary
+        from qk_toolkit.terminal import TerminalWatcher
+
+        outcome = run_analysis(config, TerminalWatcher(), workers=workers)
     with allow_closed_stdout():
         print_summary(outcome)
     return 1 if outcome.failures else 0

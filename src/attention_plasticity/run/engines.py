@@ -13,14 +13,37 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Self
 
-from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure, HeadResult
-from attention_plasticity.run.plan import Group
 from attention_plasticity.run.worker import THREAD_VARIABLES
 from attention_plasticity.run.worker_log import MOST_BYTES, WorkerLog
 from qk_toolkit.formatting import index_ranges
+
+if TYPE_CHECKING:
+    from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.run.plan import Group
+
+
+class EarlyWorkers:
+    """Worker processes that start before there is a plan, and import their modules meanwhile.
+
+    One is enough: more would compete with the imports of the main process.
+    """
+
+    def __init__(self, count: int = 1) -> None:
+        self._idle = [_Worker() for _ in range(count)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self._idle:
+            worker.stop()
+
+    def take(self) -> _Worker:
+        """A started worker, or a new one."""
+        return self._idle.pop() if self._idle else _Worker()
 
 
 def run_local(
@@ -29,6 +52,7 @@ def run_local(
     config: RunnerConfig,
     workers: int,
     log: WorkerLog | None = None,
+    early: EarlyWorkers | None = None,
 ) -> Generator[HeadResult | Failure]:
     """Analyse groups in worker processes and yield each head as it finishes.
 
@@ -36,11 +60,17 @@ def run_local(
     heads of its group fail and a new worker starts. Closing the generator stops the workers.
     """
     waiting = deque(groups)
+
+    def new_worker() -> _Worker:
+        worker = early.take() if early is not None else _Worker()
+        worker.prepare(dump, config, log)
+        return worker
+
     with selectors.DefaultSelector() as selector:
         running: list[_Worker] = []
         try:
             while waiting and len(running) < workers:
-                running.append(_start(_Worker(dump, config, log), waiting.popleft(), selector))
+                running.append(_start(new_worker(), waiting.popleft(), selector))
             while running:
                 for key, _ in selector.select():
                     worker: _Worker = key.data
@@ -54,8 +84,7 @@ def run_local(
                     worker.stop()
                     running.remove(worker)
                     if waiting:
-                        replacement = _Worker(dump, config, log)
-                        running.append(_start(replacement, waiting.popleft(), selector))
+                        running.append(_start(new_worker(), waiting.popleft(), selector))
         finally:
             for worker in running:
                 worker.stop()
@@ -70,8 +99,8 @@ def _start(worker: _Worker, group: Group, selector: selectors.BaseSelector) -> _
 class _Worker:
     """A worker process and its current group."""
 
-    def __init__(self, dump: Path, config: RunnerConfig, log: WorkerLog | None) -> None:
-        self._log = log
+    def __init__(self) -> None:
+        self._log: WorkerLog | None = None
         # opened for appending, so that it can be truncated while the process writes
         self._printed: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 (closed by stop)
         self._process = subprocess.Popen(
@@ -91,6 +120,9 @@ class _Worker:
         self._group: Group | None = None
         self._pending: list[int] = []
         self._partial: list[bytes] = []  # parts of an incomplete line
+
+    def prepare(self, dump: Path, config: RunnerConfig, log: WorkerLog | None) -> None:
+        self._log = log
         self._send({"dump": str(dump), "config": config.model_dump()})
 
     @property

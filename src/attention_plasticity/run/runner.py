@@ -18,7 +18,7 @@ from typing import Any
 from attention_plasticity import __version__
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure
-from attention_plasticity.run.engines import run_local
+from attention_plasticity.run.engines import EarlyWorkers, run_local
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.outputs import (
     OutputPaths,
@@ -99,11 +99,15 @@ def _heads_to_fetch(config: RunnerConfig) -> HeadChoice:
 
 
 def run_analysis(
-    config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
+    config: RunnerConfig,
+    watcher: Watcher | None = None,
+    dump: Dump | None = None,
+    workers: EarlyWorkers | None = None,
 ) -> Outcome:
     """Analyse every head of the dump (the config's, unless one is given) and write the tables.
 
-    Raises a `ToolkitError` when nothing can be done; heads that fail are listed in the result.
+    `workers` were started before, to import their modules meanwhile. Raises a `ToolkitError` when
+    nothing can be done; heads that fail are listed in the result.
     """
     watcher = watcher or Watcher()
     began = time.monotonic()
@@ -115,7 +119,7 @@ def run_analysis(
     with tables_locked(paths):
         records.lock()
         try:
-            return _run(dump, plan, paths, config, records, watcher, began)
+            return _run(dump, plan, paths, config, records, watcher, workers, began)
         finally:
             records.release()
 
@@ -127,6 +131,7 @@ def _run(
     config: RunnerConfig,
     records: Records,
     watcher: Watcher,
+    workers: EarlyWorkers | None,
     began: float,
 ) -> Outcome:
     """The run itself. This process has locked the output folder."""
@@ -135,7 +140,7 @@ def _run(
         inputs.record_state(*head)
     done = _finished_heads(records, inputs, plan, paths, config, watcher)
     log = WorkerLog(paths.log)
-    failures = _compute(dump, inputs, plan, config, records, done, watcher, log)
+    failures = _compute(dump, inputs, plan, config, records, done, watcher, workers, log)
     if log.written:
         watcher.note(f"messages of the workers are in {log.path}")
     failures += _drop_changed(records, inputs, plan, done)
@@ -191,13 +196,15 @@ def _compute(
     records: Records,
     done: dict[tuple[int, int], Metrics],
     watcher: Watcher,
+    workers: EarlyWorkers | None,
     log: WorkerLog,
 ) -> list[Failure]:
     """Compute the missing heads and add each to `done` and to the records."""
     failures: list[Failure] = []
     watcher.start("heads", len(plan.heads), len(done))
     groups = split_groups(plan.without(done), config.workers)
-    with closing(run_local(dump.path, groups, config, config.workers, log)) as outcomes:
+    engine = run_local(dump.path, groups, config, config.workers, log, workers)
+    with closing(engine) as outcomes:
         try:
             for outcome in outcomes:
                 if isinstance(outcome, Failure):

@@ -30,16 +30,16 @@ def main() -> None:
     """Compute groups until standard input closes. The first line has the dump and the config."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keep prints out of the results
-    first = json.loads(sys.stdin.readline() or "null")
-    if first is None:
-        return
-
     import pyarrow as pa
 
+    import attention_plasticity.head_analysis  # noqa: F401 (imported while the main process plans)
     from attention_plasticity.config import RunnerConfig
     from qk_dump.source import open_dump
 
     pa.set_cpu_count(1)
+    first = json.loads(sys.stdin.readline() or "null")
+    if first is None:
+        return
     dump = open_dump(Path(first["dump"]))
     config = RunnerConfig(**first["config"])
     for line in sys.stdin:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attention_plasticity.config import make_config
 from attention_plasticity.results import Failure, HeadResult
-from attention_plasticity.run.engines import run_local
+from attention_plasticity.run.engines import EarlyWorkers, run_local
 from attention_plasticity.run.plan import Group, make_plan
 from dumps import make_dump
 from qk_dump.source import open_dump
@@ -35,6 +35,20 @@ def test_every_head_comes_out_once(tmp_path: Path) -> None:
 def test_no_work_starts_no_process(tmp_path: Path) -> None:
     before = children()
     assert list(run_local(tmp_path, [], make_config(), 4)) == []
+    assert children() == before
+
+
+def test_workers_that_start_before_the_plan_are_used_and_ended(tmp_path: Path) -> None:
+    dump = open_dump(make_dump(tmp_path, layers=1, q_heads=4, k_heads=2, n=60))
+    config = make_config(max_workers=2)
+    groups = make_plan(dump, config).groups
+    before = children()
+    with EarlyWorkers(2) as workers:
+        started = children() - before
+        assert len(started) == 2
+        outcomes = list(run_local(dump.path, groups[:1], config, 2, early=workers))
+        assert len(outcomes) == 2
+        assert children() - before < started  # the one that was used has ended
     assert children() == before
 
 
