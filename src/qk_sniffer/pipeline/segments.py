@@ -17,18 +17,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from filelock import FileLock
 
-from qk_dump.card import CARD_FILE, card, is_card
-from qk_dump.examples import EXAMPLES_FILE, Example, write_examples
-from qk_dump.layout import UNFINISHED, HeadId, parquet_files, parse_head
+from qk_dump.card import CARD_FILE, is_card
+from qk_dump.examples import EXAMPLES_FILE, Example
+from qk_dump.layout import UNFINISHED, parquet_files, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
     DumpManifest,
@@ -36,10 +33,7 @@ from qk_dump.manifest import (
     plan_difference,
     read_manifest,
     read_plan,
-    write_manifest,
 )
-from qk_dump.schema import TOKEN, VECTOR, WINDOW, written_schema
-from qk_dump.writer import write_heads
 from qk_sniffer.pipeline.blocks import (
     Block,
     DamagedSegmentError,
@@ -47,13 +41,13 @@ from qk_sniffer.pipeline.blocks import (
     read_segment,
     write_segment,
 )
+from qk_sniffer.pipeline.merging import ExpectedHead, write_dump
 from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.files import (
     DRAFT_PATTERN,
     cannot_write,
     exclusive_folder,
     is_locked,
-    remove_drafts,
     remove_exclusive_folder,
     sync_folder,
     try_lock,
@@ -65,9 +59,6 @@ __all__ = ["Block", "CaptureFolder", "Example", "ExpectedHead", "finish_capture"
 _PLAN = "plan.json"
 _SEGMENTS = "segments"
 _REMEDY = "choose another output.data_root, or add --overwrite to {}."
-
-ExpectedHead = tuple[HeadId, int, int | None]
-"""A head of the dump, the width of its vectors, and its sliding window."""
 
 
 class CaptureFolder:
@@ -198,7 +189,7 @@ def finish_capture(
             if not _is_complete(capture.folder, capture.plan):
                 segments = _read_segments(capture.folder)
                 _require_batches(capture.folder, segments, num_batches)
-                _make_dump(capture, segments, manifest, heads, on_head)
+                write_dump(capture.folder, capture.plan, segments, manifest, heads, on_head)
             (place / _PLAN).unlink(missing_ok=True)
     except DamagedSegmentError as error:
         shutil.rmtree(error.path, ignore_errors=True)
@@ -367,57 +358,3 @@ def _require_batches(folder: Path, segments: Sequence[Segment], num_batches: int
             f"{folder}: holds {len(found)} batches of texts, but the dataset now has only "
             f"{num_batches}; {_REMEDY.format('start again')}"
         )
-
-
-def _make_dump(
-    capture: CaptureFolder,
-    segments: Sequence[Segment],
-    manifest: DumpManifest,
-    heads: Sequence[ExpectedHead],
-    on_head: Callable[[int, int], None] | None,
-) -> None:
-    folder = capture.folder
-    schemas = _schemas(segments, heads)
-    windows = {head: window for head, _, window in heads}
-    write_heads(folder, schemas, partial(_pieces, segments, windows), on_head)
-    examples = {example.example_id: example for segment in segments for example in segment.examples}
-    facts = {"capture": capture.plan, "num_examples": len(examples)}
-    manifest = manifest.model_copy(update=facts)
-    for name in (EXAMPLES_FILE, CARD_FILE, MANIFEST_NAME):
-        remove_drafts(folder / name)
-    write_examples(folder, examples.values())
-    if is_card(folder / CARD_FILE) or not (folder / CARD_FILE).exists():
-        write_text(folder / CARD_FILE, card(manifest, sorted(schemas), examples=True))
-    sync_folder(folder)
-    write_manifest(folder, manifest)
-    sync_folder(folder)
-
-
-def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict[HeadId, pa.Schema]:
-    """The Parquet schema of every head."""
-    files = [file for segment in segments for file in segment.files.values()]
-    unexpected = {name for file in files for name in file.record_batches} - {
-        head.folder for head, _, _ in heads
-    }
-    if unexpected:
-        raise ValueError(f"segments hold rows of unexpected heads: {sorted(unexpected)}")
-    rows = files[0].schema if files else written_schema(1, pa.float32())
-    vector_type, tokens = rows.field(VECTOR).type.value_type, TOKEN in rows.names
-    return {
-        head: written_schema(width, vector_type, token_strings=tokens) for head, width, _ in heads
-    }
-
-
-def _pieces(
-    segments: Sequence[Segment],
-    windows: Mapping[HeadId, int | None],
-    head: HeadId,
-    schema: pa.Schema,
-) -> Iterator[tuple[pa.Table, int | None]]:
-    """The rows of a head in each segment, with the first example of the next segment."""
-    limits = [segment.first_example for segment in segments[1:]]
-    for segment, limit in zip_longest(segments, limits):
-        rows = segment.rows(head, schema)
-        if rows.num_rows and rows[WINDOW][0].as_py() != windows[head]:
-            raise ValueError(f"{head.folder}: rows have an unexpected sliding window")
-        yield rows, limit

@@ -1,0 +1,78 @@
+"""From the segments of a capture to the files of the dump."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from qk_dump.card import CARD_FILE, card, is_card
+from qk_dump.examples import EXAMPLES_FILE, write_examples
+from qk_dump.layout import HeadId
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest, write_manifest
+from qk_dump.schema import TOKEN, VECTOR, WINDOW, written_schema
+from qk_dump.writer import write_heads
+from qk_sniffer.pipeline.blocks import Segment
+from qk_toolkit.files import remove_drafts, sync_folder, write_text
+
+ExpectedHead = tuple[HeadId, int, int | None]
+"""A head of the dump, the width of its vectors, and its sliding window."""
+
+
+def write_dump(
+    folder: Path,
+    plan: dict[str, Any],
+    segments: Sequence[Segment],
+    manifest: DumpManifest,
+    heads: Sequence[ExpectedHead],
+    on_head: Callable[[int, int], None] | None,
+) -> None:
+    """Write the files of the heads, examples.parquet, the card and, last, dump.json."""
+    schemas = _schemas(segments, heads)
+    windows = {head: window for head, _, window in heads}
+    write_heads(folder, schemas, partial(_pieces, segments, windows), on_head)
+    examples = {example.example_id: example for segment in segments for example in segment.examples}
+    facts = {"capture": plan, "num_examples": len(examples)}
+    manifest = manifest.model_copy(update=facts)
+    for name in (EXAMPLES_FILE, CARD_FILE, MANIFEST_NAME):
+        remove_drafts(folder / name)
+    write_examples(folder, examples.values())
+    if is_card(folder / CARD_FILE) or not (folder / CARD_FILE).exists():
+        write_text(folder / CARD_FILE, card(manifest, sorted(schemas), examples=True))
+    sync_folder(folder)
+    write_manifest(folder, manifest)
+    sync_folder(folder)
+
+
+def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict[HeadId, pa.Schema]:
+    """The Parquet schema of every head."""
+    files = [file for segment in segments for file in segment.files.values()]
+    unexpected = {name for file in files for name in file.record_batches} - {
+        head.folder for head, _, _ in heads
+    }
+    if unexpected:
+        raise ValueError(f"segments hold rows of unexpected heads: {sorted(unexpected)}")
+    rows = files[0].schema if files else written_schema(1, pa.float32())
+    vector_type, tokens = rows.field(VECTOR).type.value_type, TOKEN in rows.names
+    return {
+        head: written_schema(width, vector_type, token_strings=tokens) for head, width, _ in heads
+    }
+
+
+def _pieces(
+    segments: Sequence[Segment],
+    windows: Mapping[HeadId, int | None],
+    head: HeadId,
+    schema: pa.Schema,
+) -> Iterator[tuple[pa.Table, int | None]]:
+    """The rows of a head in each segment, with the first example of the next segment."""
+    limits = [segment.first_example for segment in segments[1:]]
+    for segment, limit in zip_longest(segments, limits):
+        rows = segment.rows(head, schema)
+        if rows.num_rows and rows[WINDOW][0].as_py() != windows[head]:
+            raise ValueError(f"{head.folder}: rows have an unexpected sliding window")
+        yield rows, limit
