@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -141,7 +142,9 @@ def test_a_table_that_another_run_is_about_to_write_is_not_shared(tmp_path: Path
     while not (tmp_path / "a" / ".heads").exists():
         assert going.poll() is None
         time.sleep(0.005)
+    going.send_signal(signal.SIGSTOP)  # holds its locks until the other run was refused
     refused = analyze(*words, "--output_dir", tmp_path / "b", "--seed", 1)
+    going.send_signal(signal.SIGCONT)
     assert going.wait(timeout=120) == 0
     assert refused.returncode == 2
     assert f"{shared}: another run is writing this table" in refused.stderr
