@@ -185,6 +185,17 @@ def remove_drafts(target: Path) -> None:
         draft.unlink()
 
 
+def require_writable(target: Path, remedy: str, setting: str = "") -> None:
+    """Raise a `ConfigError` before any work if `target` cannot be written as a file."""
+    try:
+        if target.is_dir():
+            raise ConfigError(f"{setting}{target}: is a folder, not a file. {remedy}")
+        try_writing(target)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"{setting}{target}: cannot be written: {reason}. {remedy}") from error
+
+
 def try_writing(target: Path) -> None:
     """Raise the `OSError` that writing `target` would raise. Creates the parent folders."""
     draft = _draft_of(target)

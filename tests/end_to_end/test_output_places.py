@@ -249,4 +249,4 @@ def test_a_path_that_leaves_no_room_for_records_is_refused_first(tmp_path: Path)
     place = place / ("e" * (limit - len(str(place)) - 30))
     done = analyze("--dataset_local_root", dump, "--output_dir", place)
     assert done.returncode == 2
-    assert "results cannot be written here: File name too long" in done.stderr
+    assert "cannot be written: File name too long" in done.stderr

@@ -10,13 +10,13 @@ import pandas as pd
 from attention_plasticity.compare.figures import profiles_figure, scores_figure, trajectory_figure
 from attention_plasticity.compare.runs import Correlation
 from attention_plasticity.compare.text import as_csv, as_latex, as_markdown, escape_formula
-from attention_plasticity.plots.saving import require_writable, save_figure
-from qk_toolkit.files import staged, write_through
+from attention_plasticity.plots.saving import save_figure
+from qk_toolkit.files import require_writable, staged, write_through
 
 
 def require_folder(folder: Path) -> None:
     """Raise a `ConfigError` if the files of a comparison cannot be written."""
-    require_writable(folder / "correlations.csv")  # the longest name
+    require_writable(folder / "correlations.csv", "Choose another output_dir.")  # the longest name
 
 
 def write_comparison(

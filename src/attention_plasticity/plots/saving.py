@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.plots.style import figure_style
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import staged, try_writing
+from qk_toolkit.files import require_writable, staged
 
 _BACKENDS_WITHOUT_WINDOW = ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template")
 _NO_DATES: dict[str, Any] = {
@@ -33,20 +33,8 @@ def require_target(path: Path) -> str:
     kind = path.suffix[1:].lower()
     if kind not in _NO_DATES:
         raise ConfigError(f"output: {path}: expected a name ending in .png, .svg or .pdf")
-    require_writable(path)
+    require_writable(path, "Choose another path.", "output: ")
     return kind
-
-
-def require_writable(path: Path) -> None:
-    """Raise a `ConfigError` if a file cannot be written."""
-    try:
-        if path.is_dir():
-            raise ConfigError(f"output: {path}: is a folder; give the path of a file")
-        try_writing(path)
-    except OSError as error:
-        raise ConfigError(
-            f"output: {path}: cannot be written: {error.strerror or error}. Choose another path."
-        ) from error
 
 
 def require_display() -> None:

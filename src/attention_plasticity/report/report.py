@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import resolved, try_writing, user_path, write_text
+from qk_toolkit.files import require_writable, resolved, user_path, write_text
 
 if TYPE_CHECKING:
     from attention_plasticity.tables.finished_run import FinishedRun
@@ -68,12 +68,4 @@ def require_target(target: Path, runs: Sequence[FinishedRun] = ()) -> None:
     if resolved(target) in run_files:
         raise ConfigError(f"{target}: is a file of the run; choose another --output")
     refuse_inside_dump(target)
-    try:
-        if target.is_dir():
-            raise ConfigError(f"{target}: is a folder; give a file name such as report.html")
-        try_writing(target)
-    except OSError as error:
-        raise ConfigError(
-            f"{target}: the page cannot be written here: {error.strerror or error}. "
-            "Choose another --output."
-        ) from error
+    require_writable(target, "Choose another --output, such as report.html.")

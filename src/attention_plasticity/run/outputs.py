@@ -24,10 +24,10 @@ from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import (
     cannot_write,
     open_regular,
+    require_writable,
     resolved,
     staged,
     try_lock,
-    try_writing,
     user_path,
     write_through,
 )
@@ -134,15 +134,7 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
 def check_writable(paths: OutputPaths) -> None:
     """Raise a `ConfigError` if an output cannot be written."""
     for path in (*paths.all, paths.folder / _LONGEST_NAME):
-        try:
-            if path.is_dir():
-                raise ConfigError(f"{path}: is a folder; choose another name for the table")
-            try_writing(path)
-        except OSError as error:
-            raise ConfigError(
-                f"{path.parent}: results cannot be written here: {error.strerror or error}. "
-                "Choose another output_dir, or a shorter name."
-            ) from error
+        require_writable(path, "Choose another output_dir, or another name for the table.")
 
 
 def refuse_reserved(paths: OutputPaths) -> None:

@@ -41,27 +41,26 @@ def hub_api(token: str | None = None) -> Any:
 
 @contextmanager
 def without_client_bars() -> Iterator[None]:
-    """Hide the progress bars of the Hub's client, one per file."""
-    import huggingface_hub.utils
+    """Hide the progress bars of the Hub's client in the block."""
+    from huggingface_hub.utils import enable_progress_bars  # type: ignore[attr-defined]
 
-    client: Any = huggingface_hub.utils
-    shown = not client.are_progress_bars_disabled()
-    if shown:
-        client.disable_progress_bars()
+    were_shown = hide_client_bars()
     try:
         yield
     finally:
-        if shown:
-            client.enable_progress_bars()
+        if were_shown:
+            enable_progress_bars()
 
 
-def hide_client_bars() -> None:
-    """Hide the progress bars of the Hub's client, in this process from now on."""
+def hide_client_bars() -> bool:
+    """Hide the progress bars of the Hub's client from now on. Returns whether they were shown."""
     import huggingface_hub.utils
 
     client: Any = huggingface_hub.utils
-    if not client.are_progress_bars_disabled():
+    were_shown = not client.are_progress_bars_disabled()
+    if were_shown:
         client.disable_progress_bars()
+    return were_shown
 
 
 def require_token(place: HubPlace, doing: str, token: str | None = None) -> None:

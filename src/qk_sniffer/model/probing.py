@@ -53,6 +53,10 @@ def probe(model: nn.Module) -> ModelLayout:
     return _layout(model, decoder, forward, behaviours, rotary.tables())
 
 
+class WeightsNeededError(Exception):
+    """The layout cannot be found without values of the weights."""
+
+
 def _refuse_encoder_decoder(model: nn.Module) -> None:
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ConfigError(
@@ -74,7 +78,7 @@ def _is_empty(forward: ProbeForward) -> bool:
     """Whether the model has no weights, so that only shapes are available."""
     empty = forward.calls[0].query.is_meta
     if empty and not all(getattr(call.site.module, "is_causal", True) for call in forward.calls):
-        raise NotImplementedError("a model without weights cannot be tested for causal attention")
+        raise WeightsNeededError("a model without weights cannot be tested for causal attention")
     return empty
 
 

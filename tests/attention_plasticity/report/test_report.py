@@ -150,7 +150,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str, list[str]]] = {
     ),
     "a folder as output": (
         lambda run: None,
-        "is a folder; give a file name",
+        "is a folder, not a file",
         [".", "--output", "."],
     ),
     "a table as output": (
@@ -160,7 +160,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str, list[str]]] = {
     ),
     "unwritable output": (
         lambda run: None,
-        "the page cannot be written here",
+        "cannot be written",
         [".", "--output", f"{METRICS}/x.html"],
     ),
 }

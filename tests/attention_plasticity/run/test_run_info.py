@@ -16,6 +16,7 @@ from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
 from qk_dump.manifest import DumpManifest, write_manifest
+from reliability.hostile_values import exchanged, places
 
 OTHERS: list[Any] = [None, -3, 10**30, True, "text", [], [1], {"a": 1}]
 
@@ -32,25 +33,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = make_config(dataset_local_root=str(dump), output_dir=str(folder / "out"))
     assert run_analysis(config).failures
     return folder / "out"
-
-
-def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place in nested mappings and lists; of a list, its first member."""
-    if path:
-        yield path
-    if isinstance(value, dict):
-        for name, member in value.items():
-            yield from places(member, (*path, name))
-    elif isinstance(value, list) and value:
-        yield from places(value[0], (*path, 0))
-
-
-def exchanged(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
-    if not path:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = exchanged(value[path[0]], path[1:], new)  # type: ignore[index]
-    return copy
 
 
 def without(value: Any, path: tuple[str | int, ...]) -> Any:
