@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 
 .PHONY: setup demo demo-capture sample findings test test-oldest lint types docs bench bench-capture bench-report \
-	browser architectures hub-faults reliability clean
+	browser architectures coverage hub-faults reliability clean
 
 setup: $(VENV)/.dev
 
@@ -69,6 +69,10 @@ architectures: $(VENV)/.dev
 # Runs every case of docs/reliability.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m reliability.table $(ARGS)
+
+# Writes the table of docs/coverage.md: how often intervals contain the truth, on simulated heads.
+coverage: $(VENV)/.dev
+	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/interval_coverage.py
 
 # Writes the table of docs/hub-faults.md.
 hub-faults: $(VENV)/.dev

@@ -82,7 +82,8 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
     import numpy as np
 
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.head_analysis import KeyHead, analyze_group
+    from attention_plasticity.head_analysis import analyze_group
+    from attention_plasticity.head_rows import KeyHead
     from attention_plasticity.results import HeadResult
     from benchmarks import floor, plain
     from benchmarks.shapes import make_shape
@@ -90,11 +91,11 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
     from qk_dump.reader import read_head
     from qk_dump.source import open_dump
 
-    config = RunnerConfig()
+    config = RunnerConfig(error_bars=False)  # as the floor; see versions.py
     dump = open_dump(make_shape(data, shape, noise))
     heads = list(range(shape.group_size))
     index = KeyHead.read(dump, 0, 0, config).index
-    pairs = index.bucket_pairs(config.num_pairs_per_bucket, np.random.default_rng(0))
+    pairs = index.bucket_pairs(config.most_pairs_per_bucket, np.random.default_rng(0))
     key_file = dump.files(HeadId(0, 0, "k"))[0]
     query_files = [dump.files(HeadId(0, head, "q"))[0] for head in heads]
 
@@ -143,8 +144,8 @@ def profile(data: Path, rounds: int) -> None:
     steps = {
         "read_head": "reading and checking",
         "regress": "regression",
-        "rotate": "rotation",
-        "positional_residuals": "residuals, a row per dimension",
+        "_rotate_block": "rotation",
+        "_residuals_of_block": "residuals, a row per dimension",
         "residual_variance": "residual variance",
         "skew_and_kurtosis": "skewness, kurtosis",
         "ks_normal_statistics": "KS statistics",
@@ -154,7 +155,7 @@ def profile(data: Path, rounds: int) -> None:
         "orientation_from_keys": "orientation",
         "draw": "drawing pairs",
         "key_differences": "key differences",
-        "score_pairs": "scoring pairs",
+        "score_pairs": "scoring pairs, errors, counts",
     }
     print("\nWhere the time goes (ms per query head, share)")
     names = list(SHAPES)

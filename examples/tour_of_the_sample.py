@@ -57,7 +57,12 @@ print(f"rank correlation of the heads' plasticity, positional against full: {agr
 # as the last expression of a cell shows the HTML page.
 
 # %%
-figure = plasticity_figure(run.bucket_plasticity, color_by_layer=True, model_name="SmolLM2-135M")
+figure = plasticity_figure(
+    run.bucket_plasticity,
+    influences=run.influences,
+    color_by_layer=True,
+    model_name="SmolLM2-135M",
+)
 save_figure(figure, folder / "plasticity.png")
 save_figure(head_map_figure(metrics, metric="ap_drop"), folder / "drop.svg")
 page = run.report().save(folder / "report.html")

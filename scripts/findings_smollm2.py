@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import attention_plasticity as ap
+from attention_plasticity.columns import GROUP_COLUMNS
+from attention_plasticity.compare.differences import run_differences
 from attention_plasticity.compare.runs import compare_runs
 from attention_plasticity.compare.text import as_markdown
-from attention_plasticity.plots import save_figure
+from attention_plasticity.plots import distances_figure, save_figure
 from attention_plasticity.plots.all_figures import save_all
 from attention_plasticity.plots.style import (
     BLUE,
@@ -36,7 +38,17 @@ from attention_plasticity.plots.style import (
     plasticity_axis,
     position_axis,
 )
+from attention_plasticity.run.head_means import MeanEstimate, gap_is_large
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import (
+    benjamini_hochberg,
+    bucket_errors,
+    corrected,
+    mean_bucket_errors,
+    mean_of_heads,
+    mean_over_heads,
+    p_values,
+)
 from attention_plasticity.tables.profiles import head_profiles, mean_profile
 
 FOLDER = Path("demo-smollm2")
@@ -50,7 +62,12 @@ CAPTURES = {
     "jargon-file-8192": ("jargon-file", 8192, 6),
 }
 METHODS = [
-    (model, pairs) for model in ("positional", "full", "diagonal") for pairs in ("bucket", "local")
+    *(
+        (model, pairs)
+        for model in ("positional", "full", "diagonal")
+        for pairs in ("bucket", "local")
+    ),
+    ("positional", "context"),
 ]
 TRAINED = 8192
 
@@ -106,6 +123,11 @@ def _keep_results(runs: dict[str, ap.Run]) -> None:
         shutil.copy(run.folder / name, RESULTS)
     for path in save_all(RESULTS, RESULTS / "figures"):
         print(path, file=sys.stderr)
+    context = runs["positional-context"]
+    figure = distances_figure(
+        context.distances, geometry=context.geometry, model_name=context.model_name
+    )
+    save_figure(figure, RESULTS / "figures" / "distances.png")
     _draw_beyond(runs)
 
 
@@ -118,7 +140,18 @@ def _draw_beyond(runs: dict[str, ap.Run]) -> None:
                 mean["q_position"], mean["low"], mean["high"], color=colour, alpha=0.15, linewidth=0
             )
             label = f"texts of {CAPTURES[name][1]:,} tokens"
-            axes.plot(mean["q_position"], mean["plasticity"], color=colour, label=label)
+            errors = mean_bucket_errors(runs[name])
+            assert errors is not None
+            axes.errorbar(
+                mean["q_position"],
+                errors["plasticity"],
+                errors["half_width"],
+                color=colour,
+                label=label,
+                linewidth=1.4,
+                elinewidth=0.8,
+                capsize=2,
+            )
         plasticity_axis(axes)
         position_axis(axes, np.array([1.0, 16384.0]), log=False)
         axes.axvline(TRAINED, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -131,7 +164,11 @@ def _draw_beyond(runs: dict[str, ap.Run]) -> None:
         )
         axes.legend(loc="upper right")
         axes.set_title("Beyond the trained context: SmolLM2-135M")
-        footnote(figure, "mean over 270 heads; band: half of them")
+        footnote(
+            figure,
+            "mean over 270 heads, corrected for bias; band: half of the heads; whiskers: 95 %",
+            "interval over texts",
+        )
     save_figure(figure, RESULTS / "figures" / "beyond.png")
 
 
@@ -150,11 +187,11 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
     opened = [FinishedRun.open(runs[name].folder) for name in CAPTURES]
     yield "levels", as_markdown(compare_runs(opened, list(CAPTURES))).rstrip()
     yield "heads", _extreme_heads(runs[BASE].head_metrics)
-    yield "layers", _layers(runs[BASE].head_metrics)
+    yield "layers", _layers(runs[BASE])
     yield "drops", _drops(runs[BASE].head_metrics)
     yield "gaussian", _gaussian(runs[BASE].head_metrics)
-    yield "position", _position(runs[BASE].head_metrics)
-    yield "beyond", _beyond(runs["moby-dick-16384"].bucket_plasticity)
+    yield "position", _position(runs[BASE])
+    yield "beyond", _beyond(runs["moby-dick-16384"])
     others = ["another seed", "jargon-file-8192", "moby-dick-2048", "moby-dick-16384"]
     rows = [
         _agreement("six of the texts against the other six", runs["even-texts"], runs["odd-texts"])
@@ -164,7 +201,8 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
         "runs",
         "ρ of plasticity",
         "ρ of drop",
-        "mean difference",
+        "difference of the mean",
+        "difference of the drop",
         "mean absolute difference",
     ]
     yield "stability", _markdown(heading, rows)
@@ -175,6 +213,7 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
         "pairs",
         "plasticity",
         "drop",
+        "difference of the mean",
         "ρ with the default",
         "mean absolute difference",
     ]
@@ -182,34 +221,58 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
 
 
 def _extreme_heads(metrics: pd.DataFrame) -> str:
-    ordered = metrics.sort_values("ap_overall", ascending=False)
-    columns = ["layer", "q_head", "ap_overall", "ap_drop", "q_R2_total"]
-    extremes = pd.concat([ordered.head(5), ordered.tail(5)])[columns].to_numpy()
-    rows = [[f"{row[0]:.0f}.{row[1]:.0f}", *(f"{v:.3f}" for v in row[2:])] for row in extremes]
+    ordered = metrics.assign(level=corrected(metrics, "ap_overall")).sort_values("level")[::-1]
+    rows = [
+        [
+            f"{head['layer']:.0f}.{head['q_head']:.0f}",
+            *(_with_error(head, name) for name in ("ap_overall", "ap_drop")),
+            f"{head['q_R2_total']:.3f}",
+        ]
+        for head in pd.concat([ordered.head(5), ordered.tail(5)]).to_dict("records")
+    ]
     return _markdown(["head (layer.head)", "plasticity", "drop", "variance from position"], rows)
 
 
-def _layers(metrics: pd.DataFrame) -> str:
+def _with_error(head: Mapping[Any, Any], name: str) -> str:
+    return f"{head[name] - head[f'{name}_bias']:.3f} ± {head[f'{name}_se']:.3f}"
+
+
+def _layers(run: ap.Run) -> str:
     rows = []
     for first in range(0, 30, 5):
-        members = metrics[metrics["layer"].between(first, first + 4)]
-        name = f"{first}–{first + 4}"
-        values = [members[column].mean() for column in ("ap_overall", "ap_drop", "q_R2_total")]
-        spread = members["ap_overall"].std()
-        rows.append([name, f"{values[0]:.3f} ± {spread:.3f}", *(f"{v:.3f}" for v in values[1:])])
-    heading = ["layers", "plasticity (± spread over heads)", "drop", "variance from position"]
+        members = run.head_metrics[run.head_metrics["layer"].between(first, first + 4)]
+        means = [mean_of_heads(members, run.influences, name) for name in ("ap_overall", "ap_drop")]
+        rows.append(
+            [
+                f"{first}–{first + 4}",
+                _estimate(means[0]),
+                f"{corrected(members, 'ap_overall').std():.3f}",
+                _estimate(means[1]),
+                f"{members['q_R2_total'].mean():.3f}",
+            ]
+        )
+    heading = ["layers", "plasticity", "spread over heads", "drop", "variance from position"]
     return _markdown(heading, rows)
 
 
+def _estimate(mean: MeanEstimate, sign: str = "") -> str:
+    return f"{mean.value:{sign}.3f} ± {mean.standard_error:.3f}"
+
+
 def _drops(metrics: pd.DataFrame) -> str:
-    drop = metrics["ap_drop"]
+    drop = corrected(metrics, "ap_drop")
+    p = p_values(metrics, "ap_drop")
+    found = benjamini_hochberg(p)
     kinds = {
         "lower at the end than at the beginning": drop > 0,
-        "lower by more than 0.05": drop > 0.05,
-        "higher by more than 0.05": drop < -0.05,
+        "… and the 95 % interval of the drop excludes 0": (drop > 0) & (p < 0.05),
+        "… and significant at a false discovery rate of 5 %": (drop > 0) & found,
+        "higher at the end, and the interval excludes 0": (drop < 0) & (p < 0.05),
+        "… and significant at a false discovery rate of 5 %, higher": (drop < 0) & found,
     }
     return _markdown(
-        ["plasticity is …", "heads"], [[k, str(int(v.sum()))] for k, v in kinds.items()]
+        ["plasticity is …", "heads"],
+        [[k.removesuffix(", higher"), str(int(v.sum()))] for k, v in kinds.items()],
     )
 
 
@@ -219,58 +282,102 @@ def _gaussian(metrics: pd.DataFrame) -> str:
         "median absolute skewness": "q_noise_med_abs_skew",
         "median absolute excess kurtosis": "q_noise_med_abs_kurt",
     }
-    rows = [[label, f"{metrics[name].mean():.2f}"] for label, name in names.items()]
-    return _markdown(["residuals after the regression on position", "mean over heads"], rows)
+    rows = [[f"residuals: {name}", f"{metrics[key].mean():.2f}"] for name, key in names.items()]
+    gap = metrics["ap_gaussian_gap"].abs()
+    large = sum(gap_is_large(row) for row in metrics.to_dict("records"))
+    rows += [
+        ["Gaussian minus counted plasticity: median of the absolute value", f"{gap.median():.3f}"],
+        ["largest absolute value", f"{gap.max():.3f}"],
+        ["heads with a gap above 0.02 and 2 standard errors", str(large)],
+    ]
+    return _markdown(["quantity", "mean over heads, or as named"], rows)
 
 
-def _position(metrics: pd.DataFrame) -> str:
+def _position(run: ap.Run) -> str:
+    metrics = run.head_metrics
     pairs = [
         ("variance from position", "q_R2_total", "plasticity", "ap_overall"),
         ("variance from position", "q_R2_total", "drop", "ap_drop"),
         ("R² of log position", "q_R2_scalar", "plasticity", "ap_overall"),
         ("layer", "layer", "plasticity", "ap_overall"),
     ]
-    rows = [
-        [one, other, f"{metrics[a].corr(metrics[b], method='spearman'):.2f}"]
-        for one, a, other, b in pairs
-    ]
+    rows = [[one, other, _spearman(run, metrics[a], b)] for one, a, other, b in pairs]
     return _markdown(["quantity", "correlated with", "Spearman's ρ over 270 heads"], rows)
 
 
-def _beyond(buckets: pd.DataFrame) -> str:
-    profiles = head_profiles(buckets)
+def _spearman(run: ap.Run, other: Any, name: str) -> str:
+    """Rank correlation with its standard error: values without each group of texts."""
+    assert run.influences is not None
+    values = corrected(run.head_metrics, name)
+    rows = run.influences[run.influences["quantity"] == name]
+    rho = other.corr(values, method="spearman")
+    squares = [
+        (rho - other.corr(values - rows[group].to_numpy(), method="spearman")) ** 2
+        for group in GROUP_COLUMNS
+    ]
+    return f"{rho:.2f} ± {np.sqrt(sum(squares)):.2f}"
+
+
+def _beyond(run: ap.Run) -> str:
+    """Means over parts of the context, and their differences from the end of the trained part."""
+    errors = bucket_errors(run)
+    assert errors is not None
+    place = head_profiles(run.bucket_plasticity)[["layer", "q_head", "q_bucket", "q_position"]]
+    rows = errors.merge(place, on=["layer", "q_head", "q_bucket"])
+    rows["level"] = rows["value"] - rows["bias"]
+    columns = ["level", *GROUP_COLUMNS]
     edges = [0, 2048, 4096, 8192, 12288, 16384]
-    means = {}
-    for low, high in pairwise(edges):
-        inside = profiles[(profiles["q_position"] >= low) & (profiles["q_position"] < high)]
-        means[low, high] = inside.groupby(["layer", "q_head"])["plasticity"].mean()
+    means = {
+        (low, high): rows[(rows["q_position"] >= low) & (rows["q_position"] < high)]
+        .groupby(["layer", "q_head"])[columns]
+        .mean()
+        for low, high in pairwise(edges)
+    }
     last = means[4096, 8192]
-    rows = []
-    for (low, high), values in means.items():
-        lower = f"{int((values < last).sum())} of {len(values)}"
-        cells = [f"{values.mean():.3f}", f"{values.std():.3f}", "–" if low == 4096 else lower]
-        rows.append([f"{low:,}–{high:,}", *cells])
-    heading = ["query position", "plasticity", "spread over heads"]
-    return _markdown([*heading, "heads lower than at 4,096–8,192"], rows)
+    lines = []
+    for (low, high), heads in means.items():
+        change = (heads - last).mean()
+        error = np.linalg.norm(change[list(GROUP_COLUMNS)])
+        lower = f"{int((heads['level'] < last['level']).sum())} of {len(heads)}"
+        own = low == 4096
+        lines.append(
+            [
+                f"{low:,}–{high:,}",
+                f"{heads['level'].mean():.3f}",
+                f"{heads['level'].std():.3f}",
+                "–" if own else f"{change['level']:+.3f} ± {error:.3f}",
+                "–" if own else lower,
+            ]
+        )
+    heading = ["query position", "plasticity", "spread over heads", "minus 4,096–8,192"]
+    return _markdown([*heading, "heads lower than at 4,096–8,192"], lines)
 
 
 def _agreement(name: str, one: ap.Run, other: ap.Run) -> list[str]:
     both = one.head_metrics.merge(other.head_metrics, on=["layer", "q_head"])
-    change = both["ap_overall_y"] - both["ap_overall_x"]
+    levels = [both[f"ap_overall_{side}"] - both[f"ap_overall_bias_{side}"] for side in "xy"]
+    drops = [both[f"ap_drop_{side}"] - both[f"ap_drop_bias_{side}"] for side in "xy"]
     return [
         name,
-        f"{both['ap_overall_x'].corr(both['ap_overall_y'], method='spearman'):.3f}",
-        f"{both['ap_drop_x'].corr(both['ap_drop_y'], method='spearman'):.3f}",
-        f"{change.mean():+.3f}",
-        f"{change.abs().mean():.3f}",
+        f"{levels[0].corr(levels[1], method='spearman'):.3f}",
+        f"{drops[0].corr(drops[1], method='spearman'):.3f}",
+        _difference(one, other, "ap_overall"),
+        _difference(one, other, "ap_drop"),
+        f"{(levels[1] - levels[0]).abs().mean():.3f}",
     ]
+
+
+def _difference(one: ap.Run, other: ap.Run, name: str) -> str:
+    """The second run minus the first, text by text if the texts are the same."""
+    found = run_differences([one, other], ["one", "other"]).set_index("quantity").loc[name]
+    return f"{found['difference']:+.3f} ± {found['standard_error']:.3f}"
 
 
 def _method(model: str, pairs: str, run: ap.Run, default: ap.Run) -> list[str]:
     agreement = _agreement("", default, run)
-    metrics = run.head_metrics
-    level, drop = metrics["ap_overall"].mean(), metrics["ap_drop"].mean()
-    return [model, pairs, f"{level:.3f}", f"{drop:+.3f}", agreement[1], agreement[4]]
+    means = [_estimate(mean_over_heads(run, name)) for name in ("ap_overall", "ap_drop")]
+    change = "–" if run.folder == default.folder else agreement[3]
+    return [model, pairs, *means, change, agreement[1], agreement[5]]
 
 
 def _markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

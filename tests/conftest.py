@@ -35,12 +35,12 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
+    """A file system of 128 KiB."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system to fill")
     place = tmp_path / "disk"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)]
     try:
         mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:

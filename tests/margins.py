@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from scipy.special import ndtr
 
-from attention_plasticity.plasticity import Array, standardised_margin
+from attention_plasticity.profile import Array
 from attention_plasticity.query_model import Gaussian
+from attention_plasticity.scores import margin_and_deviation, standardised
 
 
 def win_probability(W: Array, gaussian: Gaussian) -> Array:
     """P(first key wins) for every key difference in `W` (pairs, d)."""
-    p: Array = ndtr(standardised_margin(W, gaussian))
+    p: Array = ndtr(standardised(*margin_and_deviation(W, gaussian)))
     return p

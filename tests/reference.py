@@ -19,8 +19,27 @@ from scipy import stats
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.key_pairs import KeyIndex
+from reference_errors import Errors, Pair, Queries, errors
 
 Row = dict[str, Any]
+
+KS_P = ("q_resid0_ks_p", "q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha")
+
+
+def tolerance(column: str) -> tuple[float, float]:
+    """Relative and absolute difference that is allowed between the package and this reference.
+
+    The package computes influences, standard errors and bias from float32 products.
+    """
+    if column in KS_P:
+        return 0.0, 1e-6
+    if column.endswith("_se") or column.startswith("group_"):
+        return 1e-5, 1e-7
+    if column in ("plasticity_bias", "bias"):  # of a few pairs, with queries in one plane
+        return 2e-5, 1e-7
+    if "bias" in column or "gap" in column or "counted" in column or column == "value":
+        return 1e-6, 1e-7
+    return 1e-9, 1e-11
 
 
 class Rows(NamedTuple):
@@ -35,11 +54,12 @@ class Rows(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What the three tables should hold for one query head."""
+    """What the four tables should hold for one query head."""
 
     metrics: Row
     buckets: list[Row]
     components: list[Row]
+    influences: list[Row]
 
 
 class Line(NamedTuple):
@@ -91,7 +111,7 @@ def read_rows(root: Path, name: str, config: RunnerConfig) -> Rows:
 
 
 def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConfig) -> Tables:
-    """Rows of the three tables for one query head."""
+    """Rows of the four tables for one query head."""
     q = read_rows(root, f"l{layer:02d}h{q_head:02d}q", config)
     k = read_rows(root, f"l{layer:02d}h{k_head:02d}k", config)
     window = k.window if q.window is None else q.window
@@ -119,13 +139,32 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
     pairs = drawn_pairs(k, config, config.seed + 10007 * layer + 379 * q_head)
     cells, profile = score(gaussians, pairs, q, k, X_k, window)
 
+    def gaussian_of(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        first_mean = rotated[0].intercept + rotated[0].slope * q.position[rows].mean()
+        return gaussian(config.query_model, X_q[rows], first_mean, variance[0])
+
+    grouped = Queries(
+        config.query_model,
+        X_q,
+        q.bucket,
+        q.example_id % 16,
+        q.position,
+        rotated[0].slope,
+        residuals[0],
+        gaussian_of,
+    )
     counts = {j: int((q.bucket == j).sum()) for j in gaussians}
     tau = {j: float(q.position[q.bucket == j].mean()) for j in gaussians}
     context = float(q.last_position)
     in_fifth: list[list[int]] = [[] for _ in range(5)]
+
+    def fifth_of(j: int) -> int:
+        return min(4, math.floor(5 * tau[j] / context)) if context > 0 else 0
+
     for j in gaussians:
-        in_fifth[min(4, math.floor(5 * tau[j] / context)) if context > 0 else 0].append(j)
+        in_fifth[fifth_of(j)].append(j)
     fifths = [mean_by_queries(profile, counts, members) for members in in_fifth]
+    found = head_errors(grouped, pairs, cells, k, X_k, fifth_of)
     metrics = {
         **ids,
         "n_q_tokens": n,
@@ -145,6 +184,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
         "ap_60to80": fifths[3],
         "q_position_max": context,
         "sliding_window": math.nan if window is None else window,
+        **found.metrics,
     }
     buckets = [
         {
@@ -157,6 +197,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
             "k_position": float(k.position[k.bucket == c].mean()),
             "n_queries": counts[j],
             "n_texts": len(set(q.example_id[q.bucket == j].tolist())),
+            **found.cells[j, c],
         }
         for (j, c), values in cells.items()
     ]
@@ -166,7 +207,35 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
         {**ids, "component": i, "weight": positive[i] / total if total > 0 else 1 / d, "r2": r2[i]}
         for i in range(d)
     ]
-    return Tables(metrics, buckets, components)
+    influences = [{**ids, **row} for row in found.influences]
+    return Tables(metrics, buckets, components, influences)
+
+
+def head_errors(
+    queries: Queries,
+    pairs: list[tuple[int, int, int]],
+    cells: dict[tuple[int, int], list[float]],
+    k: Rows,
+    X_k: np.ndarray,
+    fifth_of: Any,
+) -> Errors:
+    """Standard errors, bias and counts, from the pairs that each query bucket uses."""
+    numbered = []
+    ranks: dict[int, int] = {}
+    for one, two, owner in pairs:
+        rank = ranks[owner] = ranks.get(owner, -1) + 1
+        group = int(k.example_id[one]) % 16
+        both = {k.bucket[one], k.bucket[two]}
+        numbered.append((both, Pair(X_k[one] - X_k[two], owner, group, rank)))
+    eligible: dict[int, list[int]] = {}
+    for j in sorted(set(queries.bucket.tolist())):
+        if j != 0 and (queries.bucket == j).sum() >= 2:
+            eligible[j] = [c for bucket, c in cells if bucket == j]
+    used = {
+        j: [pair for both, pair in numbered if both <= set(inside)]
+        for j, inside in eligible.items()
+    }
+    return errors(queries, used, eligible, fifth_of)
 
 
 def line(t: np.ndarray, x: np.ndarray) -> Line:

@@ -10,11 +10,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
+from attention_plasticity.columns import BUCKET_QUANTITY, GROUP_COLUMNS, MEAN_COLUMNS
+from attention_plasticity.run.outputs import (
+    BUCKET_COLUMNS,
+    COMPONENT_COLUMNS,
+    INFLUENCE_COLUMNS,
+    METRIC_COLUMNS,
+)
+from attention_plasticity.tables.profiles import head_profiles
 
 LAYERS, HEADS, BUCKETS, WIDTH = 5, 6, 7, 12
 MISSING = (2, 3)  # a head that was not captured
+TEXT_GROUPS = 12
+GAPS = ((0, 1), (3, 4))  # heads whose Gaussian model differs from the count
 SPOKEN = "owner/model-one"
+ERROR_COLUMNS = METRIC_COLUMNS[METRIC_COLUMNS.index("ap_overall_se") :]
 
 
 def write_run(
@@ -22,9 +32,13 @@ def write_run(
     seed: int = 0,
     model: str = SPOKEN,
     warnings: Sequence[str] = (),
+    errors: bool = False,
     **dump: Any,
 ) -> Path:
-    """A run of `LAYERS` × `HEADS` heads less one, with a NaN here and there."""
+    """A run of `LAYERS` × `HEADS` heads less one, with a NaN here and there.
+
+    Without `errors`, the columns of errors are NaN and there is no table of influences.
+    """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     grid = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
@@ -36,11 +50,18 @@ def write_run(
     metrics["ap_drop"] -= 0.5
     metrics["sliding_window"] = np.where(heads[:, 0] == 1, 256.0, np.nan)
     metrics.loc[4, "ap_first20"] = np.nan
-    metrics.to_csv(folder / "head_metrics.csv", index=False)
-    _cells(rng, heads).to_csv(folder / "head_bucket_plasticity.csv", index=False)
-    _weights(rng, heads).to_csv(folder / "head_component_weights.csv", index=False)
+    metrics[list(ERROR_COLUMNS)] = np.nan
+    cells, weights = _cells(rng, heads), _weights(rng, heads)
     records = [{"kind": "few_queries", "text": text} for text in warnings]
     info = {**_info(model, len(heads), dump), "warnings": records}
+    if errors:
+        influences = _influences(rng, metrics, cells)
+        _add_errors(rng, metrics, cells, influences)
+        influences.to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
+        info["tables"]["influences"] = "head_influences.csv"
+    metrics.to_csv(folder / "head_metrics.csv", index=False)
+    cells.to_csv(folder / "head_bucket_plasticity.csv", index=False)
+    weights.to_csv(folder / "head_component_weights.csv", index=False)
     (folder / "run.json").write_text(json.dumps(info))
     return folder
 
@@ -57,6 +78,41 @@ def _cells(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
     table["n_texts"] = 6
     table.loc[3, ["plasticity", "n_pairs"]] = np.nan, 0
     return table.astype({"n_pairs": np.int64})
+
+
+def _influences(
+    rng: np.random.Generator, metrics: pd.DataFrame, cells: pd.DataFrame
+) -> pd.DataFrame:
+    """Influences of 12 groups, larger in later layers; other groups have none."""
+    means = metrics.melt(["layer", "q_head", "k_head"], list(MEAN_COLUMNS), "quantity")
+    buckets = head_profiles(cells).rename(columns={"plasticity": "value"})
+    buckets = buckets.assign(quantity=BUCKET_QUANTITY, k_head=buckets["q_head"] // 3)
+    table = pd.concat([means.assign(q_bucket=np.nan), buckets], ignore_index=True)
+    table["bias"] = -0.01 * rng.random(len(table))
+    table["n_groups"] = TEXT_GROUPS
+    shares = rng.normal(0.0, 0.03, (len(table), TEXT_GROUPS))  # (rows, groups)
+    shares *= 0.2 + table["layer"].to_numpy()[:, None]
+    table[list(GROUP_COLUMNS[:TEXT_GROUPS])] = shares
+    table[list(GROUP_COLUMNS[TEXT_GROUPS:])] = 0.0
+    return table[list(INFLUENCE_COLUMNS)]
+
+
+def _add_errors(
+    rng: np.random.Generator, metrics: pd.DataFrame, cells: pd.DataFrame, influences: pd.DataFrame
+) -> None:
+    """Fill the columns of errors of both tables, in agreement with the influences."""
+    for name in MEAN_COLUMNS:
+        rows = influences[influences["quantity"] == name]
+        squares = rows[list(GROUP_COLUMNS)].to_numpy() ** 2
+        metrics[f"{name}_se"] = np.sqrt(squares.sum(axis=1))
+        metrics[f"{name}_bias"] = rows["bias"].to_numpy()
+    gap = pd.MultiIndex.from_frame(metrics[["layer", "q_head"]]).isin(GAPS)
+    metrics["ap_gaussian_gap"], metrics["ap_gaussian_gap_se"] = np.where(gap, 0.05, 0.01), 0.004
+    metrics["ap_counted"], metrics["ap_counted_se"] = metrics["ap_overall"] - 0.01, 0.02
+    metrics["n_text_groups"] = TEXT_GROUPS
+    cells["plasticity_se"] = 0.05 * rng.random(len(cells))
+    cells["plasticity_bias"] = -0.01 * rng.random(len(cells))
+    cells["plasticity_counted"] = rng.random(len(cells))
 
 
 def _weights(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:

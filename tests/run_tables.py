@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.tables.metric_words import FIFTHS
+from attention_plasticity.columns import FIFTHS
 
 LAYERS, HEADS, BUCKETS, SIZE, WIDTH = 3, 4, 6, 128, 8
 
@@ -76,7 +76,7 @@ def components_table(layers: int = LAYERS, heads: int = HEADS, width: int = WIDT
 def write_run(
     folder: Path, *, model: str = "owner/Tiny-1B", shift: float = 0.0, **config: Any
 ) -> Path:
-    """A run's folder with the three tables and run.json."""
+    """A run's folder with three tables and run.json, without errors, as an earlier version."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {
         "head_metrics": ("head_metrics.csv", metrics_table(shift=shift)),

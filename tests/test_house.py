@@ -94,7 +94,11 @@ def folder_of(module: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["scaling", "statistics", "kolmogorov", "query_model", "key_pairs", "plasticity"]
+    "name",
+    [
+        *("scaling", "statistics", "kolmogorov", "query_model", "key_pairs", "scores"),
+        *("text_groups", "influences", "uncertainty", "counting", "plasticity"),
+    ],
 )
 def test_the_numeric_core_knows_arrays_alone(name: str) -> None:
     path = ROOT / "src" / "attention_plasticity" / f"{name}.py"

@@ -11,7 +11,13 @@ import attention_plasticity
 import qk_sniffer
 from attention_plasticity.cli import main
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
+from attention_plasticity.run.outputs import (
+    BUCKET_COLUMNS,
+    COMPONENT_COLUMNS,
+    DISTANCE_COLUMNS,
+    INFLUENCE_COLUMNS,
+    METRIC_COLUMNS,
+)
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.settings import fields_of, section_of
 
@@ -30,8 +36,8 @@ ANALYSIS_FLAGS = """
     dataset_local_root model_dir dataset_name dataset_revision dataset_cache_dir
     download_max_workers num_layers num_q_heads num_k_heads layers heads single_example
     max_tokens_per_head query_model pair_sampling num_pairs_per_bucket max_rel_dist
-    normality_max_dims p_alpha seed output_dir output_csv bucket_csv component_csv max_workers
-    overwrite dry_run
+    normality_max_dims p_alpha error_bars counting seed output_dir output_csv bucket_csv
+    component_csv influence_csv distance_csv max_workers overwrite dry_run
 """
 CAPTURE_FLAGS = """
     dataset.path dataset.name dataset.revision dataset.split dataset.text_column
@@ -53,13 +59,22 @@ HEAD_METRICS = """
     q_noise_med_abs_kurt q_noise_med_ks_p q_noise_frac_ks_p_lt_alpha ap_overall q_beta_norm
     q_R2_total ap_first20 ap_last20 ap_drop ap_20to40 ap_40to60 ap_60to80 q_position_max
     sliding_window
+    ap_overall_se ap_first20_se ap_20to40_se ap_40to60_se ap_60to80_se ap_last20_se ap_drop_se
+    ap_overall_bias ap_first20_bias ap_20to40_bias ap_40to60_bias ap_60to80_bias ap_last20_bias
+    ap_drop_bias ap_counted ap_counted_se ap_gaussian_gap ap_gaussian_gap_se n_text_groups
 """
 BUCKET_PLASTICITY = """
     layer q_head k_head q_bucket k_bucket plasticity n_pairs q_position k_position n_queries
-    n_texts
+    n_texts plasticity_se plasticity_bias plasticity_counted
 """
 COMPONENT_WEIGHTS = "layer q_head k_head component weight r2"
-VERBS = "capture verify analyze plot compare report push pull demo"
+DISTANCES = "layer q_head k_head query_distance key_distance plasticity n_pairs"
+INFLUENCES = """
+    layer q_head k_head quantity q_bucket value bias n_groups group_00 group_01 group_02
+    group_03 group_04 group_05 group_06 group_07 group_08 group_09 group_10 group_11 group_12
+    group_13 group_14 group_15
+"""
+VERBS = "capture verify analyze power plot compare report push pull demo"
 
 
 def test_names_of_the_libraries() -> None:
@@ -77,6 +92,8 @@ def test_columns_and_their_order() -> None:
     assert list(METRIC_COLUMNS) == HEAD_METRICS.split()
     assert list(BUCKET_COLUMNS) == BUCKET_PLASTICITY.split()
     assert list(COMPONENT_COLUMNS) == COMPONENT_WEIGHTS.split()
+    assert list(INFLUENCE_COLUMNS) == INFLUENCES.split()
+    assert list(DISTANCE_COLUMNS) == DISTANCES.split()
 
 
 def test_verbs(capsys: pytest.CaptureFixture[str]) -> None:

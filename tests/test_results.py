@@ -9,6 +9,7 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.plots.all_figures import FIGURES
+from attention_plasticity.tables.intervals import corrected, mean_over_heads
 
 ROOT = Path(__file__).parents[1]
 RUN = ROOT / "results" / "smollm2-135m"
@@ -27,13 +28,15 @@ def test_the_run_is_whole() -> None:
 
 
 def test_the_page_tells_the_tables_numbers() -> None:
-    metrics = ap.open_run(RUN).head_metrics
-    level, drop = metrics["ap_overall"].mean(), metrics["ap_drop"].mean()
+    run = ap.open_run(RUN)
+    level, drop = (mean_over_heads(run, name) for name in ("ap_overall", "ap_drop"))
     row = next(line for line in FINDINGS.splitlines() if line.startswith("| moby-dick-8192 | 270"))
-    assert f"| {level:.3f} |" in row
-    assert row.endswith(f"| {drop:.3f} |")
-    best = metrics.nlargest(1, "ap_overall").iloc[0]
-    assert f"| {best.layer:.0f}.{best.q_head:.0f} | {best.ap_overall:.3f} |" in FINDINGS
+    assert f"| {level.value:.3f} ± {level.standard_error:.3f} |" in row
+    assert row.endswith(f"| {drop.value:.3f} ± {drop.standard_error:.3f} |")
+    metrics = run.head_metrics
+    best = metrics.loc[corrected(metrics, "ap_overall").idxmax()]
+    value = f"{best.ap_overall - best.ap_overall_bias:.3f} ± {best.ap_overall_se:.3f}"
+    assert f"| {best.layer:.0f}.{best.q_head:.0f} | {value} |" in FINDINGS
 
 
 @pytest.mark.parametrize("name", re.findall(r"<!-- end of (\w+) -->", FINDINGS))

@@ -46,6 +46,7 @@ How flexibly attention heads choose between keys as context grows.
   capture   run a model over texts and keep sampled queries and keys
   verify    check that captured queries and keys are those a model's attention uses
   analyze   compute tables of plasticity, head by head, from a dump of queries and keys
+  power     show what the errors come from, and what would reduce them
   plot      draw figures of an analysis, for a paper
   compare   compare several analyses, also with benchmark scores
   report    write one HTML page to explore analyses
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     verbs = {"analyze": _analyze, "demo": _demo, "push": _push, "pull": _pull}
-    verbs |= {"plot": _plot, "compare": _compare, "report": _report}
+    verbs |= {"plot": _plot, "compare": _compare, "report": _report, "power": _power}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
         return 0 if arguments else 2
@@ -136,6 +137,12 @@ def _plot(arguments: Sequence[str]) -> int:
     from attention_plasticity.plots.commands import plot
 
     return guarded(lambda: plot(arguments), "finished figures are kept")
+
+
+def _power(arguments: Sequence[str]) -> int:
+    from attention_plasticity.power.command import power
+
+    return guarded(lambda: power(arguments), "nothing was written")
 
 
 def _compare(arguments: Sequence[str]) -> int:

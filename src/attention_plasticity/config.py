@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,7 +13,10 @@ from qk_toolkit.cpus import available_cpus
 from qk_toolkit.settings import Indices, settings_from, validated
 
 QueryModel = Literal["positional", "full", "diagonal"]
-PairSampling = Literal["bucket", "local"]
+PairSampling = Literal["bucket", "local", "context"]
+
+FIRST_PAIRS = 256
+MOST_PAIRS_PER_BUCKET = 4096  # that `auto` chooses
 
 # Headings of the help. The title of a field is its heading.
 _DATA = "which data"
@@ -106,10 +109,14 @@ class RunnerConfig(BaseModel):
     pair_sampling: PairSampling = Field(
         title=_METHOD,
         default="bucket",
-        description="key pairs to compare: keys of one bucket (bucket) or nearby keys (local)",
+        description="key pairs to compare: keys of one bucket (bucket), nearby keys (local), any "
+        "two earlier keys of a text (context)",
     )
-    num_pairs_per_bucket: int = Field(
-        title=_METHOD, default=256, ge=1, le=1_000_000, description="key pairs drawn per key bucket"
+    num_pairs_per_bucket: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"] = Field(
+        title=_METHOD,
+        default=FIRST_PAIRS,
+        description="key pairs drawn per key bucket; auto: so many that they cause less than a "
+        "tenth of the squared standard error",
     )
     max_rel_dist: float = Field(
         title=_METHOD,
@@ -123,6 +130,16 @@ class RunnerConfig(BaseModel):
     )
     p_alpha: float = Field(
         title=_METHOD, default=0.01, gt=0, lt=1, description="significance level of this test"
+    )
+    error_bars: bool = Field(
+        title=_METHOD,
+        default=True,
+        description="compute standard errors and bias from the differences between texts",
+    )
+    counting: bool = Field(
+        title=_METHOD,
+        default=True,
+        description="also count which key wins, without a Gaussian; needs error_bars",
     )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(
@@ -146,6 +163,16 @@ class RunnerConfig(BaseModel):
         default="head_component_weights.csv",
         description="table of component weights; the same rule applies",
     )
+    influence_csv: str = Field(
+        title=_RESULTS,
+        default="head_influences.csv",
+        description="table of the influences of groups of texts; the same rule applies",
+    )
+    distance_csv: str = Field(
+        title=_RESULTS,
+        default="head_distance_plasticity.csv",
+        description="table by distance, for pair_sampling context; the same rule applies",
+    )
     max_workers: int | None = Field(
         title=_RUN,
         default=None,
@@ -164,6 +191,18 @@ class RunnerConfig(BaseModel):
         require_multiple(self.num_q_heads, self.num_k_heads)
         return self
 
+    @model_validator(mode="after")
+    def _auto_needs_errors(self) -> RunnerConfig:
+        if self.num_pairs_per_bucket == "auto" and not self.error_bars:
+            raise ValueError("num_pairs_per_bucket: auto needs error_bars: true")
+        return self
+
+    @property
+    def most_pairs_per_bucket(self) -> int:
+        """Largest number of pairs per bucket that may be drawn."""
+        wanted = self.num_pairs_per_bucket
+        return MOST_PAIRS_PER_BUCKET if wanted == "auto" else wanted
+
     @property
     def workers(self) -> int:
         """Number of worker processes; by default one per available CPU."""
@@ -179,6 +218,8 @@ ANALYSIS_FIELDS = (
     "max_rel_dist",
     "normality_max_dims",
     "p_alpha",
+    "error_bars",
+    "counting",
     "seed",
 )
 """Fields that change the results of a head. Recorded heads are reused only if all are equal."""

@@ -6,7 +6,7 @@ pairs are computed from them in one vectorised step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+PairSampling = Literal["bucket", "local", "context"]
 
 PAIR_BLOCK = 1 << 25  # float64 values of key differences in memory at a time
 
@@ -26,13 +28,21 @@ class KeyPairs:
     second: Ints  # (pairs,) row of k2
     owner: Ints  # (pairs,) bucket code, ascending
     other: Ints  # (pairs,) bucket code of the other key
+    rank: Ints  # (pairs,) number of the pair among the pairs of its owner
+
+    @classmethod
+    def sorted_by_owner(cls, first: Ints, second: Ints, owner: Ints, other: Ints) -> KeyPairs:
+        """Pairs with ascending owners."""
+        starts = np.flatnonzero(np.diff(owner, prepend=-1))
+        rank = np.arange(len(owner)) - np.repeat(starts, np.diff(starts, append=len(owner)))
+        return cls(first, second, owner, other, rank)
 
     def __len__(self) -> int:
         return len(self.first)
 
     def part(self, rows: slice) -> KeyPairs:
         """The pairs of a slice."""
-        return KeyPairs(self.first[rows], self.second[rows], self.owner[rows], self.other[rows])
+        return KeyPairs(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 class _Groups(NamedTuple):
@@ -69,13 +79,53 @@ class KeyIndex:
             return self.bucket_pairs(num_pairs_per_bucket, rng)
         return self.local_pairs(num_pairs_per_bucket, max_rel_dist, rng)
 
-    def count(self, pair_sampling: Literal["bucket", "local"], num_pairs_per_bucket: int) -> int:
-        """Number of pairs that `draw` returns."""
-        if pair_sampling == "local":
+    def count(self, pair_sampling: PairSampling, num_pairs_per_bucket: int) -> int:
+        """Number of pairs that are drawn at once; for `context` an upper bound."""
+        if pair_sampling != "bucket":
             has_pairs = int(np.bincount(self._examples).max()) >= 2
             return num_pairs_per_bucket * len(self.buckets) if has_pairs else 0
-        available = np.diff(self._groups.bucket_ends, prepend=0)  # (buckets,)
-        return int(np.minimum(available, num_pairs_per_bucket).sum())
+        return int(np.minimum(self.available, num_pairs_per_bucket).sum())
+
+    @property
+    def available(self) -> Ints:
+        """(buckets,) number of pairs of keys of one bucket and one example."""
+        return np.diff(self._groups.bucket_ends, prepend=0)
+
+    def context_pairs(
+        self, eligible: Bools, num_pairs_per_bucket: int, rng: np.random.Generator
+    ) -> KeyPairs:
+        """Draw pairs of keys in the eligible key buckets, uniformly and without replacement.
+
+        Both keys belong to one example; their buckets may differ. `num_pairs_per_bucket` pairs are
+        drawn for every eligible bucket, or all pairs if there are fewer. The owner of a pair is the
+        bucket of the later key.
+        """
+        keys = self._by_position[eligible[self._codes[self._by_position]]]
+        examples = self._examples[keys]
+        starts = np.flatnonzero(np.diff(examples, prepend=-1))
+        sizes = np.diff(starts, append=len(keys))  # (examples,)
+        pair_ends = np.cumsum(sizes * (sizes - 1) // 2)
+        total = int(pair_ends[-1]) if len(pair_ends) else 0
+        number = _draw_numbers(total, num_pairs_per_bucket * int(eligible.sum()), rng)
+        example = np.searchsorted(pair_ends, number, side="right")
+        before = pair_ends[example] - sizes[example] * (sizes[example] - 1) // 2
+        low, high = _unrank_pairs(number - before)
+        swap = rng.random(len(number)) < 0.5
+        one, two = keys[starts[example] + low], keys[starts[example] + high]
+        owner = np.maximum(self._codes[one], self._codes[two])
+        other = np.minimum(self._codes[one], self._codes[two])
+        by_owner = np.argsort(owner, kind="stable")
+        return KeyPairs.sorted_by_owner(
+            first=np.where(swap, two, one)[by_owner],
+            second=np.where(swap, one, two)[by_owner],
+            owner=owner[by_owner],
+            other=other[by_owner],
+        )
+
+    def context_available(self, eligible: Bools) -> int:
+        """Number of pairs of keys of one example in the eligible key buckets."""
+        sizes = np.bincount(self._examples[eligible[self._codes]])
+        return int((sizes * (sizes - 1) // 2).sum())
 
     @cached_property
     def _groups(self) -> _Groups:
@@ -107,7 +157,7 @@ class KeyIndex:
         swap = rng.random(len(number)) < 0.5
         base = group_starts[group]
         owner = group_codes[group]
-        return KeyPairs(
+        return KeyPairs.sorted_by_owner(
             first=order[base + np.where(swap, high, low)],
             second=order[base + np.where(swap, low, high)],
             owner=owner,
@@ -122,7 +172,7 @@ class KeyIndex:
         lengths = np.bincount(self._examples)
         if lengths.max() < 2:
             empty = np.empty(0, np.int64)
-            return KeyPairs(empty, empty, empty, empty)
+            return KeyPairs(empty, empty, empty, empty, empty)
         example, anchor, neighbour = _draw_neighbours(
             lengths, num_pairs_per_bucket * len(self.buckets), max_rel_dist, rng
         )
@@ -130,7 +180,7 @@ class KeyIndex:
         at, near = order[starts[example] + anchor], order[starts[example] + neighbour]
         swap = rng.random(len(at)) < 0.5
         by_owner = np.argsort(self._codes[at], kind="stable")
-        return KeyPairs(
+        return KeyPairs.sorted_by_owner(
             first=np.where(swap, near, at)[by_owner],
             second=np.where(swap, at, near)[by_owner],
             owner=self._codes[at][by_owner],

@@ -6,7 +6,7 @@ results does not import the numeric libraries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ Columns = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class HeadResult:
-    """Rows of the three tables for one query head."""
+    """Rows of the four tables for one query head."""
 
     layer: int
     q_head: int
@@ -25,6 +25,8 @@ class HeadResult:
     metrics: dict[str, Any]
     buckets: Columns
     components: Columns
+    influences: Columns
+    distances: Columns = field(default_factory=dict)  # only if pair_sampling is `context`
 
     @property
     def bucket_plasticity(self) -> pd.DataFrame:

@@ -167,13 +167,37 @@ def reflection_vector(beta: Array) -> Array:
 
 def rotate(X: Vectors, signs: Array, u: Array, order: npt.NDArray[np.intp] | None = None) -> Array:
     """`X·diag(signs)·H` as a rank-one update; `order` optionally reorders the rows."""
-    n, d = X.shape
-    rotated = np.empty((n, d))
-    for rows in row_blocks(n, d):
-        block = rotated[rows]  # (b, d), written in place
-        np.multiply(X[rows] if order is None else X[order[rows]], signs, out=block)
-        dger(-2.0, u, block @ u, a=block.T, overwrite_a=True)  # block -= 2(block·u)uᵀ, in place
+    rotated = np.empty(X.shape)
+    for rows in row_blocks(*X.shape):
+        _rotate_block(X[rows] if order is None else X[order[rows]], signs, u, rotated[rows])
     return rotated
+
+
+def rotate_with_residuals(
+    X: Vectors,
+    signs: Array,
+    u: Array,
+    order: npt.NDArray[np.intp],
+    t: Array,
+    alpha_rot: Array,
+    beta_rot: Array,
+) -> tuple[Array, Array]:
+    """The rotated queries (n, d), and these minus their fit (d, n), in one pass over the rows.
+
+    Residuals have one contiguous row per dimension. `t` (n,) are the positions in the new order.
+    """
+    n, d = X.shape
+    rotated, residuals = np.empty((n, d)), np.empty((d, n))
+    for rows in row_blocks(n, d):
+        block = rotated[rows]  # (b, d)
+        _rotate_block(X[order[rows]], signs, u, block)
+        _residuals_of_block(t[rows], block, alpha_rot, beta_rot, residuals[:, rows])
+    return rotated, residuals
+
+
+def _rotate_block(X: Vectors, signs: Array, u: Array, out: Array) -> None:
+    np.multiply(X, signs, out=out)
+    dger(-2.0, u, out @ u, a=out.T, overwrite_a=True)  # out -= 2(out·u)uᵀ, in place
 
 
 def rotate_vector(x: Array, signs: Array, u: Array) -> Array:
@@ -182,14 +206,13 @@ def rotate_vector(x: Array, signs: Array, u: Array) -> Array:
     return oriented - 2.0 * np.multiply.outer(oriented @ u, u)
 
 
-def positional_residuals(t: Array, X_rot: Array, alpha_rot: Array, beta_rot: Array) -> Array:
-    """Rotated queries minus their fit, as (d, n) with one contiguous row per dimension."""
+def _residuals_of_block(
+    t: Array, X_rot: Array, alpha_rot: Array, beta_rot: Array, out: Array
+) -> None:
     n, d = X_rot.shape
-    residuals = np.empty((d, n))
     for rows in row_blocks(n, d, SMALL_BLOCK):
-        residuals[:, rows] = (X_rot[rows] - alpha_rot).T
-    residuals[0] -= beta_rot[0] * t  # after the rotation, the other dimensions have no slope
-    return residuals
+        out[:, rows] = (X_rot[rows] - alpha_rot).T
+    out[0] -= beta_rot[0] * t  # after the rotation, the other dimensions have no slope
 
 
 def residual_variance(residuals: Array, mean_square: float) -> Array:

@@ -134,9 +134,13 @@ def base_type(field: FieldInfo) -> Any:
 
 def describe(field: FieldInfo) -> str:
     """A text for the values that a field accepts: 'an integer of at least 1'."""
+    kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
+    if get_origin(field.annotation) in (Union, types.UnionType) and len(kinds) > 1:
+        return " or ".join(describe(FieldInfo.from_annotation(kind)) for kind in kinds)
     base = base_type(field)
     if get_origin(base) is Literal:
-        return "one of " + ", ".join(str(choice) for choice in get_args(base))
+        choices = [str(choice) for choice in get_args(base)]
+        return ("one of " if len(choices) > 1 else "") + ", ".join(choices)
     if base is bool:
         return "true or false"
     if base is str:

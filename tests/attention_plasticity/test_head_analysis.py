@@ -15,11 +15,15 @@ import pytest
 from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.results import Failure, HeadResult
-from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS, METRIC_COLUMNS
+from attention_plasticity.run.outputs import (
+    BUCKET_COLUMNS,
+    COMPONENT_COLUMNS,
+    INFLUENCE_COLUMNS,
+    METRIC_COLUMNS,
+)
 from dumps import head_rows, make_dump
-from reference import Tables, analyse, write_rows
+from reference import Tables, analyse, tolerance, write_rows
 
-KS_P = ("q_resid0_ks_p", "q_noise_med_ks_p")
 NORMALITY = (*(name for name in METRIC_COLUMNS if "resid0" in name or "noise" in name),)
 
 
@@ -34,6 +38,14 @@ def assert_equals_reference(result: HeadResult, expected: Tables) -> None:
     assert_column_equal(
         COMPONENT_COLUMNS, result.component_weights.to_dict("records"), expected.components
     )
+    assert ("layer", "q_head", "k_head", *result.influences) == INFLUENCE_COLUMNS
+    assert result.influences["quantity"] == [row["quantity"] for row in expected.influences]
+    for name in INFLUENCE_COLUMNS[4:]:
+        rtol, atol = tolerance(name)
+        right = [row[name] for row in expected.influences]
+        np.testing.assert_allclose(
+            result.influences[name], right, rtol=rtol, atol=atol, err_msg=name
+        )
 
 
 def assert_column_equal(columns: tuple[str, ...], rows: list[Any], expected: list[Any]) -> None:
@@ -43,7 +55,7 @@ def assert_column_equal(columns: tuple[str, ...], rows: list[Any], expected: lis
         if all(isinstance(value, int) for value in right):
             assert found == right, name
         else:
-            rtol, atol = (0.0, 1e-6) if name in KS_P else (1e-9, 1e-11)
+            rtol, atol = tolerance(name)
             np.testing.assert_allclose(found, right, rtol=rtol, atol=atol, err_msg=name)
 
 
@@ -71,6 +83,8 @@ SHAPES = {
     "few rows": {"n": 12},
     "mostly buckets of one query": {"n": 90, "bucket_size": 12},
     "buckets without a pair": {"n": 80, "examples": 30},
+    "one text": {"examples": 1},
+    "more texts than groups": {"n": 400, "examples": 20},
     "strong drift": {"drift": 30.0},
     "no drift": {"drift": 0.0},
 }
@@ -389,20 +403,49 @@ def test_queries_without_any_slope_predict_no_position(tmp_path: Path) -> None:
     assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, make_config()))
 
 
-@pytest.mark.parametrize("how", ["no column", "a null", "single_example"])
-def test_texts_that_cannot_be_counted_are_nan_and_change_nothing_else(
-    tmp_path: Path, how: str
-) -> None:
+FROM_TEXTS = ("n_texts", *BUCKET_COLUMNS[BUCKET_COLUMNS.index("plasticity_se") :])
+ERROR_COLUMNS = METRIC_COLUMNS[METRIC_COLUMNS.index("ap_overall_se") :]
+
+
+@pytest.mark.parametrize("how", ["no column", "a null", "single_example", "error_bars"])
+def test_unknown_texts_are_nan_and_change_nothing_else(tmp_path: Path, how: str) -> None:
     make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=200, examples=1)
-    counted = analyze(tmp_path)
-    assert set(counted.buckets["n_texts"]) == {1}
+    known = analyze(tmp_path)
+    assert set(known.buckets["n_texts"]) == {1}
     path = tmp_path / "l00h00q" / "data.parquet"
-    table = pq.read_table(path).drop_columns("example_id")
-    if how == "a null":
-        table = table.append_column("example_id", pa.array([None, *[0] * 199]))
-    pq.write_table(table, path)
-    result = analyze(tmp_path, single_example=how == "single_example")
-    assert all(math.isnan(texts) for texts in result.buckets.pop("n_texts"))
-    del counted.buckets["n_texts"]
-    assert result.buckets == counted.buckets
-    np.testing.assert_equal(result.metrics, counted.metrics)
+    if how != "error_bars":
+        table = pq.read_table(path).drop_columns("example_id")
+        if how == "a null":
+            table = table.append_column("example_id", pa.array([None, *[0] * 199]))
+        pq.write_table(table, path)
+    single = how == "single_example"
+    result = analyze(tmp_path, single_example=single, error_bars=how != "error_bars")
+    if how == "error_bars":
+        assert result.buckets.pop("n_texts") == known.buckets.pop("n_texts")
+    for found, expected, names in (
+        (result.buckets, known.buckets, FROM_TEXTS),
+        (result.metrics, known.metrics, ERROR_COLUMNS),
+    ):
+        unknown = [found.pop(name) for name in names if name in found]
+        assert np.isnan(unknown).all()
+        for name in names:
+            expected.pop(name, None)
+        np.testing.assert_equal(found, expected)
+    assert result.components == known.components
+    assert set(map(tuple, result.influences.values())) == {()}
+
+
+def test_without_counting_no_other_column_changes(tmp_path: Path) -> None:
+    make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=300, examples=20)
+    known, result = analyze(tmp_path), analyze(tmp_path, counting=False)
+    counted = [name for name in METRIC_COLUMNS if "counted" in name or "gap" in name]
+    assert np.isfinite([known.metrics.pop(name) for name in counted]).all()
+    assert np.isnan([result.metrics.pop(name) for name in counted]).all()
+    assert np.isfinite(known.buckets.pop("plasticity_counted")).all()
+    assert np.isnan(result.buckets.pop("plasticity_counted")).all()
+    np.testing.assert_equal(result.metrics, known.metrics)
+    assert result.buckets == known.buckets
+    rows = [i for i, name in enumerate(known.influences["quantity"]) if name not in counted]
+    assert len(rows) == len(known.influences["quantity"]) - 2
+    for name, values in known.influences.items():
+        np.testing.assert_equal(result.influences[name], [values[i] for i in rows])

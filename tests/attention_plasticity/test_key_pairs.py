@@ -283,3 +283,42 @@ def test_sampled_pairs_depend_on_the_generator_alone() -> None:
     )
     assert (one == again).all()
     assert (one != another).any()
+
+
+def test_context_pairs_are_any_two_eligible_keys_of_one_example() -> None:
+    rows = keys(60, buckets=4, examples=3, seed=0)
+    index = KeyIndex(**rows)
+    eligible = np.array([True, True, False, True])
+    inside = eligible[np.searchsorted(index.buckets, rows["b_k"])]
+    possible = {
+        (i, j)
+        for i, j in combinations(range(60), 2)
+        if inside[i] and inside[j] and rows["example_ids_k"][i] == rows["example_ids_k"][j]
+    }
+    every = index.context_pairs(eligible, 10_000, np.random.default_rng(0))
+    assert set(unordered(every)) == possible
+    assert len(every) == len(possible)
+    some = index.context_pairs(eligible, 10, np.random.default_rng(0))
+    assert len(set(unordered(some))) == len(some) == 30
+    buckets = np.searchsorted(index.buckets, rows["b_k"])
+    for pairs in (every, some):
+        codes = np.sort(np.stack([buckets[pairs.first], buckets[pairs.second]]), axis=0)
+        np.testing.assert_array_equal(pairs.other, codes[0])
+        np.testing.assert_array_equal(pairs.owner, codes[1])
+        assert (np.diff(pairs.owner) >= 0).all()
+
+
+def test_context_pairs_are_uniform_and_their_order_is_random() -> None:
+    rows = {"p_k": np.arange(9), "b_k": np.arange(9) // 3, "example_ids_k": np.arange(9) % 2}
+    index, rng = KeyIndex(**rows), np.random.default_rng(0)
+    drawn = [index.context_pairs(np.ones(3, bool), 1, rng) for _ in range(4000)]
+    counts = Counter(pair for pairs in drawn for pair in unordered(pairs))
+    assert len(counts) == 16  # pairs of 5 and of 4 keys
+    assert chi_square_p(np.array(list(counts.values())), np.ones(16)) > SURE
+    ordered = sum(int((pairs.first < pairs.second).sum()) for pairs in drawn)
+    assert stats.binomtest(ordered, 12_000).pvalue > SURE
+
+
+def test_context_pairs_of_examples_with_one_key_are_none() -> None:
+    index = KeyIndex(np.arange(4), np.arange(4), np.arange(4))
+    assert len(index.context_pairs(np.ones(4, bool), 5, np.random.default_rng(0))) == 0

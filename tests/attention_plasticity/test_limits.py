@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attention_plasticity import ToolkitError, analyze_head, make_config, open_dump, plasticity
+from attention_plasticity import ToolkitError, analyze_head, make_config, open_dump, scoring
+from attention_plasticity.eligibility import windowed_cells
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.limits import MOST_BUCKETS
 from attention_plasticity.results import Failure, HeadResult
@@ -128,24 +129,27 @@ def test_more_pairs_than_can_be_held_are_refused(tmp_path: Path) -> None:
     assert max(few.buckets["n_pairs"]) < 1000
 
 
-@pytest.mark.parametrize("pair_sampling", ["bucket", "local"])
+@pytest.mark.parametrize("pair_sampling", ["bucket", "local", "context"])
 def test_pairs_are_scored_block_by_block_with_the_same_result(
     tmp_path: Path, pair_sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=400, window=300)
+    make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=400, window=300, examples=8)
     how = {"pair_sampling": pair_sampling, "num_pairs_per_bucket": 300}
     whole = analyze(tmp_path, **how)
-    monkeypatch.setattr(plasticity, "PAIR_BLOCK", 8 * 37)
+    monkeypatch.setattr(scoring, "PAIR_BLOCK", 8 * 37)
     parts = analyze(tmp_path, **how)
     np.testing.assert_allclose(parts.buckets["plasticity"], whole.buckets["plasticity"], rtol=1e-12)
     assert parts.buckets["n_pairs"] == whole.buckets["n_pairs"]
+    for name in ("ap_overall_se", "ap_overall_bias", "ap_counted", "ap_gaussian_gap_se"):
+        assert parts.metrics[name] == pytest.approx(whole.metrics[name], rel=1e-5)
+    assert parts.distances.get("n_pairs") == whole.distances.get("n_pairs")
 
 
 def test_many_buckets_that_overlap_in_position_are_compared_in_bulk() -> None:
     rng = np.random.default_rng(0)
     bucket, position = np.arange(20_000) % 1000, rng.random(20_000) * 1e6
     buckets = np.arange(1000)
-    cells = plasticity.windowed_cells(buckets, buckets, 50, position, bucket, position, bucket)
+    cells = windowed_cells(buckets, buckets, 50, position, bucket, position, bucket)
     for row, column in rng.integers(0, 1000, (200, 2)):
         gap = position[bucket == row][:, None] - position[bucket == column]
         near = ((gap >= 0) & (gap <= 50)).any() or column == row - 1

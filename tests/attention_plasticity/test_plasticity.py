@@ -20,15 +20,10 @@ from attention_plasticity import (
     open_dump,
     orientation_from_keys,
 )
-from attention_plasticity.plasticity import (
-    earlier_cells,
-    means_by_fifth,
-    plasticity_from_margin,
-    standardised_margin,
-    weighted_mean,
-    windowed_cells,
-)
+from attention_plasticity.eligibility import earlier_cells, windowed_cells
+from attention_plasticity.profile import means_by_fifth, weighted_mean
 from attention_plasticity.query_model import Gaussian, bucket_gaussians, bucket_moments
+from attention_plasticity.scores import plasticity_from_margin, standardised_margin
 from dumps import head_rows, make_dump
 from margins import win_probability
 from reference import gaussian as reference_gaussian

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 from attention_plasticity.report import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import head_profiles, mean_profile
+from report_pages import READY, data_of, first_rows, of_head, settled, show, singles
 from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
 
 EVIL = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
@@ -23,8 +23,6 @@ WARNINGS = (
     "Fewer than 32 queries in query buckets 5-7 (positions 640-1,023), in 12 of 36 heads.",
     f"Fewer than 4 texts in {EVIL}.",
 )
-READY = "html[data-state=ready]"
-NONCE = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -81,19 +79,6 @@ def page(opened: Page, folder: Path) -> Iterator[Page]:
     assert opened.evaluate("window.harmed") is None
 
 
-def show(page: Page, address: str) -> None:
-    page.wait_for_selector(READY)
-    page.evaluate("document.documentElement.dataset.state = 'asked'")
-    page.evaluate("address => { location.hash = address }", f"{address}&n={next(NONCE)}")
-    page.wait_for_selector(READY)
-
-
-def settled(page: Page) -> None:
-    frame = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
-    page.evaluate(f"{frame}.then(() => {frame})")
-    page.wait_for_selector(READY)
-
-
 def click_map(page: Page, layer: int, head: int, number: int = 0) -> None:
     """A click in the middle of a head, by the box in which Plotly drew the map."""
     plot = page.locator(".map-plot .nsewdrag").nth(number)
@@ -107,25 +92,6 @@ def click_map(page: Page, layer: int, head: int, number: int = 0) -> None:
     settled(page)
 
 
-def data_of(page: Page, chart: str) -> list[dict[str, Any]]:
-    """The traces as they were given to Plotly; NaN comes as None."""
-    code = "id => JSON.parse(JSON.stringify(document.getElementById(id).data))"
-    found: list[dict[str, Any]] = page.evaluate(code, chart)
-    return found
-
-
-def of_head(table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
-    return table[(table["layer"] == layer) & (table["q_head"] == head)].reset_index(drop=True)
-
-
-def singles(values: pd.Series[Any]) -> list[float]:
-    return values.astype(np.float32).astype(float).tolist()
-
-
-def first_rows(page: Page, count: int) -> list[str]:
-    return page.locator("tr.row td:first-child").all_text_contents()[:count]
-
-
 def test_a_click_on_the_map_shows_that_head_in_every_view(
     page: Page, runs: list[FinishedRun]
 ) -> None:
@@ -133,7 +99,8 @@ def test_a_click_on_the_map_shows_that_head_in_every_view(
     expect(page.locator("#head-title")).to_have_text("Layer 3 · head 4")
     expect(page.locator("#announcement")).to_contain_text("Layer 3 · head 4: plasticity 0.")
     row = of_head(runs[0].head_metrics, 3, 4).iloc[0]
-    for name in runs[0].head_metrics.columns.drop(["layer", "q_head", "k_head"]):
+    known = runs[0].head_metrics.dropna(axis="columns", how="all")
+    for name in known.columns.drop(["layer", "q_head", "k_head"]):
         title = page.locator(f'[data-metric="{name}"]').get_attribute("title") or ""
         shown = float(title.removeprefix(f"{name}: "))
         assert shown == row[name] or (np.isnan(shown) and np.isnan(row[name]))

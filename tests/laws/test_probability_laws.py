@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from attention_plasticity import compute_attention_plasticity, sample_key_pairs
-from attention_plasticity.plasticity import (
-    plasticity_from_margin,
-    standardised_margin,
-)
 from attention_plasticity.query_model import Gaussian
+from attention_plasticity.scores import (
+    margin_and_deviation,
+    plasticity_from_margin,
+    standardised,
+)
 from margins import win_probability
 
 law = settings(deadline=None, max_examples=100, derandomize=True)
@@ -39,7 +40,8 @@ def test_plasticity_does_not_depend_on_which_key_comes_first(
     W: np.ndarray, gaussian: Gaussian
 ) -> None:
     forward, backward = (
-        plasticity_from_margin(standardised_margin(side, gaussian)) for side in (W, -W)
+        plasticity_from_margin(standardised(*margin_and_deviation(side, gaussian)))
+        for side in (W, -W)
     )
     assert (forward == backward).all()
     assert ((forward >= 0) & (forward <= 1)).all()
@@ -49,7 +51,7 @@ def test_plasticity_does_not_depend_on_which_key_comes_first(
 @given(
     W=arrays(float, (5, 3), elements=st.floats(-10, 10)),
     gaussian=gaussians(3),
-    exponent=st.integers(-40, 40),
+    exponent=st.integers(0, 40),
 )
 def test_probability_depends_on_the_direction_of_the_difference_alone(
     W: np.ndarray, gaussian: Gaussian, exponent: int

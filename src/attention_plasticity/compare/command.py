@@ -11,8 +11,9 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import parse_flags
 
 _STORY = """\
-Compare runs: mean plasticity, its profile over five fifths of the context, and its drop. With
-benchmark scores, also the correlation of the drop with the score.
+Compare runs: mean plasticity, its profile over five fifths of the context, and its drop, each with
+its standard error, and the differences from the first run. Runs on the same texts are compared text
+by text. With benchmark scores, also the correlation of the drop with the score.
 """
 _EXAMPLES = """\
 commands to paste:
@@ -30,6 +31,7 @@ _PROGRAM = "attention-plasticity compare"
 def compare(arguments: Sequence[str]) -> int:
     """Print the table, and write tables and figures where a folder is given."""
     given = _given(arguments)
+    from attention_plasticity.compare.differences import pairing_notes, run_differences
     from attention_plasticity.compare.runs import (
         compare_runs,
         comparison_notes,
@@ -53,16 +55,17 @@ def compare(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"these runs cannot be compared: {'; '.join(found)}. --force shows them anyway"
         )
-    for note in [*found, *comparison_notes(runs, labels)]:
+    notes = [*found, *comparison_notes(runs, labels), *pairing_notes(runs, labels)]
+    for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    compared = compare_runs(runs, labels)
+    compared, differences = compare_runs(runs, labels), run_differences(runs, labels)
     relations = correlations(compared, scores) if scores is not None else []
-    _print(compared, relations, given["format"])
+    _print(compared, differences, relations, given["format"])
     if folder is not None:
         from attention_plasticity.compare.files import write_comparison
 
         figures = (given["figures"], bool(given["trajectory"]))
-        for path in write_comparison(folder, compared, scores, relations, *figures):
+        for path in write_comparison(folder, compared, differences, scores, relations, *figures):
             print(path, file=sys.stderr)
     return 0
 
@@ -100,7 +103,7 @@ def _given(arguments: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def _print(compared: Any, relations: Any, form: str) -> None:
+def _print(compared: Any, differences: Any, relations: Any, form: str) -> None:
     from attention_plasticity.compare.text import (
         as_csv,
         as_latex,
@@ -110,6 +113,6 @@ def _print(compared: Any, relations: Any, form: str) -> None:
     from qk_toolkit.terminal import command_console
 
     if form == "text":
-        print_comparison(compared, relations, command_console())
+        print_comparison(compared, differences, relations, command_console())
     else:
         print({"csv": as_csv, "markdown": as_markdown, "latex": as_latex}[form](compared), end="")

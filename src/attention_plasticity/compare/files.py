@@ -22,6 +22,7 @@ def require_folder(folder: Path) -> None:
 def write_comparison(
     folder: Path,
     compared: pd.DataFrame,
+    differences: pd.DataFrame,
     scores: pd.DataFrame | None,
     relations: Sequence[Correlation],
     kind: str,
@@ -31,6 +32,10 @@ def write_comparison(
     texts = {"compare.csv": as_csv, "compare.md": as_markdown, "compare.tex": as_latex}
     for name, text_of in texts.items():
         yield _write(folder / name, text_of(compared))
+    named = differences.assign(
+        **{name: [escape_formula(text) for text in differences[name]] for name in ("run", "minus")}
+    )
+    yield _write(folder / "differences.csv", named.to_csv(index=False, na_rep="nan"))
     if relations:
         found = pd.DataFrame(relations)
         found["score"] = [escape_formula(name) for name in found["score"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,27 +12,40 @@ import numpy as np
 import pandas as pd
 from scipy.stats import pearsonr, spearmanr
 
+from attention_plasticity.columns import MEAN_COLUMNS
+from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.tables.csv_tables import require_columns
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.metric_words import FIFTHS
+from attention_plasticity.tables.intervals import groups_of, mean_over_heads
 from qk_toolkit.errors import ConfigError
 
-COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
+COLUMNS = MEAN_COLUMNS
 _METHOD = ("query_model", "pair_sampling", "single_example")
 _METHOD_OF_LOCAL_PAIRS = ("max_rel_dist",)
 
 
 def compare_runs(runs: Sequence[FinishedRun], labels: Sequence[str]) -> pd.DataFrame:
-    """One row per run: heads, context, and the means over heads of `COLUMNS`.
+    """One row per run: heads, context, the means over heads of `COLUMNS` and their errors.
 
-    A column that is missing in the table of a run is NaN.
+    Means are corrected for bias if the bias is known (`corrected`). A column that is missing in the
+    table of a run is NaN.
     """
     rows = []
     for label, run in zip(labels, runs, strict=True):
         metrics = run.head_metrics
-        known = {name: metrics[name].mean() for name in COLUMNS if name in metrics}
-        rows.append({"run": label, "heads": len(metrics), "context": _context(run), **known})
-    return pd.DataFrame(rows, columns=["run", "heads", "context", *COLUMNS])
+        means = {name: mean_over_heads(run, name) for name in COLUMNS if name in metrics}
+        row: dict[str, Any] = {"run": label, "heads": len(metrics), "context": _context(run)}
+        row |= {name: mean.value for name, mean in means.items()}
+        row |= {f"{name}_se": mean.standard_error for name, mean in means.items()}
+        row |= {"n_text_groups": groups_of(run), "corrected": _corrected(means.values())}
+        rows.append(row)
+    errors = [f"{name}_se" for name in COLUMNS]
+    names = ["run", "heads", "context", *COLUMNS, *errors, "n_text_groups", "corrected"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def _corrected(means: Iterable[MeanEstimate]) -> bool:
+    return all(mean.corrected for mean in means if mean.heads)
 
 
 def _context(run: FinishedRun) -> float:
@@ -82,6 +95,13 @@ def comparison_notes(runs: Sequence[FinishedRun], labels: Sequence[str]) -> list
         if heads.get("failed"):
             found.append(f"{label}: {heads['failed']:,} heads failed")
         found += [f"{label}: {warning}" for warning in run.warnings]
+    plain = [
+        label
+        for label, corrected in zip(labels, compare_runs(runs, labels)["corrected"], strict=True)
+        if not corrected
+    ]
+    if 0 < len(plain) < len(runs):
+        found.append(f"{', '.join(plain)}: the bias is not known, so the means are not corrected")
     unknown = [label for label, run in zip(labels, runs, strict=True) if not run.info]
     if unknown:
         found.append(f"{', '.join(unknown)}: no run.json, so the settings are not known")

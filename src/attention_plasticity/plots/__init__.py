@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         trajectory_figure,
     )
     from attention_plasticity.plots.components import components_figure
+    from attention_plasticity.plots.distances import distances_figure
     from attention_plasticity.plots.fifths import fifths_figure
     from attention_plasticity.plots.head_map import head_map_figure
     from attention_plasticity.plots.heatmap import heatmap_figure
@@ -30,6 +31,7 @@ _MODULES = {
         "trajectory_figure",
     ),
     "attention_plasticity.plots.components": ("components_figure",),
+    "attention_plasticity.plots.distances": ("distances_figure",),
     "attention_plasticity.plots.fifths": ("fifths_figure",),
     "attention_plasticity.plots.head_map": ("head_map_figure",),
     "attention_plasticity.plots.heatmap": ("heatmap_figure",),
@@ -40,6 +42,7 @@ _MODULES = {
 
 __all__ = [
     "components_figure",
+    "distances_figure",
     "fifths_figure",
     "head_map_figure",
     "heatmap_figure",

@@ -19,16 +19,19 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "map-drop": ("map", {"metric": "ap_drop"}),
     "profile": ("profile", {}),
     "predictability": ("predictability", {}),
+    "distances": ("distances", {}),  # only of runs with context pairs
 }
 
 
 def save_all(run: Path, folder: Path, kind: str = "png") -> Iterator[Path]:
     """Draw all figures and yield the path of each finished file."""
-    FinishedRun.open(run)
-    paths = {name: folder / f"{name}.{kind}" for name in FIGURES}
+    figures = dict(FIGURES)
+    if not FinishedRun.open(run).has_distances:
+        del figures["distances"]
+    paths = {name: folder / f"{name}.{kind}" for name in figures}
     for path in paths.values():
         require_target(path)
-    for name, (figure, options) in FIGURES.items():
+    for name, (figure, options) in figures.items():
         path = paths[name]
         settings = KINDS[figure](run=str(run), output=str(path), **options)
         save_figure(draw(settings), path)

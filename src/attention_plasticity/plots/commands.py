@@ -22,6 +22,7 @@ Draw a figure of an analysis as .png, .svg or .pdf. Without --output, a window s
   map             one metric of every head, layer × head
   profile         plasticity by fifths of the context, with the spread over heads
   predictability  variance from position against plasticity, one point per head
+  distances       plasticity by the distances between a query and two keys (context pairs)
   all             all figures, saved in RUN/figures
 
 'attention-plasticity plot KIND --help' lists the options of a kind.

@@ -45,7 +45,7 @@ def components_figure(
         axes.bar(x, shares.to_numpy(), width=0.85, color=BLUE)
         even = axes.axhline(1.0 / width, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
         axes.set_ylim(top=1.2 * float(max(shares.max(), 1.0 / width)))  # room for the legend
-        axes.legend([even], ["all dimensions alike"], loc="upper right", handlelength=1.8)
+        axes.legend([even], ["equal weights"], loc="upper right", handlelength=1.8)
         axes.set_xlabel("dimension" if limit is None else "dimension, by weight")
         axes.set_ylabel(figure_text(ylabel or f"share of position, {agg} over heads"))
         if limit is not None and limit <= 40:

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from attention_plasticity.plots.components import components_figure
+from attention_plasticity.plots.distances import distances_figure
 from attention_plasticity.plots.fifths import fifths_figure
 from attention_plasticity.plots.head_map import head_map_figure
 from attention_plasticity.plots.heatmap import heatmap_figure
@@ -16,6 +17,7 @@ from attention_plasticity.plots.plasticity import plasticity_figure
 from attention_plasticity.plots.predictability import predictability_figure
 from attention_plasticity.plots.settings import (
     ComponentsPlot,
+    DistancesPlot,
     HeatmapPlot,
     MapPlot,
     PlasticityPlot,
@@ -31,6 +33,7 @@ _TABLE_OF: dict[str, TableKind] = {
     "bucket_csv": "bucket_plasticity",
     "component_csv": "component_weights",
     "metrics_csv": "head_metrics",
+    "distance_csv": "distances",
 }
 
 
@@ -51,7 +54,11 @@ def draw(settings: Any) -> Figure:
         if isinstance(settings, MapPlot):
             return head_map_figure(table, model_name=name, **options)
         if isinstance(settings, ProfilePlot):
-            return fifths_figure(table, model_name=name, **options)
+            influences = run.influences if run else None
+            return fifths_figure(table, influences=influences, model_name=name, **options)
+        if isinstance(settings, DistancesPlot):
+            geometry = run.geometry if run else None
+            return distances_figure(table, geometry=geometry, model_name=name, **options)
         return predictability_figure(table, model_name=name, **options)
     except ConfigError as error:
         raise ConfigError(str(error).replace("the table of", f"{path}, the table of", 1)) from error
@@ -67,13 +74,21 @@ def _draw_cells(
     if isinstance(settings, HeatmapPlot):
         return heatmap_figure(cells, geometry=geometry, **options)
     explicit = settings.bucket_type is not None or settings.bucket_min_size is not None
-    return plasticity_figure(cells, geometry=geometry, at_starts=explicit, **options)
+    influences = run.influences if run else None
+    return plasticity_figure(
+        cells, influences=influences, geometry=geometry, at_starts=explicit, **options
+    )
 
 
 def _source(settings: Any, field: str) -> tuple[FinishedRun | None, Path]:
     """The run and the path of a table. A table without a run may be in the folder of its run."""
     if settings.run is not None:
         run = FinishedRun.open(settings.run)
+        if field == "distance_csv" and not run.has_distances:
+            raise ConfigError(
+                f"{settings.run}: has no plasticity by distance; run the analysis with "
+                "--pair_sampling context"
+            )
         return run, run.checked_path(_TABLE_OF[field])
     path = user_path(getattr(settings, field))
     if path.is_dir():

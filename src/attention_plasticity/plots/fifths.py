@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from attention_plasticity.columns import FIFTHS
+from attention_plasticity.plots.intervals import correction_note, whiskers
 from attention_plasticity.plots.style import (
     BLUE,
     INK,
@@ -16,16 +18,30 @@ from attention_plasticity.plots.style import (
     plasticity_axis,
 )
 from attention_plasticity.tables.csv_tables import require_columns
-from attention_plasticity.tables.metric_words import FIFTH_NAMES, FIFTHS
+from attention_plasticity.tables.intervals import (
+    corrected,
+    groups_in,
+    half_width,
+    mean_of_heads,
+)
+from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from qk_toolkit.errors import ConfigError
 
 
 def fifths_figure(
-    metrics: pd.DataFrame, *, title: str | None = None, model_name: str | None = None
+    metrics: pd.DataFrame,
+    *,
+    influences: pd.DataFrame | None = None,
+    title: str | None = None,
+    model_name: str | None = None,
 ) -> Figure:
-    """Draw the mean over heads per fifth, with bands of the middle 50 % and 90 % of heads."""
+    """Draw the mean over heads per fifth, with bands of the middle 50 % and 90 % of heads.
+
+    Values are corrected for bias if it is known. With the table of `influences` of the run,
+    whiskers show the 95 % interval of the mean.
+    """
     require_columns(metrics, FIFTHS, "the table of heads")
-    values = metrics[list(FIFTHS)].to_numpy(dtype=np.float64)  # (heads, 5)
+    values = np.column_stack([corrected(metrics, name) for name in FIFTHS])  # (heads, 5)
     if np.isnan(values).all():
         raise ConfigError("the table of heads: every fifth is NaN, so there is nothing to draw")
     x = np.arange(len(FIFTHS))
@@ -36,22 +52,30 @@ def fifths_figure(
             for part in known
         ]
     ).T  # (4, 5)
-    means = np.array([part.mean() if len(part) else np.nan for part in known])
+    estimates = [mean_of_heads(metrics, influences, name) for name in FIFTHS]
+    means = np.array([estimate.value for estimate in estimates])
+    errors = [estimate.standard_error for estimate in estimates]
     with figure_style():
         figure, axes = new_figure()
         low, q1, q3, high = quantiles
         wide = axes.fill_between(x, low, high, color=BLUE, alpha=0.14, linewidth=0)
         half = axes.fill_between(x, q1, q3, color=BLUE, alpha=0.32, linewidth=0)
-        (line,) = axes.plot(x, means, color=INK, linewidth=1.8, marker="o", markersize=3.5)
+        interval = whiskers(axes, x, means, half_width(errors, groups_in(metrics)), INK)
+        width, dot = (1.0, 2.0) if interval else (1.8, 3.5)  # whiskers can be short
+        (line,) = axes.plot(x, means, color=INK, linewidth=width, marker="o", markersize=dot)
         plasticity_axis(axes)
         axes.set_xticks(x, FIFTH_NAMES)
         axes.set_xlabel("part of the observed context")
-        axes.legend([line, half, wide], ["mean", "half of the heads", "nine in ten"], loc="best")
+        axes.legend(
+            [line, half, wide], ["mean", "50 % of the heads", "90 % of the heads"], loc="best"
+        )
         headline(axes, title, "Plasticity over the context", model_name)
         gaps = int(np.isnan(values).any(axis=1).sum())
         footnote(
             figure,
             f"{len(values):,} heads",
             f"{gaps:,} of them lack a value in some fifth" if gaps else None,
+            correction_note(metrics, *FIFTHS),
+            "whiskers: 95 % interval over texts" if interval else None,
         )
     return figure

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from attention_plasticity.limits import MOST_BUCKETS
+from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.settings import Agg
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
@@ -20,6 +21,7 @@ from attention_plasticity.plots.style import (
     whole,
 )
 from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.profiles import HEAD, heads_with_gaps
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
@@ -39,13 +41,14 @@ def heatmap_figure(
     """Draw the mean or median over heads of every (query bucket, key bucket) cell.
 
     Ticks are at the starts of buckets. Cells with keys after the query, and cells without values,
-    are blank.
+    are blank. Values are corrected for bias if it is known.
     """
     require_colormap(cmap)
     if vmin is not None and vmax is not None and vmin >= vmax:
         raise ConfigError(f"vmin: must be below vmax, got {vmin} and {vmax}")
     require_values(cells, "plasticity", "the table of cells")
-    values, buckets = cell_grid(cells, agg)
+    drawn = cells.assign(plasticity=corrected(cells, "plasticity"))
+    values, buckets = cell_grid(drawn, agg)
     with figure_style():
         figure, axes = new_figure(height=3.5)
         edges = np.arange(len(buckets) + 1) - 0.5
@@ -65,6 +68,7 @@ def heatmap_figure(
             figure,
             f"{heads:,} heads",
             f"{gaps:,} of them have cells without key pairs, left out" if gaps else None,
+            correction_note(cells, "plasticity"),
         )
     return figure
 

@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import rankdata
 
+from attention_plasticity.plots.intervals import band, correction_note
 from attention_plasticity.plots.style import (
     BLUE,
     INK,
@@ -32,18 +33,21 @@ from attention_plasticity.plots.style import (
     require_colormap,
 )
 from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.intervals import bucket_rows, corrected, mean_of_buckets
 from attention_plasticity.tables.profiles import HEAD, head_profiles, heads_with_gaps
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
 
+_MOST_BANDS = 6  # heads that are drawn with a band each
 _TREND_COLOURS = {"rising": BLUE, "falling": VERMILION, "neither": QUIET}
 
 
 def plasticity_figure(
     cells: pd.DataFrame,
     *,
+    influences: pd.DataFrame | None = None,
     geometry: BucketGeometry | None = None,
     at_starts: bool = False,
     model_name: str | None = None,
@@ -59,13 +63,15 @@ def plasticity_figure(
 
     A point is at the mean query position of its bucket, or at the start of the bucket with
     `at_starts` and for tables without positions. `color_trend` colours a head by the rank
-    correlation of its plasticity with position.
+    correlation of its plasticity with position. Values are corrected for bias if it is known. With
+    the table of `influences` of the run, bands show 95 % intervals: of the mean, and of each head
+    if there are at most 6.
     """
     if color_by_layer and color_trend:
         raise ConfigError("color_by_layer: cannot be used together with color_trend; choose one")
     require_colormap(cmap)
     require_values(cells, "plasticity", "the table of cells")
-    grid = _Grid(cells, geometry, at_starts)
+    grid = _Grid(cells, influences, geometry, at_starts)
     with figure_style():
         figure, axes = new_figure()
         opacity = alpha if alpha is not None else min(0.7, 0.3 + 6.0 / len(grid.heads))
@@ -77,15 +83,19 @@ def plasticity_figure(
             _colour_by_trend(axes, lines, grid.values, trend_threshold)
         else:
             lines.set_color(BLUE)
-        axes.plot(grid.mean_x, grid.mean, color=INK, linewidth=1.8, label="mean over heads")
+        interval = _draw_mean(axes, grid)
+        _head_bands(axes, grid, lines)
         _axes(axes, grid, geometry)
-        _legend(axes, color_by_layer, color_trend)
+        _legend(axes, grid, color_by_layer, color_trend)
         headline(axes, title, "Attention plasticity", model_name)
         gaps, heads = heads_with_gaps(cells), len(grid.heads)
         footnote(
             figure,
             f"{heads:,} heads",
             f"{gaps:,} of them have cells without key pairs, left as gaps" if gaps else None,
+            correction_note(cells, "plasticity"),
+            "band: 95 % interval over texts" if interval else None,
+            _width_of_a_head(grid),
         )
     return figure
 
@@ -93,8 +103,14 @@ def plasticity_figure(
 class _Grid:
     """Values and x positions, heads × query buckets."""
 
-    def __init__(self, cells: pd.DataFrame, geometry: BucketGeometry | None, at_starts: bool):
-        profiles = head_profiles(cells)
+    def __init__(
+        self,
+        cells: pd.DataFrame,
+        influences: pd.DataFrame | None,
+        geometry: BucketGeometry | None,
+        at_starts: bool,
+    ):
+        profiles = head_profiles(cells.assign(plasticity=corrected(cells, "plasticity")))
         values = profiles.pivot(index=HEAD, columns="q_bucket", values="plasticity")
         self.heads = values.index.to_frame(index=False)
         self.buckets = values.columns.to_numpy()
@@ -109,6 +125,20 @@ class _Grid:
         known = ~np.isnan(self.values)
         self.mean: Floats = _column_mean(self.values, known)
         self.mean_x: Floats = _column_mean(self.x, known)
+        self.half: Floats = np.full(self.values.shape, np.nan)  # (heads, buckets)
+        self.mean_half: Floats = np.full(len(self.buckets), np.nan)  # (buckets,)
+        if influences is not None:
+            self._add_intervals(profiles, influences)
+
+    def _add_intervals(self, profiles: pd.DataFrame, influences: pd.DataFrame) -> None:
+        """Half widths of the intervals of the drawn heads and of their mean."""
+        errors = bucket_rows(influences).drop(columns=["value", "bias"])
+        drawn = profiles[[*HEAD, "q_bucket"]].assign(value=profiles["plasticity"], bias=0.0)
+        rows = drawn.merge(errors, on=[*HEAD, "q_bucket"], how="left")
+        half = rows.pivot(index=HEAD, columns="q_bucket", values="half_width")
+        self.half = half.to_numpy(dtype=np.float64)
+        mean = mean_of_buckets(rows).set_index("q_bucket")["half_width"]
+        self.mean_half = mean.reindex(self.buckets).to_numpy(dtype=np.float64)
 
 
 def _column_mean(values: Floats, known: npt.NDArray[np.bool_]) -> Floats:
@@ -124,6 +154,36 @@ def _traces(x: Floats, values: Floats, **options: Any) -> LineCollection:
         known = ~np.isnan(head_x)
         paths.append(np.column_stack([head_x[known], head_values[known]]))
     return LineCollection(paths, **options)
+
+
+def _draw_mean(axes: Axes, grid: _Grid) -> bool:
+    """Draw the mean and its interval. Returns whether the interval is known.
+
+    The band has a white ground, so that it is distinct from the lines of heads.
+    """
+    x, y, half = grid.mean_x, grid.mean, grid.mean_half
+    known = bool(np.isfinite(half).any())
+    width = 1.2 if known else 1.8
+    axes.plot(x, y, color=INK, linewidth=width, zorder=2.2, label="mean over heads")
+    band(axes, x, y, half, color="white", alpha=0.75, zorder=2.1)
+    band(axes, x, y, half, color=INK, alpha=0.35, zorder=2.1, label="95 % interval of the mean")
+    return known
+
+
+def _head_bands(axes: Axes, grid: _Grid, lines: LineCollection) -> None:
+    """Draw the interval of every head, if there are few heads."""
+    if len(grid.heads) > _MOST_BANDS:
+        return
+    colours = np.broadcast_to(lines.get_color(), (len(grid.heads), 4))  # rgba
+    for x, y, half, colour in zip(grid.x, grid.values, grid.half, colours, strict=True):
+        known = ~np.isnan(x)
+        band(axes, x[known], y[known], half[known], color=colour, alpha=0.18)
+
+
+def _width_of_a_head(grid: _Grid) -> str | None:
+    if len(grid.heads) <= _MOST_BANDS or np.isnan(grid.half).all():
+        return None
+    return f"95 % interval of one head: ± {np.nanmedian(grid.half):.3f} (median)"
 
 
 def _axes(axes: Axes, grid: _Grid, geometry: BucketGeometry | None) -> None:
@@ -158,12 +218,13 @@ def _colour_by_trend(axes: Axes, lines: LineCollection, values: Floats, threshol
         axes.add_line(Line2D([], [], color=colour, linewidth=1.2, label=label))
 
 
-def _legend(axes: Axes, color_by_layer: bool, color_trend: bool) -> None:
+def _legend(axes: Axes, grid: _Grid, color_by_layer: bool, color_trend: bool) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if not (color_by_layer or color_trend):
         handles.insert(0, Line2D([], [], color=BLUE, linewidth=1.0, alpha=0.7))
         labels.insert(0, "a head")
-    axes.legend(handles, labels, loc="best", handlelength=1.4)
+    high = np.nanmean(grid.values) > 0.5
+    axes.legend(handles, labels, loc="lower left" if high else "upper left", handlelength=1.4)
 
 
 def trend_of(values: Floats, threshold: float) -> str:

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
     figure_style,
@@ -17,6 +18,7 @@ from attention_plasticity.plots.style import (
     plasticity_axis,
 )
 from attention_plasticity.tables.csv_tables import require_columns
+from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.metric_words import METRIC_WORDS
 from qk_toolkit.errors import ConfigError
 
@@ -31,6 +33,8 @@ def predictability_figure(
     """Draw a point per head, coloured by layer, with the rank correlation."""
     column = "q_R2_total" if "q_R2_total" in metrics else "q_R2_pos"
     require_columns(metrics, [column], "the table of heads")
+    note = correction_note(metrics, "ap_overall")
+    metrics = metrics.assign(ap_overall=corrected(metrics, "ap_overall"))
     known = metrics.dropna(subset=[column, "ap_overall"])
     if known.empty:
         raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
@@ -53,7 +57,8 @@ def predictability_figure(
         bar.locator = MaxNLocator(5, integer=True)
         bar.update_ticks()
         headline(axes, title, "Position against plasticity", model_name)
-        footnote(figure, f"{len(known):,} heads", _correlation(known[column], known["ap_overall"]))
+        correlation = _correlation(known[column], known["ap_overall"])
+        footnote(figure, f"{len(known):,} heads", correlation, note)
     return figure
 
 

@@ -159,6 +159,23 @@ class PredictabilityPlot(_HeadSettings):
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
 
 
+class DistancesPlot(_Settings):
+    """Plasticity by the distances between a query and two keys, of a run with context pairs."""
+
+    distance_csv: str | None = Field(
+        title=_DATA,
+        default=None,
+        min_length=1,
+        description="head_distance_plasticity.csv, instead of a run",
+    )
+    cmap: str = Field(title=_LOOK, default="viridis", description="colormap")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        _require_one(self, "distance_csv")
+        return self
+
+
 class AllPlots(BaseModel):
     """All figures of a run."""
 
@@ -183,6 +200,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "map": MapPlot,
     "profile": ProfilePlot,
     "predictability": PredictabilityPlot,
+    "distances": DistancesPlot,
 }
 
 

@@ -52,7 +52,7 @@ _STYLE: Any = {
     "pdf.fonttype": 42,
     "text.usetex": False,  # names can contain special characters of TeX
 }
-_LONGEST_TITLE, _LONGEST_LABEL = 160, 48  # characters
+_LONGEST_TITLE, _LONGEST_LABEL, _LONGEST_FOOTNOTE = 160, 48, 92  # characters
 
 
 @contextmanager
@@ -69,9 +69,16 @@ def new_figure(width: float = WIDTH, height: float = HEIGHT, **layout: Any) -> t
 
 
 def footnote(figure: Figure, *notes: str | None) -> None:
-    """Small text at the bottom; nothing if there are no notes."""
-    text = "  ·  ".join(note for note in notes if note)
-    if text:
+    """Small text at the bottom, in lines of bounded width; nothing if there are no notes."""
+    lines: list[str] = []
+    for note in filter(None, notes):
+        joined = f"{lines[-1]}  ·  {note}" if lines else note
+        if lines and len(joined) <= _LONGEST_FOOTNOTE:
+            lines[-1] = joined
+        else:
+            lines.append(note)
+    if lines:
+        text = "\n".join(lines)
         figure.supxlabel(text, x=0.01, ha="left", fontsize=6.5, color=QUIET)
 
 

@@ -7,6 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.report.estimates import (
+    head_estimates,
+    head_means,
+    mean_with_intervals,
+    with_intervals,
+)
 from attention_plasticity.report.payload import Column
 from attention_plasticity.report.provenance import provenance
 from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS
@@ -22,19 +28,22 @@ Tables = dict[str, dict[str, Column]]
 def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     """The description of a run and its columns.
 
-    Metrics are exact. Cells, profiles and weights are rounded to float32.
+    Metrics are exact. Cells, profiles, weights and estimates are rounded to float32.
     """
     metrics, cells, weights = _metrics(run), _cells(run), _weights(run)
+    _require_single_influences(run)
     heads = _all_heads(metrics, cells)
-    profiles = head_profiles(cells)
+    profiles = with_intervals(run, head_profiles(cells))
     buckets, unit = _buckets(run, cells)
     tables = {
         "heads": _columns(heads),
         "cells": _columns(cells, single=True),
         "profiles": _columns(profiles, single=True),
-        "mean": _columns(mean_profile(profiles)),
+        "mean": _columns(mean_with_intervals(run, mean_profile(profiles))),
         "buckets": _columns(buckets),
     }
+    if estimates := head_estimates(heads):
+        tables["estimates"] = estimates
     if weights is not None:
         tables["components"] = _columns(weights, single=True)
     about = {
@@ -44,6 +53,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "unit": unit,
         "log": run.geometry is not None and run.geometry.type == "log",
         "counts": _counts(run, len(heads)),
+        "means": head_means(run),
         "warnings": run.warnings,
         "provenance": provenance(run),
     }
@@ -71,6 +81,11 @@ def _weights(run: FinishedRun) -> pd.DataFrame | None:
         return None
     table = _ordered(run.component_weights, [*HEAD, "component"], path)
     return table[[name for name in COMPONENT_COLUMNS if name in table]]
+
+
+def _require_single_influences(run: FinishedRun) -> None:
+    if run.influences is not None:
+        _ordered(run.influences, [*HEAD, "quantity", "q_bucket"], run.path("influences"))
 
 
 def _ordered(table: pd.DataFrame, keys: list[str], source: object) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from attention_plasticity.tables.metric_words import METRIC_WORDS
 _SCRIPTS = (
     "data.js",
     "words.js",
+    "estimates.js",
     "colours.js",
     "map.js",
     "charts.js",

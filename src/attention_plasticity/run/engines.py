@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
 from attention_plasticity.results import Failure, HeadResult
-from attention_plasticity.run.worker import THREAD_VARIABLES
+from attention_plasticity.run.worker import MEMORY_VARIABLES, THREAD_VARIABLES
 from attention_plasticity.run.worker_log import MOST_BYTES, WorkerLog
 from qk_toolkit.formatting import index_ranges
 
@@ -195,7 +195,8 @@ class _Worker:
 def _worker_environment() -> dict[str, str]:
     """One thread per worker, and the import path of this process without the current folder."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONPATH": path}
+    single = dict.fromkeys(THREAD_VARIABLES, "1")
+    return {**MEMORY_VARIABLES, **os.environ, **single, "PYTHONPATH": path}
 
 
 def _group_name(group: Group | None) -> str:

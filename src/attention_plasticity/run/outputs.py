@@ -1,4 +1,4 @@
-"""Columns, paths and writing of the three tables and run.json."""
+"""Columns, paths and writing of the tables and run.json."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from attention_plasticity.columns import GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Columns, HeadResult
 from attention_plasticity.run.run_info import read_run_info
@@ -45,13 +46,19 @@ METRIC_COLUMNS = (
     *("q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha"),
     *("ap_overall", "q_beta_norm", "q_R2_total", "ap_first20", "ap_last20", "ap_drop"),
     *("ap_20to40", "ap_40to60", "ap_60to80", "q_position_max", "sliding_window"),
+    *(f"{name}_se" for name in MEAN_COLUMNS),
+    *(f"{name}_bias" for name in MEAN_COLUMNS),
+    *("ap_counted", "ap_counted_se", "ap_gaussian_gap", "ap_gaussian_gap_se", "n_text_groups"),
 )
 BUCKET_COLUMNS = (
     *IDS,
     *("q_bucket", "k_bucket", "plasticity", "n_pairs"),
     *("q_position", "k_position", "n_queries", "n_texts"),
+    *("plasticity_se", "plasticity_bias", "plasticity_counted"),
 )
 COMPONENT_COLUMNS = (*IDS, "component", "weight", "r2")
+DISTANCE_COLUMNS = (*IDS, "query_distance", "key_distance", "plasticity", "n_pairs")
+INFLUENCE_COLUMNS = (*IDS, "quantity", "q_bucket", "value", "bias", "n_groups", *GROUP_COLUMNS)
 
 RUN_FILE = "run.json"
 _LOG_FILE = "workers.log"
@@ -67,6 +74,8 @@ class OutputPaths:
     metrics: Path
     buckets: Path
     components: Path
+    influences: Path
+    distances: Path | None  # for context pairs only
 
     @property
     def run(self) -> Path:
@@ -84,7 +93,10 @@ class OutputPaths:
             "head_metrics": self.metrics,
             "bucket_plasticity": self.buckets,
             "component_weights": self.components,
+            "influences": self.influences,
         }
+        if self.distances is not None:
+            tables["distances"] = self.distances
         return {
             kind: path.name if path.parent == self.folder else str(path.absolute())
             for kind, path in tables.items()
@@ -93,7 +105,9 @@ class OutputPaths:
     @property
     def all(self) -> tuple[Path, ...]:
         """The tables and run.json."""
-        return (self.metrics, self.buckets, self.components, self.run)
+        distances = () if self.distances is None else (self.distances,)
+        tables = (self.metrics, self.buckets, self.components, self.influences, *distances)
+        return (*tables, self.run)
 
     @property
     def outside(self) -> list[Path]:
@@ -120,13 +134,18 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
         return folder / name if path.name == name else path
 
     paths = OutputPaths(
-        folder, place(config.output_csv), place(config.bucket_csv), place(config.component_csv)
+        folder,
+        place(config.output_csv),
+        place(config.bucket_csv),
+        place(config.component_csv),
+        place(config.influence_csv),
+        place(config.distance_csv) if config.pair_sampling == "context" else None,
     )
     files = (*paths.all, paths.log)
     if len({resolved(path) for path in files}) < len(files):
         raise ConfigError(
-            f"output_csv, bucket_csv, component_csv, {RUN_FILE} and {_LOG_FILE} must be different "
-            "files, got " + ", ".join(str(path) for path in files)
+            f"the names of the tables, {RUN_FILE} and {_LOG_FILE} must be different files, got "
+            + ", ".join(str(path) for path in files)
         )
     return paths
 
@@ -285,11 +304,15 @@ def _write_tables(
     stack: ExitStack, paths: OutputPaths, results: Iterable[HeadResult]
 ) -> dict[str, str | None]:
     """Write drafts of the tables and return their hashes."""
-    tables = (
+    tables = [
         (stack.enter_context(_table(paths.metrics, METRIC_COLUMNS)), _metric_rows),
         (stack.enter_context(_table(paths.buckets, BUCKET_COLUMNS)), _bucket_rows),
         (stack.enter_context(_table(paths.components, COMPONENT_COLUMNS)), _component_rows),
-    )
+        (stack.enter_context(_table(paths.influences, INFLUENCE_COLUMNS)), _influence_rows),
+    ]
+    if paths.distances is not None:
+        draft = stack.enter_context(_table(paths.distances, DISTANCE_COLUMNS))
+        tables.append((draft, _distance_rows))
     for result in results:
         for (writer, _), rows_of in tables:
             writer.writerows(rows_of(result))
@@ -319,6 +342,14 @@ def _bucket_rows(result: HeadResult) -> Iterator[list[Any]]:
 
 def _component_rows(result: HeadResult) -> Iterator[list[Any]]:
     return _rows(result, result.components, COMPONENT_COLUMNS)
+
+
+def _influence_rows(result: HeadResult) -> Iterator[list[Any]]:
+    return _rows(result, result.influences, INFLUENCE_COLUMNS)
+
+
+def _distance_rows(result: HeadResult) -> Iterator[list[Any]]:
+    return _rows(result, result.distances, DISTANCE_COLUMNS)
 
 
 def _rows(result: HeadResult, content: Columns, columns: tuple[str, ...]) -> Iterator[list[Any]]:

@@ -211,13 +211,17 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
     allowed = [size for size in sizes if size.buckets <= MOST_BUCKETS]
     buckets = max((size.buckets for size in allowed), default=0)
     width = max((size.width for size in allowed), default=0)
-    pairs = min(config.num_pairs_per_bucket * buckets, MOST_PAIRS)
+    pairs = min(config.most_pairs_per_bucket * buckets, MOST_PAIRS)
     # keys and queries as read (float32), rotated queries and residuals (float64)
     memory = max(rows, default=0) * width * (4 + 4 + 8 + 8)
     # covariances of the query buckets and their factors
     memory += min(buckets * width**2, MOST_COVARIANCES) * 2 * 8
     # indices of the pairs; key differences, rotated differences and projections (float64)
     memory += pairs * 12 * 8 + min(pairs * width, PAIR_BLOCK) * 3 * 8
+    if config.error_bars:
+        # influences of 16 groups per cell; float32 copy of the differences; scatters and products
+        memory += buckets**2 * 16 * 3 * 8 + min(pairs * width, PAIR_BLOCK) * 4
+        memory += 16 * width**2 * 4 + (32 << 20)
     cells = buckets * (buckets - 1) // 2
     total = sum(size.rows for size in sizes)
     return Estimate(total, sum(rows), cells, tuple(problems), _BASE_MEMORY + memory)
@@ -246,8 +250,8 @@ def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
     require_buckets(size.buckets, size.folder)
     if size.kind == "q":
         require_covariances(size.buckets, size.width, size.folder)
-    elif config.pair_sampling == "local":
-        per_bucket = config.num_pairs_per_bucket
+    elif config.pair_sampling != "bucket":
+        per_bucket = config.most_pairs_per_bucket
         require_pairs(per_bucket * size.buckets, per_bucket, size.buckets, size.folder)
 
 

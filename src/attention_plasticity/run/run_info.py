@@ -25,10 +25,23 @@ class _Settings(_Members):
     max_rel_dist: float = 0.0
 
 
+class _Texts(_Members):
+    count: NonNegativeInt
+    digest: str | None
+
+
+class _Mean(_Members):
+    value: float
+    standard_error: float | None
+    heads: NonNegativeInt
+    corrected: bool
+
+
 class _Input(_Members):
     path: str = ""
     hub: dict[str, Any] | None = None
     fingerprint: str = ""
+    texts: _Texts | None = None
     dump: DumpManifest | None = None
 
 
@@ -67,6 +80,7 @@ class _RunInfo(_Members):
     not_captured: list[list[int]] = []
     failures: list[_Failure] = []
     warnings: list[_Warning] = []
+    means: dict[str, _Mean] = {}
     tables: dict[str, str] = {}
     sha256: dict[str, str] = {}
     finished: str = ""

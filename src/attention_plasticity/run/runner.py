@@ -6,6 +6,7 @@ workers and interruptions. Tables of another run are never mixed with those of t
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from contextlib import closing
@@ -17,9 +18,11 @@ from typing import Any
 
 from attention_plasticity import __version__
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.dump_texts import text_list
 from attention_plasticity.results import Failure
 from attention_plasticity.run.engines import EarlyWorkers, run_local
 from attention_plasticity.run.fingerprints import InputFiles
+from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
 from attention_plasticity.run.outputs import (
     OutputPaths,
     check_writable,
@@ -38,7 +41,12 @@ from attention_plasticity.run.records import (
     Records,
     run_settings,
 )
-from attention_plasticity.run.warnings import RunWarning, SampleSizes, selective_warnings
+from attention_plasticity.run.warnings import (
+    RunWarning,
+    SampleSizes,
+    bias_warnings,
+    selective_warnings,
+)
 from attention_plasticity.run.worker_log import WorkerLog
 from qk_dump.column_rules import rules_of
 from qk_dump.hub.pull import HeadChoice
@@ -57,6 +65,7 @@ class Outcome:
     metrics: list[Metrics] = field(repr=False)
     failures: list[Failure]
     warnings: list[RunWarning]
+    means: dict[str, MeanEstimate]  # over heads
 
 
 def prepare(
@@ -150,17 +159,40 @@ def _run(
     sizes = SampleSizes(single_example=config.single_example)
     geometry = rules_of(dump, plan.groups[0].layer).geometry
 
+    means = HeadMeans()
+    metrics = [done[head] for head in heads]
+
     def warnings() -> list[RunWarning]:
-        return [*sizes.warnings(geometry), *selective_warnings(dump.manifest, heads)]
+        return [
+            *sizes.warnings(geometry),
+            *bias_warnings(metrics),
+            *selective_warnings(dump.manifest, heads),
+        ]
 
     write_outputs(
         paths,
-        sizes.counted(records.load(*head) for head in heads),
+        means.collected(sizes.counted(records.load(*head) for head in heads)),
         facts,
-        lambda: {"warnings": [asdict(warning) for warning in warnings()]},
+        lambda: {
+            "warnings": [asdict(warning) for warning in warnings()],
+            "means": _means_record(means.estimates()),
+        },
     )
-    metrics = [done[head] for head in heads]
-    return Outcome(paths, plan, metrics, failures, warnings())
+    return Outcome(paths, plan, metrics, failures, warnings(), means.estimates())
+
+
+def _means_record(means: dict[str, MeanEstimate]) -> dict[str, Any]:
+    """Means over heads for run.json, without NaN, which JSON does not have."""
+    return {
+        name: {
+            "value": mean.value,
+            "standard_error": None if math.isnan(mean.standard_error) else mean.standard_error,
+            "heads": mean.heads,
+            "corrected": mean.corrected,
+        }
+        for name, mean in means.items()
+        if mean.heads
+    }
 
 
 def _finished_heads(
@@ -257,6 +289,7 @@ def _provenance(
             "path": str(dump.path),
             "hub": dump.origin,
             "fingerprint": inputs.fingerprint(sorted(used)),
+            "texts": text_list(dump),
             "dump": manifest,
         },
         "head_layout": asdict(plan.layout),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from attention_plasticity.results import HeadResult
 from qk_dump.buckets import BucketGeometry
@@ -25,7 +25,7 @@ _MOST_RANGES = 6
 class RunWarning:
     """A warning about the results of a run, and the heads that it concerns."""
 
-    kind: Literal["few_queries", "few_texts", "texts_unknown", "selective_layers"]
+    kind: Literal["few_queries", "few_texts", "texts_unknown", "large_bias", "selective_layers"]
     text: str
     heads: int  # number of heads
     buckets: list[int]  # query buckets, in any of these heads
@@ -118,13 +118,26 @@ class SampleSizes:
         return f"{text}, in {small.heads:,} of {self._heads:,} heads"
 
     def _why_unknown(self) -> str:
-        text = "The number of texts per query bucket is not known"
+        text = "Standard errors and bias are not known, nor the number of texts per query bucket"
         if self._single_example:
             return f"{text}: single_example is set."
         return (
             f"{text} in {self._unknown:,} of {self._heads:,} heads: their queries have no usable "
             "example_id."
         )
+
+
+def bias_warnings(metrics: Sequence[dict[str, Any]]) -> list[RunWarning]:
+    """A warning about heads whose bias is large compared with their standard error."""
+    known = [row for row in metrics if not math.isnan(row["ap_overall_se"])]
+    large = [row for row in known if abs(row["ap_overall_bias"]) > row["ap_overall_se"] / 2]
+    if not large:
+        return []
+    text = (
+        f"The bias of ap_overall is larger than half its standard error in {len(large):,} of "
+        f"{len(known):,} heads. Use corrected values (value - bias), or capture more queries."
+    )
+    return [RunWarning("large_bias", text, len(large), [], None)]
 
 
 def selective_warnings(

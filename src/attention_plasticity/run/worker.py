@@ -23,6 +23,9 @@ THREAD_VARIABLES = (
 )
 """Set to 1 in a worker: one thread per process, and the same order of sums on every machine."""
 
+MEMORY_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+"""A worker reuses the memory of the previous head (glibc). Other C libraries ignore this."""
+
 _NO_MEMORY = "out of memory; lower max_workers, max_tokens_per_head or num_pairs_per_bucket"
 
 

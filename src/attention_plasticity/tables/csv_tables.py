@@ -12,25 +12,44 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.columns import BUCKET_QUANTITY, GROUP_COLUMNS
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import nearest
 
-TableKind = Literal["head_metrics", "bucket_plasticity", "component_weights"]
+TableKind = Literal[
+    "head_metrics", "bucket_plasticity", "component_weights", "influences", "distances"
+]
 
 FILE_NAMES: dict[TableKind, str] = {
     "head_metrics": "head_metrics.csv",
     "bucket_plasticity": "head_bucket_plasticity.csv",
     "component_weights": "head_component_weights.csv",
+    "influences": "head_influences.csv",
+    "distances": "head_distance_plasticity.csv",
 }
 _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "head_metrics": ("layer", "q_head", "ap_overall"),
     "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
     "component_weights": ("layer", "q_head", "component", "weight"),
+    "distances": ("layer", "q_head", "query_distance", "key_distance", "plasticity", "n_pairs"),
+    "influences": (
+        "layer",
+        "q_head",
+        "quantity",
+        "q_bucket",
+        "value",
+        "bias",
+        "n_groups",
+        *GROUP_COLUMNS,
+    ),
 }
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
+_TEXTS = ["quantity"]
 _INTEGERS = {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
-_INTEGERS |= dict.fromkeys(("q_bucket", "k_bucket", "component"), 2**53)
+_INTEGERS |= dict.fromkeys(
+    ("q_bucket", "k_bucket", "component", "query_distance", "key_distance"), 2**53
+)
 """Columns of integers and their upper limits."""
 
 
@@ -48,18 +67,37 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
         columns={old: new for old, new in _EARLIER.items() if new not in table.columns}
     )
     require_columns(table, (*_NEEDED[kind], *needed), path)
-    if table.empty:
+    if table.empty and kind != "influences":  # no rows if the texts are not known
         raise ConfigError(f"{path}: holds no rows")
-    for name in table.columns:
-        if not pd.api.types.is_numeric_dtype(table[name]):
+    for name in table.columns.difference(_TEXTS):
+        if not table.empty and not pd.api.types.is_numeric_dtype(table[name]):
             raise ConfigError(f"{path}: {name}: expected numbers, got {_first_word(table[name])}")
-    for name in _INTEGERS.keys() & set(table.columns):
+    whole = _INTEGERS.keys() - ({"q_bucket"} if kind == "influences" else set())
+    for name in whole & set(table.columns):
         values, end = table[name].to_numpy(dtype=np.float64), _INTEGERS[name]
         if not ((values == np.floor(values)) & (values >= 0) & (values < end)).all():
             range_ = f"0 to {end - 1}" if end < 2**53 else "at least 0"
             raise ConfigError(f"{path}: {name}: expected integers of {range_}")
         table[name] = values.astype(np.int64)
+    if kind == "influences":
+        _check_influences(table, path)
     return table
+
+
+def _check_influences(table: pd.DataFrame, path: Path) -> None:
+    buckets = table.loc[table["quantity"] == BUCKET_QUANTITY, "q_bucket"].to_numpy(np.float64)
+    if not ((buckets == np.floor(buckets)) & (buckets >= 0) & (buckets < 2**53)).all():
+        raise ConfigError(f"{path}: q_bucket: expected integers in the rows of {BUCKET_QUANTITY}")
+    for name in ("value", "bias", *GROUP_COLUMNS):
+        if np.isinf(table[name].to_numpy(np.float64)).any():
+            raise ConfigError(f"{path}: {name}: expected finite numbers or nan")
+    repeated = table[table.duplicated(["layer", "q_head", "quantity", "q_bucket"])]
+    if len(repeated):
+        row = repeated.iloc[0]
+        raise ConfigError(
+            f"{path}: has two rows for {row['quantity']} of layer {row['layer']}, head "
+            f"{row['q_head']}; keep one"
+        )
 
 
 def require_columns(table: pd.DataFrame, names: Iterable[str], source: object) -> None:

@@ -62,6 +62,29 @@ class FinishedRun:
         return self._table("component_weights")
 
     @cached_property
+    def influences(self) -> pd.DataFrame | None:
+        """Influences of the groups of texts, per head and quantity; None if they are not known."""
+        if self.info.get("tables") and "influences" not in self.info["tables"]:
+            return None  # a run of an earlier version
+        if not self.info and not self.path("influences").exists():
+            return None
+        table = self._table("influences")
+        return None if table.empty else table
+
+    @property
+    def has_distances(self) -> bool:
+        """Whether the run has plasticity by distance."""
+        tables = self.info.get("tables")
+        if tables is None:
+            return self.path("distances").exists()
+        return "distances" in tables
+
+    @cached_property
+    def distances(self) -> pd.DataFrame:
+        """Plasticity by distance, of a run with context pairs."""
+        return self._table("distances")
+
+    @cached_property
     def failures(self) -> pd.DataFrame:
         """Heads that could not be analysed, each with the reason."""
         columns = ["layer", "q_head", "k_head", "reason"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FIFTHS = ("ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20")
+from attention_plasticity.columns import MEAN_COLUMNS
+
 FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 
 
@@ -76,9 +77,30 @@ METRIC_WORDS = {
     "q_noise_frac_ks_p_lt_alpha": MetricWords(
         "dimensions not Gaussian", "share of tested dimensions whose p-value is below p_alpha"
     ),
+    "ap_counted": MetricWords(
+        "counted plasticity", "from counts of queries that prefer each key, without a Gaussian"
+    ),
+    "ap_gaussian_gap": MetricWords(
+        "Gaussian minus counted",
+        "plasticity by the Gaussian model, corrected for bias, minus counted plasticity",
+        signed=True,
+    ),
+    "n_text_groups": MetricWords(
+        "groups of texts", "number of groups from which standard errors are computed"
+    ),
     "n_q_tokens": MetricWords("queries", "number of queries used"),
     "n_k_tokens": MetricWords("keys", "number of keys used"),
     "d_model": MetricWords("dimensions", "width of a query or key vector"),
     "q_position_max": MetricWords("context", "largest captured query position"),
     "sliding_window": MetricWords("window", "tokens that a query can attend back to; none: all"),
 }
+
+for _name in (*MEAN_COLUMNS, "ap_counted", "ap_gaussian_gap"):
+    _label = METRIC_WORDS[_name].label
+    METRIC_WORDS[f"{_name}_se"] = MetricWords(f"error of {_label}", "standard error over texts")
+for _name in MEAN_COLUMNS:
+    METRIC_WORDS[f"{_name}_bias"] = MetricWords(
+        f"bias of {METRIC_WORDS[_name].label}",
+        "expected error of the value; the corrected value is the value minus the bias",
+        signed=True,
+    )

@@ -10,13 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attention_plasticity.columns import FIFTHS
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure
+from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
 from attention_plasticity.run.outputs import OutputPaths
 from attention_plasticity.run.plan import Estimate, Plan, format_heads, split_groups
 from attention_plasticity.run.records import FinishedHeads, Metrics
 from attention_plasticity.run.runner import Outcome
-from attention_plasticity.tables.metric_words import FIFTH_NAMES, FIFTHS
+from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from qk_dump.layout import Dump
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.terminal import command_console, print_line
@@ -30,9 +32,10 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     console = console or command_console()
     metrics = outcome.metrics
     if metrics:
-        _print_level(metrics, console)
-        _print_profile(metrics, console)
+        _print_level(metrics, outcome.means, console)
+        _print_profile(outcome.means, console)
         _print_extremes(metrics, console)
+        _print_gaps(metrics, console)
     for warning in outcome.warnings:
         console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
     _print_not_captured(outcome.plan, console)
@@ -90,37 +93,60 @@ def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{round(value, 3) + 0.0:.3f}"  # + 0.0: no "-0.000"
 
 
-def _print_level(metrics: Sequence[Metrics], console: Console) -> None:
-    level = mean_of(metrics, "ap_overall")
-    known = sum(not math.isnan(row["ap_overall"]) for row in metrics)
+def _print_level(
+    metrics: Sequence[Metrics], means: dict[str, MeanEstimate], console: Console
+) -> None:
+    level = means["ap_overall"]
     console.print()
-    console.print(Text.assemble(("Attention plasticity ", "bold"), (_number(level), "bold green")))
     console.print(
-        f"mean over {count(known, 'head')}; "
+        Text.assemble(("Attention plasticity ", "bold"), (_estimate(level), "bold green"))
+    )
+    console.print(
+        f"mean over {count(level.heads, 'head')}; "
         "1: the query decides which key wins, 0: the order of keys is fixed"
     )
-    if known < len(metrics):
-        console.print(
-            f"without a value, because key pairs are missing: {count(len(metrics) - known, 'head')}"
-        )
+    if not math.isnan(level.standard_error):
+        console.print("± standard error over texts; all values are corrected for bias")
+    elif level.corrected:
+        console.print("corrected for bias")
+    if level.heads < len(metrics):
+        missing = count(len(metrics) - level.heads, "head")
+        console.print(f"without a value, because key pairs are missing: {missing}")
     r2 = mean_of(metrics, "q_R2_total")
     console.print(f"share of the queries' variance explained by position: {_number(r2)}")
 
 
-def _print_profile(metrics: Sequence[Metrics], console: Console) -> None:
+def _print_profile(means: dict[str, MeanEstimate], console: Console) -> None:
     console.print()
     table = Table(box=box.SIMPLE, title="Profile over the context", title_justify="left")
     table.add_column("part")
     table.add_column("plasticity", justify="right")
     table.add_column("")
     for name, column in zip(FIFTH_NAMES, FIFTHS, strict=True):
-        value = mean_of(metrics, column)
-        bar = "" if math.isnan(value) else "█" * round(_BAR * value)
-        table.add_row(name, _number(value), bar)
+        value = means[column].value
+        bar = "" if math.isnan(value) else "█" * round(_BAR * min(max(value, 0.0), 1.0))
+        table.add_row(name, _estimate(means[column]), bar)
     console.print(table)
-    drop = mean_of(metrics, "ap_drop")
-    if not math.isnan(drop):
-        console.print(f"drop from the first to the last fifth: {_number(drop)}")
+    drop = means["ap_drop"]
+    if not math.isnan(drop.value):
+        console.print(f"drop from the first to the last fifth: {_estimate(drop)}")
+
+
+def _estimate(mean: MeanEstimate) -> str:
+    return with_error(mean.value, mean.standard_error)
+
+
+def with_error(value: float, standard_error: float) -> str:
+    """`0.687 ± 0.003`; without the error if it is not known."""
+    text = _number(value)
+    return text if math.isnan(standard_error) else f"{text} ± {standard_error:.3f}"
+
+
+def _corrected(row: Metrics, name: str) -> str:
+    """A value of a head, corrected for bias if it is known, with its standard error."""
+    bias = row[f"{name}_bias"]
+    value = row[name] - (0.0 if math.isnan(bias) else bias)
+    return with_error(value, row[f"{name}_se"])
 
 
 def _print_extremes(metrics: Sequence[Metrics], console: Console) -> None:
@@ -142,11 +168,23 @@ def _print_extremes(metrics: Sequence[Metrics], console: Console) -> None:
             table.add_row(
                 str(row["layer"]),
                 str(row["q_head"]),
-                _number(row["ap_overall"]),
-                _number(row["ap_drop"]),
+                _corrected(row, "ap_overall"),
+                _corrected(row, "ap_drop"),
                 _number(row["q_R2_total"]),
             )
         console.print(table)
+
+
+def _print_gaps(metrics: Sequence[Metrics], console: Console) -> None:
+    """Name the heads in which the Gaussian model and the counts differ."""
+    off = [row for row in metrics if gap_is_large(row)]
+    if off:
+        named = format_heads((row["layer"], row["q_head"]) for row in off)
+        console.print(
+            f"The Gaussian model differs from the count by more than {LARGE_GAP:g} in "
+            f"{count(len(off), 'head')}: {named}. Look at ap_counted there.",
+            markup=False,
+        )
 
 
 def _print_not_captured(plan: Plan, console: Console) -> None:

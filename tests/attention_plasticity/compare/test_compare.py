@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from scipy.stats import pearsonr, spearmanr
 
 from attention_plasticity.cli import main
+from attention_plasticity.columns import FIFTHS
 from attention_plasticity.compare.runs import (
     COLUMNS,
     compare_runs,
@@ -26,7 +27,6 @@ from attention_plasticity.compare.runs import (
 from attention_plasticity.compare.text import as_csv, as_latex, as_markdown
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
-from attention_plasticity.tables.metric_words import FIFTHS
 from qk_toolkit.errors import ConfigError
 from run_tables import metrics_table, write_run
 
@@ -167,6 +167,7 @@ def test_everything_is_written_where_asked(runs: list[Path], tmp_path: Path) -> 
         "compare.md",
         "compare.tex",
         "correlations.csv",
+        "differences.csv",
         "profiles.svg",
         "scores.svg",
         "trajectory.svg",

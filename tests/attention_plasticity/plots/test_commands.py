@@ -12,9 +12,11 @@ import matplotlib.image
 import numpy as np
 import pytest
 import yaml
+from matplotlib.collections import QuadMesh
 
+from attention_plasticity import analyze_dump
 from attention_plasticity.cli import main
-from attention_plasticity.plots import save_figure
+from attention_plasticity.plots import distances_figure, save_figure
 from attention_plasticity.plots.all_figures import FIGURES
 from attention_plasticity.plots.drawing import draw
 from attention_plasticity.plots.settings import (
@@ -23,6 +25,7 @@ from attention_plasticity.plots.settings import (
     MapPlot,
     PlasticityPlot,
 )
+from dumps import make_dump
 from run_tables import cells_table, write_run
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +51,7 @@ def labels(figure: Any) -> list[str]:
 
 def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plot("all", run) == 0
-    paths = [run / "figures" / f"{name}.png" for name in FIGURES]
+    paths = [run / "figures" / f"{name}.png" for name in FIGURES if name != "distances"]
     assert capsys.readouterr().out.split() == [str(path) for path in paths]
     for path in paths:
         picture = matplotlib.image.imread(path)  # (height, width, rgba)
@@ -196,7 +199,7 @@ def test_without_a_display_a_file_must_be_named(run: Path) -> None:
 def test_a_full_disk_leaves_no_half_figure(run: Path, small_disk: Path) -> None:
     path = small_disk / "figure.png"
     path.write_bytes(b"earlier")
-    (small_disk / "filler").write_bytes(bytes(60 * 1024))
+    (small_disk / "filler").write_bytes(bytes(124 * 1024))
     assert plot("map", run, "--output", path) == 1
     assert path.read_bytes() == b"earlier"
     assert sorted(file.name for file in small_disk.iterdir()) == ["figure.png", "filler"]
@@ -211,3 +214,28 @@ def test_help_and_no_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_figure_can_be_saved_from_the_library(run: Path, tmp_path: Path) -> None:
     save_figure(draw(MapPlot(run=str(run))), tmp_path / "new" / "map.PNG")
     assert (tmp_path / "new" / "map.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def test_context_pairs_have_a_figure_of_distances(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1)
+    run = analyze_dump(dump, output_dir=str(tmp_path / "run"), pair_sampling="context")
+    assert plot("all", run.folder) == 0
+    assert capsys.readouterr().out.split()[-1] == str(run.folder / "figures" / "distances.png")
+    figure = distances_figure(run.distances)
+    mesh = next(one for one in figure.axes[0].collections if isinstance(one, QuadMesh))
+    drawn = np.ma.filled(np.ma.asarray(mesh.get_array()).astype(float), np.nan)
+    table = run.distances
+    for row in table.itertuples():
+        value = drawn[int(row.key_distance), int(row.query_distance) - 1]
+        assert value == pytest.approx(row.plasticity)
+    assert np.count_nonzero(~np.isnan(drawn)) == len(table)
+
+
+def test_other_runs_have_no_figure_of_distances(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run")
+    assert plot("distances", run, "--output", tmp_path / "a.png") == 2
+    assert "run the analysis with --pair_sampling context" in capsys.readouterr().err

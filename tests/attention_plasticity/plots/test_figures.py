@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from attention_plasticity.columns import FIFTHS
 from attention_plasticity.plots import (
     components_figure,
     fifths_figure,
@@ -23,7 +24,6 @@ from attention_plasticity.plots import (
 from attention_plasticity.plots.heatmap import cell_grid
 from attention_plasticity.plots.plasticity import trend_of
 from attention_plasticity.plots.style import line_shades
-from attention_plasticity.tables.metric_words import FIFTHS
 from attention_plasticity.tables.profiles import head_profiles
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError

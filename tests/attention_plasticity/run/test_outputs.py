@@ -44,7 +44,7 @@ def test_columns_begin_as_promised() -> None:
     assert ",".join(METRIC_COLUMNS).startswith(SPEC_METRICS)
     assert ",".join(BUCKET_COLUMNS) == (
         "layer,q_head,k_head,q_bucket,k_bucket,plasticity,n_pairs,q_position,k_position,n_queries,"
-        "n_texts"
+        "n_texts,plasticity_se,plasticity_bias,plasticity_counted"
     )
     assert ",".join(COMPONENT_COLUMNS) == "layer,q_head,k_head,component,weight,r2"
 

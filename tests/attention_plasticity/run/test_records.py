@@ -111,7 +111,8 @@ def flips(content: bytes) -> Iterator[bytes]:
 
 def test_no_record_with_a_changed_byte_is_taken(dump: Dump, out: Path) -> None:
     metrics = {"layer": 0, "q_head": 1, "k_head": 0, "ap_overall": 0.123456789, "ap_drop": math.nan}
-    result = HeadResult(0, 1, 0, metrics, {"plasticity": [0.5, 1e-300]}, {"weight": [1.0]})
+    columns = {"plasticity": [0.5, 1e-300]}, {"weight": [1.0]}, {"bias": [-0.01]}
+    result = HeadResult(0, 1, 0, metrics, *columns)
     records, inputs = records_in(out, dump), InputFiles(dump)
     records.begin(discard=False)
     records.add(result, inputs)

@@ -13,7 +13,7 @@ from attention_plasticity import open_run
 from attention_plasticity.config import make_config
 from attention_plasticity.results import HeadResult
 from attention_plasticity.run.runner import Outcome, run_analysis
-from attention_plasticity.run.warnings import SampleSizes
+from attention_plasticity.run.warnings import SampleSizes, bias_warnings
 from dumps import make_dump
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -29,7 +29,7 @@ def head(number: int, queries: dict[int, int], texts: dict[int, int] | None = No
         "n_queries": [queries[bucket] for bucket, _ in cells],
         "n_texts": [texts[bucket] if texts else math.nan for bucket, _ in cells],
     }
-    return HeadResult(0, number, 0, {}, columns, {})
+    return HeadResult(0, number, 0, {}, columns, {}, {})
 
 
 def warnings_of(*heads: HeadResult, geometry: BucketGeometry | None = UNIFORM, **how: Any) -> Any:
@@ -74,13 +74,25 @@ def test_unknown_texts_are_one_note() -> None:
     assert few.kind == "few_texts"
     assert note.kind == "texts_unknown"
     assert note.text == (
-        "The number of texts per query bucket is not known in 1 of 2 heads: their queries have no "
-        "usable example_id."
+        "Standard errors and bias are not known, nor the number of texts per query bucket in 1 of "
+        "2 heads: their queries have no usable example_id."
     )
     (note,) = warnings_of(unknown, single_example=True)
     assert note.text == (
-        "The number of texts per query bucket is not known: single_example is set."
+        "Standard errors and bias are not known, nor the number of texts per query bucket: "
+        "single_example is set."
     )
+
+
+def test_heads_with_a_large_bias_are_counted() -> None:
+    rows = [
+        {"ap_overall_se": error, "ap_overall_bias": bias}
+        for error, bias in ((0.02, -0.011), (0.02, 0.011), (0.02, 0.009), (math.nan, 0.5))
+    ]
+    (warning,) = bias_warnings(rows)
+    assert (warning.kind, warning.heads, warning.label) == ("large_bias", 2, "Warning")
+    assert "larger than half its standard error in 2 of 3 heads" in warning.text
+    assert bias_warnings(rows[2:]) == []
 
 
 def test_many_scattered_buckets_stay_one_line() -> None:

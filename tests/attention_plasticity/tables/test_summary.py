@@ -29,8 +29,9 @@ def test_the_summary_holds_the_tables_own_numbers(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=3, q_heads=4, k_heads=2, n=600)
     outcome = outcome_of(dump, tmp_path / "out")
     text = printed(outcome)
-    overall = [row["ap_overall"] for row in outcome.metrics]
-    assert f"Attention plasticity {sum(overall) / 12:.3f}" in text
+    overall = [row["ap_overall"] - row["ap_overall_bias"] for row in outcome.metrics]
+    assert f"Attention plasticity {sum(overall) / 12:.3f} ± " in text
+    assert "corrected for bias" in text
     assert "mean over 12 heads" in text
     assert f"{max(overall):.3f}" in text
     assert f"{min(overall):.3f}" in text
@@ -78,4 +79,5 @@ def test_unknown_texts_are_a_note(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, n=2000)
     text = printed(outcome_of(dump, tmp_path / "out", single_example=True))
     assert "Warning" not in text
-    assert "Note         The number of texts per query bucket is not known" in text
+    assert "Note         Standard errors and bias are not known, nor the number of texts" in text
+    assert "±" not in text

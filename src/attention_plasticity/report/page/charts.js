@@ -57,13 +57,17 @@ function drawProfile(run, other, key) {
   const x = positionsOf(run, mean);
   const quartiles = Array.from(mean.low, (low, i) => [low, mean.high[i]]);
   const hidden = { hoverinfo: "skip", mode: "lines", line: { width: 0 } };
+  const rows = rowsOfHead(run, "profiles", key);
   const traces = [
     { ...hidden, x, y: Array.from(mean.low) },
     { ...hidden, x, y: Array.from(mean.high), fill: "tonexty", fillcolor: theme.band },
+    ...intervalTraces("interval of the mean", x, mean, theme.mean),
     {
       x, y: Array.from(mean.plasticity), mode: "lines", line: { color: theme.mean, width: 2 }, customdata: quartiles,
-      hovertemplate: "%{y:.3f} mean of heads; middle half: %{customdata[0]:.3f}–%{customdata[1]:.3f}<extra></extra>",
+      text: intervalTexts(mean),
+      hovertemplate: "%{y:.3f} mean of heads; middle half: %{customdata[0]:.3f}–%{customdata[1]:.3f}%{text}<extra></extra>",
     },
+    ...(rows ? intervalTraces("interval of the head", positionsOf(run, rows), rows, theme.one) : []),
   ];
   if (other) traces.push(headTrace(other, key, theme.two, "dash", ` ${plain(other.label)}`));
   traces.push(headTrace(run, key, theme.one, "solid", " this head"));
@@ -80,8 +84,29 @@ function headTrace(run, key, color, dash, name) {
   return {
     x: positionsOf(run, rows), y: rows.plasticity, mode: "lines+markers", connectgaps: false,
     line: { color, width: 2.5, dash }, marker: { color, size: 5.5 },
-    hovertemplate: `<b>%{y:.3f}</b>${name}<extra></extra>`,
+    text: intervalTexts(rows), hovertemplate: `<b>%{y:.3f}</b>${name}%{text}<extra></extra>`,
   };
+}
+
+/** A line of text per interval; empty where it is not known. */
+const intervalTexts = ({ plasticity, half_width: half }) => Array.from(plasticity, (value, i) =>
+  (Number.isFinite(half?.[i]) ? `<br>95 % interval: ${showIn("ap_", value - half[i])} to ${showIn("ap_", value + half[i])}` : ""));
+
+/** The band of 95 % intervals, one shape per unbroken series of known intervals. */
+function intervalTraces(name, x, { plasticity, half_width: half }, color, alpha = "44") {
+  const shape = { x: [], y: [] };
+  let start = 0;
+  for (let i = 0; i <= x.length; i++) {
+    if (Number.isFinite(half?.[i]) && i < x.length) continue;
+    const there = Array.from({ length: i - start }, (_, step) => start + step), back = [...there].reverse();
+    if (there.length) {
+      shape.x.push(...[...there, ...back, start].map((j) => x[j]), null);
+      shape.y.push(...there.map((j) => plasticity[j] + half[j]), ...back.map((j) => plasticity[j] - half[j]), plasticity[start] + half[start], null);
+    }
+    start = i + 1;
+  }
+  if (!shape.x.length) return [];
+  return [{ ...shape, name, mode: "lines", hoverinfo: "skip", fill: "toself", fillcolor: color + alpha, line: { color: color + alpha, width: 1 } }];
 }
 
 function showProfileKeys(run, other, key) {
@@ -90,12 +115,20 @@ function showProfileKeys(run, other, key) {
     line.style[kind === "band" ? "background" : "borderColor"] = colour;
     return make("span", "", {}, [line, text]);
   };
-  const entries = [entry(theme.one, "this head")];
+  const mine = rowsOfHead(run, "profiles", key)?.half_width?.some(Number.isFinite);
+  const ofMean = run.tables.mean.columns.half_width?.some(Number.isFinite);
+  const withBand = (colour, text, known) => {
+    const made = entry(colour, text + (known ? ", 95 % interval" : ""));
+    if (known) made.firstChild.style.boxShadow = `0 -4px ${colour}44, 0 4px ${colour}44`;
+    return made;
+  };
+  byId("profile-note").textContent = mine || ofMean ? "values corrected for bias; intervals over texts" : "";
+  const entries = [withBand(theme.one, "this head", mine)];
   if (other) {
     const captured = other.ranges.profiles.has(key);
     entries.push(entry(theme.two, captured ? `same head, ${other.label}` : `${other.label}: not captured`, "dashed"));
   }
-  entries.push(entry(theme.mean, "mean of heads"), entry(theme.band, "middle half of heads", "band"));
+  entries.push(withBand(theme.mean, "mean of heads", ofMean), entry(theme.band, "middle half of heads", "band"));
   byId("profile-keys").replaceChildren(...entries);
 }
 
@@ -115,10 +148,11 @@ function drawCells(run, key) {
   const span = (i) => (end ? `${whole(start[i])}–${whole(end[i])}` : `${run.unit === "tokens" ? "around " : "bucket "}${whole(start[i])}`);
   for (let i = 0; i < (rows?.plasticity.length ?? 0); i++) {
     const q = place.get(rows.q_bucket[i]), k = place.get(rows.k_bucket[i]);
-    const value = rows.plasticity[i];
+    const value = rows.plasticity[i] - (rows.plasticity_bias?.[i] || 0);
     z[k][q] = Number.isFinite(value) ? value : null;
+    const counted = Number.isFinite(rows.plasticity_counted?.[i]) ? `<br>counted: ${showIn("ap_", rows.plasticity_counted[i])}` : "";
     const pairs = rows.n_pairs ? `<br>${plural(rows.n_pairs[i], "pair")} of keys` : "";
-    text[k][q] = `<b>${showIn("ap_", value)}</b> plasticity<br>queries ${span(q)}<br>keys ${span(k)}${pairs}`;
+    text[k][q] = `<b>${withError(showIn("ap_", value), rows.plasticity_se?.[i])}</b> plasticity<br>queries ${span(q)}<br>keys ${span(k)}${pairs}${counted}`;
   }
   const trace = {
     type: "heatmap", z, text, hoverinfo: "text", hoverongaps: false, colorscale: stopsOf(VIRIDIS), zmin: 0, zmax: 1, xgap: 1, ygap: 1, showscale: false,
@@ -165,14 +199,16 @@ function drawComponents(run, key) {
 }
 
 function drawRuns(runs) {
-  const traces = runs.map((run, i) => {
-    const mean = run.tables.mean.columns;
-    return {
-      x: positionsOf(run, mean), y: Array.from(mean.plasticity), mode: "lines+markers", marker: { size: 5 },
-      line: { color: colourOfRun(i), width: 2.5 }, hovertemplate: `<b>%{y:.3f}</b> ${plain(run.label)}<extra></extra>`,
-    };
+  const bands = [], lines = [];
+  runs.forEach((run, i) => {
+    const mean = run.tables.mean.columns, x = positionsOf(run, mean), color = colourOfRun(i);
+    bands.push(...intervalTraces("interval", x, mean, color, "2e"));
+    lines.push({
+      x, y: Array.from(mean.plasticity), mode: "lines+markers", marker: { size: 5 }, text: intervalTexts(mean),
+      line: { color, width: 2.5 }, hovertemplate: `<b>%{y:.3f}</b> ${plain(run.label)}%{text}<extra></extra>`,
+    });
   });
-  return draw("runs-chart", traces, {
+  return draw("runs-chart", [...bands, ...lines], {
     margin: { l: 48, r: 14, t: 8, b: 42 }, hovermode: "closest", xaxis: positionAxis(runs, "runs-chart"), yaxis: plasticityAxis(),
   }, { x: positionName(runs), y: "plasticity" });
 }

@@ -31,7 +31,7 @@ function scaleOf(metric, runs) {
     const largest = Math.max(Math.abs(low), Math.abs(high)) || 1;
     return { low: -largest, high: largest, colours: PURPLE_ORANGE };
   }
-  if (metric.startsWith("ap_")) return { low: 0, high: 1, colours: VIRIDIS };
+  if (isPlasticity(metric)) return { low: 0, high: 1, colours: VIRIDIS };
   return { low, high: high > low ? high : low + 1, colours: VIRIDIS };
 }
 

@@ -66,17 +66,17 @@ function rowsOfHead(run, table, key) {
   return found;
 }
 
-/** A metric of a head; NaN if it is missing. */
+/** A metric of a head, corrected for bias if the bias is known; NaN if it is missing. */
 function metricOf(run, key, metric) {
   const row = run.rowOf.get(key);
-  const column = run.tables.heads.columns[metric];
+  const column = columnOf(run, metric);
   return row === undefined || !column ? NaN : column[row];
 }
 
 /** Mean, quartiles and range of a metric over heads with a value; null if no head has one. */
 function spreadOf(run, metric) {
   if (!run.spreads.has(metric)) {
-    const known = Float64Array.from(run.tables.heads.columns[metric] ?? []).filter(Number.isFinite).sort();
+    const known = Float64Array.from(columnOf(run, metric) ?? []).filter(Number.isFinite).sort();
     run.spreads.set(metric, known.length ? statistics(known) : null);
   }
   return run.spreads.get(metric);

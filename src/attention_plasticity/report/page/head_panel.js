@@ -9,8 +9,9 @@ const CARDS = [
 function showCards(run, other) {
   const cards = CARDS.map(([title, metrics, meaning]) => {
     const metric = metrics.find((name) => run.tables.heads.columns[name]);
-    const mean = (of) => showIn("ap_", (metric && spreadOf(of, metric)?.mean) ?? NaN);
-    return card(title, mean(run), other && mean(other), meaning, other);
+    const shown = (of) => showMean(of, metric);
+    const known = metric && Number.isFinite(meanOf(run, metric).error);
+    return card(title, shown(run), other && shown(other), known ? meaning.replace("mean over heads", "mean over heads ± standard error over texts") : meaning, other);
   });
   const { shown, not_captured: missing, failed } = run.counts;
   const notes = [missing && `${whole(missing)} not captured`, failed && `${whole(failed)} failed`].filter(Boolean);
@@ -21,8 +22,14 @@ function showCards(run, other) {
   byId("cards").replaceChildren(...cards);
 }
 
+function showMean(run, metric) {
+  if (!metric) return NONE;
+  const { mean, error } = meanOf(run, metric);
+  return withError(showIn("ap_", mean), error);
+}
+
 function card(title, number, otherNumber, meaning, other) {
-  const big = make("div", number, { class: "number" });
+  const big = fillEstimate(make("div", "", { class: "number" }), number);
   if (other) big.append(make("span", otherNumber, { class: "other", title: other.label }));
   return make("div", "", { class: "card" }, [make("h2", title), big, make("p", meaning)]);
 }
@@ -35,7 +42,7 @@ function showWarnings(runs) {
 
 function showSubtitle(run, other) {
   const subtitle = "Plasticity: how much the query decides between two keys, for each attention head and along the context";
-  byId("subtitle").textContent = other ? `${run.label} compared with ${other.label} (numbers in orange)` : subtitle;
+  byId("subtitle").textContent = other ? `${run.label} compared with ${other.label} (numbers in orange)${uncorrectedWords([run, other])}` : subtitle;
 }
 
 function showHead(run, other, { layer, head }) {
@@ -43,15 +50,18 @@ function showHead(run, other, { layer, head }) {
   byId("head-title").textContent = headName(layer, head);
   const facts = [];
   const value = (name) => metricOf(run, key, name);
+  if (Number.isFinite(errorOf(run, key, "ap_overall"))) facts.push(`plasticity ${showHeadValue(run, key, "ap_overall")}`);
   if (Number.isFinite(value("k_head"))) facts.push(`key head ${value("k_head")}`);
   if (run.tables.heads.columns.sliding_window) {
     facts.push(Number.isFinite(value("sliding_window")) ? `window of ${whole(value("sliding_window"))} tokens` : "full attention");
   }
   if (Number.isFinite(value("n_q_tokens"))) facts.push(`${whole(value("n_q_tokens"))} queries, ${whole(value("n_k_tokens"))} keys`);
   if (Number.isFinite(value("d_model"))) facts.push(`${value("d_model")} dimensions`);
+  if (gapIsLarge(run, key)) facts.push(`${GAP_MARK} ${gapText(run, key)}`);
   byId("head-facts").textContent = facts.join(" · ");
   const metric = wordsOf(state.metric).label;
-  byId("announcement").textContent = `${headName(layer, head)}: ${metric} ${showIn(state.metric, value(state.metric))}`;
+  const faded = isFaded(run, key) ? `; ${FADED_WORDS}` : "";
+  byId("announcement").textContent = `${headName(layer, head)}: ${metric} ${showHeadValue(run, key, state.metric)}${faded}`;
   showMetrics(run, other, key);
 }
 
@@ -63,12 +73,12 @@ function showMetrics(run, other, key) {
   byId("metrics-title").textContent = `Every metric of ${headName(...key.split(".")).toLowerCase()}`;
   for (const { name, mine, theirs, dot, otherDot } of metricsTable.rows) {
     const value = metricOf(run, key, name);
-    mine.textContent = showIn(name, value);
-    mine.title = `${name}: ${value}`;
+    fillEstimate(mine, showHeadValue(run, key, name));
+    mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}${estimatesOf(run)[name] ? "; shown minus its bias" : ""}`;
     placeDot(dot, run, name, value);
     if (!other) continue;
     const otherValue = metricOf(other, key, name);
-    theirs.textContent = showIn(name, otherValue);
+    fillEstimate(theirs, showHeadValue(other, key, name));
     placeDot(otherDot, run, name, otherValue);
   }
 }
@@ -124,9 +134,10 @@ function showRunsTable(runs, current, onRun) {
     line.style.borderColor = colourOfRun(number);
     const button = make("button", "", { type: "button" }, [line, run.label]);
     button.addEventListener("click", () => onRun(number));
-    const cells = metrics.map((name) => make("td", showIn("ap_", spreadOf(run, name)?.mean ?? NaN)));
+    const cells = metrics.map((name) => fillEstimate(make("td"), showMean(run, name)));
     return make("tr", "", { "aria-current": run === current }, [make("td", "", {}, [button]), make("td", whole(run.counts.shown)), ...cells]);
   });
+  byId("runs-meaning").textContent = `mean profile over heads, for every run${uncorrectedWords(runs)}`;
   byId("runs-table").replaceChildren(head, make("tbody", "", {}, rows));
 }
 

@@ -12,7 +12,7 @@ function tableColumns(run, other, metric) {
   if (!metrics.includes(metric)) metrics.push(metric);
   const columns = metrics.map((name) => ({
     id: name, label: wordsOf(name).label, title: wordsOf(name).meaning,
-    value: (key) => metricOf(run, key, name), show: (value) => showIn(name, value),
+    value: (key) => metricOf(run, key, name), show: (value, key) => withError(showIn(name, value), errorOf(run, key, name)),
   }));
   if (other) {
     columns.push({
@@ -109,11 +109,17 @@ function spacer(count) {
 }
 
 function headRow(key, place, columns) {
-  const cells = columns.map((column) => make("td", column.show(column.value(key))));
-  const [layer, head] = key.split(".");
+  const cells = columns.map((column) => fillEstimate(make("td"), column.show(column.value(key), key)));
+  const [layer, head] = key.split("."), run = runShown();
+  const name = make("td", `L${layer} H${head}`);
+  if (gapIsLarge(run, key)) {
+    name.append(make("span", GAP_MARK, { class: "gap-mark", role: "img", title: gapText(run, key), "aria-label": GAP_WORDS }));
+  }
+  const faded = isFaded(run, key);
   return make("tr", "", {
-    class: "row", id: `head-${key}`, "data-key": key, "aria-rowindex": place + 2, "aria-selected": "false",
-  }, [make("td", `L${layer} H${head}`), ...cells]);
+    class: faded ? "row faded" : "row", id: `head-${key}`, "data-key": key, "aria-rowindex": place + 2, "aria-selected": "false",
+    ...(faded ? { title: FADED_WORDS } : {}),
+  }, [name, ...cells]);
 }
 
 /** Scroll to the selected row if it is not visible. */

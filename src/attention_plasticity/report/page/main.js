@@ -1,7 +1,7 @@
 // The selection, and updates of all views.
 
 const page = JSON.parse(byId("page-data").textContent);
-const state = { run: 0, beside: null, layer: 0, head: 0, metric: "ap_overall" };
+const state = { run: 0, beside: null, layer: 0, head: 0, metric: "ap_overall", sure: false };
 let runs = [];
 
 const runShown = () => runs[state.run];
@@ -10,7 +10,7 @@ const runsShown = () => [runShown(), otherRun()].filter(Boolean);
 
 /** The head selected at the start: the head with the largest drop, or the first head. */
 function firstHead(run) {
-  const { layer, q_head: head, ap_drop: drop } = run.tables.heads.columns;
+  const { layer, q_head: head } = run.tables.heads.columns, drop = columnOf(run, "ap_drop");
   let best = 0;
   for (let row = 1; drop && row < drop.length; row++) if (drop[row] > drop[best] || Number.isNaN(drop[best])) best = row;
   return { layer: layer[best], head: head[best] };
@@ -28,6 +28,7 @@ function readAddress(address) {
   if (state.beside === state.run) state.beside = null;
   const metric = fields.get("metric");
   state.metric = runShown().tables.heads.names.includes(metric) ? metric : "ap_overall";
+  state.sure = fields.get("sure") === "1";
   const key = fields.get("head");
   if (runShown().rowOf.has(key)) [state.layer, state.head] = key.split(".").map(Number);
   else Object.assign(state, firstHead(runShown()));
@@ -36,6 +37,7 @@ function readAddress(address) {
 function writeAddress() {
   const fields = new URLSearchParams({ run: state.run, head: keyOf(state.layer, state.head), metric: state.metric });
   if (state.beside !== null) fields.set("beside", state.beside);
+  if (state.sure) fields.set("sure", 1);
   try { history.replaceState(null, "", `#${fields}`); } catch { /* a notebook has no address */ }
 }
 
@@ -66,6 +68,8 @@ function drawMaps() {
   const rows = Math.max(...shown.map((run) => run.grid[0]));
   byId("metric-meaning").textContent = capital(wordsOf(state.metric).meaning);
   showLegend(scale, state.metric);
+  showSwitch(runShown());
+  showGapLegend(shown);
   return mapPlots().map((plot, place) => drawMap(plot, shown[place], state.metric, scale, rows));
 }
 
@@ -131,6 +135,12 @@ function addListeners() {
     state.metric = event.target.value;
     fillTable(runShown(), otherRun());
     settle([...drawMaps(), drawHead()]);
+  });
+  byId("sure").addEventListener("change", (event) => {
+    state.sure = event.target.checked;
+    showRows();
+    showHeadTexts();
+    settle(drawMaps());
   });
   byId("theme").addEventListener("click", () => {
     const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";

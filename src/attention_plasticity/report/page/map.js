@@ -38,7 +38,29 @@ function drawMap(plot, run, metric, scale, rows) {
     xaxis: { ...axis, range: [-0.5, heads - 0.5], dtick: tickStep(heads, width / 34) },
     yaxis: { ...axis, range: [layers - 0.5, -0.5], dtick: tickStep(layers, height / 26) },
   };
-  return Plotly.react(plot, [trace], layout, PLOT_CONFIG);
+  return Plotly.react(plot, [trace, ...fadeTraces(run), ...gapTraces(run, cell)], layout, PLOT_CONFIG);
+}
+
+/** A veil over the faded heads. */
+function fadeTraces(run) {
+  const [layers, heads] = run.grid;
+  const z = Array.from({ length: layers }, (_, layer) =>
+    Array.from({ length: heads }, (_, head) => (isFaded(run, keyOf(layer, head)) ? 1 : null)));
+  if (!z.some((row) => row.includes(1))) return [];
+  return [{
+    type: "heatmap", name: "faded", z, zmin: 0, zmax: 1, colorscale: [[0, theme.panel], [1, theme.panel]],
+    opacity: 0.82, showscale: false, hoverinfo: "skip",
+  }];
+}
+
+/** Marks of the heads whose Gaussian model differs from the count. */
+function gapTraces(run, cell) {
+  const marked = [...run.rowOf.keys()].filter((key) => gapIsLarge(run, key)).map((key) => key.split(".").map(Number));
+  if (!marked.length) return [];
+  return [{
+    name: "gap", x: marked.map(([, head]) => head), y: marked.map(([layer]) => layer), mode: "markers", hoverinfo: "skip",
+    marker: { symbol: "diamond", size: Math.max(4, Math.min(9, 0.5 * cell)), color: "#fff", line: { color: "#1d2126", width: 1 } },
+  }];
 }
 
 function mapValues(run, metric) {
@@ -52,12 +74,17 @@ function mapValues(run, metric) {
       const value = metricOf(run, key, metric);
       const known = run.rowOf.has(key);
       values.push(Number.isFinite(value) ? value : null);
-      texts.push(`layer ${layer}, head ${head}<br>` + (known ? `<b>${showIn(metric, value)}</b> ${plain(label)}` : "not captured"));
+      texts.push(`layer ${layer}, head ${head}<br>` + (known ? mapText(run, key, metric, label) : "not captured"));
     }
     z.push(values);
     text.push(texts);
   }
   return { z, text };
+}
+
+function mapText(run, key, metric, label) {
+  const gap = gapIsLarge(run, key) ? `<br>${GAP_MARK} ${gapText(run, key)}` : "";
+  return `<b>${showHeadValue(run, key, metric)}</b> ${plain(label)}${gap}`;
 }
 
 /** Size of a cell in pixels. */

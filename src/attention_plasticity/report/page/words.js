@@ -1,12 +1,19 @@
 // Formatting of numbers and names.
 
 const MINUS = "−", NONE = "–";
+const MEANS = ["ap_overall", "ap_drop", "ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20"];
+const COUNTS = ["ap_counted", "ap_gaussian_gap"];
+const HOW_SURE = [...[...MEANS, ...COUNTS].map((name) => `${name}_se`), ...MEANS.map((name) => `${name}_bias`), "n_text_groups"];
 const GROUPS = [
-  ["Plasticity", ["ap_overall", "ap_drop", "ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20"]],
+  ["Plasticity", [...MEANS, ...COUNTS]],
   ["Position in the queries", ["q_R2_total", "q_R2_pos", "q_R2_scalar", "q_mae_ratio", "q_mae_proj", "q_mae_baseline", "q_beta_norm"]],
   ["Residuals of the regression on position", ["q_resid0_skew", "q_resid0_kurt", "q_resid0_ks_p", "q_noise_med_abs_skew", "q_noise_med_abs_kurt", "q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha"]],
   ["Data", ["n_q_tokens", "n_k_tokens", "d_model", "q_position_max", "sliding_window"]],
+  ["How sure", HOW_SURE],
 ];
+const ABSENT_IF_EMPTY = new Set([...COUNTS, ...HOW_SURE]);
+const isError = (metric) => /^ap_.*_(se|bias)$/.test(metric);
+const isPlasticity = (metric) => metric.startsWith("ap_") && !isError(metric);
 
 const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const whole = (value) => GROUPED.format(value);
@@ -21,11 +28,11 @@ function show(value) {
   return value < 0 ? MINUS + text : text;
 }
 
-/** A value of a metric. Plasticity always has three decimals, for alignment. */
+/** A value of a metric. Plasticity always has three decimals and its errors four, for alignment. */
 function showIn(metric, value) {
   if (!metric.startsWith("ap_") || !Number.isFinite(value)) return show(value);
-  const text = Math.abs(value).toFixed(3);
-  return value < 0 && text !== "0.000" ? MINUS + text : text;
+  const text = Math.abs(value).toFixed(isError(metric) ? 4 : 3);
+  return value < 0 && Number(text) ? MINUS + text : text;
 }
 
 function showChange(value) {
@@ -45,10 +52,11 @@ function wordsOf(metric) {
   return page.words[metric] ?? { label: metric, meaning: "a column of head_metrics.csv", signed: false };
 }
 
-/** Metrics of a run by group. Unknown columns are last. */
+/** Metrics of a run by group. Unknown columns are last. Errors that are not known are left out. */
 function metricGroups(run) {
   const ids = new Set(["layer", "q_head", "k_head"]);
-  const remaining = new Set(run.tables.heads.names.filter((name) => !ids.has(name)));
+  const shown = (name) => !ids.has(name) && (!ABSENT_IF_EMPTY.has(name) || spreadOf(run, name));
+  const remaining = new Set(run.tables.heads.names.filter(shown));
   const groups = GROUPS.map(([title, names]) => [title, names.filter((name) => remaining.delete(name))]);
   groups.push(["Other columns", [...remaining]]);
   return groups.filter(([, names]) => names.length);

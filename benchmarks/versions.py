@@ -1,0 +1,112 @@
+"""Time per query head of this version and of another one, in one run.
+
+    git worktree add ../earlier SOME_COMMIT
+    python -m benchmarks.versions ../earlier/src            # shapes b and c
+
+Both versions run in a process of their own, with the settings of a worker, and take turns. The best
+time of each counts. This version is also timed without counts and without error bars.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = {
+    "new": {},
+    "new, no counts": {"counting": False},
+    "new, no errors": {"error_bars": False},
+}
+
+WORK = """
+import json, sys, time
+source, root, data, shape, settings = sys.argv[1:]
+sys.path[:0] = [source, root]
+import pyarrow
+pyarrow.set_cpu_count(1)
+from pathlib import Path
+import attention_plasticity
+assert attention_plasticity.__file__.startswith(source), attention_plasticity.__file__
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head_analysis import analyze_group
+from benchmarks.shapes import SHAPES, make_shape
+from qk_dump.source import open_dump
+shape = SHAPES[shape]
+dump = open_dump(make_shape(Path(data), shape, "gaussian"))
+config, heads = RunnerConfig(**json.loads(settings)), list(range(shape.group_size))
+for _ in sys.stdin:
+    began = time.perf_counter()
+    assert all(hasattr(one, "metrics") for one in analyze_group(dump, 0, 0, heads, config))
+    print((time.perf_counter() - began) / len(heads), flush=True)
+"""
+
+
+def main() -> None:
+    """Print one table per shape."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("earlier", type=Path, help="folder src of the other version")
+    parser.add_argument("--shapes", default="b,c", help="some of a,b,c")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--data", type=Path, default=ROOT / "bench-data")
+    options = parser.parse_args()
+    for shape in options.shapes.split(","):
+        processes = {"earlier": _start(options.earlier.resolve(), shape, options.data, {})}
+        for name, settings in SETTINGS.items():
+            processes[name] = _start(ROOT / "src", shape, options.data, settings)
+        best = _take_turns(processes, options.rounds)
+        print(f"\nshape {shape}: time per query head, one worker")
+        for name, seconds in best.items():
+            print(f"{name:<16}{1e3 * seconds:>8.0f} ms{seconds / best['earlier']:>8.2f}")
+
+
+def _start(
+    source: Path, shape: str, data: Path, settings: dict[str, bool]
+) -> subprocess.Popen[str]:
+    arguments = [str(source), str(ROOT), str(data), shape, json.dumps(settings)]
+    return subprocess.Popen(
+        [sys.executable, "-c", WORK, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **_worker_variables(source)},
+    )
+
+
+def _worker_variables(source: Path) -> dict[str, str]:
+    """The environment variables that a version sets in its workers."""
+    code = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]);"
+        "from attention_plasticity.run import worker as w;"
+        "print(json.dumps({**getattr(w, 'MEMORY_VARIABLES', {}),"
+        " **dict.fromkeys(w.THREAD_VARIABLES, '1')}))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(source)], capture_output=True, text=True, check=True
+    )
+    variables: dict[str, str] = json.loads(found.stdout)
+    return variables
+
+
+def _take_turns(processes: dict[str, subprocess.Popen[str]], rounds: int) -> dict[str, float]:
+    best = dict.fromkeys(processes, float("inf"))
+    for number in range(rounds + 1):
+        for name, process in processes.items():
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("again\n")
+            process.stdin.flush()
+            seconds = float(process.stdout.readline())
+            if number:  # the first round warms up
+                best[name] = min(best[name], seconds)
+    for process in processes.values():
+        process.communicate()
+    return best
+
+
+if __name__ == "__main__":
+    main()

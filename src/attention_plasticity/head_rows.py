@@ -1,0 +1,118 @@
+"""Reading of the rows of a key head and its query heads, with the checks of the analysis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.dump_texts import groups_of_dump
+from attention_plasticity.key_pairs import KeyIndex
+from attention_plasticity.limits import require_buckets, require_covariances, require_pairs
+from attention_plasticity.scaling import (
+    bucket_maxima,
+    column_maxima,
+    rescaled,
+    row_maxima,
+    scale_exponent,
+    wider_than_float32,
+)
+from attention_plasticity.statistics import orientation_from_keys
+from attention_plasticity.text_groups import TextGroups
+from qk_dump.column_rules import rules_of
+from qk_dump.layout import Dump, HeadId
+from qk_dump.reader import HeadRows, read_head
+from qk_toolkit.errors import DumpError, HeadError
+
+Array = npt.NDArray[np.float64]
+
+MIN_QUERIES = 3
+
+
+@dataclass(frozen=True)
+class KeyHead:
+    """A key head, read and indexed once for all query heads of its group."""
+
+    rows: HeadRows
+    signs: Array  # (d,)
+    index: KeyIndex
+    groups: TextGroups
+
+    @classmethod
+    def read(cls, dump: Dump, layer: int, k_head: int, config: RunnerConfig) -> KeyHead:
+        """Read and index the keys of one head."""
+        head = HeadId(layer, k_head, "k")
+        rows, _ = _in_range(_read(dump, head, config), dump.folders[head])
+        assert rows.example_id is not None
+        index = KeyIndex(rows.position, rows.bucket, rows.example_id)
+        per_bucket = config.most_pairs_per_bucket
+        pairs = index.count(config.pair_sampling, per_bucket)
+        require_pairs(pairs, per_bucket, len(index.buckets), dump.folders[head])
+        signs = orientation_from_keys(rows.bucket, rows.vectors)
+        return cls(rows, signs, index, groups_of_dump(dump))
+
+
+def read_queries(
+    dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig
+) -> tuple[HeadRows, int]:
+    """The queries, and the exponent of the power of two by which they were divided."""
+    queries = _read(dump, head, config)
+    if len(queries) < MIN_QUERIES:
+        raise HeadError(
+            f"{dump.folders[head]}: has {len(queries)} queries; a regression on position needs "
+            f"{MIN_QUERIES} or more. Capture more tokens."
+        )
+    if queries.width != keys.rows.width:
+        raise DumpError(
+            f"{dump.folders[head]}: queries have {queries.width} dimensions, "
+            f"their keys have {keys.rows.width}. Use files of one model."
+        )
+    return _in_range(queries, dump.folders[head], queries=True)
+
+
+def common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
+    """The sliding window of a head. Raises a `DumpError` if queries and keys contradict."""
+    if not (queries.window_recorded and keys.window_recorded):
+        return queries.sliding_window if queries.window_recorded else keys.sliding_window
+    if queries.sliding_window != keys.sliding_window:
+        raise DumpError(
+            f"{name}: mixes sliding_window values: queries have "
+            f"{queries.sliding_window or 'null'}, keys have {keys.sliding_window or 'null'}"
+        )
+    return queries.sliding_window
+
+
+def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
+    files = dump.require_files(head)
+    rows = read_head(
+        files,
+        max_rows=config.max_tokens_per_head,
+        seed=config.seed,
+        with_examples=head.kind == "k" or (False if config.single_example else "if present"),
+        single_example=config.single_example,
+        rules=rules_of(dump, head.layer),
+    )
+    buckets = len(np.unique(rows.bucket))
+    require_buckets(buckets, dump.folders[head])
+    if head.kind == "q":
+        require_covariances(buckets, rows.width, dump.folders[head])
+    return rows
+
+
+def _in_range(rows: HeadRows, folder: Path, *, queries: bool = False) -> tuple[HeadRows, int]:
+    """The rows with vectors scaled by a power of two if needed, and its exponent.
+
+    After scaling, the squares of every query dimension, query bucket and key fit into float64.
+    """
+    X = rows.vectors
+    if not wider_than_float32(X):
+        return rows, 0
+    maxima = np.r_[column_maxima(X), bucket_maxima(X, rows.bucket)] if queries else row_maxima(X)
+    try:
+        exponent = scale_exponent(maxima)
+    except ValueError as error:
+        raise HeadError(f"{folder}: {error}. Capture the head again.") from error
+    return replace(rows, vectors=rescaled(X, exponent)), exponent

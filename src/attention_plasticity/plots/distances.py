@@ -1,0 +1,82 @@
+"""Plasticity by the distances between a query and two keys, as a triangle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from attention_plasticity.plots.style import (
+    SEQUENTIAL,
+    figure_style,
+    footnote,
+    headline,
+    new_figure,
+    require_colormap,
+)
+from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.profiles import HEAD
+from qk_dump.buckets import BucketGeometry
+from qk_toolkit.errors import ConfigError
+
+_MOST_CELLS = 4096  # on each axis
+
+
+def distances_figure(
+    distances: pd.DataFrame,
+    *,
+    geometry: BucketGeometry | None = None,
+    cmap: str = SEQUENTIAL,
+    title: str | None = None,
+    model_name: str | None = None,
+) -> Figure:
+    """Draw the mean over heads of plasticity by distance.
+
+    Across: distance from the query to the nearer key. Up: distance between the two keys. Both are
+    in buckets. Their sum is at most the number of buckets, so the values form a triangle.
+    """
+    require_colormap(cmap)
+    require_values(distances, "plasticity", "the table of distances")
+    grid = distances.groupby(["key_distance", "query_distance"])["plasticity"].mean().unstack()
+    last_row, first, last = int(grid.index[-1]), int(grid.columns[0]), int(grid.columns[-1])
+    if max(last_row, last - first) >= _MOST_CELLS:
+        raise ConfigError(
+            f"the table of distances: has distances of up to {max(last_row, last):,} buckets; at "
+            f"most {_MOST_CELLS:,} can be drawn"
+        )
+    rows, columns = np.arange(last_row + 1), np.arange(first, last + 1)
+    values = grid.reindex(index=rows, columns=columns).to_numpy(dtype=np.float64)
+    with figure_style():
+        figure, axes = new_figure(height=3.3)
+        mesh = axes.pcolormesh(
+            np.append(columns, columns[-1] + 1) - 0.5,
+            np.append(rows, rows[-1] + 1) - 0.5,
+            values,
+            cmap=cmap,
+            vmin=0.0,
+            vmax=1.0,
+        )
+        axes.set_xlabel(f"from the query to the nearer key ({_unit(geometry)})")
+        axes.set_ylabel("between the two keys (buckets)")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(8, integer=True))
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        bar = figure.colorbar(mesh, ax=axes, label="plasticity, mean over heads", pad=0.02)
+        bar.outline.set_visible(False)
+        headline(axes, title, "Plasticity by distance of keys", model_name)
+        heads = len(distances[HEAD].drop_duplicates())
+        footnote(
+            figure,
+            f"{heads:,} heads, pairs of any two earlier keys of a text",
+            "not corrected for bias",
+        )
+    return figure
+
+
+def _unit(geometry: BucketGeometry | None) -> str:
+    """`buckets of 512 tokens` for uniform buckets, else `buckets`."""
+    if geometry is not None and geometry.type == "uniform":
+        return f"buckets of {geometry.min_size:,} tokens"
+    return "buckets"

@@ -1,0 +1,51 @@
+"""Bands and whiskers of confidence intervals, and the notes that explain them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.container import ErrorbarContainer
+
+Floats = npt.NDArray[np.float64]
+
+
+def whiskers(
+    axes: Axes, x: Any, y: Any, half: Any, colour: Any, *, horizontal: bool = False
+) -> ErrorbarContainer | None:
+    """Draw `value ± half` at every point where both are known; None if there is none."""
+    places, values, halves = (np.asarray(part, np.float64) for part in (x, y, half))
+    known = np.isfinite(places) & np.isfinite(values) & np.isfinite(halves)
+    if not known.any():
+        return None
+    return axes.errorbar(
+        places[known],
+        values[known],
+        xerr=halves[known] if horizontal else None,
+        yerr=None if horizontal else halves[known],
+        fmt="none",
+        ecolor=colour,
+        elinewidth=1.0,
+        capsize=3.0,
+        capthick=1.0,
+    )
+
+
+def band(axes: Axes, x: Floats, y: Floats, half: Floats, **options: Any) -> PolyCollection | None:
+    """Fill `value ± half`, with gaps where it is not known; None if it is known nowhere."""
+    if not np.isfinite(y + half).any():
+        return None
+    return axes.fill_between(x, y - half, y + half, linewidth=0, **options)
+
+
+def correction_note(table: pd.DataFrame, *names: str) -> str | None:
+    """Whether the values of columns are corrected for bias; None if they are not."""
+    biases = table.reindex(columns=[f"{name}_bias" for name in names]).to_numpy()
+    known = ~np.isnan(biases[table[list(names)].notna().to_numpy()])  # of the drawn values
+    if not known.any():
+        return None
+    return "corrected for bias" if known.all() else "corrected for bias where it is known"

@@ -1,0 +1,1 @@
+"""The error to expect from other sizes of a sample."""

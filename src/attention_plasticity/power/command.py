@@ -1,0 +1,130 @@
+"""The verb `power`: where the error of a run comes from, and what would reduce it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qk_toolkit.command_line import command_parser
+from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.flags import parse_flags
+
+if TYPE_CHECKING:
+    from attention_plasticity.tables.finished_run import FinishedRun
+    from attention_plasticity.variance_parts import VarianceParts
+    from qk_dump.layout import Dump
+
+_PROGRAM = "attention-plasticity power"
+_STORY = """\
+Show where the standard error of a head comes from (texts, queries, keys, key pairs), which error to
+expect with other sizes of the sample, and the cheapest change that reaches a wanted error. The dump
+of the run is read again.
+"""
+_EXAMPLES = """\
+commands to paste:
+  attention-plasticity power results/qwen3-0.6b
+  attention-plasticity power results/qwen3-0.6b --wanted 0.005
+"""
+
+
+def power(arguments: Sequence[str]) -> int:
+    """Print the parts of the error, predictions and the cheapest change."""
+    given = _given(arguments)
+    from attention_plasticity.power.text import print_power
+    from attention_plasticity.tables.finished_run import FinishedRun
+    from qk_toolkit.terminal import command_console
+
+    run = FinishedRun.open(given["run"])
+    parts = _parts_of(run, given["heads"], given["dump"])
+    print_power(parts, len(run.head_metrics), given["wanted"], command_console())
+    return 0
+
+
+def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VarianceParts]:
+    """Parts of the error of at most `most` heads of a run, evenly spaced."""
+    from attention_plasticity.config import ANALYSIS_FIELDS, make_config
+    from attention_plasticity.head_analysis import head_variance_parts
+    from attention_plasticity.tables.csv_tables import require_columns
+    from qk_toolkit.watcher import Watcher
+
+    recorded = run.info.get("config") or {}
+    if not recorded:
+        raise ConfigError(
+            f"{run.folder}: has no run.json, so its settings are not known; run the analysis again"
+        )
+    if recorded.get("single_example"):
+        raise ConfigError(f"{run.folder}: was made with single_example, so its texts are not known")
+    fields = {name: recorded[name] for name in ANALYSIS_FIELDS if name in recorded}
+    config = make_config(fields | {"error_bars": True})
+    dump = _open(run, place)
+    require_columns(run.head_metrics, ("layer", "q_head", "k_head"), run.path("head_metrics"))
+    heads = run.head_metrics[["layer", "q_head", "k_head"]].to_numpy().tolist()
+    step = max(1, math.ceil(len(heads) / most))
+    watcher: Watcher = _watcher()
+    chosen = heads[::step]
+    watcher.start("heads", len(chosen), 0)
+    found = []
+    try:
+        for layer, q_head, k_head in chosen:
+            parts = head_variance_parts(dump, layer, q_head, k_head, config)
+            if parts is not None:
+                found.append(parts)
+            watcher.advance()
+    finally:
+        watcher.stop()
+    if not found:
+        raise ToolkitError(
+            f"{run.folder}: no head has a standard error, so there is nothing to predict. "
+            "Queries need example_id, and texts of four groups or more."
+        )
+    return found
+
+
+def _open(run: FinishedRun, place: str | None) -> Dump:
+    """The dump of a run, from the given place or from where it was."""
+    from attention_plasticity.dump_texts import text_list
+    from qk_dump.source import open_dump
+
+    recorded = run.info.get("input") or {}
+    if place is None and not Path(recorded.get("path") or "/nowhere").is_dir():
+        raise ConfigError(
+            f"{run.folder}: its dump is not at {recorded.get('path') or 'a known place'} any more; "
+            "give its folder or hf:// address with --dump"
+        )
+    dump = open_dump(place or recorded["path"])
+    if recorded.get("texts") is not None and text_list(dump) != recorded["texts"]:
+        print(f"note: {dump.path}: has other texts than the dump of the run", file=sys.stderr)
+    return dump
+
+
+def _watcher() -> Any:
+    from qk_toolkit.terminal import TerminalWatcher
+
+    return TerminalWatcher()
+
+
+def _given(arguments: Sequence[str]) -> dict[str, Any]:
+    parser = command_parser(_PROGRAM, _STORY, _EXAMPLES)
+    parser.usage = f"{_PROGRAM} RUN [--wanted ERROR] [--heads N] [--dump PLACE]"
+    parser.add_argument("run", metavar="RUN", help="folder of an analysis")
+    parser.add_argument("--wanted", metavar="ERROR", help="wanted standard error of a head")
+    parser.add_argument("--heads", metavar="N", default="24", help="largest number of heads [24]")
+    parser.add_argument("--dump", metavar="PLACE", help="the dump, if it is at another place now")
+    given: dict[str, Any] = parse_flags(parser, arguments)
+    given["heads"] = _number("--heads", given["heads"], int, "an integer of at least 1")
+    if given["wanted"] is not None:
+        given["wanted"] = _number("--wanted", given["wanted"], float, "a number above 0")
+    return given
+
+
+def _number(flag: str, text: str, kind: Any, expected: str) -> Any:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = 0
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{flag}: expected {expected}, got {text!r}")
+    return value

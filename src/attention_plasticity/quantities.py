@@ -1,0 +1,91 @@
+"""Plasticity of a head as table columns: means, standard errors, bias, counts, influences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attention_plasticity.columns import BUCKET_QUANTITY, GROUP_COLUMNS, GROUPS, MEAN_COLUMNS
+from attention_plasticity.profile import FIFTHS, AttentionPlasticity, fifth_of
+from attention_plasticity.results import Columns
+from attention_plasticity.uncertainty import Estimate
+
+
+def head_estimates(plasticity: AttentionPlasticity, context: float) -> dict[str, Estimate]:
+    """The means of a head with bias and influences; empty if texts are not known."""
+    uncertainty = plasticity.uncertainty
+    if uncertainty is None:
+        return {}
+    profile, counts = plasticity.profile, plasticity.query_counts
+    fifth = fifth_of(plasticity.query_positions, context)
+    chosen = [np.ones(len(counts), np.bool_), *(fifth == number for number in range(FIFTHS))]
+    estimates = {
+        name: uncertainty.mean(profile, counts, buckets)
+        for name, buckets in zip(MEAN_COLUMNS, chosen, strict=False)
+    }
+    estimates["ap_drop"] = estimates["ap_first20"].minus(estimates["ap_last20"])
+    if plasticity.counted is not None:
+        estimates["ap_counted"] = plasticity.counted.counted
+        estimates["ap_gaussian_gap"] = plasticity.counted.gap
+    return estimates
+
+
+def error_columns(
+    plasticity: AttentionPlasticity, estimates: dict[str, Estimate]
+) -> dict[str, float]:
+    """Columns of the table of heads: standard errors, bias, counts; NaN where not known."""
+    nowhere = Estimate(math.nan, math.nan, np.full(GROUPS, np.nan), 0)
+    known = {
+        name: estimates.get(name, nowhere)
+        for name in (*MEAN_COLUMNS, "ap_counted", "ap_gaussian_gap")
+    }
+    columns = {f"{name}_se": known[name].standard_error for name in MEAN_COLUMNS}
+    columns |= {f"{name}_bias": known[name].bias for name in MEAN_COLUMNS}
+    for name in ("ap_counted", "ap_gaussian_gap"):
+        columns |= {name: known[name].value, f"{name}_se": known[name].standard_error}
+    return columns | {"n_text_groups": _text_groups(plasticity)}
+
+
+def _text_groups(plasticity: AttentionPlasticity) -> float:
+    """Number of groups of texts with queries; NaN if texts are not known."""
+    if plasticity.uncertainty is None:
+        return math.nan
+    return int(np.count_nonzero(plasticity.uncertainty.query_groups.sum(axis=0)))
+
+
+def cell_error_columns(plasticity: AttentionPlasticity) -> Columns:
+    """Columns of the table of cells: standard errors, bias, counts; NaN where not known."""
+    cells = plasticity.q_code, plasticity.k_code
+    unknown = np.full(len(plasticity.q_code), np.nan)
+    uncertainty, counted = plasticity.uncertainty, plasticity.counted
+    return {
+        "plasticity_se": (unknown if uncertainty is None else uncertainty.cell_se[cells]).tolist(),
+        "plasticity_bias": (
+            unknown if uncertainty is None else uncertainty.cell_bias[cells]
+        ).tolist(),
+        "plasticity_counted": (unknown if counted is None else counted.cells[cells]).tolist(),
+    }
+
+
+def influence_columns(plasticity: AttentionPlasticity, estimates: dict[str, Estimate]) -> Columns:
+    """Columns of the table of influences: a row per mean, then a row per query bucket."""
+    rows: list[tuple[str, float, Estimate]] = [
+        (name, math.nan, estimate) for name, estimate in estimates.items()
+    ]
+    if plasticity.uncertainty is not None:
+        profile = plasticity.uncertainty.profile(plasticity.profile)
+        rows += [
+            (BUCKET_QUANTITY, bucket, estimate)
+            for bucket, estimate in zip(plasticity.query_buckets.tolist(), profile, strict=True)
+        ]
+    columns: Columns = {
+        "quantity": [name for name, _, _ in rows],
+        "q_bucket": [bucket for _, bucket, _ in rows],
+        "value": [estimate.value for _, _, estimate in rows],
+        "bias": [estimate.bias for _, _, estimate in rows],
+        "n_groups": [estimate.groups for _, _, estimate in rows],
+    }
+    for group, name in enumerate(GROUP_COLUMNS):
+        columns[name] = [float(estimate.influences[group]) for _, _, estimate in rows]
+    return columns

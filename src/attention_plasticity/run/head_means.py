@@ -1,0 +1,85 @@
+"""Means over the heads of a run, with standard errors. Plain Python, without numeric libraries.
+
+All heads are measured on the same texts. So the influences of the groups of texts are averaged over
+heads first; the standard error of the mean follows from these averages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attention_plasticity.columns import GROUP_COLUMNS, MEAN_COLUMNS
+from attention_plasticity.results import HeadResult
+
+LARGE_GAP = 0.02  # of Gaussian and counted plasticity
+
+
+def gap_is_large(row: Mapping[Any, Any]) -> bool:
+    """Whether |gap| > max(0.02, 2 standard errors) in a row of the table of heads."""
+    gap, error = row["ap_gaussian_gap"], row["ap_gaussian_gap_se"]
+    return bool(abs(gap) > LARGE_GAP and abs(gap) > 2.0 * error)  # false for NaN
+
+
+@dataclass(frozen=True)
+class MeanEstimate:
+    """A mean over heads."""
+
+    value: float  # corrected for bias, if the bias of all heads is known
+    standard_error: float  # NaN if it is not known for all heads
+    heads: int
+    corrected: bool
+    influences: tuple[float, ...] = field(repr=False)  # (g,) of the groups of texts
+
+
+def mean_estimate(
+    values: Sequence[float], biases: Sequence[float], influences: Sequence[Sequence[float]]
+) -> MeanEstimate:
+    """Mean over the heads with a value. `influences` has one sequence of 16 numbers per head."""
+    used = [number for number, value in enumerate(values) if not math.isnan(value)]
+    if not used:
+        return MeanEstimate(math.nan, math.nan, 0, False, (math.nan,) * len(GROUP_COLUMNS))
+    count = len(used)
+    value = math.fsum(values[number] for number in used) / count
+    bias = math.fsum(biases[number] for number in used) / count
+    groups = tuple(
+        math.fsum(influences[number][group] for number in used) / count
+        for group in range(len(GROUP_COLUMNS))
+    )
+    error = math.sqrt(math.fsum(share**2 for share in groups))
+    corrected = not math.isnan(bias)
+    return MeanEstimate(value - bias if corrected else value, error, count, corrected, groups)
+
+
+class HeadMeans:
+    """Collects the means of heads while their tables are written."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[float]] = {name: [] for name in MEAN_COLUMNS}
+        self._biases: dict[str, list[float]] = {name: [] for name in MEAN_COLUMNS}
+        self._influences: dict[str, list[Sequence[float]]] = {name: [] for name in MEAN_COLUMNS}
+
+    def collected(self, results: Iterable[HeadResult]) -> Iterator[HeadResult]:
+        """Yield the results unchanged and collect their means."""
+        for result in results:
+            self._add(result)
+            yield result
+
+    def estimates(self) -> dict[str, MeanEstimate]:
+        """The means over the collected heads."""
+        return {
+            name: mean_estimate(self._values[name], self._biases[name], self._influences[name])
+            for name in MEAN_COLUMNS
+        }
+
+    def _add(self, result: HeadResult) -> None:
+        unknown = (math.nan,) * len(GROUP_COLUMNS)
+        columns = result.influences
+        rows = zip(*(columns[name] for name in GROUP_COLUMNS), strict=True) if columns else ()
+        influences = dict(zip(columns.get("quantity", ()), rows, strict=False))
+        for name in MEAN_COLUMNS:
+            self._values[name].append(result.metrics[name])
+            self._biases[name].append(result.metrics[f"{name}_bias"])
+            self._influences[name].append(influences.get(name, unknown))

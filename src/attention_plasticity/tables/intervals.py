@@ -1,0 +1,132 @@
+"""Corrected values, confidence intervals and tests from the tables of a finished run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.special import stdtr, stdtrit
+
+from attention_plasticity.columns import BUCKET_QUANTITY, GROUP_COLUMNS
+from attention_plasticity.run.head_means import MeanEstimate, mean_estimate
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.profiles import HEAD
+
+Array = npt.NDArray[np.float64]
+
+LEVEL = 0.95
+
+
+def corrected(table: pd.DataFrame, name: str) -> pd.Series[Any]:
+    """A column minus its bias; the column itself where the bias is not known."""
+    bias = f"{name}_bias"
+    return table[name] - table[bias].fillna(0.0) if bias in table else table[name]
+
+
+def half_width(standard_error: Any, groups: Any, level: float = LEVEL) -> Array:
+    """Half the width of a confidence interval: Student's t with G − 1 degrees of freedom."""
+    freedom = np.asarray(groups, np.float64) - 1.0
+    return np.asarray(standard_error, np.float64) * stdtrit(freedom, 0.5 + level / 2.0)
+
+
+def head_half_width(table: pd.DataFrame, name: str, level: float = LEVEL) -> Array:
+    """(heads,) half widths of the intervals of a column of the table of heads; NaN if unknown."""
+    if not {f"{name}_se", "n_text_groups"} <= set(table.columns):
+        return np.full(len(table), np.nan)
+    return half_width(table[f"{name}_se"], table["n_text_groups"], level)
+
+
+def p_values(table: pd.DataFrame, name: str) -> Array:
+    """(heads,) two-sided p-values of a corrected column being zero; NaN if unknown."""
+    if not {f"{name}_se", "n_text_groups"} <= set(table.columns):
+        return np.full(len(table), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = (corrected(table, name) / table[f"{name}_se"]).to_numpy(np.float64)
+    return np.asarray(2.0 * stdtr(table["n_text_groups"].to_numpy(np.float64) - 1.0, -np.abs(t)))
+
+
+def benjamini_hochberg(p: Array, rate: float = 0.05) -> npt.NDArray[np.bool_]:
+    """The tests that are significant at a false discovery rate. NaN is not a test."""
+    tested = np.flatnonzero(~np.isnan(p))
+    order = tested[np.argsort(p[tested], kind="stable")]
+    passed = np.flatnonzero(p[order] <= rate * np.arange(1, len(order) + 1) / max(1, len(order)))
+    significant = np.zeros(len(p), np.bool_)
+    if len(passed):
+        significant[order[: passed[-1] + 1]] = True
+    return significant
+
+
+def mean_over_heads(run: FinishedRun, name: str) -> MeanEstimate:
+    """Mean of a column over heads, corrected for bias, with its standard error."""
+    return mean_of_heads(run.head_metrics, run.influences, name)
+
+
+def mean_of_heads(table: pd.DataFrame, influences: pd.DataFrame | None, name: str) -> MeanEstimate:
+    """The same for the heads of a table, which may be some of the heads of a run."""
+    shares = [[np.nan] * len(GROUP_COLUMNS)] * len(table)
+    if influences is not None:
+        rows = influences[influences["quantity"] == name].set_index(HEAD)
+        wanted = pd.MultiIndex.from_frame(table[HEAD])
+        shares = rows[list(GROUP_COLUMNS)].reindex(wanted).to_numpy().tolist()
+    biases = table.get(f"{name}_bias", pd.Series(np.nan, index=table.index))
+    return mean_estimate(table[name].tolist(), biases.tolist(), shares)
+
+
+def groups_of(run: FinishedRun) -> float:
+    """Number of groups of texts of a run; NaN if it is not known."""
+    return groups_in(run.head_metrics)
+
+
+def groups_in(table: pd.DataFrame) -> float:
+    """Number of groups of texts of a table of heads; NaN if it is not known."""
+    return float(table["n_text_groups"].max()) if "n_text_groups" in table else float("nan")
+
+
+def bucket_errors(run: FinishedRun) -> pd.DataFrame | None:
+    """Bias and influences of plasticity per head and query bucket; None if unknown.
+
+    Columns: `layer, q_head, q_bucket, value, bias, n_groups, standard_error, half_width` and the 16
+    groups.
+    """
+    return None if run.influences is None else bucket_rows(run.influences)
+
+
+def bucket_rows(influences: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `bucket_errors` from the table of influences."""
+    rows = influences[influences["quantity"] == BUCKET_QUANTITY]
+    groups = rows[list(GROUP_COLUMNS)]
+    names = [*HEAD, "q_bucket", "value", "bias", "n_groups"]
+    kept = rows[names].astype({"q_bucket": np.int64})
+    return kept.assign(**_widths(groups, rows["n_groups"])).join(groups)
+
+
+def mean_bucket_errors(run: FinishedRun) -> pd.DataFrame | None:
+    """Mean over heads per query bucket: `q_bucket, plasticity, half_width`; None if unknown.
+
+    Plasticity is corrected for bias. Influences are averaged over heads before they are squared,
+    because the heads share their texts.
+    """
+    rows = bucket_errors(run)
+    return None if rows is None else mean_of_buckets(rows)
+
+
+def mean_of_buckets(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mean over heads of rows as `bucket_errors` returns them."""
+    rows = rows[rows["value"].notna()]
+    rows = rows.assign(plasticity=rows["value"] - rows["bias"].fillna(0.0))
+    grouped = rows.groupby("q_bucket")
+    heads = grouped.size()
+    influences = grouped[list(GROUP_COLUMNS)].sum(min_count=1).div(heads, axis=0)
+    incomplete = rows["standard_error"].isna().groupby(rows["q_bucket"]).any()
+    influences[incomplete] = np.nan
+    widths = _widths(influences, grouped["n_groups"].min())["half_width"]
+    mean = pd.DataFrame({"plasticity": grouped["plasticity"].mean(), "half_width": widths})
+    return mean.reset_index()
+
+
+def _widths(influences: pd.DataFrame, groups: pd.Series[Any]) -> dict[str, Any]:
+    """Standard error and half width of every row of influences; NaN if one influence is NaN."""
+    error = np.sqrt((influences**2).sum(axis=1, skipna=False)).to_numpy()
+    return {"standard_error": error, "half_width": half_width(error, groups.to_numpy())}

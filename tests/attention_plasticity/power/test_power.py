@@ -1,0 +1,246 @@
+"""Where errors come from: predictions against real subsamples of the embedded sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_plasticity import analyze_dump, make_config, open_dump, open_sample
+from attention_plasticity.cli import main
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head_analysis import analyze_rows, head_variance_parts
+from attention_plasticity.head_plasticity import RotatedQueries, enough_pairs
+from attention_plasticity.head_rows import KeyHead, read_queries
+from attention_plasticity.key_pairs import KeyIndex
+from attention_plasticity.power.prediction import Change, cheapest_change, typical_error
+from attention_plasticity.power.text import advice
+from attention_plasticity.variance_parts import VarianceParts
+from dumps import make_dump
+from qk_dump.layout import HeadId
+from qk_dump.reader import HeadRows
+
+CONFIG = RunnerConfig(counting=False)
+HEADS = [(layer, head) for layer in (0, 14, 29) for head in (0, 3, 5, 7)]
+PARTS = VarianceParts(
+    texts=1e-6,
+    queries=1e-5,
+    keys=5e-5,
+    pairs=3e-5,
+    n_texts=12,
+    n_queries=2000,
+    n_keys=2000,
+    available=(600, 200),
+    pairs_per_bucket=256,
+)
+
+Choice = Callable[[HeadRows, np.random.Generator], np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[VarianceParts]:
+    dump = open_sample()
+    found = [head_variance_parts(dump, layer, head, head // 3, CONFIG) for layer, head in HEADS]
+    assert None not in found
+    return [one for one in found if one is not None]
+
+
+def part_of(rows: HeadRows, kept: np.ndarray) -> HeadRows:
+    assert rows.example_id is not None
+    return replace(
+        rows,
+        bucket=rows.bucket[kept],
+        position=rows.position[kept],
+        vectors=rows.vectors[kept],
+        example_id=rows.example_id[kept],
+    )
+
+
+def observed(queries: Choice, keys: Choice, config: RunnerConfig) -> float:
+    """Root mean square over heads of the standard error of a subsample of the rows."""
+    dump, squares = open_sample(), []
+    for layer, head in HEADS:
+        key_head = KeyHead.read(dump, layer, head // 3, CONFIG)
+        rows, _ = read_queries(dump, HeadId(layer, head, "q"), key_head, CONFIG)
+        for seed in range(2):
+            rng = np.random.default_rng(seed)
+            some = part_of(key_head.rows, keys(key_head.rows, rng))
+            assert some.example_id is not None
+            index = KeyIndex(some.position, some.bucket, some.example_id)
+            small = KeyHead(some, key_head.signs, index, key_head.groups)
+            result = analyze_rows(
+                layer, head, head // 3, part_of(rows, queries(rows, rng)), small, config
+            )
+            squares.append(result.metrics["ap_overall_se"] ** 2)
+    return math.sqrt(np.mean(squares))
+
+
+def every(rows: HeadRows, rng: np.random.Generator) -> np.ndarray:
+    return np.ones(len(rows), bool)
+
+
+def share(part: float) -> Choice:
+    return lambda rows, rng: rng.random(len(rows)) < part
+
+
+def half_of_the_texts(rows: HeadRows, rng: np.random.Generator) -> np.ndarray:
+    """The same texts for queries and keys: the first number of the generator decides."""
+    assert rows.example_id is not None
+    first = int(np.random.default_rng(rng.bit_generator.seed_seq.entropy).integers(0, 2))  # type: ignore[attr-defined]
+    return rows.example_id % 2 == first
+
+
+CASES: dict[str, tuple[Change, Choice, Choice, dict[str, Any]]] = {
+    "half of the texts": (Change(texts=0.5), half_of_the_texts, half_of_the_texts, {}),
+    "half of the queries": (Change(queries=0.5), share(0.5), every, {}),
+    "half of the keys": (Change(keys=0.5), every, share(0.5), {}),
+    "a quarter of both": (Change(queries=0.25, keys=0.25), share(0.25), share(0.25), {}),
+    "64 pairs": (Change(pairs=0.25), every, every, {"num_pairs_per_bucket": 64}),
+    "1,024 pairs": (Change(pairs=4), every, every, {"num_pairs_per_bucket": 1024}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_predicted_errors_are_those_of_real_subsamples(
+    name: str, parts: list[VarianceParts]
+) -> None:
+    change, queries, keys, settings = CASES[name]
+    real = observed(queries, keys, CONFIG.model_copy(update=settings))
+    assert typical_error(parts, change) == pytest.approx(real, rel=0.15)
+
+
+def test_the_parts_sum_to_the_squared_error(parts: list[VarianceParts]) -> None:
+    dump = open_sample()
+    for (layer, head), one in zip(HEADS[:2], parts, strict=False):
+        key_head = KeyHead.read(dump, layer, head // 3, CONFIG)
+        rows, _ = read_queries(dump, HeadId(layer, head, "q"), key_head, CONFIG)
+        metrics = analyze_rows(layer, head, head // 3, rows, key_head, CONFIG).metrics
+        total = one.texts + one.queries + one.keys + one.pairs
+        assert total == pytest.approx(metrics["ap_overall_se"] ** 2, rel=1e-9)
+        assert RotatedQueries.of(rows, key_head.signs).example_id is not None
+
+
+def test_more_of_everything_never_makes_the_error_larger() -> None:
+    now = typical_error([PARTS], Change())
+    for change in (Change(texts=2), Change(queries=2), Change(keys=2), Change(pairs=2)):
+        assert typical_error([PARTS], change) < now
+    assert typical_error([PARTS], Change(pairs=8)) == typical_error([PARTS], Change(pairs=4))
+
+
+def test_the_cheapest_change_needs_no_new_capture_if_pairs_are_enough() -> None:
+    now = typical_error([PARTS], Change())
+    change = cheapest_change([PARTS], 0.99 * now)
+    assert change == Change(pairs=2)
+    assert cheapest_change([PARTS], 0.8 * now) == Change(keys=2, pairs=2)
+    assert cheapest_change([PARTS], now) == Change()
+    assert cheapest_change([PARTS], now / 100) is None
+    assert "No change up to 16 times" in advice([PARTS], now / 100)
+    assert "needs no change" in advice([PARTS], 1.0)
+    assert "twice the key pairs" in advice([PARTS], 0.99 * now)
+
+
+def test_auto_brings_pairs_below_a_tenth() -> None:
+    many = replace(PARTS, available=(10_000, 10_000))
+    chosen = enough_pairs(many)
+    assert chosen in (512, 1024, 2048, 4096)
+    pairs = many.pairs * 256 / chosen
+    assert pairs <= 0.1 * (many.texts + many.queries + many.keys + pairs)
+    assert enough_pairs(replace(many, pairs=1e-9)) == 256
+    assert enough_pairs(None) == 256
+    assert enough_pairs(replace(many, pairs=1.0)) == 4096
+
+
+def test_only_more_texts_help_if_the_texts_dominate() -> None:
+    text = advice([replace(PARTS, texts=1.0)], None)
+    assert text.startswith("Only more texts help")
+    assert "four times the texts" in text
+
+
+def test_no_possible_pair_is_no_division_by_zero() -> None:
+    none = replace(PARTS, available=(0, 0), pairs=0.0)
+    assert typical_error([none], Change(pairs=4)) == typical_error([none], Change())
+
+
+@pytest.mark.parametrize("pair_sampling", ["local", "context"])
+def test_other_pairs_than_those_of_a_bucket_have_their_own_limit(
+    pair_sampling: str, tmp_path: Path
+) -> None:
+    """One key per text and bucket: no pair in a bucket, but many pairs in the context."""
+    dump = make_dump(
+        tmp_path, layers=1, q_heads=1, k_heads=1, examples=8, n=120, bucket_size=16, context=256
+    )
+    config = make_config(pair_sampling=pair_sampling, num_pairs_per_bucket=8)
+    parts = head_variance_parts(open_dump(dump), 0, 0, 0, config)
+    assert parts is not None
+    assert min(parts.available) >= 0
+    assert max(parts.available) > 8
+    more = typical_error([parts], Change(pairs=4))
+    assert more < typical_error([parts], Change())
+
+
+def test_parts_are_those_of_the_pairs_that_auto_chooses(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, examples=8, n=2000)
+    parts = head_variance_parts(open_dump(dump), 0, 0, 0, make_config(num_pairs_per_bucket="auto"))
+    assert parts is not None
+    assert parts.pairs_per_bucket > 256
+    others = max(parts.texts, 0.0) + parts.queries + parts.keys
+    assert parts.pairs <= 0.13 * (others + parts.pairs)  # a tenth, up to chance
+
+
+def test_auto_is_a_setting_of_a_run(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, examples=8, n=2000)
+    few = analyze_dump(dump, output_dir=str(tmp_path / "a")).bucket_plasticity
+    auto = analyze_dump(dump, output_dir=str(tmp_path / "b"), num_pairs_per_bucket="auto")
+    assert set(few["n_pairs"]) == {256}
+    assert auto.bucket_plasticity["n_pairs"].max() in (512, 1024, 2048, 4096)
+    assert auto.info["config"]["num_pairs_per_bucket"] == "auto"
+    with pytest.raises(Exception, match="auto needs error_bars"):
+        make_config(num_pairs_per_bucket="auto", error_bars=False)
+
+
+def test_the_verb_prints_parts_predictions_and_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, examples=8)
+    analyze_dump(dump, output_dir=str(tmp_path / "run"))
+    assert main(["power", str(tmp_path / "run")]) == 0
+    text = capsys.readouterr().out
+    for part in ("texts", "queries", "keys", "key pairs", "four times the key pairs", "2 heads"):
+        assert part in text
+    assert main(["power", str(tmp_path / "run"), "--wanted", "0.00001"]) == 0
+    assert "No change up to 16 times" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["{run}", "--wanted", "much"], "--wanted: expected a number above 0, got 'much'"),
+        (["{run}", "--heads", "0"], "--heads: expected an integer of at least 1, got '0'"),
+        (["{run}", "--dump", "{run}/nowhere"], "does not exist"),
+        (["{run}/nowhere"], "does not exist"),
+    ],
+)
+def test_misuse_of_the_verb_is_one_line(
+    words: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, examples=8)
+    run = tmp_path / "run"
+    analyze_dump(dump, output_dir=str(run))
+    assert main(["power", *(word.format(run=run) for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_a_run_without_errors_has_nothing_to_predict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, examples=2)
+    analyze_dump(dump, output_dir=str(tmp_path / "run"))
+    assert main(["power", str(tmp_path / "run")]) != 0
+    assert "no head has a standard error" in capsys.readouterr().err

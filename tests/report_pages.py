@@ -1,0 +1,45 @@
+"""What tests of the page in a browser share: wait until it is drawn, and read what it shows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from playwright.sync_api import Page
+
+READY = "html[data-state=ready]"
+NONCE = itertools.count()
+
+
+def show(page: Page, address: str) -> None:
+    page.wait_for_selector(READY)
+    page.evaluate("document.documentElement.dataset.state = 'asked'")
+    page.evaluate("address => { location.hash = address }", f"{address}&n={next(NONCE)}")
+    page.wait_for_selector(READY)
+
+
+def settled(page: Page) -> None:
+    frame = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
+    page.evaluate(f"{frame}.then(() => {frame})")
+    page.wait_for_selector(READY)
+
+
+def data_of(page: Page, chart: str) -> list[dict[str, Any]]:
+    """The traces as they were given to Plotly; NaN comes as None."""
+    code = "id => JSON.parse(JSON.stringify(document.getElementById(id).data))"
+    found: list[dict[str, Any]] = page.evaluate(code, chart)
+    return found
+
+
+def of_head(table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
+    return table[(table["layer"] == layer) & (table["q_head"] == head)].reset_index(drop=True)
+
+
+def singles(values: pd.Series[Any]) -> list[float]:
+    return values.astype(np.float32).astype(float).tolist()
+
+
+def first_rows(page: Page, count: int) -> list[str]:
+    return page.locator("tr.row td:first-child").all_text_contents()[:count]

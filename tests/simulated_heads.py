@@ -1,0 +1,128 @@
+"""Simulated heads with a known plasticity, for tests of standard errors and bias.
+
+Queries have a mean that drifts with position, an effect of their text and independent noise. Keys
+have noise and a direction of their text, so that the pairs of a text are alike. The total
+covariance of the queries is the identity, so the `positional` and the `full` model are both true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head_analysis import analyze_rows
+from attention_plasticity.head_rows import KeyHead
+from attention_plasticity.key_pairs import KeyIndex
+from attention_plasticity.results import HeadResult
+from attention_plasticity.statistics import orientation_from_keys
+from attention_plasticity.text_groups import TextGroups
+from qk_dump.reader import HeadRows
+
+BUCKET_SIZE = 100
+
+
+@dataclass(frozen=True)
+class Population:
+    """The distribution from which texts, queries and keys of one head are drawn."""
+
+    width: int = 8
+    buckets: int = 6
+    texts: int = 12
+    queries: int = 4  # per text and bucket
+    keys: int = 6  # per text and bucket
+    similarity: float = 0.3  # share of the variance of queries that a text has in common
+    key_direction: float = 1.0  # strength of the direction of a text in its keys
+    reach_end: float = 1.0  # share of the texts that reach the last half of the buckets
+    tails: float = 0.0  # degrees of freedom of Student's t noise; 0: Gaussian
+    seed: int = 0  # of the mean and the drift
+
+    @property
+    def start(self) -> np.ndarray:
+        """(d,) mean query at position 0."""
+        return 0.5 * np.random.default_rng([self.seed, 1]).standard_normal(self.width)
+
+    @property
+    def drift(self) -> np.ndarray:
+        """(d,) change of the mean query over the whole context."""
+        return np.random.default_rng([self.seed, 2]).standard_normal(self.width)
+
+    def mean_at(self, position: Any) -> np.ndarray:
+        """(…, d) mean query at positions."""
+        share = np.asarray(position, float)[..., None] / (self.buckets * BUCKET_SIZE)
+        return self.start + share * self.drift
+
+    def true_profile(self, pairs: int = 200_000) -> dict[int, float]:
+        """Plasticity of every query bucket, from a large number of pairs of different texts."""
+        rng = np.random.default_rng([self.seed, 3])
+        W = np.sqrt(2.0) * rng.standard_normal((pairs, self.width))
+        own = self.key_direction * rng.standard_normal((pairs, self.width))
+        W += np.sqrt(2.0) * rng.standard_normal((pairs, 1)) * own
+        deviation = np.linalg.norm(W, axis=1)
+        truth = {}
+        for bucket in range(1, self.buckets):
+            mean = self.mean_at((bucket + 0.5) * BUCKET_SIZE - 0.5)
+            p = ndtr(W @ mean / deviation)
+            truth[bucket] = float((4 * p * (1 - p)).mean())
+        return truth
+
+
+def draw_rows(
+    population: Population, kind: str, rng: np.random.Generator, text_noise: np.ndarray
+) -> HeadRows:
+    """Queries or keys of all texts. `text_noise` (texts, d) is the effect of every text."""
+    per_cell = population.queries if kind == "q" else population.keys
+    text, bucket = np.meshgrid(np.arange(population.texts), np.arange(population.buckets))
+    text, bucket = np.repeat(text.ravel(), per_cell), np.repeat(bucket.ravel(), per_cell)
+    long = np.arange(population.texts) < np.ceil(population.reach_end * population.texts)
+    kept = long[text] | (bucket < population.buckets // 2)
+    text, bucket = text[kept], bucket[kept]
+    position = (bucket * BUCKET_SIZE + rng.integers(0, BUCKET_SIZE, len(text))).astype(float)
+    noise = rng.standard_normal((len(text), population.width))
+    if population.tails:
+        noise *= np.sqrt((population.tails - 2) / rng.chisquare(population.tails, (len(text), 1)))
+    if kind == "q":
+        share = population.similarity
+        vectors = np.sqrt(share) * text_noise[text] + np.sqrt(1 - share) * noise
+        vectors += population.mean_at(position)
+    else:
+        along = population.key_direction * rng.standard_normal((len(text), 1))
+        vectors = noise + along * text_noise[text]
+    return HeadRows(bucket, position, vectors, text, float(position.max()), None, True)
+
+
+def key_head(rows: HeadRows) -> KeyHead:
+    """A key head from rows."""
+    assert rows.example_id is not None
+    signs = orientation_from_keys(rows.bucket, rows.vectors)
+    index = KeyIndex(rows.position, rows.bucket, rows.example_id)
+    return KeyHead(rows, signs, index, TextGroups())
+
+
+def draw_head(population: Population, rng: np.random.Generator) -> tuple[HeadRows, KeyHead]:
+    """Queries and keys of one head."""
+    size = (population.texts, population.width)
+    queries = draw_rows(population, "q", rng, rng.standard_normal(size))
+    return queries, key_head(draw_rows(population, "k", rng, rng.standard_normal(size)))
+
+
+def analyse(queries: HeadRows, keys: KeyHead, q_head: int = 0, **settings: Any) -> HeadResult:
+    """The result of a simulated head."""
+    config = RunnerConfig(**{"num_pairs_per_bucket": 64, **settings})
+    return analyze_rows(0, q_head, 0, queries, keys, config)
+
+
+def without_group(rows: HeadRows, group: int, groups: int) -> HeadRows:
+    """The rows without the texts of one group."""
+    assert rows.example_id is not None
+    kept = rows.example_id % groups != group
+    return replace(
+        rows,
+        bucket=rows.bucket[kept],
+        position=rows.position[kept],
+        vectors=rows.vectors[kept],
+        example_id=rows.example_id[kept],
+    )
