@@ -115,10 +115,9 @@ def analyse(queries: HeadRows, keys: KeyHead, q_head: int = 0, **settings: Any) 
     return analyze_rows(0, q_head, 0, queries, keys, config)
 
 
-def without_group(rows: HeadRows, group: int, groups: int) -> HeadRows:
-    """The rows without the texts of one group."""
+def part_of(rows: HeadRows, kept: np.ndarray) -> HeadRows:
+    """Some of the rows."""
     assert rows.example_id is not None
-    kept = rows.example_id % groups != group
     return replace(
         rows,
         bucket=rows.bucket[kept],

@@ -24,6 +24,7 @@ from attention_plasticity.variance_parts import VarianceParts
 from dumps import make_dump
 from qk_dump.layout import HeadId
 from qk_dump.reader import HeadRows
+from simulated_heads import part_of
 
 CONFIG = RunnerConfig(counting=False)
 HEADS = [(layer, head) for layer in (0, 14, 29) for head in (0, 3, 5, 7)]
@@ -48,17 +49,6 @@ def parts() -> list[VarianceParts]:
     found = [head_variance_parts(dump, layer, head, head // 3, CONFIG) for layer, head in HEADS]
     assert None not in found
     return [one for one in found if one is not None]
-
-
-def part_of(rows: HeadRows, kept: np.ndarray) -> HeadRows:
-    assert rows.example_id is not None
-    return replace(
-        rows,
-        bucket=rows.bucket[kept],
-        position=rows.position[kept],
-        vectors=rows.vectors[kept],
-        example_id=rows.example_id[kept],
-    )
 
 
 def observed(queries: Choice, keys: Choice, config: RunnerConfig) -> float:
