@@ -23,7 +23,11 @@ from attention_plasticity import (
 from attention_plasticity.eligibility import earlier_cells, windowed_cells
 from attention_plasticity.profile import means_by_fifth, weighted_mean
 from attention_plasticity.query_model import Gaussian, bucket_gaussians, bucket_moments
-from attention_plasticity.scores import plasticity_from_margin, standardised_margin
+from attention_plasticity.scores import (
+    margin_and_deviation,
+    plasticity_from_margin,
+    standardised,
+)
 from dumps import head_rows, make_dump
 from margins import win_probability
 from reference import gaussian as reference_gaussian
@@ -36,7 +40,7 @@ def test_without_variance_the_sign_of_the_margin_decides(factor: np.ndarray) -> 
     W = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1e-300, 0.0]])
     p = win_probability(W, Gaussian(np.array([2.0, 0.0]), factor))
     assert p.tolist() == [1.0, 0.0, 0.5, 0.5, 1.0]
-    z = standardised_margin(W, Gaussian(np.array([2.0, 0.0]), factor))
+    z = standardised(*margin_and_deviation(W, Gaussian(np.array([2.0, 0.0]), factor)))
     assert plasticity_from_margin(z).tolist() == [0.0, 0.0, 1.0, 1.0, 0.0]
 
 
