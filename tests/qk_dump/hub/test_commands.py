@@ -116,6 +116,7 @@ def test_failures_of_the_hub_end_with_one_and_a_line(
     hub: HubServer, local: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upload(hub, local)
+    capsys.readouterr()  # progress of the upload
     hub.fail("*", status(500), times=None)
     assert main(["pull", "me/qk@tiny"]) == 1
     assert main(["analyze", "--dataset_local_root", URL]) == 1
