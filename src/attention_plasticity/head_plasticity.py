@@ -79,49 +79,21 @@ def head_plasticity(
     queries: RotatedQueries, keys: KeyHead, window: int | None, config: RunnerConfig, seed: int
 ) -> AttentionPlasticity:
     """Plasticity of a head. `seed` is that of its key pairs."""
+    head = _Head.of(queries, keys, window, config, seed)
     pairs = config.num_pairs_per_bucket
-    if pairs == "auto":
-        pairs = enough_pairs(_parts(queries, keys, window, config, seed, FIRST_PAIRS))
-    return _Head.of(queries, keys, window, config).score(pairs, seed)
+    return head.plasticity(enough_pairs(head.parts(FIRST_PAIRS)) if pairs == "auto" else pairs)
 
 
 def variance_parts(
     queries: RotatedQueries, keys: KeyHead, window: int | None, config: RunnerConfig, seed: int
 ) -> VarianceParts | None:
     """Parts of the squared standard error of a head; None if the error is not known."""
-    per_bucket = config.num_pairs_per_bucket
-    if per_bucket != "auto":
-        return _parts(queries, keys, window, config, seed, per_bucket)
-    first = _parts(queries, keys, window, config, seed, FIRST_PAIRS)
+    head = _Head.of(queries, keys, window, config, seed)
+    if config.num_pairs_per_bucket != "auto":
+        return head.parts(config.num_pairs_per_bucket)
+    first = head.parts(FIRST_PAIRS)
     pairs = enough_pairs(first)
-    return first if pairs == FIRST_PAIRS else _parts(queries, keys, window, config, seed, pairs)
-
-
-def _parts(
-    queries: RotatedQueries,
-    keys: KeyHead,
-    window: int | None,
-    config: RunnerConfig,
-    seed: int,
-    pairs: int,
-) -> VarianceParts | None:
-    head = _Head.of(queries, keys, window, config, with_parts=True)
-    plasticity = head.score(pairs, seed)
-    if head.texts is None or head.texts.variance is None or plasticity.uncertainty is None:
-        return None
-    counts, everywhere = plasticity.query_counts, np.ones(len(plasticity.profile), np.bool_)
-    overall = plasticity.uncertainty.mean(plasticity.profile, counts, everywhere)
-    if math.isnan(overall.standard_error) or keys.rows.example_id is None:
-        return None
-    return head.texts.variance.finish(
-        plasticity.profile,
-        counts,
-        overall.value,
-        overall.standard_error,
-        keys.rows.example_id,
-        head.available,
-        pairs,
-    )
+    return first if pairs == FIRST_PAIRS else head.parts(pairs)
 
 
 def enough_pairs(parts: VarianceParts | None) -> int:
@@ -150,10 +122,10 @@ class _Head:
     queries: RotatedQueries
     keys: KeyHead
     config: RunnerConfig
+    seed: int  # of the key pairs
     moments: BucketMoments
     gaussians: list[Gaussian]
     eligible: npt.NDArray[np.bool_]
-    texts: TextSample | None
 
     @classmethod
     def of(
@@ -162,23 +134,54 @@ class _Head:
         keys: KeyHead,
         window: int | None,
         config: RunnerConfig,
-        *,
-        with_parts: bool = False,
+        seed: int,
     ) -> _Head:
         moments = bucket_moments(queries.position, queries.bucket, queries.vectors)
         gaussians = bucket_gaussians(
             config.query_model, moments, queries.alpha, queries.beta, queries.resid_var
         )
         eligible = _eligible(queries, keys, window, moments)
-        texts = None
-        if config.error_bars:
-            texts = _text_sample(queries, keys, moments, eligible, config, with_parts)
-        return cls(queries, keys, config, moments, gaussians, eligible, texts)
+        return cls(queries, keys, config, seed, moments, gaussians, eligible)
 
-    def score(self, num_pairs_per_bucket: int, seed: int) -> AttentionPlasticity:
+    def plasticity(self, num_pairs_per_bucket: int) -> AttentionPlasticity:
+        """Plasticity with errors and counts, as the settings demand."""
+        grouped = self._grouped_queries() if self.config.error_bars else None
+        if grouped is None:
+            return self._score(num_pairs_per_bucket, None)
+        counting = None
+        if self.config.counting:
+            alpha = float(self.queries.alpha[0])
+            counting = CountingSums(grouped, alpha, *self.eligible.shape)
+        return self._score(num_pairs_per_bucket, self._texts(grouped, counting=counting))
+
+    def parts(self, num_pairs_per_bucket: int) -> VarianceParts | None:
+        """Parts of the squared standard error; None if the error is not known."""
+        grouped, texts = self._grouped_queries(), self.queries.example_id
+        key_texts = self.keys.rows.example_id
+        if grouped is None or texts is None or key_texts is None:
+            return None
+        sums = VarianceSums(grouped, texts, len(self.eligible))
+        found = self._score(num_pairs_per_bucket, self._texts(grouped, variance=sums))
+        assert found.uncertainty is not None
+        counts, everywhere = found.query_counts, np.ones(len(found.profile), np.bool_)
+        overall = found.uncertainty.mean(found.profile, counts, everywhere)
+        error = overall.standard_error
+        if math.isnan(error):
+            return None
+        return sums.finish(
+            found.profile,
+            counts,
+            overall.value,
+            error,
+            key_texts,
+            self.available,
+            num_pairs_per_bucket,
+        )
+
+    def _score(self, num_pairs_per_bucket: int, texts: TextSample | None) -> AttentionPlasticity:
         """Draw and score the key pairs."""
         config, index = self.config, self.keys.index
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(self.seed)
         pairs = key_pairs(
             index, config.pair_sampling, num_pairs_per_bucket, config.max_rel_dist, rng
         )
@@ -189,8 +192,38 @@ class _Head:
             self.moments,
             self.gaussians,
             self.eligible,
-            self.texts,
+            texts,
         )
+
+    def _grouped_queries(self) -> GroupedQueries | None:
+        """The queries with the groups of their texts; None if the texts are not known."""
+        queries = self.queries
+        if queries.example_id is None or self.config.single_example:
+            return None
+        group = self.keys.groups.of(queries.example_id)
+        first = FirstComponent.of(
+            group,
+            queries.position,
+            queries.residuals[0],
+            float(queries.beta[0]),
+            float(queries.resid_var[0]),
+        )
+        return GroupedQueries(self.config.query_model, group, queries.vectors, first)
+
+    def _texts(
+        self,
+        grouped: GroupedQueries,
+        counting: CountingSums | None = None,
+        variance: VarianceSums | None = None,
+    ) -> TextSample:
+        assert self.keys.rows.example_id is not None
+        starts, sizes = (
+            np.searchsorted(self.queries.bucket, self.moments.bucket),
+            self.moments.count,
+        )
+        rows = [slice(int(i), int(i + n)) for i, n in zip(starts, sizes, strict=True)]
+        key_group = self.keys.groups.of(self.keys.rows.example_id)
+        return TextSample(grouped, rows, key_group, counting, variance)
 
     @property
     def available(self) -> Ints:
@@ -223,34 +256,3 @@ def _eligible(
         keys.rows.position,
         keys.rows.bucket,
     )
-
-
-def _text_sample(
-    queries: RotatedQueries,
-    keys: KeyHead,
-    moments: BucketMoments,
-    eligible: npt.NDArray[np.bool_],
-    config: RunnerConfig,
-    with_parts: bool,
-) -> TextSample | None:
-    """Groups of texts for standard errors; None if the texts are not known."""
-    if queries.example_id is None or keys.rows.example_id is None or config.single_example:
-        return None
-    group = keys.groups.of(queries.example_id)
-    first = FirstComponent.of(
-        group,
-        queries.position,
-        queries.residuals[0],
-        float(queries.beta[0]),
-        float(queries.resid_var[0]),
-    )
-    grouped = GroupedQueries(config.query_model, group, queries.vectors, first)
-    starts = np.searchsorted(queries.bucket, moments.bucket)
-    rows = [slice(int(i), int(i + n)) for i, n in zip(starts, moments.count, strict=True)]
-    counting = variance = None
-    if with_parts:
-        variance = VarianceSums(grouped, queries.example_id, len(eligible))
-    elif config.counting:
-        counting = CountingSums(grouped, float(queries.alpha[0]), *eligible.shape)
-    key_group = keys.groups.of(keys.rows.example_id)
-    return TextSample(grouped, rows, key_group, counting, variance)

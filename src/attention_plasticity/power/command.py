@@ -48,7 +48,7 @@ def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VariancePa
     from attention_plasticity.config import ANALYSIS_FIELDS, make_config
     from attention_plasticity.head_analysis import head_variance_parts
     from attention_plasticity.tables.csv_tables import require_columns
-    from qk_toolkit.watcher import Watcher
+    from qk_toolkit.terminal import TerminalWatcher
 
     recorded = run.info.get("config") or {}
     if not recorded:
@@ -56,14 +56,17 @@ def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VariancePa
             f"{run.folder}: has no run.json, so its settings are not known; run the analysis again"
         )
     if recorded.get("single_example"):
-        raise ConfigError(f"{run.folder}: was made with single_example, so its texts are not known")
+        raise ConfigError(
+            f"{run.folder}: was made with single_example, so its texts are not known; run the "
+            "analysis without it"
+        )
     fields = {name: recorded[name] for name in ANALYSIS_FIELDS if name in recorded}
     config = make_config(fields | {"error_bars": True})
     dump = _open(run, place)
     require_columns(run.head_metrics, ("layer", "q_head", "k_head"), run.path("head_metrics"))
     heads = run.head_metrics[["layer", "q_head", "k_head"]].to_numpy().tolist()
     step = max(1, math.ceil(len(heads) / most))
-    watcher: Watcher = _watcher()
+    watcher = TerminalWatcher()
     chosen = heads[::step]
     watcher.start("heads", len(chosen), 0)
     found = []
@@ -98,12 +101,6 @@ def _open(run: FinishedRun, place: str | None) -> Dump:
     if recorded.get("texts") is not None and text_list(dump) != recorded["texts"]:
         print(f"note: {dump.path}: has other texts than the dump of the run", file=sys.stderr)
     return dump
-
-
-def _watcher() -> Any:
-    from qk_toolkit.terminal import TerminalWatcher
-
-    return TerminalWatcher()
 
 
 def _given(arguments: Sequence[str]) -> dict[str, Any]:
