@@ -157,7 +157,8 @@ def _error_cells(compared: pd.DataFrame) -> list[list[str]]:
 
 
 def _error(value: float) -> str:
-    return "" if math.isnan(value) else f"±{value:.3f}"
+    """`±.003`, as wide as a value, so that names of runs keep their room."""
+    return "" if math.isnan(value) else f"±{value:.3f}".replace("±0.", "±.")
 
 
 def _cell(name: str, value: object, error: float | None = None) -> str:
