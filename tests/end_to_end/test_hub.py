@@ -18,7 +18,10 @@ from sniffing import ONE_THREAD, words
 from tiny_texts import save_texts, save_tiny_model
 
 REPO = "me/sniffed"
-TABLES = ("head_metrics.csv", "head_bucket_plasticity.csv", "head_component_weights.csv")
+TABLES = (
+    *("head_metrics.csv", "head_bucket_plasticity.csv"),
+    *("head_component_weights.csv", "head_influences.csv"),
+)
 
 
 def done(*flags: object, hub: HubServer, **extra: str) -> str:

@@ -19,7 +19,10 @@ from filelock import FileLock
 from commands import analyze, start
 from dumps import make_dump
 
-TABLES = ("head_metrics.csv", "head_bucket_plasticity.csv", "head_component_weights.csv")
+TABLES = (
+    *("head_metrics.csv", "head_bucket_plasticity.csv"),
+    *("head_component_weights.csv", "head_influences.csv"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,10 @@ from reliability.outcomes import Cases, Ended, Outcome, command
 
 QUERIES, KEYS = "l00h00q/data.parquet", "l00h00k/data.parquet"
 BESIDE = ("dump.json", "examples.parquet", "README.md")
-TABLES = ("head_metrics.csv", "head_bucket_plasticity.csv", "head_component_weights.csv")
+TABLES = (
+    *("head_metrics.csv", "head_bucket_plasticity.csv"),
+    *("head_component_weights.csv", "head_influences.csv"),
+)
 
 Damage = Callable[[Path], object]
 

@@ -81,3 +81,13 @@ def test_unknown_texts_are_a_note(tmp_path: Path) -> None:
     assert "Warning" not in text
     assert "Note         Standard errors and bias are not known, nor the number of texts" in text
     assert "±" not in text
+
+
+def test_heads_with_a_large_gap_are_named(tmp_path: Path) -> None:
+    outcome = outcome_of(make_dump(tmp_path / "dump", layers=2, examples=8), tmp_path / "out")
+    for number, row in enumerate(outcome.metrics):
+        row["ap_gaussian_gap"], row["ap_gaussian_gap_se"] = (0.05 if number == 5 else 0.001), 0.001
+    text = " ".join(printed(outcome).split())
+    assert "differs from the count by more than 0.02 in 1 head: layer 1: 1." in text
+    outcome.metrics[5]["ap_gaussian_gap_se"] = 0.04
+    assert "differs from the count" not in printed(outcome)
