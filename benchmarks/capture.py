@@ -2,6 +2,7 @@
 
     python -m benchmarks.capture                       # overhead, memory, writing
     python -m benchmarks.capture --only overhead       # on a GPU: the shape of Qwen3-8B
+    python -m benchmarks.capture --only attention      # forwards with attention columns
     python -m benchmarks.capture --only pages --dump DUMP
 
 Models have random weights and texts are random tokens; `pages` wants a dump of real vectors.
@@ -28,15 +29,17 @@ if TYPE_CHECKING:
 PARTS = ("overhead", "memory", "writing")
 ONE_OF_64 = {"sampler": {"type": "uniform", "base_rate": 2.0}, "min_bucket_size": 128}
 ONE_OF_8192 = {"sampler": {"type": "uniform", "base_rate": 1.0}, "min_bucket_size": 8192}
-SOME_HEADS = {**ONE_OF_8192, "head_sampling": {"count": 300}}
+NO_ATTENTION = {"attention": False}
 
 
 def main() -> None:
     """Print one table per part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)},pages")
+    names = ",".join((*PARTS, "attention", "pages"))
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {names}")
     parser.add_argument("--rounds", type=int, default=3, help="timings of each thing, in turn")
     parser.add_argument("--lengths", default="4096,32768,131072", help="tokens per text")
+    parser.add_argument("--rates", default="8192,1024,64", help="'attention' keeps one of so many")
     parser.add_argument("--dump", type=Path, help="real vectors for 'pages'")
     parser.add_argument("--memory_of", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -46,7 +49,11 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for part in options.only.split(","):
         if part == "overhead":
-            overhead(options.rounds, [int(length) for length in options.lengths.split(",")])
+            overhead(options.rounds, _integers(options.lengths))
+        elif part == "attention":
+            from benchmarks.attention import attention
+
+            attention(options.rounds, _integers(options.lengths), _integers(options.rates))
         elif part == "memory":
             memory()
         elif part == "writing":
@@ -59,6 +66,10 @@ def main() -> None:
             pages(options.dump, options.rounds)
 
 
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
 def overhead(rounds: int, lengths: list[int]) -> None:
     """A capture's loop (tokens, sampling, tap, writer) over bare forwards of the same tokens."""
     import torch
@@ -69,13 +80,13 @@ def overhead(rounds: int, lengths: list[int]) -> None:
         print(f"\noverhead, {torch.cuda.get_device_name()}, Qwen3-8B shape, bfloat16, sdpa")
         loaded = random_model("Qwen3-8B", "cuda", torch.bfloat16)
         cases = {32_768: (2, 18), 131_072: (2, 6)}
-        settings = {"300 heads, 1/8,192": SOME_HEADS, "all heads, 1/64": ONE_OF_64}
+        settings = {"1/8,192": ONE_OF_8192, "1/64": ONE_OF_64}
     else:
         threads = torch.get_num_threads()
         print(f"\noverhead, CPU ({threads} threads), 8 layers × hidden 512, float32")
         loaded = random_model("8 layers, hidden 512", "cpu", torch.float32)
         cases = {4096: (1, 4)}
-        settings = {"all heads, 1/64": ONE_OF_64}
+        settings = {"1/64, no attention": {**ONE_OF_64, **NO_ATTENTION}, "1/64": ONE_OF_64}
     print("s/text: seconds for each further text, after start and end are taken off\n")
     print(" tokens  what                 s/text   ratio   rows/text   peak GPU   start+end   files")
     for length, texts in cases.items():
@@ -106,11 +117,11 @@ def _overhead_of(
     for _ in range(rounds):
         for number in texts:
             bare = partial(_bare, loaded, tokenizer, number)
-            seconds["bare forward", number].append(_timed(bare, peaks, "bare forward"))
+            seconds["bare forward", number].append(timed(bare, peaks, "bare forward"))
             for name, capture in settings.items():
                 with tempfile.TemporaryDirectory() as folder:
                     run = _Captured(loaded, number, length, capture, folder)
-                    seconds[name, number].append(_timed(run, peaks, name))
+                    seconds[name, number].append(timed(run, peaks, name))
                     began = time.perf_counter()
                     run.finish()
                     rows[name] = run.rows / number
@@ -126,7 +137,8 @@ def _overhead_of(
         )
 
 
-def _timed(work: Any, peaks: dict[str, float], name: str) -> float:
+def timed(work: Any, peaks: dict[str, float], name: str) -> float:
+    """Seconds of a call; `peaks` gets the largest GPU memory under this name."""
     import torch
 
     gpu = torch.cuda.is_available()
@@ -180,13 +192,10 @@ class _Captured:
     def finish(self) -> None:
         """Make the Parquet files."""
         from qk_dump.manifest import DumpManifest
+        from qk_sniffer.pipeline.capture import expected_heads
         from qk_sniffer.pipeline.segments import finish_capture
 
-        heads = [
-            (head, layer.facts.width, layer.facts.window)
-            for layer in self._setup.wanted
-            for head in layer.head_ids()
-        ]
+        heads = expected_heads(self._setup)
         finish_capture(self._capture, self._batches, DumpManifest(), heads)
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
-from qk_sniffer.pipeline.segments import Block, Example, finish_capture, open_capture
+from qk_sniffer.pipeline.segments import Block, Example, ExpectedHead, finish_capture, open_capture
 
 HEADS, WIDTH, TEXTS, ROWS_PER_TEXT = 48, 128, 20, 1000
 
@@ -82,6 +82,6 @@ def _ours(folder: Path, vectors: np.ndarray) -> None:
             sliding_window=None,
         )
         capture.add(text, [block], [Example(text, text, ROWS_PER_TEXT, "")])
-    heads = [(HeadId(0, head, "q"), WIDTH, None) for head in range(HEADS)]
+    heads = [ExpectedHead(HeadId(0, head, "q"), WIDTH, None) for head in range(HEADS)]
     finish_capture(capture, TEXTS, DumpManifest(), heads)
     capture.close()

@@ -1,4 +1,6 @@
-"""Make every number and figure of docs/findings-smollm2.md from the model weights: `make findings`.
+"""Make all numbers and figures of the findings from the model weights: `make findings`.
+
+The findings are docs/findings-smollm2.md and docs/findings-attention.md.
 
 Captures and analyses are kept in one folder, so that an interrupted run can be continued. Tables
 are written between the markers of the document. The default run and its figures are written to
@@ -11,7 +13,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from findings_attention import attention_tables, markdown
 
 import attention_plasticity as ap
 from attention_plasticity.columns import GROUP_COLUMNS
@@ -53,7 +56,7 @@ from attention_plasticity.tables.profiles import head_profiles, mean_profile
 
 FOLDER = Path("demo-smollm2")
 RESULTS = Path("results/smollm2-135m")
-DOCUMENT = Path("docs/findings-smollm2.md")
+DOCUMENT, ATTENTION = Path("docs/findings-smollm2.md"), Path("docs/findings-attention.md")
 BASE = "moby-dick-8192"
 CAPTURES = {
     BASE: ("moby-dick", 8192, 12),
@@ -68,6 +71,7 @@ METHODS = [
         for pairs in ("bucket", "local")
     ),
     ("positional", "context"),
+    ("positional", "attended"),
 ]
 TRAINED = 8192
 
@@ -90,8 +94,8 @@ def main() -> None:
         name = f"{model}-{pairs}"
         runs[name] = _analysed(dump, name, query_model=model, pair_sampling=pairs)
     _keep_results(runs)
-    tables = dict(_tables(runs))
-    _write_tables(tables)
+    _write_tables(DOCUMENT, dict(_tables(runs)))
+    _write_tables(ATTENTION, dict(attention_tables(runs[BASE])))
 
 
 def _command(*arguments: object) -> None:
@@ -176,7 +180,7 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
     origin = json.loads(next((FOLDER / "model").glob("*/origin.json")).read_text())
     yield (
         "perplexity",
-        _markdown(
+        markdown(
             ["text", "perplexity"],
             [
                 ["a held-out passage of Moby-Dick, 1,024 tokens", f"{origin['perplexity']:.1f}"],
@@ -205,7 +209,7 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
         "difference of the drop",
         "mean absolute difference",
     ]
-    yield "stability", _markdown(heading, rows)
+    yield "stability", markdown(heading, rows)
     default = runs["positional-bucket"]
     rows = [_method(f"`{m}`", f"`{p}`", runs[f"{m}-{p}"], default) for m, p in METHODS]
     heading = [
@@ -217,7 +221,7 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
         "ρ with the default",
         "mean absolute difference",
     ]
-    yield "methods", _markdown(heading, rows)
+    yield "methods", markdown(heading, rows)
 
 
 def _extreme_heads(metrics: pd.DataFrame) -> str:
@@ -230,7 +234,7 @@ def _extreme_heads(metrics: pd.DataFrame) -> str:
         ]
         for head in pd.concat([ordered.head(5), ordered.tail(5)]).to_dict("records")
     ]
-    return _markdown(["head (layer.head)", "plasticity", "drop", "variance from position"], rows)
+    return markdown(["head (layer.head)", "plasticity", "drop", "variance from position"], rows)
 
 
 def _with_error(head: Mapping[Any, Any], name: str) -> str:
@@ -252,7 +256,7 @@ def _layers(run: ap.Run) -> str:
             ]
         )
     heading = ["layers", "plasticity", "spread over heads", "drop", "variance from position"]
-    return _markdown(heading, rows)
+    return markdown(heading, rows)
 
 
 def _estimate(mean: MeanEstimate, sign: str = "") -> str:
@@ -270,7 +274,7 @@ def _drops(metrics: pd.DataFrame) -> str:
         "higher at the end, and the interval excludes 0": (drop < 0) & (p < 0.05),
         "… and significant at a false discovery rate of 5 %, higher": (drop < 0) & found,
     }
-    return _markdown(
+    return markdown(
         ["plasticity is …", "heads"],
         [[k.removesuffix(", higher"), str(int(v.sum()))] for k, v in kinds.items()],
     )
@@ -290,7 +294,7 @@ def _gaussian(metrics: pd.DataFrame) -> str:
         ["largest absolute value", f"{gap.max():.3f}"],
         ["heads with a gap above 0.02 and 2 standard errors", str(large)],
     ]
-    return _markdown(["quantity", "mean over heads, or as named"], rows)
+    return markdown(["quantity", "mean over heads, or as named"], rows)
 
 
 def _position(run: ap.Run) -> str:
@@ -302,7 +306,7 @@ def _position(run: ap.Run) -> str:
         ("layer", "layer", "plasticity", "ap_overall"),
     ]
     rows = [[one, other, _spearman(run, metrics[a], b)] for one, a, other, b in pairs]
-    return _markdown(["quantity", "correlated with", "Spearman's ρ over 270 heads"], rows)
+    return markdown(["quantity", "correlated with", "Spearman's ρ over 270 heads"], rows)
 
 
 def _spearman(run: ap.Run, other: Any, name: str) -> str:
@@ -350,7 +354,7 @@ def _beyond(run: ap.Run) -> str:
             ]
         )
     heading = ["query position", "plasticity", "spread over heads", "minus 4,096–8,192"]
-    return _markdown([*heading, "heads lower than at 4,096–8,192"], lines)
+    return markdown([*heading, "heads lower than at 4,096–8,192"], lines)
 
 
 def _agreement(name: str, one: ap.Run, other: ap.Run) -> list[str]:
@@ -380,19 +384,14 @@ def _method(model: str, pairs: str, run: ap.Run, default: ap.Run) -> list[str]:
     return [model, pairs, *means, change, agreement[1], agreement[5]]
 
 
-def _markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _write_tables(tables: dict[str, str]) -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
+def _write_tables(document: Path, tables: dict[str, str]) -> None:
+    text = document.read_text(encoding="utf-8")
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         head, rest = text.split(begin, 1)
         text = head + begin + "\n" + table + "\n\n" + end + rest.split(end, 1)[1]
-    DOCUMENT.write_text(text, encoding="utf-8")
-    print(DOCUMENT, file=sys.stderr)
+    document.write_text(text, encoding="utf-8")
+    print(document, file=sys.stderr)
 
 
 if __name__ == "__main__":

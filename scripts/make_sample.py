@@ -1,7 +1,8 @@
 """The dump that comes with the package: a slice of what `make demo-capture` makes (`make sample`).
 
-Some layers whole, and of every bucket two rows per dimension, drawn at random but alike for the
-heads of one layer and kind, as a capture samples them. Vectors are rounded to float16.
+Some layers whole, and a part of the rows of every bucket, drawn at random but alike for the heads
+of one layer and kind, as a capture samples them. Vectors are rounded to float16, attention columns
+to multiples of 1/256 or 1/4096, so that the files are small.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attention_plasticity.demo.sample import sample_path
+from qk_dump.attention_columns import ATTENTION_COLUMNS, MASSES, AttentionRows
 from qk_dump.card import card
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -24,7 +26,7 @@ from qk_toolkit.files import write_text
 
 SOURCE = Path("demo-smollm2/dumps/moby-dick-8192")
 LAYERS = (0, 14, 29)
-ROWS_PER_BUCKET = 128
+ROWS_PER_BUCKET = {"q": 104, "k": 128}
 KINDS = ("q", "k")
 
 
@@ -51,7 +53,7 @@ def main() -> None:
 def _rows(head: HeadId, buckets: np.ndarray) -> np.ndarray:
     rng = np.random.default_rng([head.layer, KINDS.index(head.kind)])
     chosen = [
-        rng.permutation(np.flatnonzero(buckets == bucket))[:ROWS_PER_BUCKET]
+        rng.permutation(np.flatnonzero(buckets == bucket))[: ROWS_PER_BUCKET[head.kind]]
         for bucket in np.unique(buckets)
     ]
     return np.sort(np.concatenate(chosen))
@@ -66,7 +68,25 @@ def _write(target: Path, head: HeadId, rows: pa.Table) -> None:
         example_id=rows["example_id"].to_numpy(),
         position=rows["position"].to_numpy(),
         vectors=flat.reshape(len(rows), -1).astype(np.float16),  # (n, d)
+        attention=_attention(rows) if head.kind == "q" else None,
     )
+
+
+def _attention(rows: pa.Table) -> AttentionRows:
+    """The attention columns, rounded: logits and entropy to 1/256, weights to 1/4096."""
+    lse, largest, entropy, sinks = (rows[name].to_numpy() for name in ATTENTION_COLUMNS[:-1])
+    masses = rows[MASSES].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+    return AttentionRows(
+        _rounded(lse, 256),
+        _rounded(largest, 256),
+        _rounded(entropy, 256),
+        _rounded(sinks, 4096),
+        _rounded(masses, 4096),
+    )
+
+
+def _rounded(values: np.ndarray, parts: int) -> np.ndarray:
+    return (np.round(values * parts) / parts).astype(np.float32)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from qk_dump.attention_columns import MASS_BINS, AttentionRows
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
+from qk_dump.schema import written_schema
 from qk_sniffer.pipeline.segments import (
     Block,
     CaptureFolder,
@@ -30,11 +33,17 @@ PLAN: dict[str, Any] = {
 MANIFEST = DumpManifest(model="tiny", num_q_heads=4, num_k_heads=2)
 BATCH_SIZE = 3
 
+
+def _has_attention(layer: int, kind: str) -> bool:
+    """Only the queries of the first layer have attention columns."""
+    return layer == 0 and kind == "q"
+
+
 LAYERS = ((0, 4, None), (1, 6, 16), (2, 4, None))
 """Number, width and window; the last layer never has a row."""
 
-HEADS: list[ExpectedHead] = [
-    (HeadId(layer, head, kind), width, window)
+HEADS = [
+    ExpectedHead(HeadId(layer, head, kind), width, window, _has_attention(layer, kind))
     for layer, width, window in LAYERS
     for kind, count in (("q", 4), ("k", 2))
     for head in range(count)
@@ -69,9 +78,24 @@ def blocks_of(batch: int, dtype: Any = np.float32, tokens: bool = False) -> list
                     vectors=rng.standard_normal((n, count, width)).astype(dtype),
                     sliding_window=window,
                     token_str=[f"é{i}" for i in range(n)] if tokens else None,
+                    attention=_attention(n, count) if _has_attention(layer, kind) else None,
                 )
             )
     return blocks
+
+
+def _attention(n: int, heads: int) -> AttentionRows:
+    """Attention columns; every third row is not known."""
+    rng = np.random.default_rng(n)
+    numbers = rng.random((4, n, heads), np.float32)
+    numbers[:, ::3] = np.nan
+    masses = rng.dirichlet(np.ones(MASS_BINS), (n, heads)).astype(np.float32)
+    return AttentionRows(*numbers, masses)
+
+
+def schema_of(expected: ExpectedHead) -> pa.Schema:
+    """The columns of a head with float32 vectors."""
+    return written_schema(expected.width, pa.float32(), attention=expected.attention)
 
 
 def add(capture: CaptureFolder, batches: Iterable[int], **options: Any) -> None:

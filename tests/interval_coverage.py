@@ -21,11 +21,13 @@ from scipy.stats import t as student
 from attention_plasticity.columns import GROUP_COLUMNS
 from attention_plasticity.results import HeadResult
 from attention_plasticity.run.head_means import gap_is_large
-from simulated_heads import Population, analyse, draw_rows, key_head
+from simulated_heads import Population, analyse, draw_rows, key_head, with_attention
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "coverage.md"
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
-QUANTITIES = ("cell", "AP_j", "overall", "drop", "model mean", "paired", "mean, not corrected")
+QUANTITIES = ("cell", "AP_j", "overall", "drop", "attended", "model mean", "paired")
+QUANTITIES += ("mean, not corrected",)
+ATTENDED_HEADS = 4  # of a dump
 
 
 @dataclass
@@ -49,6 +51,7 @@ def measure(population: Population, dumps: int, heads: int, **settings: Any) -> 
     truths = [one.true_profile() for one in populations]
     groups = min(population.texts, 16)
     reach = float(student.ppf(0.975, groups - 1))
+    attended: dict[int, list[dict[str, float]]] = defaultdict(list)
     for number in range(dumps):
         rng = np.random.default_rng([11, number])
         errors, influences, plain = [], [], []
@@ -58,8 +61,21 @@ def measure(population: Population, dumps: int, heads: int, **settings: Any) -> 
             errors.append(error)
             influences.append(influence)
             plain.append(error + result.metrics["ap_overall_bias"])
+            if head < ATTENDED_HEADS:
+                attended[head].append(result.metrics)
         _means(np.array(errors), np.array(influences), np.array(plain), reach, coverage)
+    for metrics in attended.values():
+        _attended(metrics, reach, coverage)
     return coverage
+
+
+def _attended(metrics: list[dict[str, float]], reach: float, found: Coverage) -> None:
+    """Record the attended plasticity of one head; the truth is the mean count over all dumps."""
+    names = ("ap_attended", "ap_attended_bias", "ap_attended_se", "ap_attended_counted")
+    value, bias, error, counted = (np.array([row[name] for row in metrics]) for name in names)
+    hits = np.abs(value - bias - counted.mean()) <= reach * error
+    found.hits["attended"] += hits.tolist()
+    found.errors["attended"] += (value - bias - counted.mean()).tolist()
 
 
 def _draw(
@@ -72,7 +88,10 @@ def _draw(
         (common.standard_normal(size) + rng.standard_normal(size)) / math.sqrt(2) for _ in range(2)
     ]
     queries = draw_rows(population, "q", rng, effects[0])
-    return analyse(queries, key_head(draw_rows(population, "k", rng, effects[1])), head, **settings)
+    keys = key_head(draw_rows(population, "k", rng, effects[1]))
+    if head < ATTENDED_HEADS:
+        queries = with_attention(queries, keys)
+    return analyse(queries, keys, head, **settings)
 
 
 def _head(

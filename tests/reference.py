@@ -19,6 +19,7 @@ from scipy import stats
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.key_pairs import KeyIndex
+from reference_attention import AttentionTables, Head, attention_tables
 from reference_errors import Errors, Pair, Queries, errors
 
 Row = dict[str, Any]
@@ -33,6 +34,10 @@ def tolerance(column: str) -> tuple[float, float]:
     """
     if column in KS_P:
         return 0.0, 1e-6
+    if column.startswith(("attn_", "entropy", "sink_mass", "max_logit", "mass_")):
+        return 1e-9, 1e-12
+    if column in ("ap_attended_ess", "n_later_queries"):  # float32 logits
+        return 1e-5, 0.0
     if column.endswith("_se") or column.startswith("group_"):
         return 1e-5, 1e-7
     if column in ("plasticity_bias", "bias"):  # of a few pairs, with queries in one plane
@@ -51,15 +56,17 @@ class Rows(NamedTuple):
     vectors: np.ndarray
     window: int | None
     last_position: float  # of the whole file
+    attention: dict[str, list[Any]] | None = None  # columns with None for null
 
 
 class Tables(NamedTuple):
-    """What the four tables should hold for one query head."""
+    """What the tables should hold for one query head."""
 
     metrics: Row
     buckets: list[Row]
     components: list[Row]
     influences: list[Row]
+    attention: list[Row]
 
 
 class Line(NamedTuple):
@@ -107,11 +114,19 @@ def read_rows(root: Path, name: str, config: RunnerConfig) -> Rows:
         vectors=np.array(table["vector"].to_pylist(), float)[kept],
         window=windows[0] if windows else None,
         last_position=positions.max(),
+        attention=_attention(table, kept),
     )
 
 
+def _attention(table: pa.Table, kept: np.ndarray) -> dict[str, list[Any]] | None:
+    if "lse" not in table.schema.names:
+        return None
+    names = ("lse", "max_logit", "entropy", "sink_mass", "mass_by_distance")
+    return {name: table[name].take(kept).to_pylist() for name in names}
+
+
 def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConfig) -> Tables:
-    """Rows of the four tables for one query head."""
+    """Rows of the tables for one query head."""
     q = read_rows(root, f"l{layer:02d}h{q_head:02d}q", config)
     k = read_rows(root, f"l{layer:02d}h{k_head:02d}k", config)
     window = k.window if q.window is None else q.window
@@ -136,7 +151,8 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
             tau = q.position[members].mean()
             first_mean = rotated[0].intercept + rotated[0].slope * tau
             gaussians[j] = gaussian(config.query_model, X_q[members], first_mean, variance[0])
-    pairs = drawn_pairs(k, config, config.seed + 10007 * layer + 379 * q_head)
+    seed = config.seed + 10007 * layer + 379 * q_head
+    pairs = drawn_pairs(k, config, seed)
     cells, profile = score(gaussians, pairs, q, k, X_k, window)
 
     def gaussian_of(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -165,6 +181,9 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
         in_fifth[fifth_of(j)].append(j)
     fifths = [mean_by_queries(profile, counts, members) for members in in_fifth]
     found = head_errors(grouped, pairs, cells, k, X_k, fifth_of)
+    eligible = {j: [c for bucket, c in cells if bucket == j] for j in gaussians}
+    head = Head(root, (layer, q_head, k_head), q, k, X_k, grouped, eligible, window)
+    attention = attention_tables(head, config, seed)
     metrics = {
         **ids,
         "n_q_tokens": n,
@@ -185,6 +204,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
         "q_position_max": context,
         "sliding_window": math.nan if window is None else window,
         **found.metrics,
+        **attention.metrics,
     }
     buckets = [
         {
@@ -207,8 +227,17 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
         {**ids, "component": i, "weight": positive[i] / total if total > 0 else 1 / d, "r2": r2[i]}
         for i in range(d)
     ]
-    influences = [{**ids, **row} for row in found.influences]
-    return Tables(metrics, buckets, components, influences)
+    return Tables(metrics, buckets, components, *_with_attention(ids, found, attention))
+
+
+def _with_attention(
+    ids: Row, found: Errors, attention: AttentionTables
+) -> tuple[list[Row], list[Row]]:
+    """Rows of the table of influences, means first, and of the table of attention."""
+    means = [row for row in found.influences if row["quantity"] != "ap_bucket"]
+    buckets = [row for row in found.influences if row["quantity"] == "ap_bucket"]
+    influences = [*means, *attention.influences, *buckets]
+    return [{**ids, **row} for row in influences], [{**ids, **row} for row in attention.buckets]
 
 
 def head_errors(

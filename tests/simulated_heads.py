@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head_analysis import analyze_rows
@@ -20,6 +20,7 @@ from attention_plasticity.key_pairs import KeyIndex
 from attention_plasticity.results import HeadResult
 from attention_plasticity.statistics import orientation_from_keys
 from attention_plasticity.text_groups import TextGroups
+from qk_dump.attention_columns import MASS_BINS, AttentionRows
 from qk_dump.reader import HeadRows
 
 BUCKET_SIZE = 100
@@ -109,6 +110,27 @@ def draw_head(population: Population, rng: np.random.Generator) -> tuple[HeadRow
     return queries, key_head(draw_rows(population, "k", rng, rng.standard_normal(size)))
 
 
+def with_attention(queries: HeadRows, keys: KeyHead) -> HeadRows:
+    """The queries with attention columns: a softmax over the captured keys and the query's own.
+
+    Only `lse` depends on the rows; it is all that attended plasticity needs.
+    """
+    text, at = keys.rows.example_id, keys.rows.position
+    assert queries.example_id is not None
+    assert text is not None
+    lse = np.zeros(len(queries))
+    for one in np.unique(queries.example_id):
+        own, inside = queries.example_id == one, text == one
+        logits = queries.vectors[own] @ keys.rows.vectors[inside].T / np.sqrt(queries.width)
+        seen = at[inside] <= queries.position[own][:, None]
+        lse[own] = np.logaddexp(0.0, logsumexp(np.where(seen, logits, -np.inf), axis=1))
+    zero = np.zeros(len(queries), np.float32)
+    masses = np.zeros((len(queries), MASS_BINS), np.float32)
+    return replace(
+        queries, attention=AttentionRows(lse.astype(np.float32), zero, zero, zero, masses)
+    )
+
+
 def analyse(queries: HeadRows, keys: KeyHead, q_head: int = 0, **settings: Any) -> HeadResult:
     """The result of a simulated head."""
     config = RunnerConfig(**{"num_pairs_per_bucket": 64, **settings})
@@ -124,4 +146,5 @@ def part_of(rows: HeadRows, kept: np.ndarray) -> HeadRows:
         position=rows.position[kept],
         vectors=rows.vectors[kept],
         example_id=rows.example_id[kept],
+        attention=None if rows.attention is None else rows.attention[kept],
     )

@@ -98,6 +98,7 @@ def folder_of(module: str) -> str:
     [
         *("scaling", "statistics", "kolmogorov", "query_model", "key_pairs", "scores"),
         *("text_groups", "influences", "uncertainty", "counting", "plasticity"),
+        *("attention_means", "attention_received", "attended_pairs"),
     ],
 )
 def test_the_numeric_core_knows_arrays_alone(name: str) -> None:

@@ -12,6 +12,7 @@ import qk_sniffer
 from attention_plasticity.cli import main
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.run.outputs import (
+    ATTENTION_COLUMNS,
     BUCKET_COLUMNS,
     COMPONENT_COLUMNS,
     DISTANCE_COLUMNS,
@@ -36,8 +37,9 @@ ANALYSIS_FLAGS = """
     dataset_local_root model_dir dataset_name dataset_revision dataset_cache_dir
     download_max_workers num_layers num_q_heads num_k_heads layers heads single_example
     max_tokens_per_head query_model pair_sampling num_pairs_per_bucket max_rel_dist
-    normality_max_dims p_alpha error_bars counting seed output_dir output_csv bucket_csv
-    component_csv influence_csv distance_csv max_workers overwrite dry_run
+    normality_max_dims p_alpha error_bars counting distant_from seed output_dir output_csv
+    bucket_csv component_csv influence_csv distance_csv attention_csv max_workers overwrite
+    dry_run
 """
 CAPTURE_FLAGS = """
     dataset.path dataset.name dataset.revision dataset.split dataset.text_column
@@ -49,7 +51,8 @@ CAPTURE_FLAGS = """
     capture.min_bucket_size
     capture.capture_queries capture.capture_keys capture.layers capture.heads
     capture.head_sampling.count capture.head_sampling.seed capture.full_attention_only
-    capture.capture_pre_rope capture.capture_token_strings capture.max_rows_per_batch
+    capture.capture_pre_rope capture.attention capture.capture_token_strings
+    capture.max_rows_per_batch
     output.data_root output.vector_dtype output.save_seconds output.hf_repo_id output.hf_branch
     output.private overwrite dry_run
 """
@@ -62,6 +65,9 @@ HEAD_METRICS = """
     ap_overall_se ap_first20_se ap_20to40_se ap_40to60_se ap_60to80_se ap_last20_se ap_drop_se
     ap_overall_bias ap_first20_bias ap_20to40_bias ap_40to60_bias ap_60to80_bias ap_last20_bias
     ap_drop_bias ap_counted ap_counted_se ap_gaussian_gap ap_gaussian_gap_se n_text_groups
+    attn_entropy attn_entropy_se attn_sink_mass attn_sink_mass_se attn_distant_mass
+    attn_distant_mass_se attn_max_logit attn_max_logit_se ap_attended ap_attended_se
+    ap_attended_bias ap_attended_counted ap_attended_counted_se ap_attended_ess n_later_queries
 """
 BUCKET_PLASTICITY = """
     layer q_head k_head q_bucket k_bucket plasticity n_pairs q_position k_position n_queries
@@ -73,6 +79,17 @@ INFLUENCES = """
     layer q_head k_head quantity q_bucket value bias n_groups group_00 group_01 group_02
     group_03 group_04 group_05 group_06 group_07 group_08 group_09 group_10 group_11 group_12
     group_13 group_14 group_15
+"""
+ATTENTION = """
+    layer q_head k_head q_bucket q_position n_queries n_groups entropy entropy_se sink_mass
+    sink_mass_se max_logit max_logit_se
+    mass_0 mass_1 mass_2 mass_4 mass_8 mass_16 mass_32 mass_64 mass_128 mass_256 mass_512
+    mass_1024 mass_2048 mass_4096 mass_8192 mass_16384 mass_32768 mass_65536 mass_131072
+    mass_262144 mass_524288 mass_1048576 mass_2097152 mass_4194304
+    mass_0_se mass_1_se mass_2_se mass_4_se mass_8_se mass_16_se mass_32_se mass_64_se
+    mass_128_se mass_256_se mass_512_se mass_1024_se mass_2048_se mass_4096_se mass_8192_se
+    mass_16384_se mass_32768_se mass_65536_se mass_131072_se mass_262144_se mass_524288_se
+    mass_1048576_se mass_2097152_se mass_4194304_se
 """
 VERBS = "capture verify analyze power plot compare report push pull demo"
 
@@ -94,6 +111,7 @@ def test_columns_and_their_order() -> None:
     assert list(COMPONENT_COLUMNS) == COMPONENT_WEIGHTS.split()
     assert list(INFLUENCE_COLUMNS) == INFLUENCES.split()
     assert list(DISTANCE_COLUMNS) == DISTANCES.split()
+    assert list(ATTENTION_COLUMNS) == ATTENTION.split()
 
 
 def test_verbs(capsys: pytest.CaptureFixture[str]) -> None:

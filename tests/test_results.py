@@ -1,4 +1,4 @@
-"""The results in results/smollm2-135m, and docs/findings-smollm2.md, which describes them."""
+"""The results in results/smollm2-135m, and the two pages of findings, which describe them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from attention_plasticity.tables.intervals import corrected, mean_over_heads
 
 ROOT = Path(__file__).parents[1]
 RUN = ROOT / "results" / "smollm2-135m"
-FINDINGS = (ROOT / "docs" / "findings-smollm2.md").read_text(encoding="utf-8")
+FINDINGS, ATTENTION = (
+    (ROOT / "docs" / f"findings-{name}.md").read_text(encoding="utf-8")
+    for name in ("smollm2", "attention")
+)
 
 
 def test_the_run_is_whole() -> None:
@@ -39,7 +42,21 @@ def test_the_page_tells_the_tables_numbers() -> None:
     assert f"| {best.layer:.0f}.{best.q_head:.0f} | {value} |" in FINDINGS
 
 
-@pytest.mark.parametrize("name", re.findall(r"<!-- end of (\w+) -->", FINDINGS))
-def test_every_table_of_the_page_is_filled(name: str) -> None:
-    table = FINDINGS.split(f"<!-- {name} -->")[1].split(f"<!-- end of {name} -->")[0]
-    assert table.count("\n|") >= 3
+@pytest.mark.parametrize("page", [FINDINGS, ATTENTION], ids=["smollm2", "attention"])
+def test_every_table_of_the_pages_is_filled(page: str) -> None:
+    names = re.findall(r"<!-- end of ([\w-]+) -->", page)
+    assert len(names) >= 6
+    for name in names:
+        table = page.split(f"<!-- {name} -->")[1].split(f"<!-- end of {name} -->")[0]
+        assert table.count("\n|") >= 3, name
+
+
+def test_the_attention_page_has_the_numbers_of_the_tables() -> None:
+    run = ap.open_run(RUN)
+    for name in ("ap_overall", "ap_attended"):
+        mean = mean_over_heads(run, name)
+        assert f"| {mean.value:.3f} ± {mean.standard_error:.3f} |" in ATTENTION
+    metrics = run.head_metrics
+    most = metrics.loc[metrics["attn_sink_mass"].idxmax()]
+    value = f"{most.attn_sink_mass:.2f} ± {most.attn_sink_mass_se:.2f}"
+    assert f"| {most.layer:.0f}.{most.q_head:.0f} | {value} |" in ATTENTION

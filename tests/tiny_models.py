@@ -352,6 +352,23 @@ RARE: dict[str, Architecture] = {
             windows=(None, 8, 8, 8),
             attention=("eager",),
         ),
+        Architecture(  # a learned bias by distance is added to the scores
+            "inkling_text",
+            {
+                **_LLAMA,
+                "head_dim": 16,
+                "swa_num_attention_heads": 4,
+                "swa_num_key_value_heads": 2,
+                "swa_head_dim": 16,
+                "layer_types": ["full_attention"] * LAYERS,
+                "mlp_layer_types": ["dense"] * LAYERS,
+                "d_rel": 8,
+                "rel_extent": 64,
+            },
+            windows=(512,) * LAYERS,
+            rope=(False,) * LAYERS,
+            attention=("eager",),
+        ),
         Architecture(  # its get_decoder() is the output projection
             "modernbert-decoder",
             {

@@ -13,7 +13,7 @@ from qk_toolkit.cpus import available_cpus
 from qk_toolkit.settings import Indices, settings_from, validated
 
 QueryModel = Literal["positional", "full", "diagonal"]
-PairSampling = Literal["bucket", "local", "context"]
+PairSampling = Literal["bucket", "local", "context", "attended"]
 
 FIRST_PAIRS = 256
 MOST_PAIRS_PER_BUCKET = 4096  # that `auto` chooses
@@ -110,7 +110,8 @@ class RunnerConfig(BaseModel):
         title=_METHOD,
         default="bucket",
         description="key pairs to compare: keys of one bucket (bucket), nearby keys (local), any "
-        "two earlier keys of a text (context)",
+        "two earlier keys of a text (context), the same in proportion to the attention that keys "
+        "receive (attended)",
     )
     num_pairs_per_bucket: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"] = Field(
         title=_METHOD,
@@ -140,6 +141,14 @@ class RunnerConfig(BaseModel):
         title=_METHOD,
         default=True,
         description="also count which key wins, without a Gaussian; needs error_bars",
+    )
+    distant_from: int = Field(
+        title=_METHOD,
+        default=256,
+        ge=1,
+        le=1 << 22,
+        description="attn_distant_mass is the attention at this distance or more, in tokens; a "
+        "power of two",
     )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(
@@ -171,7 +180,12 @@ class RunnerConfig(BaseModel):
     distance_csv: str = Field(
         title=_RESULTS,
         default="head_distance_plasticity.csv",
-        description="table by distance, for pair_sampling context; the same rule applies",
+        description="table by distance, for context and attended pairs; the same rule applies",
+    )
+    attention_csv: str = Field(
+        title=_RESULTS,
+        default="head_attention.csv",
+        description="table of attention, if the dump has attention columns; the same rule applies",
     )
     max_workers: int | None = Field(
         title=_RUN,
@@ -197,6 +211,21 @@ class RunnerConfig(BaseModel):
             raise ValueError("num_pairs_per_bucket: auto needs error_bars: true")
         return self
 
+    @model_validator(mode="after")
+    def _auto_needs_uniform_pairs(self) -> RunnerConfig:
+        if self.num_pairs_per_bucket == "auto" and self.pair_sampling == "attended":
+            raise ValueError(
+                "num_pairs_per_bucket: auto does not work with pair_sampling: attended; "
+                "set a number"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _distance_is_a_power_of_two(self) -> RunnerConfig:
+        if self.distant_from.bit_count() != 1:
+            raise ValueError(f"distant_from: expected a power of two, got {self.distant_from}")
+        return self
+
     @property
     def most_pairs_per_bucket(self) -> int:
         """Largest number of pairs per bucket that may be drawn."""
@@ -220,6 +249,7 @@ ANALYSIS_FIELDS = (
     "p_alpha",
     "error_bars",
     "counting",
+    "distant_from",
     "seed",
 )
 """Fields that change the results of a head. Recorded heads are reused only if all are equal."""

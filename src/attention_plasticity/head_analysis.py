@@ -1,4 +1,4 @@
-"""Analysis of one key head and its query heads: rows of the four tables.
+"""Analysis of one key head and its query heads: rows of the tables.
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
 query model per bucket, key pairs, plasticity.
@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attention_plasticity.attended_keys import attended_keys
+from attention_plasticity.attended_pairs import AttendedKeys
+from attention_plasticity.attention_tables import HeadAttention
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head_plasticity import (
     RotatedQueries,
@@ -23,6 +26,9 @@ from attention_plasticity.head_plasticity import (
 from attention_plasticity.head_rows import KeyHead, common_window, read_queries
 from attention_plasticity.profile import AttentionPlasticity, means_by_fifth
 from attention_plasticity.quantities import (
+    attended_columns,
+    attended_estimates,
+    attention_columns,
     cell_error_columns,
     error_columns,
     head_estimates,
@@ -39,7 +45,7 @@ from attention_plasticity.variance_parts import VarianceParts
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
 from qk_dump.source import open_dump
-from qk_toolkit.errors import ToolkitError
+from qk_toolkit.errors import HeadError, ToolkitError
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -101,8 +107,13 @@ def analyze_rows(
 ) -> HeadResult:
     """Analyse the queries `rows`, which were divided by two to the power `exponent`."""
     queries = RotatedQueries.of(rows, keys.signs)
-    plasticity = head_plasticity(queries, keys, window, config, pair_seed(config, layer, q_head))
+    pool, problem = _attended(layer, q_head, rows, keys, config, window, exponent)
+    seed = pair_seed(config, layer, q_head)
+    plasticity, attended = head_plasticity(queries, keys, window, config, seed, pool)
     estimates = head_estimates(plasticity, rows.position_max)
+    attention = HeadAttention.of(rows, _groups(rows, keys, config), config.distant_from)
+    if estimates:
+        estimates |= attention.means | attended_estimates(attended)
     fit = queries.fit
     metrics: dict[str, Any] = {
         "layer": layer,
@@ -121,6 +132,8 @@ def analyze_rows(
         "q_position_max": rows.position_max,
         "sliding_window": math.nan if window is None else window,
         **error_columns(plasticity, estimates),
+        **attention_columns(attention.means),
+        **attended_columns(attended),
     }
     return HeadResult(
         layer,
@@ -131,7 +144,40 @@ def analyze_rows(
         _component_columns(fit),
         influence_columns(plasticity, estimates),
         _distance_columns(plasticity),
+        attention.buckets,
+        problem,
     )
+
+
+def _attended(
+    layer: int,
+    q_head: int,
+    rows: HeadRows,
+    keys: KeyHead,
+    config: RunnerConfig,
+    window: int | None,
+    exponent: int,
+) -> tuple[AttendedKeys | None, str | None]:
+    """The keys with their attention; else the reason why it is not known, if there are columns.
+
+    Raises a `HeadError` if the settings demand attended pairs and attention is not known.
+    """
+    found = attended_keys(rows, keys, window, exponent, single_example=config.single_example)
+    if isinstance(found, AttendedKeys):
+        return found, None
+    if config.pair_sampling == "attended":
+        raise HeadError(
+            f"{HeadId(layer, q_head, 'q').folder}: attended pairs cannot be drawn: {found}. "
+            "Use another pair_sampling, or capture the dump again."
+        )
+    return None, None if rows.attention is None else found
+
+
+def _groups(rows: HeadRows, keys: KeyHead, config: RunnerConfig) -> Ints | None:
+    """Groups of the texts of the queries, for errors; None if there are no errors."""
+    if rows.example_id is None or config.single_example or not config.error_bars:
+        return None
+    return keys.groups.of(rows.example_id)
 
 
 def _predictability(queries: RotatedQueries) -> dict[str, float]:

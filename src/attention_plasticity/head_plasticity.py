@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from attention_plasticity.attended_pairs import AttendedDraw, AttendedKeys
 from attention_plasticity.config import FIRST_PAIRS, MOST_PAIRS_PER_BUCKET, RunnerConfig
 from attention_plasticity.counting import CountingSums
 from attention_plasticity.eligibility import earlier_cells, windowed_cells
 from attention_plasticity.head_rows import KeyHead
 from attention_plasticity.influences import FirstComponent, GroupedQueries
 from attention_plasticity.key_pairs import KeyPairs
-from attention_plasticity.profile import AttentionPlasticity
+from attention_plasticity.profile import AttentionPlasticity, weighted_mean
 from attention_plasticity.query_model import (
     BucketMoments,
     Gaussian,
     bucket_gaussians,
     bucket_moments,
 )
-from attention_plasticity.scoring import TextSample, key_differences, key_pairs, score_pairs
+from attention_plasticity.scoring import (
+    BucketInfluences,
+    Companion,
+    TextSample,
+    key_differences,
+    key_pairs,
+    score_with_companion,
+)
 from attention_plasticity.statistics import (
     Regression,
     reflection_vector,
@@ -36,8 +46,10 @@ from qk_dump.reader import HeadRows
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _UNLIMITED = 1 << 40
+_ATTENDED_SEED = 1  # beside the seed of the pairs, so that other pairs do not change
 
 
 @dataclass(frozen=True)
@@ -75,13 +87,42 @@ class RotatedQueries:
         )
 
 
+@dataclass(frozen=True)
+class AttendedPlasticity:
+    """Plasticity of pairs in proportion to the attention of their keys, and sizes of the sample."""
+
+    plasticity: AttentionPlasticity
+    effective_pairs: float  # mean over query buckets
+    later_queries: float  # mean over drawn keys
+
+    @classmethod
+    def of(cls, plasticity: AttentionPlasticity, draw: AttendedDraw) -> AttendedPlasticity:
+        """With means of the recorded sizes, weighted by queries."""
+        sizes = (np.array(draw.effective_pairs), np.array(draw.later_queries))  # (query buckets,)
+        return cls(plasticity, *(weighted_mean(size, plasticity.query_counts) for size in sizes))
+
+
+class HeadPlasticity(NamedTuple):
+    """Plasticity of the pairs of the settings, and of attended pairs if they are known."""
+
+    main: AttentionPlasticity
+    attended: AttendedPlasticity | None
+
+
 def head_plasticity(
-    queries: RotatedQueries, keys: KeyHead, window: int | None, config: RunnerConfig, seed: int
-) -> AttentionPlasticity:
+    queries: RotatedQueries,
+    keys: KeyHead,
+    window: int | None,
+    config: RunnerConfig,
+    seed: int,
+    attended: AttendedKeys | None = None,
+) -> HeadPlasticity:
     """Plasticity of a head. `seed` is that of its key pairs."""
     head = _Head.of(queries, keys, window, config, seed)
     pairs = config.num_pairs_per_bucket
-    return head.plasticity(enough_pairs(head.parts(FIRST_PAIRS)) if pairs == "auto" else pairs)
+    if pairs == "auto":
+        pairs = enough_pairs(head.parts(FIRST_PAIRS))
+    return head.plasticity(pairs, attended)
 
 
 def variance_parts(
@@ -125,7 +166,7 @@ class _Head:
     seed: int  # of the key pairs
     moments: BucketMoments
     gaussians: list[Gaussian]
-    eligible: npt.NDArray[np.bool_]
+    eligible: Bools
 
     @classmethod
     def of(
@@ -143,16 +184,32 @@ class _Head:
         eligible = _eligible(queries, keys, window, moments)
         return cls(queries, keys, config, seed, moments, gaussians, eligible)
 
-    def plasticity(self, num_pairs_per_bucket: int) -> AttentionPlasticity:
+    def plasticity(self, num_pairs: int, attended: AttendedKeys | None) -> HeadPlasticity:
         """Plasticity with errors and counts, as the settings demand."""
         grouped = self._grouped_queries() if self.config.error_bars else None
-        if grouped is None:
-            return self._score(num_pairs_per_bucket, None)
-        counting = None
-        if self.config.counting:
-            alpha = float(self.queries.alpha[0])
-            counting = CountingSums(grouped, alpha, *self.eligible.shape)
-        return self._score(num_pairs_per_bucket, self._texts(grouped, counting=counting))
+        texts = None if grouped is None else self._texts(grouped)
+        if attended is None:
+            return HeadPlasticity(self._score(self._pairs(num_pairs), texts)[0], None)
+        if self.config.pair_sampling == "attended":
+            rng = np.random.default_rng(self.seed)
+            draw = AttendedDraw(attended, num_pairs, True, rng)
+            main = self._score(draw, texts)[0]
+            return HeadPlasticity(main, AttendedPlasticity.of(main, draw))
+        rng = np.random.default_rng([self.seed, _ATTENDED_SEED])
+        draw = AttendedDraw(attended, num_pairs, False, rng)
+        own = None
+        if texts is not None:
+            own = replace(texts, counting=self._counting(texts.queries, key_buckets=1))
+        pairs = self._pairs(num_pairs)
+        main, companion = self._score(pairs, texts, Companion(draw, own))
+        assert companion is not None
+        return HeadPlasticity(main, AttendedPlasticity.of(companion, draw))
+
+    def _counting(self, grouped: GroupedQueries, key_buckets: int) -> CountingSums | None:
+        if not self.config.counting:
+            return None
+        alpha = float(self.queries.alpha[0])
+        return CountingSums(grouped, alpha, len(self.eligible), key_buckets)
 
     def parts(self, num_pairs_per_bucket: int) -> VarianceParts | None:
         """Parts of the squared standard error; None if the error is not known."""
@@ -161,7 +218,8 @@ class _Head:
         if grouped is None or texts is None or key_texts is None:
             return None
         sums = VarianceSums(grouped, texts, len(self.eligible))
-        found = self._score(num_pairs_per_bucket, self._texts(grouped, variance=sums))
+        text_sample = replace(self._texts(grouped), counting=None, variance=sums)
+        found = self._score(self._pairs(num_pairs_per_bucket), text_sample)[0]
         assert found.uncertainty is not None
         counts, everywhere = found.query_counts, np.ones(len(found.profile), np.bool_)
         overall = found.uncertainty.mean(found.profile, counts, everywhere)
@@ -178,21 +236,27 @@ class _Head:
             num_pairs_per_bucket,
         )
 
-    def _score(self, num_pairs_per_bucket: int, texts: TextSample | None) -> AttentionPlasticity:
-        """Draw and score the key pairs."""
-        config, index = self.config, self.keys.index
-        rng = np.random.default_rng(self.seed)
-        pairs = key_pairs(
-            index, config.pair_sampling, num_pairs_per_bucket, config.max_rel_dist, rng
-        )
-        return score_pairs(
+    def _pairs(self, num_pairs: int) -> KeyPairs | Callable[[Bools], KeyPairs]:
+        """The key pairs of the settings."""
+        config, rng = self.config, np.random.default_rng(self.seed)
+        assert config.pair_sampling != "attended"
+        return key_pairs(self.keys.index, config.pair_sampling, num_pairs, config.max_rel_dist, rng)
+
+    def _score(
+        self,
+        pairs: KeyPairs | Callable[[Bools], KeyPairs],
+        texts: TextSample | None,
+        companion: Companion | None = None,
+    ) -> tuple[AttentionPlasticity, AttentionPlasticity | None]:
+        return score_with_companion(
             self._differences,
             pairs,
-            index.buckets,
+            self.keys.index.buckets,
             self.moments,
             self.gaussians,
             self.eligible,
             texts,
+            companion,
         )
 
     def _grouped_queries(self) -> GroupedQueries | None:
@@ -210,12 +274,7 @@ class _Head:
         )
         return GroupedQueries(self.config.query_model, group, queries.vectors, first)
 
-    def _texts(
-        self,
-        grouped: GroupedQueries,
-        counting: CountingSums | None = None,
-        variance: VarianceSums | None = None,
-    ) -> TextSample:
+    def _texts(self, grouped: GroupedQueries) -> TextSample:
         assert self.keys.rows.example_id is not None
         starts, sizes = (
             np.searchsorted(self.queries.bucket, self.moments.bucket),
@@ -223,7 +282,9 @@ class _Head:
         )
         rows = [slice(int(i), int(i + n)) for i, n in zip(starts, sizes, strict=True)]
         key_group = self.keys.groups.of(self.keys.rows.example_id)
-        return TextSample(grouped, rows, key_group, counting, variance)
+        influences = BucketInfluences(grouped, rows, self.moments)
+        counting = self._counting(grouped, self.eligible.shape[1])
+        return TextSample(grouped, influences, key_group, counting)
 
     @property
     def available(self) -> Ints:

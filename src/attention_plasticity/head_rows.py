@@ -11,6 +11,7 @@ import numpy.typing as npt
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.dump_texts import groups_of_dump
 from attention_plasticity.key_pairs import KeyIndex
+from attention_plasticity.layer_logits import DEFAULT_LOGITS, LayerLogits, logits_of
 from attention_plasticity.limits import require_buckets, require_covariances, require_pairs
 from attention_plasticity.scaling import (
     bucket_maxima,
@@ -40,19 +41,22 @@ class KeyHead:
     signs: Array  # (d,)
     index: KeyIndex
     groups: TextGroups
+    exponent: int = 0  # vectors were divided by two to this power
+    logits: LayerLogits = DEFAULT_LOGITS
 
     @classmethod
     def read(cls, dump: Dump, layer: int, k_head: int, config: RunnerConfig) -> KeyHead:
         """Read and index the keys of one head."""
         head = HeadId(layer, k_head, "k")
-        rows, _ = _in_range(_read(dump, head, config), dump.folders[head])
+        rows, exponent = _in_range(_read(dump, head, config), dump.folders[head])
         assert rows.example_id is not None
         index = KeyIndex(rows.position, rows.bucket, rows.example_id)
         per_bucket = config.most_pairs_per_bucket
         pairs = index.count(config.pair_sampling, per_bucket)
         require_pairs(pairs, per_bucket, len(index.buckets), dump.folders[head])
         signs = orientation_from_keys(rows.bucket, rows.vectors)
-        return cls(rows, signs, index, groups_of_dump(dump))
+        logits = logits_of(dump, layer)
+        return cls(rows, signs, index, groups_of_dump(dump), exponent, logits)
 
 
 def read_queries(
@@ -94,6 +98,7 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
         with_examples=head.kind == "k" or (False if config.single_example else "if present"),
         single_example=config.single_example,
         rules=rules_of(dump, head.layer),
+        with_attention=head.kind == "q",
     )
     buckets = len(np.unique(rows.bucket))
     require_buckets(buckets, dump.folders[head])

@@ -16,6 +16,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 PairSampling = Literal["bucket", "local", "context"]
+AnyPairSampling = Literal["bucket", "local", "context", "attended"]
 
 PAIR_BLOCK = 1 << 25  # float64 values of key differences in memory at a time
 
@@ -40,6 +41,11 @@ class KeyPairs:
     def __len__(self) -> int:
         return len(self.first)
 
+    def in_one_cell(self) -> KeyPairs:
+        """The pairs with a common owner, as if there were one key bucket."""
+        zero = np.zeros(len(self), np.int64)
+        return KeyPairs.sorted_by_owner(self.first, self.second, zero, zero)
+
     def part(self, rows: slice) -> KeyPairs:
         """The pairs of a slice."""
         return KeyPairs(*(getattr(self, field.name)[rows] for field in fields(self)))
@@ -62,10 +68,10 @@ class KeyIndex:
         self, p_k: npt.ArrayLike, b_k: npt.ArrayLike, example_ids_k: npt.ArrayLike
     ) -> None:
         positions = np.asarray(p_k, np.float64)
-        self.buckets, self._codes = np.unique(np.asarray(b_k), return_inverse=True)
-        self._examples = np.unique(np.asarray(example_ids_k), return_inverse=True)[1]
-        self._by_bucket = np.lexsort((self._examples, self._codes))
-        self._by_position = np.lexsort((positions, self._examples))
+        self.buckets, self.codes = np.unique(np.asarray(b_k), return_inverse=True)  # codes (n,)
+        self.examples = np.unique(np.asarray(example_ids_k), return_inverse=True)[1]  # (n,)
+        self._by_bucket = np.lexsort((self.examples, self.codes))
+        self.by_position = np.lexsort((positions, self.examples))  # (n,) by example, then position
 
     def draw(
         self,
@@ -77,12 +83,14 @@ class KeyIndex:
         """Draw pairs with the given sampling method."""
         if pair_sampling == "bucket":
             return self.bucket_pairs(num_pairs_per_bucket, rng)
-        return self.local_pairs(num_pairs_per_bucket, max_rel_dist, rng)
+        if pair_sampling == "local":
+            return self.local_pairs(num_pairs_per_bucket, max_rel_dist, rng)
+        raise ValueError(f"pair_sampling: expected bucket, local or context, got {pair_sampling!r}")
 
-    def count(self, pair_sampling: PairSampling, num_pairs_per_bucket: int) -> int:
-        """Number of pairs that are drawn at once; for `context` an upper bound."""
+    def count(self, pair_sampling: AnyPairSampling, num_pairs_per_bucket: int) -> int:
+        """Number of pairs that are drawn at once; for `context` and `attended` an upper bound."""
         if pair_sampling != "bucket":
-            has_pairs = int(np.bincount(self._examples).max()) >= 2
+            has_pairs = int(np.bincount(self.examples).max()) >= 2
             return num_pairs_per_bucket * len(self.buckets) if has_pairs else 0
         return int(np.minimum(self.available, num_pairs_per_bucket).sum())
 
@@ -100,8 +108,8 @@ class KeyIndex:
         drawn for every eligible bucket, or all pairs if there are fewer. The owner of a pair is the
         bucket of the later key.
         """
-        keys = self._by_position[eligible[self._codes[self._by_position]]]
-        examples = self._examples[keys]
+        keys = self.by_position[eligible[self.codes[self.by_position]]]
+        examples = self.examples[keys]
         starts = np.flatnonzero(np.diff(examples, prepend=-1))
         sizes = np.diff(starts, append=len(keys))  # (examples,)
         pair_ends = np.cumsum(sizes * (sizes - 1) // 2)
@@ -112,8 +120,8 @@ class KeyIndex:
         low, high = _unrank_pairs(number - before)
         swap = rng.random(len(number)) < 0.5
         one, two = keys[starts[example] + low], keys[starts[example] + high]
-        owner = np.maximum(self._codes[one], self._codes[two])
-        other = np.minimum(self._codes[one], self._codes[two])
+        owner = np.maximum(self.codes[one], self.codes[two])
+        other = np.minimum(self.codes[one], self.codes[two])
         by_owner = np.argsort(owner, kind="stable")
         return KeyPairs.sorted_by_owner(
             first=np.where(swap, two, one)[by_owner],
@@ -124,13 +132,13 @@ class KeyIndex:
 
     def context_available(self, eligible: Bools) -> int:
         """Number of pairs of keys of one example in the eligible key buckets."""
-        sizes = np.bincount(self._examples[eligible[self._codes]])
+        sizes = np.bincount(self.examples[eligible[self.codes]])
         return int((sizes * (sizes - 1) // 2).sum())
 
     @cached_property
     def _groups(self) -> _Groups:
         order = self._by_bucket
-        codes, examples = self._codes[order], self._examples[order]
+        codes, examples = self.codes[order], self.examples[order]
         starts = np.flatnonzero(
             np.diff(codes, prepend=-1).astype(bool) | np.diff(examples, prepend=-1).astype(bool)
         )
@@ -168,8 +176,8 @@ class KeyIndex:
         self, num_pairs_per_bucket: int, max_rel_dist: float, rng: np.random.Generator
     ) -> KeyPairs:
         """Draw an anchor key and a neighbour in rank. The owner is the bucket of the anchor."""
-        order = self._by_position
-        lengths = np.bincount(self._examples)
+        order = self.by_position
+        lengths = np.bincount(self.examples)
         if lengths.max() < 2:
             empty = np.empty(0, np.int64)
             return KeyPairs(empty, empty, empty, empty, empty)
@@ -179,12 +187,12 @@ class KeyIndex:
         starts = np.cumsum(lengths) - lengths
         at, near = order[starts[example] + anchor], order[starts[example] + neighbour]
         swap = rng.random(len(at)) < 0.5
-        by_owner = np.argsort(self._codes[at], kind="stable")
+        by_owner = np.argsort(self.codes[at], kind="stable")
         return KeyPairs.sorted_by_owner(
             first=np.where(swap, near, at)[by_owner],
             second=np.where(swap, at, near)[by_owner],
-            owner=self._codes[at][by_owner],
-            other=self._codes[near][by_owner],
+            owner=self.codes[at][by_owner],
+            other=self.codes[near][by_owner],
         )
 
 

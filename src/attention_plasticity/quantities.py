@@ -6,10 +6,21 @@ import math
 
 import numpy as np
 
-from attention_plasticity.columns import BUCKET_QUANTITY, GROUP_COLUMNS, GROUPS, MEAN_COLUMNS
+from attention_plasticity.columns import (
+    ATTENDED,
+    ATTENDED_COUNTED,
+    ATTENTION_MEANS,
+    BUCKET_QUANTITY,
+    GROUP_COLUMNS,
+    GROUPS,
+    MEAN_COLUMNS,
+)
+from attention_plasticity.head_plasticity import AttendedPlasticity
 from attention_plasticity.profile import FIFTHS, AttentionPlasticity, fifth_of
 from attention_plasticity.results import Columns
 from attention_plasticity.uncertainty import Estimate
+
+NOT_KNOWN = Estimate(math.nan, math.nan, np.full(GROUPS, np.nan), 0)
 
 
 def head_estimates(plasticity: AttentionPlasticity, context: float) -> dict[str, Estimate]:
@@ -35,9 +46,8 @@ def error_columns(
     plasticity: AttentionPlasticity, estimates: dict[str, Estimate]
 ) -> dict[str, float]:
     """Columns of the table of heads: standard errors, bias, counts; NaN where not known."""
-    nowhere = Estimate(math.nan, math.nan, np.full(GROUPS, np.nan), 0)
     known = {
-        name: estimates.get(name, nowhere)
+        name: estimates.get(name, NOT_KNOWN)
         for name in (*MEAN_COLUMNS, "ap_counted", "ap_gaussian_gap")
     }
     columns = {f"{name}_se": known[name].standard_error for name in MEAN_COLUMNS}
@@ -45,6 +55,42 @@ def error_columns(
     for name in ("ap_counted", "ap_gaussian_gap"):
         columns |= {name: known[name].value, f"{name}_se": known[name].standard_error}
     return columns | {"n_text_groups": _text_groups(plasticity)}
+
+
+def attention_columns(means: dict[str, Estimate]) -> dict[str, float]:
+    """Columns of the table of heads: means of attention with errors; NaN where not known."""
+    columns: dict[str, float] = {}
+    for name in ATTENTION_MEANS:
+        mean = means.get(name, NOT_KNOWN)
+        columns |= {name: mean.value, f"{name}_se": mean.standard_error}
+    return columns
+
+
+def attended_estimates(attended: AttendedPlasticity | None) -> dict[str, Estimate]:
+    """Attended plasticity with bias and influences; empty if it or its texts are not known."""
+    if attended is None or attended.plasticity.uncertainty is None:
+        return {}
+    found = attended.plasticity
+    everywhere = np.ones(len(found.query_counts), np.bool_)
+    overall = attended.plasticity.uncertainty.mean(found.profile, found.query_counts, everywhere)
+    counted = {} if found.counted is None else {ATTENDED_COUNTED: found.counted.counted}
+    return {ATTENDED: overall, **counted}
+
+
+def attended_columns(attended: AttendedPlasticity | None) -> dict[str, float]:
+    """Columns of the table of heads: attended plasticity; NaN where it is not known."""
+    estimates = attended_estimates(attended)
+    overall = estimates.get(ATTENDED, NOT_KNOWN)
+    counted = estimates.get(ATTENDED_COUNTED, NOT_KNOWN)
+    return {
+        ATTENDED: math.nan if attended is None else attended.plasticity.overall,
+        f"{ATTENDED}_se": overall.standard_error,
+        f"{ATTENDED}_bias": overall.bias,
+        ATTENDED_COUNTED: counted.value,
+        f"{ATTENDED_COUNTED}_se": counted.standard_error,
+        f"{ATTENDED}_ess": math.nan if attended is None else attended.effective_pairs,
+        "n_later_queries": math.nan if attended is None else attended.later_queries,
+    }
 
 
 def _text_groups(plasticity: AttentionPlasticity) -> float:

@@ -17,7 +17,7 @@ Columns = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class HeadResult:
-    """Rows of the four tables for one query head."""
+    """Rows of the tables for one query head."""
 
     layer: int
     q_head: int
@@ -26,7 +26,9 @@ class HeadResult:
     buckets: Columns
     components: Columns
     influences: Columns
-    distances: Columns = field(default_factory=dict)  # only if pair_sampling is `context`
+    distances: Columns = field(default_factory=dict)  # only for `context` and `attended` pairs
+    attention: Columns = field(default_factory=dict)  # only if the dump has attention columns
+    attended_problem: str | None = None  # why attended plasticity is not known
 
     @property
     def bucket_plasticity(self) -> pd.DataFrame:

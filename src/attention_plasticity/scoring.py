@@ -5,7 +5,7 @@ Arrays in, arrays out; numpy and scipy only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from attention_plasticity.counting import CountedPlasticity, CountingSums, is_counted
 from attention_plasticity.distances import DistanceSums
-from attention_plasticity.influences import GroupedQueries
+from attention_plasticity.influences import GaussianInfluences, GroupedQueries
 from attention_plasticity.key_pairs import PAIR_BLOCK, KeyIndex, KeyPairs, PairSampling
 from attention_plasticity.profile import AttentionPlasticity
 from attention_plasticity.query_model import BucketMoments, Gaussian
@@ -62,10 +62,42 @@ class TextSample:
     """What is needed for standard errors: the groups of the texts of queries and keys."""
 
     queries: GroupedQueries
-    bucket_rows: list[slice]  # rows of every query bucket in `queries`
+    buckets: BucketInfluences
     key_group: Ints  # (keys,)
     counting: CountingSums | None = None  # None: no pairs are counted
     variance: VarianceSums | None = None  # None: the parts of the error are not computed
+
+
+class BucketInfluences:
+    """Influences on the Gaussians of the query buckets. Those of the last bucket are kept."""
+
+    def __init__(
+        self, queries: GroupedQueries, bucket_rows: list[slice], moments: BucketMoments
+    ) -> None:
+        """`bucket_rows` are the rows of every query bucket in `queries`."""
+        self._queries, self._rows, self._moments = queries, bucket_rows, moments
+        self._code = -1
+        self._last: GaussianInfluences | None = None
+
+    def of(self, code: int) -> GaussianInfluences:
+        """Influences on the Gaussian of query bucket `code`."""
+        if code != self._code or self._last is None:
+            moments = self._moments
+            queries = self._queries.centred(
+                self._rows[code], moments.mean[code], np.diagonal(moments.covariance[code])
+            )
+            self._last, self._code = self._queries.influences(queries), code
+        return self._last
+
+
+class Companion(NamedTuple):
+    """A second sample of key pairs, drawn per query bucket, that is scored in the same pass.
+
+    It has one cell per query bucket.
+    """
+
+    pairs: Callable[[Bools], KeyPairs]
+    texts: TextSample | None
 
 
 def score_pairs(
@@ -77,41 +109,50 @@ def score_pairs(
     eligible: Bools,
     texts: TextSample | None = None,
 ) -> AttentionPlasticity:
-    """Score the pairs under each query bucket's Gaussian.
+    """Score the pairs under each query bucket's Gaussian; see `score_with_companion`."""
+    return score_with_companion(
+        differences, pairs, key_buckets, moments, gaussians, eligible, texts, None
+    )[0]
+
+
+def score_with_companion(
+    differences: Callable[[KeyPairs], Array],
+    pairs: KeyPairs | Callable[[Bools], KeyPairs],
+    key_buckets: Ints,
+    moments: BucketMoments,
+    gaussians: list[Gaussian],
+    eligible: Bools,
+    texts: TextSample | None,
+    companion: Companion | None,
+) -> tuple[AttentionPlasticity, AttentionPlasticity | None]:
+    """Plasticity of the pairs, and of the pairs of the companion.
 
     `differences` returns the rotated key differences W (pairs, d) of a block of pairs. A pair is
     used for a query bucket if the buckets of both keys are eligible. It is counted in the cell of
     its owner. `pairs` may be a function that draws the pairs of one query bucket from its eligible
     key buckets; plasticity by distance is computed then. With `texts`, standard errors and bias are
-    computed too.
+    computed too. The pairs of the companion are scored after the last pairs of a query bucket, so
+    that the influences of its queries are computed once.
     """
     shared = isinstance(pairs, KeyPairs)
     distances = None if shared else DistanceSums(moments.bucket, key_buckets)
-    scoring = _Scoring(moments, gaussians, eligible, texts, distances)
+    scoring = _Scoring(differences, moments, gaussians, eligible, texts, distances)
+    second = None
+    if companion is not None:
+        reached = np.asarray(eligible.any(axis=1))[:, None]  # (query buckets, 1)
+        second = _Scoring(differences, moments, gaussians, reached, companion.texts, None)
     codes = range(len(gaussians))
     for part in [codes] if shared else [[code] for code in codes]:
         drawn = pairs if isinstance(pairs, KeyPairs) else pairs(eligible[part[0]])
-        for rows in row_blocks(len(drawn), moments.mean.shape[1], PAIR_BLOCK):
-            block = drawn.part(rows)
-            scoring.add(differences(block), block, part)
-    q_code, k_code = np.nonzero(eligible)
-    with np.errstate(invalid="ignore"):
-        cells = scoring.sums / scoring.counts
-        profile = scoring.sums.sum(axis=1) / scoring.counts.sum(axis=1)
-    return AttentionPlasticity(
-        q_code=q_code,
-        k_code=k_code,
-        plasticity=cells[q_code, k_code],
-        n_pairs=scoring.counts[q_code, k_code],
-        query_buckets=moments.bucket,
-        query_positions=moments.position,
-        query_counts=moments.count,
-        key_buckets=key_buckets,
-        profile=profile,
-        uncertainty=scoring.uncertainty(cells, profile),
-        counted=scoring.counted(moments.count),
-        distances=None if distances is None else distances.finish(),
-    )
+        blocks = scoring.blocks(drawn)
+        for number, rows in enumerate(blocks):
+            block = scoring.block(drawn.part(rows))
+            for code in part:
+                scoring.add(code, block)
+                if companion is not None and second is not None and number + 1 == len(blocks):
+                    second.add_all(code, companion.pairs(eligible[code]).in_one_cell())
+    found = scoring.finish(key_buckets)
+    return found, None if second is None else second.finish(key_buckets[:1])
 
 
 class _PairRows(NamedTuple):
@@ -153,18 +194,27 @@ class _GroupedPairs(NamedTuple):
         return self.counted.part(np.flatnonzero(common)), np.searchsorted(rows, self.chosen[common])
 
 
+class _Block(NamedTuple):
+    """Some pairs with their key differences `W`; `grouped` is needed for errors."""
+
+    W: Array  # (pairs, d)
+    pairs: KeyPairs
+    grouped: _GroupedPairs | None
+
+
 class _Scoring:
     """Sums of scores per cell, over blocks of pairs."""
 
     def __init__(
         self,
+        differences: Callable[[KeyPairs], Array],
         moments: BucketMoments,
         gaussians: list[Gaussian],
         eligible: Bools,
         texts: TextSample | None,
         distances: DistanceSums | None,
     ) -> None:
-        self._distances = distances
+        self._differences, self._distances = differences, distances
         self._moments, self._gaussians, self._eligible = moments, gaussians, eligible
         self._texts = texts
         self._uncertainty = None
@@ -173,29 +223,43 @@ class _Scoring:
             first = texts.queries.first if positional else None
             query_buckets, key_buckets = eligible.shape
             self._uncertainty = UncertaintySums(query_buckets, key_buckets, first)
-        self.sums, self.counts = np.zeros(eligible.shape), np.zeros(eligible.shape, np.int64)
+        self._sums, self._counts = np.zeros(eligible.shape), np.zeros(eligible.shape, np.int64)
 
-    def add(self, W: Array, pairs: KeyPairs, codes: Iterable[int]) -> None:
-        """Score the pairs with differences `W` (pairs, d) for some query buckets."""
-        block = None if self._texts is None else _GroupedPairs.of(W, pairs, self._texts)
+    def blocks(self, pairs: KeyPairs) -> list[slice]:
+        """Parts of the pairs that are scored at a time; one empty part if there is no pair."""
+        width = self._moments.mean.shape[1]
+        return list(row_blocks(len(pairs), width, PAIR_BLOCK)) or [slice(0, 0)]
+
+    def block(self, pairs: KeyPairs) -> _Block:
+        """Pairs with their key differences."""
+        W = self._differences(pairs)  # (pairs, d)
+        grouped = None if self._texts is None else _GroupedPairs.of(W, pairs, self._texts)
+        return _Block(W, pairs, grouped)
+
+    def add_all(self, code: int, pairs: KeyPairs) -> None:
+        """Score pairs for one query bucket."""
+        for rows in self.blocks(pairs):
+            self.add(code, self.block(pairs.part(rows)))
+
+    def add(self, code: int, block: _Block) -> None:
+        """Score a block of pairs for one query bucket."""
+        W, pairs, grouped = block
         width = self._eligible.shape[1]
-        for code in codes:
-            gaussian = self._gaussians[code]
-            rows = self._used(code, pairs)
-            owner = pairs.owner[rows]
-            if len(owner) == 0:
-                continue
-            margin, deviation = margin_and_deviation(W[rows], gaussian)
-            self.counts[code] += np.bincount(owner, minlength=width)
-            if block is None:
-                values = plasticity_from_margin(standardised(margin, deviation))
-            else:
-                scores = score_margins(margin, deviation)
-                values = scores.value
-                self._add_errors(code, scores, block, pairs, rows)
-            self.sums[code] += np.bincount(owner, values, minlength=width)
-            if self._distances is not None:
-                self._distances.add(code, owner, pairs.other[rows], values)
+        rows = self._used(code, pairs)
+        owner = pairs.owner[rows]
+        if len(owner) == 0:
+            return
+        margin, deviation = margin_and_deviation(W[rows], self._gaussians[code])
+        self._counts[code] += np.bincount(owner, minlength=width)
+        if grouped is None:
+            values = plasticity_from_margin(standardised(margin, deviation))
+        else:
+            scores = score_margins(margin, deviation)
+            values = scores.value
+            self._add_errors(code, scores, grouped, pairs, rows)
+        self._sums[code] += np.bincount(owner, values, minlength=width)
+        if self._distances is not None:
+            self._distances.add(code, owner, pairs.other[rows], values)
 
     def _used(self, code: int, pairs: KeyPairs) -> Rows:
         """Pairs with both keys in eligible buckets, as a slice if they are contiguous."""
@@ -211,11 +275,8 @@ class _Scoring:
         texts = self._texts
         assert texts is not None
         assert self._uncertainty is not None
-        moments = self._moments
-        queries = texts.queries.centred(
-            texts.bucket_rows[code], moments.mean[code], np.diagonal(moments.covariance[code])
-        )
-        influences = texts.queries.influences(queries)
+        influences = texts.buckets.of(code)
+        queries = influences.queries
         part = block.pairs.part(rows)
         scored = self._uncertainty.add(code, *part, block.unit[rows], scores, influences)
         if texts.variance is not None:
@@ -225,15 +286,35 @@ class _Scoring:
             counted, among = block.counted_part(rows)
             texts.counting.add(code, queries, *counted, scored.part(among))
 
-    def uncertainty(self, cells: Array, profile: Array) -> Uncertainty | None:
-        """Standard errors and bias, after all pairs were added."""
+    def finish(self, key_buckets: Ints) -> AttentionPlasticity:
+        """Plasticity, after all pairs were added."""
+        moments, eligible = self._moments, self._eligible
+        q_code, k_code = np.nonzero(eligible)
+        with np.errstate(invalid="ignore"):
+            cells = self._sums / self._counts
+            profile = self._sums.sum(axis=1) / self._counts.sum(axis=1)
+        return AttentionPlasticity(
+            q_code=q_code,
+            k_code=k_code,
+            plasticity=cells[q_code, k_code],
+            n_pairs=self._counts[q_code, k_code],
+            query_buckets=moments.bucket,
+            query_positions=moments.position,
+            query_counts=moments.count,
+            key_buckets=key_buckets,
+            profile=profile,
+            uncertainty=self._errors(cells, profile),
+            counted=self._counted(moments.count),
+            distances=None if self._distances is None else self._distances.finish(),
+        )
+
+    def _errors(self, cells: Array, profile: Array) -> Uncertainty | None:
         if self._uncertainty is None or self._texts is None:
             return None
         diagonal = self._texts.queries.model == "diagonal"
         return self._uncertainty.finish(cells, profile, diagonal=diagonal)
 
-    def counted(self, counts: Ints) -> CountedPlasticity | None:
-        """Counted plasticity, after all pairs were added."""
+    def _counted(self, counts: Ints) -> CountedPlasticity | None:
         if self._texts is None or self._texts.counting is None:
             return None
         return self._texts.counting.finish(counts)

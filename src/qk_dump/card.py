@@ -30,8 +30,9 @@ per head: `{head}` is layer, head, and `q` for queries or `k` for keys.
 {facts}
 
 Every row is one token: its `bucket` and `position`, the `example_id` of its text, the `vector`,
-and the `sliding_window` in tokens (null for full attention). `dump.json` holds the settings of the
-capture{texts}.
+and the `sliding_window` in tokens (null for full attention). Queries may also have columns of their
+attention: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance`. `dump.json` holds the
+settings of the capture{texts}.
 
 ## Load
 

@@ -7,7 +7,7 @@ not check the numbers in the footer. The ones that determine sizes are checked h
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
+from qk_dump.attention_columns import has_attention
 from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
 from qk_dump.schema import VECTOR, too_wide
 from qk_toolkit.errors import DumpError
@@ -122,3 +123,12 @@ def reason_of(error: Exception) -> str:
     """The reason of an error in one line, without the file name."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()).rstrip(".")
+
+
+def has_attention_columns(files: Sequence[Path]) -> bool:
+    """Whether every file of a head has the attention columns."""
+    for path in files:
+        with opened_parquet(path) as parquet:
+            if not has_attention(parquet.schema_arrow):
+                return False
+    return True

@@ -16,6 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from qk_dump.attention_columns import (
+    ATTENTION_COLUMNS,
+    MASSES,
+    AttentionRows,
+    attention_values,
+    check_attention_types,
+    has_attention,
+    has_bins,
+)
 from qk_dump.column_rules import ColumnRules
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.parquet import opened_parquet, vector_width_of
@@ -51,6 +60,7 @@ class HeadRows:
     position_max: float  # over all rows of the files, before subsampling
     sliding_window: int | None  # tokens; None for full attention
     window_recorded: bool  # False when the files have no sliding_window column
+    attention: AttentionRows | None = None  # None when not requested or not known
 
     def __len__(self) -> int:
         return len(self.bucket)
@@ -115,12 +125,14 @@ def read_head(
     with_examples: bool | Literal["if present"],
     single_example: bool = False,
     rules: ColumnRules | None = None,
+    with_attention: bool = False,
 ) -> HeadRows:
     """Read the shards of a head, check every row, and keep a subsample of `max_rows`.
 
     `with_examples` requires `example_id`, which keys need. "if present" reads it when every shard
     has integers without a null. With `single_example` the column may be absent, and all rows form
-    one sequence. `rules` are the checks against `dump.json`.
+    one sequence. `rules` are the checks against `dump.json`. `with_attention` reads the attention
+    columns when every shard has them.
     """
     rules = rules or ColumnRules(0)
     if not files:
@@ -131,7 +143,7 @@ def read_head(
     collector = _Collector(num_rows, subsample(num_rows, max_rows, seed))
     read_examples = False if single_example else with_examples
     for path in files:
-        for batch, first_row in _batches(path, read_examples):
+        for batch, first_row in _batches(path, read_examples, with_attention):
             collector.add(_checked(batch, path, first_row, rules), path)
     return collector.result(with_examples is True, files[-1])
 
@@ -155,6 +167,7 @@ class _Collector:
         self._position_max = 0.0
         self._columns: dict[str, npt.NDArray[Any]] = {}
         self._examples_known = True
+        self._attention_known = True
         self._read = 0  # rows read so far
         self._kept = 0  # rows copied so far
         self._window: int | None = None
@@ -164,7 +177,9 @@ class _Collector:
     def add(self, rows: _Rows, path: Path) -> None:
         self._check_window(rows, path)
         self._check_width(rows.columns[VECTOR], path)
+        self._check_bins(rows.columns.get(MASSES), path)
         self._examples_known &= EXAMPLE in rows.columns
+        self._attention_known &= MASSES in rows.columns
         count = len(rows.columns[BUCKET])
         if self._read + count > self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
@@ -212,7 +227,15 @@ class _Collector:
             position_max=self._position_max,
             sliding_window=self._window,
             window_recorded=self._window_recorded,
+            attention=self._attention(),
         )
+
+    def _attention(self) -> AttentionRows | None:
+        """The attention columns; None if a shard lacks them, or if no row has a value."""
+        if not self._attention_known:
+            return None
+        found = AttentionRows(*(self._columns[name] for name in ATTENTION_COLUMNS))
+        return None if np.isnan(found.lse).all() else found
 
     def _check_window(self, rows: _Rows, path: Path) -> None:
         windows = rows.windows if self._first else rows.windows | {self._window}
@@ -226,6 +249,14 @@ class _Collector:
         self._window_recorded |= rows.window_recorded
         self._first = False
 
+    def _check_bins(self, masses: npt.NDArray[Any] | None, path: Path) -> None:
+        known = self._columns.get(MASSES)
+        if masses is not None and known is not None and known.shape[1] != masses.shape[1]:
+            raise DumpError(
+                f"{path}: {MASSES} has {masses.shape[1]} bins, earlier rows of this head "
+                f"{known.shape[1]}"
+            )
+
     def _check_width(self, vectors: Floats, path: Path) -> None:
         known = self._columns.get(VECTOR)
         if known is not None and known.shape[1] != vectors.shape[1]:
@@ -236,7 +267,7 @@ class _Collector:
 
 
 def _batches(
-    path: Path, read_examples: bool | Literal["if present"]
+    path: Path, read_examples: bool | Literal["if present"], with_attention: bool
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Record batches of a file, each with the number of its first row.
 
@@ -250,6 +281,9 @@ def _batches(
             columns.append(EXAMPLE)
         if WINDOW in schema.names:
             columns.append(WINDOW)
+        if with_attention and has_attention(schema):
+            check_attention_types(schema, path)
+            columns += ATTENTION_COLUMNS
         rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, vector_width_of(parquet, path))))
         first_row = 0
         for batch in parquet.iter_batches(rows, columns=columns, use_threads=False):
@@ -297,6 +331,8 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRul
     # positions as stored: float64 cannot represent every integer
     rules.check_buckets(columns[BUCKET], np.from_dlpack(batch.column(POSITION)), path, first_row)
     columns[VECTOR] = _vectors(batch, path, first_row)
+    if has_bins(batch):
+        columns |= attention_values(batch, path, first_row)
     windows, recorded = _windows(batch, path, first_row)
     rules.check_window(windows, batch.column(WINDOW) if recorded else None, path, first_row)
     return _Rows(columns, windows, recorded)

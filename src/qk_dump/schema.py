@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from qk_dump.attention_columns import attention_fields
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_toolkit.errors import DumpError
 
@@ -30,9 +31,13 @@ _FLOATS: dict[pa.DataType, type[np.floating[Any]]] = {
 
 
 def written_schema(
-    width: int, vector_type: pa.DataType, *, token_strings: bool = False
+    width: int,
+    vector_type: pa.DataType,
+    *,
+    token_strings: bool = False,
+    attention: bool = False,
 ) -> pa.Schema:
-    """The written schema: int32 columns, a fixed-size list of floats, optionally the token."""
+    """The written schema: int32 columns and a list of floats, optionally token and attention."""
     columns = [
         (BUCKET, pa.int32()),
         (EXAMPLE, pa.int32()),
@@ -42,6 +47,8 @@ def written_schema(
     ]
     if token_strings:
         columns.append((TOKEN, pa.string()))
+    if attention:
+        columns += attention_fields()
     return pa.schema(columns)
 
 

@@ -15,6 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qk_dump.attention_columns import (
+    ATTENTION_COLUMNS,
+    MASSES,
+    AttentionRows,
+    attention_arrays,
+    has_attention,
+)
 from qk_dump.layout import HeadId
 from qk_dump.schema import BUCKET, EXAMPLE, POSITION, TOKEN, VECTOR, WINDOW, written_schema
 from qk_toolkit.files import remove_drafts, staged, sync, sync_folder
@@ -44,7 +51,7 @@ class HeadWriter:
                 self._schema,
                 compression="zstd",
                 use_dictionary=[BUCKET, EXAMPLE, POSITION, WINDOW, TOKEN],
-                use_byte_stream_split=[f"{VECTOR}.list.element"],  # compresses floats better
+                use_byte_stream_split=_float_columns(self._schema),  # compresses floats better
                 write_page_checksum=True,
             )
             stack.push(self._end)
@@ -95,6 +102,7 @@ def write_head(
     vectors: npt.NDArray[np.floating[Any]],
     sliding_window: int | None = None,
     token_str: Sequence[str] | None = None,
+    attention: AttentionRows | None = None,
 ) -> Path:
     """Write the rows of one head. Vectors (n, d) are stored as float16 or float32."""
     columns = row_columns(
@@ -105,13 +113,28 @@ def write_head(
         token_str=token_str,
     )
     columns[VECTOR] = vector_column(vectors)
+    if attention is not None:
+        columns |= attention_arrays(attention)
     kind = columns[VECTOR].type
-    schema = written_schema(kind.list_size, kind.value_type, token_strings=token_str is not None)
+    schema = written_schema(
+        kind.list_size,
+        kind.value_type,
+        token_strings=token_str is not None,
+        attention=attention is not None,
+    )
     path = dump / head.folder / DATA_FILE
     table = pa.table(columns, schema=schema)
     with HeadWriter(path, schema) as writer:
         writer.write(table)
     return path
+
+
+def _float_columns(schema: pa.Schema) -> list[str]:
+    """Parquet paths of the columns of floats."""
+    found = [f"{VECTOR}.list.element"]
+    if has_attention(schema):
+        found += [*ATTENTION_COLUMNS[:-1], f"{MASSES}.list.element"]
+    return found
 
 
 def row_columns(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qk_dump.layout import Kind
 from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
 from qk_toolkit.settings import Indices, settings_from, validated
 
@@ -162,6 +163,11 @@ class CaptureSettings(_Section):
     capture_pre_rope: bool = Field(
         default=False, description="keep vectors before the rotary embedding"
     )
+    attention: bool = Field(
+        default=True,
+        description="also keep where the attention of every captured query goes: log-sum-exp, "
+        "largest logit, entropy, weight by distance",
+    )
     capture_token_strings: bool = Field(
         default=False, description="also write each row's token as text"
     )
@@ -233,6 +239,10 @@ class CaptureConfig(_Section):
     def hf_branch(self) -> str | None:
         """`output.hf_branch` with {model} and {revision} replaced."""
         return self._with_names(self.output.hf_branch) if self.output.hf_branch else None
+
+    def has_attention(self, kind: Kind) -> bool:
+        """Whether the files of this kind have attention columns."""
+        return self.capture.attention and kind == "q"
 
     def _with_names(self, text: str) -> str:
         model = self.model.name.rstrip("/").rsplit("/", 1)[-1]

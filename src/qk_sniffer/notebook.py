@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from qk_dump.attention_columns import AttentionRows
 from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId, Kind, parse_head
@@ -26,11 +27,12 @@ from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config
 from qk_sniffer.model.probe_forward import is_probe_running
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.description import capture_manifest
-from qk_sniffer.pipeline.rows import KINDS, KindRows, RowTap, sample_rows
+from qk_sniffer.pipeline.rows import RowTap
 from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
-from qk_sniffer.pipeline.storing import check_finite
+from qk_sniffer.pipeline.storing import check_attention, check_finite
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler, SamplerType
+from qk_sniffer.sampling.rows import KINDS, KindRows, sample_rows
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path, write_text
 from qk_toolkit.settings import validated
@@ -47,6 +49,7 @@ class TappedRows:
     bucket: Ints  # (n,)
     vectors: npt.NDArray[np.float32]  # (n, d)
     sliding_window: int | None
+    attention: AttentionRows | None = None  # of queries, with `attention=True`, if it is known
 
     def __len__(self) -> int:
         return len(self.position)
@@ -66,6 +69,7 @@ def tap(
     keys: bool = True,
     full_attention_only: bool = False,
     pre_rope: bool = False,
+    attention: bool = False,
 ) -> Tap:
     """Capture queries and keys of a transformers model: `with qk_sniffer.tap(model) as t:`.
 
@@ -73,6 +77,9 @@ def tap(
     By default every position of every head is kept. The sampler has the settings of a capture.
     Sequences may be padded on the right, with an `attention_mask`. The model's outputs do not
     change, and the tap is removed when the block ends.
+
+    With `attention=True`, `t.queries(layer, head).attention` holds where the attention of every
+    kept query goes: `lse`, `max_logit`, `entropy`, `sink_mass` and `mass_by_distance`.
     """
     settings = validated(
         CaptureSettings,
@@ -90,10 +97,11 @@ def tap(
             "heads": None if heads is None else list(heads),
             "full_attention_only": full_attention_only,
             "capture_pre_rope": pre_rope,
+            "attention": attention,
         },
     )
     layout = probe(model)
-    return Tap(model, layout, wanted_heads(layout, settings), sampler_of(settings), pre_rope)
+    return Tap(model, layout, wanted_heads(layout, settings), sampler_of(settings), settings)
 
 
 class Tap:
@@ -105,16 +113,17 @@ class Tap:
         layout: ModelLayout,
         wanted: tuple[WantedLayer, ...],
         sampler: PositionSampler,
-        pre_rope: bool,
+        settings: CaptureSettings,
     ) -> None:
         self.layout = layout
         self.lengths: list[int] = []  # tokens of every example
         self.model = model
         self.wanted = wanted
         self.sampler = sampler
-        self.pre_rope = pre_rope
+        self.pre_rope = settings.capture_pre_rope
+        self.attention = settings.attention
         self._decoder = decoder_of(model)
-        self._rows = RowTap(self._decoder, wanted, pre_rope=pre_rope)
+        self._rows = RowTap(self._decoder, wanted, pre_rope=self.pre_rope, attention=self.attention)
         self._expected: dict[tuple[int, Kind], KindRows] = {}
         self._lengths_now: list[int] = []  # lengths of the sequences in the current forward
         self._parts: dict[tuple[int, Kind], list[_Part]] = {
@@ -173,6 +182,7 @@ class Tap:
                 [np.empty((0, width), np.float32), *(part.vectors[:, place] for part in parts)]
             ),
             sliding_window=layer.facts.window,
+            attention=_joined_attention([part.attention for part in parts], place),
         )
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -252,7 +262,9 @@ class Tap:
                     "cache of fixed size cannot be captured, leave cache_implementation out"
                 )
         for key, rows in self._expected.items():
-            self._parts[key].append(_Part(rows.sequence + first, rows.position, taken.vectors(key)))
+            attention = taken.attention(key[0]) if key[1] == "q" else None
+            part = _Part(rows.sequence + first, rows.position, taken.vectors(key), attention)
+            self._parts[key].append(part)
         self.lengths += self._lengths_now
         self._lengths_now = []
 
@@ -264,6 +276,13 @@ class _Part:
     example_id: Ints  # (n,)
     position: Ints  # (n,)
     vectors: npt.NDArray[np.float32]  # (n, heads, d)
+    attention: AttentionRows | None  # (n, heads); None if not computed
+
+
+def _joined_attention(parts: Sequence[AttentionRows | None], place: int) -> AttentionRows | None:
+    """The attention columns of the head at `place`; None if they are not known."""
+    found = [part[:, place] for part in parts if part is not None]
+    return AttentionRows.joined(found) if found and len(found) == len(parts) else None
 
 
 def _joined(parts: Sequence[Ints]) -> Ints:
@@ -324,6 +343,13 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
     for head in tap.heads:
         rows = tap.rows(head)
         check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)
+        attention = rows.attention
+        if attention is not None:
+            check_attention(
+                attention[:, None], rows.example_id, rows.position, head.layer, [head.head]
+            )
+        elif tap.attention and head.kind == "q":
+            attention = AttentionRows.unknown(len(rows))
         write_head(
             place,
             head,
@@ -332,6 +358,7 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
             position=rows.position,
             vectors=rows.vectors,
             sliding_window=rows.sliding_window,
+            attention=attention,
         )
     config = text_config(tap.model)
     manifest = capture_manifest(

@@ -205,6 +205,11 @@ def test_bucket_window_limits_cut_the_far_key_buckets() -> None:
     np.testing.assert_allclose(cut.plasticity, [values[cell] for cell in kept], rtol=1e-9)
 
 
+def test_attended_pairs_need_more_than_these_arrays() -> None:
+    with pytest.raises(ValueError, match="expected bucket, local or context, got 'attended'"):
+        compute_attention_plasticity(**rotated_head(), pair_sampling="attended")  # type: ignore[arg-type]
+
+
 def test_key_bucket_without_a_pair_is_nan_and_takes_no_part() -> None:
     head = rotated_head()
     alone = head["b_k"] == 2

@@ -20,7 +20,10 @@ def coverage() -> Coverage:
     return measure(population, DUMPS, HEADS, num_pairs_per_bucket=24)
 
 
-@pytest.mark.parametrize("quantity", ["cell", "AP_j", "overall", "drop", "model mean", "paired"])
+QUANTITIES = ["cell", "AP_j", "overall", "drop", "attended", "model mean", "paired"]
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
 def test_95_percent_intervals_cover_90_to_98_percent(coverage: Coverage, quantity: str) -> None:
     assert 0.90 <= coverage.share(quantity) <= 0.98
 
@@ -30,6 +33,7 @@ def test_means_over_heads_need_the_correction_of_bias(coverage: Coverage) -> Non
     assert coverage.bias("plug-in") < -0.02
     assert abs(coverage.bias("corrected")) < 0.003
     assert abs(coverage.bias("counted")) < 0.003
+    assert abs(coverage.bias("attended")) < 0.006
 
 
 def test_gaussian_heads_are_rarely_flagged(coverage: Coverage) -> None:

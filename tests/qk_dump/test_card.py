@@ -143,4 +143,4 @@ def test_datasets_loads_any_head_and_the_examples(tmp_path: Path, dtype: Any) ->
     assert examples[4] == {"example_id": 4, "original_id": "text 4", "num_tokens": 14}
 
     names = datasets.get_dataset_config_names(str(dump))
-    assert set(names) == {head.folder for head, _, _ in HEADS} | {"examples"}
+    assert set(names) == {expected.head.folder for expected in HEADS} | {"examples"}

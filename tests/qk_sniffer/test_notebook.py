@@ -7,6 +7,7 @@ import sys
 import threading
 from contextlib import ExitStack, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from transformers.modeling_utils import AttentionInterface
 
 import qk_sniffer
 from qk_dump.layout import HeadId
+from qk_dump.reader import read_head
 from qk_sniffer.model.layout import decoder_of
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
@@ -465,3 +467,29 @@ def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None
             decoder_of(model)(input_ids=tokens(1, 12), position_ids=torch.arange(12)[None] + 1)
     assert tapped.lengths == [12, 12, 12, 8]
     assert tapped.queries(0, 0).position.tolist() == [*range(12)] * 3 + [*range(8)]
+
+
+def test_attention_of_kept_queries(tmp_path: Path) -> None:
+    """A padded batch and single texts give the same numbers; a saved dump holds them."""
+    ids, mask = padded([24, 9])
+    with qk_sniffer.tap(some_model(), attention=True) as both:
+        some_model()(input_ids=ids, attention_mask=mask)
+    with qk_sniffer.tap(some_model(), attention=True, heads=[3], sampler="uniform") as alone:
+        some_model()(input_ids=ids[1:, :9])
+    rows = both.queries(1, 3)
+    assert rows.attention is not None
+    assert both.keys(1, 1).attention is None
+    assert rows.attention.lse.shape == (33,)
+    kept = alone.queries(1, 3)
+    assert kept.attention is not None
+    of_text = rows.attention[rows.example_id == 1][kept.position]
+    np.testing.assert_allclose(kept.attention.entropy, of_text.entropy, atol=1e-5)
+    np.testing.assert_allclose(kept.attention.lse, of_text.lse, atol=1e-5)
+    first = rows.attention[rows.position == 0]  # sees one key
+    np.testing.assert_allclose(first.mass_by_distance[:, 0], 1, atol=1e-6)
+    np.testing.assert_allclose(first.entropy, 0, atol=1e-6)
+    np.testing.assert_allclose(first.lse, first.max_logit, atol=1e-6)
+    file = both.save(tmp_path / "dump") / "l01h03q" / "data.parquet"
+    read = read_head([file], max_rows=99, seed=0, with_examples=True, with_attention=True)
+    assert read.attention is not None
+    assert np.array_equal(read.attention.mass_by_distance, rows.attention.mass_by_distance)

@@ -19,13 +19,12 @@ from attention_plasticity.config import make_config
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.plan import make_plan
 from attention_plasticity.run.records import Records, run_settings
-from captures import HEADS, add, opened, segments
+from captures import HEADS, add, opened, schema_of, segments
 from dumps import make_dump
 from odd_files import NOT_REGULAR, huge, replace_by
 from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.reader import HeadRows, read_head
-from qk_dump.schema import written_schema
 from qk_dump.source import open_dump
 from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segment
 from qk_toolkit.errors import DumpError
@@ -107,7 +106,7 @@ def flipped_segment(folder: Path, step: int) -> Cases:
 
 
 def _segment_rows(segment: Segment) -> list[pa.Table]:
-    return [segment.rows(head, written_schema(width, pa.float32())) for head, width, _ in HEADS]
+    return [segment.rows(expected.head, schema_of(expected)) for expected in HEADS]
 
 
 def flipped_record(folder: Path, step: int) -> Cases:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         scores_figure,
         trajectory_figure,
     )
+    from attention_plasticity.plots.attended import attended_figure
+    from attention_plasticity.plots.attention import attention_figure
     from attention_plasticity.plots.components import components_figure
     from attention_plasticity.plots.distances import distances_figure
     from attention_plasticity.plots.fifths import fifths_figure
@@ -30,6 +32,8 @@ _MODULES = {
         "scores_figure",
         "trajectory_figure",
     ),
+    "attention_plasticity.plots.attended": ("attended_figure",),
+    "attention_plasticity.plots.attention": ("attention_figure",),
     "attention_plasticity.plots.components": ("components_figure",),
     "attention_plasticity.plots.distances": ("distances_figure",),
     "attention_plasticity.plots.fifths": ("fifths_figure",),
@@ -41,6 +45,8 @@ _MODULES = {
 }
 
 __all__ = [
+    "attended_figure",
+    "attention_figure",
     "components_figure",
     "distances_figure",
     "fifths_figure",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from attention_plasticity.plots.attended import has_attended
 from attention_plasticity.plots.drawing import draw
 from attention_plasticity.plots.saving import require_target, save_figure
 from attention_plasticity.plots.settings import KINDS
@@ -20,14 +21,16 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "profile": ("profile", {}),
     "predictability": ("predictability", {}),
     "distances": ("distances", {}),  # only of runs with context pairs
+    "attention": ("attention", {}),  # this one and the following: only with attention columns
+    "map-sink-mass": ("map", {"metric": "attn_sink_mass"}),
+    "map-distant-mass": ("map", {"metric": "attn_distant_mass"}),
+    "attended": ("attended", {}),
 }
 
 
 def save_all(run: Path, folder: Path, kind: str = "png") -> Iterator[Path]:
     """Draw all figures and yield the path of each finished file."""
-    figures = dict(FIGURES)
-    if not FinishedRun.open(run).has_distances:
-        del figures["distances"]
+    figures = {name: FIGURES[name] for name in figures_of(FinishedRun.open(run))}
     paths = {name: folder / f"{name}.{kind}" for name in figures}
     for path in paths.values():
         require_target(path)
@@ -36,3 +39,23 @@ def save_all(run: Path, folder: Path, kind: str = "png") -> Iterator[Path]:
         settings = KINDS[figure](run=str(run), output=str(path), **options)
         save_figure(draw(settings), path)
         yield path
+
+
+def figures_of(run: FinishedRun) -> list[str]:
+    """The names of the figures that the tables of a run allow."""
+    missing = set()
+    if not run.has_distances:
+        missing.add("distances")
+    if not run.has_attention:
+        missing.add("attention")
+    if run.pair_sampling == "attended" or not has_attended(run.head_metrics):
+        missing.add("attended")  # with attended pairs both axes would be equal
+    for name, (figure, options) in FIGURES.items():
+        metric = options.get("metric", "ap_overall")
+        if figure == "map" and metric.startswith("attn_") and not _known(run, metric):
+            missing.add(name)
+    return [name for name in FIGURES if name not in missing]
+
+
+def _known(run: FinishedRun, metric: str) -> bool:
+    return metric in run.head_metrics and bool(run.head_metrics[metric].notna().any())

@@ -23,6 +23,8 @@ Draw a figure of an analysis as .png, .svg or .pdf. Without --output, a window s
   profile         plasticity by fifths of the context, with the spread over heads
   predictability  variance from position against plasticity, one point per head
   distances       plasticity by the distances between a query and two keys (context pairs)
+  attention       attention by distance, of one head or as a mean over heads
+  attended        plasticity against attended plasticity, one point per head
   all             all figures, saved in RUN/figures
 
 'attention-plasticity plot KIND --help' lists the options of a kind.

@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from attention_plasticity.plots.attended import attended_figure
+from attention_plasticity.plots.attention import attention_figure
 from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.distances import distances_figure
 from attention_plasticity.plots.fifths import fifths_figure
@@ -16,6 +18,8 @@ from attention_plasticity.plots.heatmap import heatmap_figure
 from attention_plasticity.plots.plasticity import plasticity_figure
 from attention_plasticity.plots.predictability import predictability_figure
 from attention_plasticity.plots.settings import (
+    AttendedPlot,
+    AttentionPlot,
     ComponentsPlot,
     DistancesPlot,
     HeatmapPlot,
@@ -34,6 +38,15 @@ _TABLE_OF: dict[str, TableKind] = {
     "component_csv": "component_weights",
     "metrics_csv": "head_metrics",
     "distance_csv": "distances",
+    "attention_csv": "attention",
+}
+_MISSING = {
+    "distance_csv": (
+        "has no plasticity by distance; run the analysis with --pair_sampling context"
+    ),
+    "attention_csv": (
+        "has no attention by distance; it needs a dump with attention columns (capture.attention)"
+    ),
 }
 
 
@@ -59,6 +72,10 @@ def draw(settings: Any) -> Figure:
         if isinstance(settings, DistancesPlot):
             geometry = run.geometry if run else None
             return distances_figure(table, geometry=geometry, model_name=name, **options)
+        if isinstance(settings, AttentionPlot):
+            return attention_figure(table, model_name=name, **options)
+        if isinstance(settings, AttendedPlot):
+            return attended_figure(table, model_name=name, **options)
         return predictability_figure(table, model_name=name, **options)
     except ConfigError as error:
         raise ConfigError(str(error).replace("the table of", f"{path}, the table of", 1)) from error
@@ -84,11 +101,9 @@ def _source(settings: Any, field: str) -> tuple[FinishedRun | None, Path]:
     """The run and the path of a table. A table without a run may be in the folder of its run."""
     if settings.run is not None:
         run = FinishedRun.open(settings.run)
-        if field == "distance_csv" and not run.has_distances:
-            raise ConfigError(
-                f"{settings.run}: has no plasticity by distance; run the analysis with "
-                "--pair_sampling context"
-            )
+        missing = {"distance_csv": not run.has_distances, "attention_csv": not run.has_attention}
+        if missing.get(field):
+            raise ConfigError(f"{settings.run}: {_MISSING[field]}")
         return run, run.checked_path(_TABLE_OF[field])
     path = user_path(getattr(settings, field))
     if path.is_dir():

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from attention_plasticity.columns import MEAN_COLUMNS
+from attention_plasticity.columns import ATTENDED, ATTENDED_COUNTED, MEAN_COLUMNS
 from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.style import (
     FAINT,
@@ -40,6 +40,7 @@ from attention_plasticity.tables.intervals import (
 from attention_plasticity.tables.metric_words import METRIC_WORDS
 from attention_plasticity.tables.profiles import HEAD
 
+_SHARES = ("attn_sink_mass", "attn_distant_mass")  # of attention
 _DOT, _RING = 2.4, 5.5  # points; diameters of the marks in large cells
 _LEGEND = 0.35  # inches; height of the legend of the marks
 
@@ -56,9 +57,10 @@ def head_map_figure(
 ) -> Figure:
     """Draw a metric of every head. Heads that are not in the table are blank.
 
-    Plasticity has the range 0 to 1. Signed metrics have two colours with zero in the middle. Values
-    are corrected for bias if it is known. A dot marks a head whose 95 % interval of the drop
-    excludes 0, and a ring one that is significant at a false discovery rate of 5 %.
+    Plasticity and shares of attention have the range 0 to 1. Signed metrics have two colours with
+    zero in the middle. Values are corrected for bias if it is known. A dot marks a head whose 95 %
+    interval of the drop excludes 0, and a ring one that is significant at a false discovery rate of
+    5 %.
     """
     require_columns(metrics, [metric], "the table of heads")
     require_values(metrics, metric, "the table of heads")
@@ -77,8 +79,8 @@ def head_map_figure(
         )
         axes.set_xlabel("query head")
         axes.set_ylabel("layer")
-        axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(10, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, min_n_ticks=1))
+        axes.yaxis.set_major_locator(MaxNLocator(10, integer=True, min_n_ticks=1))
         for side in ("top", "right"):
             axes.spines[side].set_visible(True)
         label = words.label if words else metric
@@ -180,6 +182,6 @@ def _range(grid: npt.NDArray[np.float64], metric: str, signed: bool) -> tuple[fl
     if signed:
         largest = float(np.nanmax(np.abs(grid))) or 1.0
         return -largest, largest, SIGNED
-    if metric in (*MEAN_COLUMNS, "ap_counted"):
+    if metric in (*MEAN_COLUMNS, "ap_counted", ATTENDED, ATTENDED_COUNTED, *_SHARES):
         return 0.0, 1.0, SEQUENTIAL
     return float(np.nanmin(grid)), float(np.nanmax(grid)), SEQUENTIAL

@@ -176,6 +176,36 @@ class DistancesPlot(_Settings):
         return self
 
 
+class AttentionPlot(_Settings):
+    """Attention by distance, of one head or as a mean over heads."""
+
+    attention_csv: str | None = Field(
+        title=_DATA, default=None, min_length=1, description="head_attention.csv, instead of a run"
+    )
+    layer: int | None = Field(
+        title=_DATA, default=None, ge=0, description="layer of one head (default: all heads)"
+    )
+    head: int | None = Field(title=_DATA, default=None, ge=0, description="query head in its layer")
+    by_position: bool = Field(
+        title=_LOOK,
+        default=False,
+        description="one line each for early, middle and late query buckets",
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        _require_one(self, "attention_csv")
+        if (self.layer is None) != (self.head is None):
+            raise ValueError("layer: give layer and head together, or neither")
+        return self
+
+
+class AttendedPlot(_HeadSettings):
+    """Plasticity against attended plasticity, one point per head."""
+
+    cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
+
+
 class AllPlots(BaseModel):
     """All figures of a run."""
 
@@ -201,6 +231,8 @@ KINDS: dict[str, type[BaseModel]] = {
     "profile": ProfilePlot,
     "predictability": PredictabilityPlot,
     "distances": DistancesPlot,
+    "attention": AttentionPlot,
+    "attended": AttendedPlot,
 }
 
 

@@ -60,6 +60,11 @@ def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VariancePa
             f"{run.folder}: was made with single_example, so its texts are not known; run the "
             "analysis without it"
         )
+    if recorded.get("pair_sampling") == "attended":
+        raise ConfigError(
+            f"{run.folder}: was made with attended pairs; their error cannot be split into parts. "
+            "Run the analysis with another pair_sampling"
+        )
     fields = {name: recorded[name] for name in ANALYSIS_FIELDS if name in recorded}
     config = make_config(fields | {"error_bars": True})
     dump = _open(run, place)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.report.attention import attention_columns, distant_from
 from attention_plasticity.report.estimates import (
     head_estimates,
     head_means,
@@ -16,6 +17,7 @@ from attention_plasticity.report.estimates import (
 from attention_plasticity.report.payload import Column
 from attention_plasticity.report.provenance import provenance
 from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS
+from attention_plasticity.tables.attention_masses import mass_bins
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import HEAD, head_profiles, mean_profile
@@ -46,6 +48,8 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         tables["estimates"] = estimates
     if weights is not None:
         tables["components"] = _columns(weights, single=True)
+    if (attention := _attention(run)) is not None:
+        tables["attention"] = attention_columns(attention)
     about = {
         "label": label,
         "model": run.model_name,
@@ -54,6 +58,8 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "log": run.geometry is not None and run.geometry.type == "log",
         "counts": _counts(run, len(heads)),
         "means": head_means(run),
+        "distant_from": distant_from(run),
+        "pair_sampling": run.pair_sampling,
         "warnings": run.warnings,
         "provenance": provenance(run),
     }
@@ -81,6 +87,13 @@ def _weights(run: FinishedRun) -> pd.DataFrame | None:
         return None
     table = _ordered(run.component_weights, [*HEAD, "component"], path)
     return table[[name for name in COMPONENT_COLUMNS if name in table]]
+
+
+def _attention(run: FinishedRun) -> pd.DataFrame | None:
+    """The table of attention; None if the run has none, or if it has no masses."""
+    if not run.has_attention or not mass_bins(run.attention):
+        return None
+    return _ordered(run.attention, [*HEAD, "q_bucket"], run.path("attention"))
 
 
 def _require_single_influences(run: FinishedRun) -> None:

@@ -7,7 +7,12 @@ import math
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.columns import MEAN_COLUMNS
+from attention_plasticity.columns import (
+    ATTENDED,
+    ATTENDED_COUNTED,
+    ATTENTION_MEANS,
+    MEAN_COLUMNS,
+)
 from attention_plasticity.report.payload import Column
 from attention_plasticity.run.head_means import gap_is_large
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -22,7 +27,12 @@ from attention_plasticity.tables.profiles import HEAD
 
 _GAP = ["ap_gaussian_gap", "ap_gaussian_gap_se"]
 _BUCKET = [*HEAD, "q_bucket"]
-COLUMNS = (*MEAN_COLUMNS, "ap_counted", "ap_gaussian_gap")
+COLUMNS = (
+    *MEAN_COLUMNS,
+    *("ap_counted", "ap_gaussian_gap"),
+    *(ATTENDED, ATTENDED_COUNTED),
+    *ATTENTION_MEANS,
+)
 """Columns of the table of heads that can have a standard error."""
 
 

@@ -21,6 +21,7 @@ _SCRIPTS = (
     "colours.js",
     "map.js",
     "charts.js",
+    "attention.js",
     "heads_table.js",
     "head_panel.js",
     "downloads.js",

@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+from attention_plasticity.layer_logits import logits_of
 from qk_dump.layout import Dump, HeadId
 from qk_dump.limits import MOST_FOOTER_BYTES
 from qk_dump.parquet import footer_length
@@ -29,9 +31,13 @@ class InputFiles:
         self._states: dict[HeadId, list[_FileState]] = {}
 
     def record_state(self, layer: int, q_head: int, k_head: int) -> str:
-        """Record the files of a query head and its key head; return a hash of the first state."""
+        """Record the files of a query head and its key head; return a hash of the first state.
+
+        The hash includes the scale and the mask of the layer in `dump.json`.
+        """
         states = [self._first_state(head) for head in _pair(layer, q_head, k_head)]
-        return hashlib.sha256(json.dumps(states).encode()).hexdigest()
+        logits = asdict(logits_of(self._dump, layer))
+        return hashlib.sha256(json.dumps([states, logits]).encode()).hexdigest()
 
     def unchanged(self, layer: int, q_head: int, k_head: int) -> bool:
         """Whether the files are still in their first state."""

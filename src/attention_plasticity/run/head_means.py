@@ -11,9 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attention_plasticity.columns import GROUP_COLUMNS, MEAN_COLUMNS
+from attention_plasticity.columns import (
+    ATTENDED,
+    ATTENDED_COUNTED,
+    ATTENTION_MEANS,
+    GROUP_COLUMNS,
+    MEAN_COLUMNS,
+)
 from attention_plasticity.results import HeadResult
 
+_NAMES = (*MEAN_COLUMNS, *ATTENTION_MEANS, ATTENDED, ATTENDED_COUNTED)
 LARGE_GAP = 0.02  # of Gaussian and counted plasticity
 
 
@@ -57,9 +64,9 @@ class HeadMeans:
     """Collects the means of heads while their tables are written."""
 
     def __init__(self) -> None:
-        self._values: dict[str, list[float]] = {name: [] for name in MEAN_COLUMNS}
-        self._biases: dict[str, list[float]] = {name: [] for name in MEAN_COLUMNS}
-        self._influences: dict[str, list[Sequence[float]]] = {name: [] for name in MEAN_COLUMNS}
+        self._values: dict[str, list[float]] = {name: [] for name in _NAMES}
+        self._biases: dict[str, list[float]] = {name: [] for name in _NAMES}
+        self._influences: dict[str, list[Sequence[float]]] = {name: [] for name in _NAMES}
 
     def collected(self, results: Iterable[HeadResult]) -> Iterator[HeadResult]:
         """Yield the results unchanged and collect their means."""
@@ -71,7 +78,7 @@ class HeadMeans:
         """The means over the collected heads."""
         return {
             name: mean_estimate(self._values[name], self._biases[name], self._influences[name])
-            for name in MEAN_COLUMNS
+            for name in _NAMES
         }
 
     def _add(self, result: HeadResult) -> None:
@@ -79,7 +86,7 @@ class HeadMeans:
         columns = result.influences
         rows = zip(*(columns[name] for name in GROUP_COLUMNS), strict=True) if columns else ()
         influences = dict(zip(columns.get("quantity", ()), rows, strict=False))
-        for name in MEAN_COLUMNS:
+        for name in _NAMES:
             self._values[name].append(result.metrics[name])
-            self._biases[name].append(result.metrics[f"{name}_bias"])
+            self._biases[name].append(result.metrics.get(f"{name}_bias", 0.0))
             self._influences[name].append(influences.get(name, unknown))

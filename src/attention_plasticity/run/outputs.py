@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attention_plasticity.columns import GROUP_COLUMNS, MEAN_COLUMNS
+from attention_plasticity.columns import (
+    ATTENDED,
+    ATTENDED_COUNTED,
+    ATTENTION_MEANS,
+    BUCKET_MEANS,
+    GROUP_COLUMNS,
+    MASS_COLUMNS,
+    MEAN_COLUMNS,
+)
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Columns, HeadResult
 from attention_plasticity.run.run_info import read_run_info
@@ -49,6 +57,9 @@ METRIC_COLUMNS = (
     *(f"{name}_se" for name in MEAN_COLUMNS),
     *(f"{name}_bias" for name in MEAN_COLUMNS),
     *("ap_counted", "ap_counted_se", "ap_gaussian_gap", "ap_gaussian_gap_se", "n_text_groups"),
+    *(column for name in ATTENTION_MEANS for column in (name, f"{name}_se")),
+    *(ATTENDED, f"{ATTENDED}_se", f"{ATTENDED}_bias", ATTENDED_COUNTED, f"{ATTENDED_COUNTED}_se"),
+    *(f"{ATTENDED}_ess", "n_later_queries"),
 )
 BUCKET_COLUMNS = (
     *IDS,
@@ -58,6 +69,13 @@ BUCKET_COLUMNS = (
 )
 COMPONENT_COLUMNS = (*IDS, "component", "weight", "r2")
 DISTANCE_COLUMNS = (*IDS, "query_distance", "key_distance", "plasticity", "n_pairs")
+ATTENTION_COLUMNS = (
+    *IDS,
+    *("q_bucket", "q_position", "n_queries", "n_groups"),
+    *(column for name in BUCKET_MEANS for column in (name, f"{name}_se")),
+    *MASS_COLUMNS,
+    *(f"{name}_se" for name in MASS_COLUMNS),
+)
 INFLUENCE_COLUMNS = (*IDS, "quantity", "q_bucket", "value", "bias", "n_groups", *GROUP_COLUMNS)
 
 RUN_FILE = "run.json"
@@ -75,7 +93,8 @@ class OutputPaths:
     buckets: Path
     components: Path
     influences: Path
-    distances: Path | None  # for context pairs only
+    distances: Path | None  # for context and attended pairs only
+    attention: Path | None  # only if the dump has attention columns
 
     @property
     def run(self) -> Path:
@@ -89,6 +108,14 @@ class OutputPaths:
 
     def names(self) -> dict[str, str]:
         """Tables by kind. Tables in the run folder have a name without a folder."""
+        return {
+            kind: path.name if path.parent == self.folder else str(path.absolute())
+            for kind, path in self.tables.items()
+        }
+
+    @property
+    def tables(self) -> dict[str, Path]:
+        """Paths of the tables by kind."""
         tables = {
             "head_metrics": self.metrics,
             "bucket_plasticity": self.buckets,
@@ -97,17 +124,14 @@ class OutputPaths:
         }
         if self.distances is not None:
             tables["distances"] = self.distances
-        return {
-            kind: path.name if path.parent == self.folder else str(path.absolute())
-            for kind, path in tables.items()
-        }
+        if self.attention is not None:
+            tables["attention"] = self.attention
+        return tables
 
     @property
     def all(self) -> tuple[Path, ...]:
         """The tables and run.json."""
-        distances = () if self.distances is None else (self.distances,)
-        tables = (self.metrics, self.buckets, self.components, self.influences, *distances)
-        return (*tables, self.run)
+        return (*self.tables.values(), self.run)
 
     @property
     def outside(self) -> list[Path]:
@@ -119,7 +143,8 @@ class OutputPaths:
 def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
     """Paths of the outputs. A file name without a folder is a file in the run folder.
 
-    Without `output_dir`, the run folder is the folder of `output_csv`, or `results/<dump>`.
+    Without `output_dir`, the run folder is the folder of `output_csv`, or `results/<dump>`. The
+    table of attention is included; whether there is one is known after the analysis.
     """
     named = user_path(config.output_csv)
     if config.output_dir is not None:
@@ -139,7 +164,8 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
         place(config.bucket_csv),
         place(config.component_csv),
         place(config.influence_csv),
-        place(config.distance_csv) if config.pair_sampling == "context" else None,
+        place(config.distance_csv) if config.pair_sampling in ("context", "attended") else None,
+        place(config.attention_csv),
     )
     files = (*paths.all, paths.log)
     if len({resolved(path) for path in files}) < len(files):
@@ -305,17 +331,12 @@ def _write_tables(
 ) -> dict[str, str | None]:
     """Write drafts of the tables and return their hashes."""
     tables = [
-        (stack.enter_context(_table(paths.metrics, METRIC_COLUMNS)), _metric_rows),
-        (stack.enter_context(_table(paths.buckets, BUCKET_COLUMNS)), _bucket_rows),
-        (stack.enter_context(_table(paths.components, COMPONENT_COLUMNS)), _component_rows),
-        (stack.enter_context(_table(paths.influences, INFLUENCE_COLUMNS)), _influence_rows),
+        (stack.enter_context(_table(path, _COLUMNS[kind])), kind)
+        for kind, path in paths.tables.items()
     ]
-    if paths.distances is not None:
-        draft = stack.enter_context(_table(paths.distances, DISTANCE_COLUMNS))
-        tables.append((draft, _distance_rows))
     for result in results:
-        for (writer, _), rows_of in tables:
-            writer.writerows(rows_of(result))
+        for (writer, _), kind in tables:
+            writer.writerows(_rows(kind, result))
     for (_, file), _ in tables:
         file.flush()
         os.fsync(file.fileno())  # a full disk is detected here, before any file is replaced
@@ -332,27 +353,32 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[Writer, TextIO]
         yield writer, file
 
 
-def _metric_rows(result: HeadResult) -> Iterator[list[Any]]:
-    yield [result.metrics[name] for name in METRIC_COLUMNS]
-
-
-def _bucket_rows(result: HeadResult) -> Iterator[list[Any]]:
-    return _rows(result, result.buckets, BUCKET_COLUMNS)
-
-
-def _component_rows(result: HeadResult) -> Iterator[list[Any]]:
-    return _rows(result, result.components, COMPONENT_COLUMNS)
-
-
-def _influence_rows(result: HeadResult) -> Iterator[list[Any]]:
-    return _rows(result, result.influences, INFLUENCE_COLUMNS)
-
-
-def _distance_rows(result: HeadResult) -> Iterator[list[Any]]:
-    return _rows(result, result.distances, DISTANCE_COLUMNS)
-
-
-def _rows(result: HeadResult, content: Columns, columns: tuple[str, ...]) -> Iterator[list[Any]]:
+def _rows(kind: str, result: HeadResult) -> Iterator[list[Any]]:
+    """Rows of a head in a table."""
+    if kind == "head_metrics":
+        yield [result.metrics[name] for name in METRIC_COLUMNS]
+        return
+    content: Columns = getattr(result, _CONTENT[kind])
+    if not content:
+        return
     ids = [result.layer, result.q_head, result.k_head]
-    for row in zip(*(content[name] for name in columns[len(IDS) :]), strict=True):
+    for row in zip(*(content[name] for name in _COLUMNS[kind][len(IDS) :]), strict=True):
         yield [*ids, *row]
+
+
+_COLUMNS = {
+    "head_metrics": METRIC_COLUMNS,
+    "bucket_plasticity": BUCKET_COLUMNS,
+    "component_weights": COMPONENT_COLUMNS,
+    "influences": INFLUENCE_COLUMNS,
+    "distances": DISTANCE_COLUMNS,
+    "attention": ATTENTION_COLUMNS,
+}
+_CONTENT = {
+    "bucket_plasticity": "buckets",
+    "component_weights": "components",
+    "influences": "influences",
+    "distances": "distances",
+    "attention": "attention",
+}
+"""Fields of `HeadResult`."""

@@ -22,6 +22,7 @@ from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump, HeadId, Kind
 from qk_dump.limits import require_head_count, require_multiple
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
+from qk_dump.parquet import has_attention_columns
 from qk_dump.reader import count_buckets, count_rows, vector_width
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
 from qk_toolkit.formatting import index_ranges
@@ -222,6 +223,9 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
         # influences of 16 groups per cell; float32 copy of the differences; scatters and products
         memory += buckets**2 * 16 * 3 * 8 + min(pairs * width, PAIR_BLOCK) * 4
         memory += 16 * width**2 * 4 + (32 << 20)
+    if any(size.attention for size in sizes):
+        # attention columns and their means, queries of the attended pairs, a block of logits
+        memory += max(rows, default=0) * (28 * 4 + 2 * 27 * 8 + 4 * width) + (8 << 20)
     cells = buckets * (buckets - 1) // 2
     total = sum(size.rows for size in sizes)
     return Estimate(total, sum(rows), cells, tuple(problems), _BASE_MEMORY + memory)
@@ -234,6 +238,7 @@ class _HeadSize:
     rows: int
     width: int
     buckets: int
+    attention: bool
 
 
 def _size_of(dump: Dump, head: HeadId) -> _HeadSize:
@@ -242,7 +247,8 @@ def _size_of(dump: Dump, head: HeadId) -> _HeadSize:
     if not rows:
         raise DumpError(f"{files[0]}: holds no rows")
     width, buckets = vector_width(files), count_buckets(files, MOST_BUCKETS)
-    return _HeadSize(dump.folders[head], head.kind, rows, width, buckets)
+    attention = head.kind == "q" and has_attention_columns(files)
+    return _HeadSize(dump.folders[head], head.kind, rows, width, buckets, attention)
 
 
 def _require_size(size: _HeadSize, config: RunnerConfig) -> None:

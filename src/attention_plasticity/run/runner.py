@@ -10,7 +10,7 @@ import math
 import platform
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -44,6 +44,7 @@ from attention_plasticity.run.records import (
 from attention_plasticity.run.warnings import (
     RunWarning,
     SampleSizes,
+    attended_warnings,
     bias_warnings,
     selective_warnings,
 )
@@ -155,6 +156,9 @@ def _run(
     failures += _drop_changed(records, inputs, plan, done)
     failures.sort(key=lambda failure: (failure.layer, failure.q_head))
     heads = [head for head in plan.heads if head in done]
+    if all(math.isnan(done[head]["attn_entropy"]) for head in heads):
+        paths = replace(paths, attention=None)
+        set_aside(paths, include_own=False)  # a table of attention of an earlier run
     facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
     sizes = SampleSizes(single_example=config.single_example)
     geometry = rules_of(dump, plan.groups[0].layer).geometry
@@ -166,6 +170,7 @@ def _run(
         return [
             *sizes.warnings(geometry),
             *bias_warnings(metrics),
+            *attended_warnings(metrics),
             *selective_warnings(dump.manifest, heads),
         ]
 

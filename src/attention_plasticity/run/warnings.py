@@ -1,7 +1,7 @@
 """Warnings about the results of a run, one sentence per kind for the whole run.
 
-There are warnings about query buckets with few queries or texts, and about layers that select keys
-by content (from `dump.json`).
+There are warnings about query buckets with few queries or texts, about layers that select keys by
+content (from `dump.json`), and about attended plasticity.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from qk_toolkit.formatting import index_ranges, index_runs
 
 FEW_QUERIES = 32
 FEW_TEXTS = 4
+FEW_LATER_QUERIES = 8
+FEW_EFFECTIVE_PAIRS = 16
 _MOST_RANGES = 6
 
 
@@ -25,7 +27,15 @@ _MOST_RANGES = 6
 class RunWarning:
     """A warning about the results of a run, and the heads that it concerns."""
 
-    kind: Literal["few_queries", "few_texts", "texts_unknown", "large_bias", "selective_layers"]
+    kind: Literal[
+        "few_queries",
+        "few_texts",
+        "texts_unknown",
+        "large_bias",
+        "selective_layers",
+        "few_later_queries",
+        "attended_unknown",
+    ]
     text: str
     heads: int  # number of heads
     buckets: list[int]  # query buckets, in any of these heads
@@ -34,7 +44,8 @@ class RunWarning:
     @property
     def label(self) -> str:
         """`Warning`, or `Note` if the results may still be correct."""
-        return "Note" if self.kind in ("texts_unknown", "selective_layers") else "Warning"
+        notes = ("texts_unknown", "selective_layers", "attended_unknown")
+        return "Note" if self.kind in notes else "Warning"
 
 
 @dataclass
@@ -64,6 +75,7 @@ class SampleSizes:
         self._unknown = 0
         self._queries = _LowCounts(FEW_QUERIES)
         self._texts = _LowCounts(FEW_TEXTS)
+        self._attended_problems: dict[str, int] = {}
 
     def counted(self, results: Iterable[HeadResult]) -> Iterator[HeadResult]:
         """Yield the results unchanged and count their buckets."""
@@ -91,11 +103,19 @@ class SampleSizes:
             found.append(_warning("few_texts", text, self._texts))
         if self._unknown:
             found.append(RunWarning("texts_unknown", self._why_unknown(), self._unknown, [], None))
+        for reason, heads in self._attended_problems.items():
+            text = (
+                f"Attended plasticity is not known in {heads:,} of {self._heads:,} heads: {reason}."
+            )
+            found.append(RunWarning("attended_unknown", text, heads, [], None))
         return found
 
     def _add(self, result: HeadResult) -> None:
         columns = result.buckets
         self._heads += 1
+        if result.attended_problem is not None:
+            known = self._attended_problems.get(result.attended_problem, 0)
+            self._attended_problems[result.attended_problem] = known + 1
         self._queries.add(dict(zip(columns["q_bucket"], columns["n_queries"], strict=True)))
         texts = dict(zip(columns["q_bucket"], columns["n_texts"], strict=True))
         if any(math.isnan(number) for number in texts.values()):
@@ -138,6 +158,25 @@ def bias_warnings(metrics: Sequence[dict[str, Any]]) -> list[RunWarning]:
         f"{len(known):,} heads. Use corrected values (value - bias), or capture more queries."
     )
     return [RunWarning("large_bias", text, len(large), [], None)]
+
+
+def attended_warnings(metrics: Sequence[dict[str, Any]]) -> list[RunWarning]:
+    """A warning about heads whose attended plasticity comes from few queries or few pairs."""
+    known = [row for row in metrics if not math.isnan(row["ap_attended"])]
+    few = [
+        row
+        for row in known
+        if row["n_later_queries"] < FEW_LATER_QUERIES
+        or row["ap_attended_ess"] < FEW_EFFECTIVE_PAIRS
+    ]
+    if not few:
+        return []
+    text = (
+        f"Attended plasticity of {len(few):,} of {len(known):,} heads rests on fewer than "
+        f"{FEW_LATER_QUERIES} later queries per key or fewer than {FEW_EFFECTIVE_PAIRS} effective "
+        "key pairs. It is unreliable there. Capture more texts, or more rows of every text."
+    )
+    return [RunWarning("few_later_queries", text, len(few), [], None)]
 
 
 def selective_warnings(

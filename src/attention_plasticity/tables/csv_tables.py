@@ -12,13 +12,23 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.columns import BUCKET_QUANTITY, GROUP_COLUMNS
+from attention_plasticity.columns import (
+    BUCKET_MEANS,
+    BUCKET_QUANTITY,
+    GROUP_COLUMNS,
+    MASS_COLUMNS,
+)
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import nearest
 
 TableKind = Literal[
-    "head_metrics", "bucket_plasticity", "component_weights", "influences", "distances"
+    "head_metrics",
+    "bucket_plasticity",
+    "component_weights",
+    "influences",
+    "distances",
+    "attention",
 ]
 
 FILE_NAMES: dict[TableKind, str] = {
@@ -27,12 +37,19 @@ FILE_NAMES: dict[TableKind, str] = {
     "component_weights": "head_component_weights.csv",
     "influences": "head_influences.csv",
     "distances": "head_distance_plasticity.csv",
+    "attention": "head_attention.csv",
 }
 _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "head_metrics": ("layer", "q_head", "ap_overall"),
     "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
     "component_weights": ("layer", "q_head", "component", "weight"),
     "distances": ("layer", "q_head", "query_distance", "key_distance", "plasticity", "n_pairs"),
+    "attention": (
+        *("layer", "q_head", "q_bucket", "n_queries", "n_groups"),
+        *(column for name in BUCKET_MEANS for column in (name, f"{name}_se")),
+        *MASS_COLUMNS,
+        *(f"{name}_se" for name in MASS_COLUMNS),
+    ),
     "influences": (
         "layer",
         "q_head",

@@ -74,21 +74,32 @@ class FinishedRun:
     @property
     def has_distances(self) -> bool:
         """Whether the run has plasticity by distance."""
-        tables = self.info.get("tables")
-        if tables is None:
-            return self.path("distances").exists()
-        return "distances" in tables
+        return self._has("distances")
 
     @cached_property
     def distances(self) -> pd.DataFrame:
-        """Plasticity by distance, of a run with context pairs."""
+        """Plasticity by distance, of a run with context or attended pairs."""
         return self._table("distances")
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the run has the table of attention."""
+        return self._has("attention")
+
+    @cached_property
+    def attention(self) -> pd.DataFrame:
+        """Means of attention per query head and query bucket, of a dump with these columns."""
+        return self._table("attention")
 
     @cached_property
     def failures(self) -> pd.DataFrame:
         """Heads that could not be analysed, each with the reason."""
         columns = ["layer", "q_head", "k_head", "reason"]
         return pd.DataFrame(self.info.get("failures") or [], columns=columns)
+
+    def _has(self, kind: TableKind) -> bool:
+        tables = self.info.get("tables")
+        return self.path(kind).exists() if tables is None else kind in tables
 
     def _table(self, kind: TableKind) -> pd.DataFrame:
         return read_table(self.checked_path(kind), kind)
@@ -97,6 +108,12 @@ class FinishedRun:
     def dump(self) -> dict[str, Any]:
         """The manifest of the dump that was analysed."""
         return (self.info.get("input") or {}).get("dump") or {}
+
+    @property
+    def pair_sampling(self) -> str | None:
+        """How the key pairs of the run were drawn; None if the run does not record it."""
+        value = (self.info.get("config") or {}).get("pair_sampling")
+        return value if isinstance(value, str) else None
 
     @property
     def geometry(self) -> BucketGeometry | None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attention_plasticity.columns import MEAN_COLUMNS
+from attention_plasticity.columns import (
+    ATTENDED,
+    ATTENDED_COUNTED,
+    ATTENTION_MEANS,
+    MEAN_COLUMNS,
+)
 
 FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 
@@ -85,6 +90,33 @@ METRIC_WORDS = {
         "plasticity by the Gaussian model, corrected for bias, minus counted plasticity",
         signed=True,
     ),
+    "attn_entropy": MetricWords(
+        "attention entropy", "mean entropy of the attention of a query, in nats"
+    ),
+    "attn_sink_mass": MetricWords(
+        "attention on sinks", "mean share of the attention of a query on the first four tokens"
+    ),
+    "attn_distant_mass": MetricWords(
+        "distant attention",
+        "mean share of the attention of a query at distances of distant_from tokens or more",
+    ),
+    "attn_max_logit": MetricWords(
+        "largest logit", "mean over queries of the largest logit", signed=True
+    ),
+    "ap_attended": MetricWords(
+        "attended plasticity",
+        "plasticity of two earlier keys, drawn in proportion to the attention that they receive",
+    ),
+    "ap_attended_counted": MetricWords(
+        "counted attended plasticity", "the same from counts, without a Gaussian"
+    ),
+    "ap_attended_ess": MetricWords(
+        "effective attended pairs",
+        "number of equally probable pairs with the same sum of squared probabilities",
+    ),
+    "n_later_queries": MetricWords(
+        "later queries", "mean number of later queries per key from which its attention is known"
+    ),
     "n_text_groups": MetricWords(
         "groups of texts", "number of groups from which standard errors are computed"
     ),
@@ -95,10 +127,14 @@ METRIC_WORDS = {
     "sliding_window": MetricWords("window", "tokens that a query can attend back to; none: all"),
 }
 
-for _name in (*MEAN_COLUMNS, "ap_counted", "ap_gaussian_gap"):
+for _name in (
+    *MEAN_COLUMNS,
+    *("ap_counted", "ap_gaussian_gap"),
+    *(*ATTENTION_MEANS, ATTENDED, ATTENDED_COUNTED),
+):
     _label = METRIC_WORDS[_name].label
     METRIC_WORDS[f"{_name}_se"] = MetricWords(f"error of {_label}", "standard error over texts")
-for _name in MEAN_COLUMNS:
+for _name in (*MEAN_COLUMNS, ATTENDED):
     METRIC_WORDS[f"{_name}_bias"] = MetricWords(
         f"bias of {METRIC_WORDS[_name].label}",
         "expected error of the value; the corrected value is the value minus the bias",

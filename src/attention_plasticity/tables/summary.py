@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attention_plasticity.columns import FIFTHS
+from attention_plasticity.columns import ATTENDED, FIFTHS
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure
 from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
@@ -36,6 +36,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
         _print_profile(outcome.means, console)
         _print_extremes(metrics, console)
         _print_gaps(metrics, console)
+        _print_attention(outcome.means, console)
     for warning in outcome.warnings:
         console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
     _print_not_captured(outcome.plan, console)
@@ -184,6 +185,23 @@ def _print_gaps(metrics: Sequence[Metrics], console: Console) -> None:
             f"The Gaussian model differs from the count by more than {LARGE_GAP:g} in "
             f"{count(len(off), 'head')}: {named}. Look at ap_counted there.",
             markup=False,
+        )
+
+
+def _print_attention(means: dict[str, MeanEstimate], console: Console) -> None:
+    """Where the attention goes, and plasticity of the keys that receive it."""
+    sinks, distant, attended = (
+        means[name] for name in ("attn_sink_mass", "attn_distant_mass", ATTENDED)
+    )
+    if sinks.heads:
+        console.print(
+            f"Attention: {_estimate(sinks)} on the first four tokens, {_estimate(distant)} on "
+            f"distant tokens; means over {count(sinks.heads, 'head')}"
+        )
+    if attended.heads:
+        console.print(
+            f"Plasticity of keys in proportion to their attention: {_estimate(attended)}; mean "
+            f"over {count(attended.heads, 'head')}"
         )
 
 

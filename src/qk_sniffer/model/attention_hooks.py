@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -51,22 +51,29 @@ class AttentionCall:
     def visible_keys(self) -> Tensor:
         """(heads, s, s): True where the mask lets a query (row) see a key (column).
 
-        Queries and keys are set to zero, so that the weights depend on the mask alone. The values
-        are one-hot rows, so that the output holds the weights of as many keys as a value has
-        dimensions. The function is called once for each such group of keys.
+        Queries and keys are set to zero, so that the weights depend on the mask alone.
+        """
+        query, key = torch.zeros_like(self.query), torch.zeros_like(self.key)
+        return torch.nan_to_num(replace(self, query=query, key=key).weights()) > 0
+
+    def weights(self) -> Tensor:
+        """(heads, s, s): the attention weights of the first text.
+
+        The values are one-hot rows, so that the output holds the weights of as many keys as a value
+        has dimensions. The function is called once for each such group of keys.
         """
         length, width = self.key.shape[2], self.value.shape[3]
-        query, key = torch.zeros_like(self.query), torch.zeros_like(self.key)
         parts = []
         for start in range(0, length, width):
-            keys = torch.arange(start, min(start + width, length), device=key.device)
+            keys = torch.arange(start, min(start + width, length), device=self.key.device)
             value = torch.zeros_like(self.value)
             value[:, :, keys, keys - start] = 1
-            result = self.function(self.module, query, key, value, *self.others, **self.options)
+            result = self.function(
+                self.module, self.query, self.key, value, *self.others, **self.options
+            )
             output = result[0] if isinstance(result, tuple) else result  # (b, s, heads, width)
             parts.append(output[0, :, :, : len(keys)])
-        weights = torch.cat(parts, dim=2)  # (s, heads, s)
-        return torch.nan_to_num(weights).transpose(0, 1) > 0
+        return torch.cat(parts, dim=2).transpose(0, 1)
 
 
 AttentionHook = Callable[[AttentionCall], None]

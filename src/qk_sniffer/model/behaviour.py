@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qk_sniffer.model.logits import Logits
 from qk_sniffer.model.probe_forward import ProbedCall, probe_forward, probe_mode
 from qk_sniffer.model.reach import FULL, Reach, limits_of, reach_of, small_limits
 
@@ -31,6 +32,7 @@ class Behaviour:
 
     reach: Reach | None  # None when a query sees later keys
     uses_position: bool  # queries or keys depend on position when hidden states are equal
+    logits: Logits | None  # None if they are not known
 
 
 def behaviour_of(decoder: nn.Module) -> list[Behaviour]:
@@ -51,6 +53,7 @@ def behaviour_of(decoder: nn.Module) -> list[Behaviour]:
             Behaviour(
                 reach=FULL if call.visible is None else reach_of(call.visible, limits),
                 uses_position=same is None or not known or _differs_by_position(same),
+                logits=call.logits,
             )
         )
     return found

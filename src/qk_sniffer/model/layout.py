@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qk_dump.layout import Kind
+from qk_sniffer.model.logits import Logits
 from qk_sniffer.model.reach import LayerType
 from qk_sniffer.model.rotary_tables import RotaryTables
 
@@ -39,8 +40,9 @@ class LayerFacts:
     type: LayerType
     window: int | None  # number of tokens that a query sees; None for all earlier tokens
     selective: bool  # the keys that a query sees depend on more than their distance
-    scale: float | None
+    scale: float
     softcap: float | None
+    logits: Logits | None = field(compare=False)  # None if their computation is not known
     rope: bool  # False on NoPE layers and in models without rotary embedding
     q_rotary: RotaryPart | None  # None also if the rotary input was not identified
     k_rotary: RotaryPart | None

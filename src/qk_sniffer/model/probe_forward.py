@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook, rotary_hook
 from qk_sniffer.model.layer_numbers import CallSite, LayerRecorder, LayerRun
 from qk_sniffer.model.layout import run_backbone, vocabulary_of
+from qk_sniffer.model.logits import Logits, logits_of
 
 RotaryCall = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """The input tensors of a rotary function, and its results."""
@@ -52,6 +53,7 @@ class ProbedCall:
     options: Mapping[str, Any]  # without tensors
     rotary: Sequence[RotaryCall]
     visible: Tensor | None  # (heads, s, s); None if not measured, or if keys are not tokens
+    logits: Logits | None = None  # None if not measured, or not known
 
     @property
     def q_heads(self) -> int:
@@ -62,6 +64,17 @@ class ProbedCall:
     def k_heads(self) -> int:
         """Number of key heads."""
         return self.key.shape[1]
+
+    @property
+    def scale(self) -> float:
+        """The factor of q·k; 1/√d if the call has none."""
+        scale = _number(self.options.get("scaling"))
+        return float(self.query.shape[3] ** -0.5) if scale is None else scale
+
+    @property
+    def softcap(self) -> float | None:
+        """The soft-cap that the call has; the function may ignore it."""
+        return _number(self.options.get("softcap"))
 
     @property
     def has_extra_keys(self) -> bool:
@@ -116,6 +129,9 @@ def probe_forward(decoder: nn.Module, length: int, *, masks: bool = False) -> Pr
         }
         visible = _visible(call) if masks else None
         probed = ProbedCall(site, query, key, options, rotary, visible)
+        if visible is not None:
+            found = logits_of(call, visible, probed.scale, probed.softcap)
+            probed = replace(probed, logits=found)
         if query.is_meta or not any(probed.repeats(other) for other in calls):
             calls.append(probed)
 
@@ -123,6 +139,10 @@ def probe_forward(decoder: nn.Module, length: int, *, masks: bool = False) -> Pr
     with recorder, attention_hook(on_attention), rotary_hook(owned, on_rotary):
         run_backbone(decoder, tokens)
     return ProbeForward(recorder.runs, calls)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _visible(call: AttentionCall) -> Tensor | None:

@@ -7,7 +7,6 @@ reliable: head_dim may be the size of the rotary part, and a window may not hold
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +96,7 @@ def _layout(
             compressed.append(number)
         elif behaviours is None:
             declared = declared_reach(number, call.options, config)
-            layers.append(_facts(name, number, call, Behaviour(declared, False)))
+            layers.append(_facts(name, number, call, Behaviour(declared, False, None)))
         else:
             layers.append(_facts(name, number, call, behaviours[index]))
     if not layers:
@@ -136,16 +135,13 @@ def _facts(name: str, number: int, call: ProbedCall, behaviour: Behaviour) -> La
         type=behaviour.reach.type,
         window=behaviour.reach.window,
         selective=behaviour.reach.selective,
-        scale=_number(call.options.get("scaling", width**-0.5)),  # the default of attention
-        softcap=_number(call.options.get("softcap")),
+        scale=call.scale,
+        softcap=call.softcap if behaviour.logits is None else behaviour.logits.softcap,
+        logits=behaviour.logits,
         rope=bool(call.rotary) or behaviour.uses_position,
         q_rotary=_rotary_part(call, call.query, 0),
         k_rotary=_rotary_part(call, call.key, 1),
     )
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _rotary_part(call: ProbedCall, target: Tensor, order: int) -> RotaryPart | None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from qk_dump.layout import Kind
-from qk_sniffer.pipeline.rows import KindRows, sample_rows
 from qk_sniffer.pipeline.segments import Example
 from qk_sniffer.pipeline.setup import Setup
 from qk_sniffer.pipeline.texts import Text, tokenize
+from qk_sniffer.sampling.rows import KindRows, sample_rows
 from qk_toolkit.errors import ConfigError
 
 

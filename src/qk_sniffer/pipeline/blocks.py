@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from qk_dump.attention_columns import AttentionRows, attention_arrays
 from qk_dump.examples import Example
 from qk_dump.layout import HeadId, Kind
 from qk_dump.reader import Floats, Ints
@@ -28,7 +29,7 @@ from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular, read_json, staged_folder, sync, write_through
 
 _SEGMENT_FILE = "segment.json"
-_SEGMENT_VERSION = 2  # segments of other versions are ignored
+_SEGMENT_VERSION = 3  # segments of other versions are ignored
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,15 @@ class Block:
     vectors: Floats  # (n, heads, d), float32 or float16
     sliding_window: int | None
     token_str: Sequence[str] | None = None  # (n,)
+    attention: AttentionRows | None = None  # (n, heads)
 
     def __post_init__(self) -> None:
         n = len(self.bucket)
         lengths = {len(self.example_id), len(self.position), len(self.vectors)}
         if self.token_str is not None:
             lengths.add(len(self.token_str))
+        if self.attention is not None:
+            lengths.add(len(self.attention.lse))
         if lengths != {n} or self.vectors.shape[:-1] != (n, len(self.heads)):
             raise ValueError(
                 f"layer {self.layer} {self.kind}: {n} buckets and {len(self.heads)} heads do not "
@@ -63,7 +67,19 @@ class Block:
     def nbytes(self) -> int:
         """Memory of the rows in bytes, without token strings."""
         columns = (self.bucket, self.example_id, self.position, self.vectors)
-        return sum(column.nbytes for column in columns)
+        attention = 0 if self.attention is None else self.attention.nbytes
+        return attention + sum(column.nbytes for column in columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        kind = pa.float16() if self.vectors.dtype == np.float16 else pa.float32()
+        return written_schema(
+            self.vectors.shape[2],
+            kind,
+            token_strings=self.token_str is not None,
+            attention=self.attention is not None,
+        )
 
 
 @dataclass(frozen=True)
@@ -190,7 +206,9 @@ def _segment_file(entry: Mapping[str, Any]) -> SegmentFile:
     if len(starts) != len(entry["heads"]) + 1 or not 0 <= starts[0] <= starts[-1] <= entry["bytes"]:
         raise ValueError("record batches are outside the file")
     kind = pa.float16() if entry["half"] else pa.float32()
-    schema = written_schema(entry["width"], kind, token_strings=entry["token_str"])
+    schema = written_schema(
+        entry["width"], kind, token_strings=entry["token_str"], attention=entry["attention"]
+    )
     return SegmentFile(schema, _record_batches(tuple(entry["heads"])), starts, entry["digests"])
 
 
@@ -204,28 +222,26 @@ def _record_batches(heads: tuple[str, ...]) -> dict[str, list[int]]:
 
 
 def _write_blocks(folder: Path, blocks: Sequence[Block]) -> dict[str, dict[str, Any]]:
-    """Write blocks as `rows-<width>.arrow`, sync them, and return a description of each file."""
-    groups: dict[tuple[object, ...], list[Block]] = {}
+    """Write one file per kind of rows, sync it, and return a description of each file."""
+    groups: dict[str, dict[tuple[object, ...], list[Block]]] = {}  # file → heads → blocks
     for block in blocks:
-        kind = block.layer, block.kind, block.heads, block.sliding_window, block.vectors.shape[2]
-        groups.setdefault(kind, []).append(block)
+        ending = "" if block.attention is None else "-attention"
+        name = f"rows-{block.vectors.shape[2]}{ending}.arrow"
+        heads = block.layer, block.kind, block.heads, block.sliding_window
+        groups.setdefault(name, {}).setdefault(heads, []).append(block)
     files: dict[str, dict[str, Any]] = {}
-    for width in sorted({block.vectors.shape[2] for block in blocks}):
-        same_width = [group for group in groups.values() if group[0].vectors.shape[2] == width]
-        path = folder / f"rows-{width}.arrow"
+    for name in sorted(groups):
+        path = folder / name
         with path.open("wb") as file:
-            files[path.name] = _write_batches(file, width, same_width)
+            files[name] = _write_batches(file, list(groups[name].values()))
             sync(file)
         files[path.name]["bytes"] = path.stat().st_size
     return files
 
 
-def _write_batches(
-    file: IO[bytes], width: int, groups: Sequence[Sequence[Block]]
-) -> dict[str, Any]:
+def _write_batches(file: IO[bytes], groups: Sequence[Sequence[Block]]) -> dict[str, Any]:
     first = groups[0][0]
-    half, tokens = first.vectors.dtype == np.float16, first.token_str is not None
-    schema = written_schema(width, pa.float16() if half else pa.float32(), token_strings=tokens)
+    schema = first.schema
     heads, starts, digests = [], [0], []
     for group in groups:
         columns = _joined_columns(group)
@@ -233,15 +249,19 @@ def _write_batches(
             parts = [block.vectors[:, place] for block in group]
             vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)  # (n, d)
             columns[VECTOR] = vector_column(vectors)
+            attention = [block.attention[:, place] for block in group if block.attention]
+            if attention:
+                columns |= attention_arrays(AttentionRows.joined(attention))
             content = pa.RecordBatch.from_pydict(columns, schema).serialize()
             file.write(content)
             starts.append(file.tell())
             digests.append(_digest(content))
             heads.append(HeadId(group[0].layer, head, group[0].kind).folder)
     return {
-        "width": width,
-        "half": half,
-        "token_str": tokens,
+        "width": first.vectors.shape[2],
+        "half": first.vectors.dtype == np.float16,
+        "token_str": first.token_str is not None,
+        "attention": first.attention is not None,
         "heads": heads,
         "starts": starts,
         "digests": digests,

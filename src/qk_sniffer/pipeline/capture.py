@@ -24,7 +24,12 @@ from qk_sniffer.pipeline.batches import Batch, make_batch
 from qk_sniffer.pipeline.description import capture_manifest, capture_plan
 from qk_sniffer.pipeline.ranks import Ranks, ranks_from
 from qk_sniffer.pipeline.rows import RowTap, TakenRows
-from qk_sniffer.pipeline.segments import CaptureFolder, finish_capture, open_capture
+from qk_sniffer.pipeline.segments import (
+    CaptureFolder,
+    ExpectedHead,
+    finish_capture,
+    open_capture,
+)
 from qk_sniffer.pipeline.setup import Setup, prepare
 from qk_sniffer.pipeline.storing import blocks_of
 from qk_sniffer.pipeline.texts import Text, batches
@@ -168,6 +173,14 @@ def _notes(setup: Setup) -> Iterator[str]:
             f"layers {index_ranges(selective)} choose by content which keys a query sees; "
             "dump.json records them as selective"
         )
+    unknown = [layer.facts.layer for layer in setup.wanted if layer.facts.logits is None]
+    is_eager = setup.loaded.attention == "eager"
+    remedy = "" if is_eager else "; try --model.attn_implementation eager"
+    if unknown and setup.config.capture.attention:
+        yield (
+            f"layers {index_ranges(unknown)}: the attention function computes its weights in an "
+            f"unknown way ({setup.loaded.attention}), so the attention columns are null{remedy}"
+        )
     slower = setup.loaded.slower_than_float32()
     if slower > 3:
         yield (
@@ -210,6 +223,7 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
         setup.decoder,
         setup.wanted,
         pre_rope=settings.capture_pre_rope,
+        attention=settings.attention,
         max_rows=settings.max_rows_per_batch,
     )
     try:
@@ -323,17 +337,23 @@ def _finish(setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Wat
         dtype=setup.loaded.dtype,
         pre_rope=config.capture.capture_pre_rope,
     )
-    heads = [
-        (head, layer.facts.width, layer.facts.window)
-        for layer in setup.wanted
-        for head in layer.head_ids()
-    ]
     complete = finish_capture(
         capture,
         num_batches,
         manifest=manifest,
-        heads=heads,
+        heads=expected_heads(setup),
         on_head=partial(watcher.show, "writing heads"),
     )
     watcher.stop()
     return complete
+
+
+def expected_heads(setup: Setup) -> list[ExpectedHead]:
+    """The heads of the dump."""
+    return [
+        ExpectedHead(
+            head, layer.facts.width, layer.facts.window, setup.config.has_attention(head.kind)
+        )
+        for layer in setup.wanted
+        for head in layer.head_ids()
+    ]

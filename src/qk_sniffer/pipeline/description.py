@@ -115,6 +115,7 @@ def _facts(facts: LayerFacts) -> dict[str, Any]:
     optional = {
         "window": facts.window,
         "selective": facts.selective or None,
+        "biased": (facts.logits is not None and facts.logits.biased) or None,
         "scale": facts.scale,
         "softcap": facts.softcap,
     }

@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
+from qk_dump.attention_columns import MASS_BINS
 from qk_dump.layout import Kind
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import ModelLayout, text_config
 from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
 from qk_sniffer.model.probing import probe
-from qk_sniffer.pipeline.rows import KINDS
 from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
 from qk_sniffer.pipeline.texts import open_texts, tokenize
 from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.rows import KINDS
 from qk_toolkit.errors import ConfigError
 
 _TEXTS_LOOKED_AT = 16
 _BYTES = {"float32": 4, "float16": 2}
 _OTHER_COLUMNS = 16  # bytes of bucket, example, position and window in a row
+_ATTENTION_COLUMNS = 4 * (4 + MASS_BINS)  # bytes in a query row
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Estimate:
     tokens_per_text: float
     rows_per_text: dict[Kind, float]  # of one query head, and of one key head
     value_bytes: int
+    attention: bool
 
     @property
     def heads(self) -> int:
@@ -44,10 +47,14 @@ class Estimate:
         return sum(
             len(layer.heads(kind))
             * self.rows_per_text[kind]
-            * (layer.facts.width * self.value_bytes + _OTHER_COLUMNS)
+            * (layer.facts.width * self.value_bytes + self._other_bytes(kind))
             for layer in self.wanted
             for kind in KINDS
         )
+
+    def _other_bytes(self, kind: Kind) -> int:
+        """Bytes of a row without its vector."""
+        return _OTHER_COLUMNS + (_ATTENTION_COLUMNS if self.attention and kind == "q" else 0)
 
     @property
     def rows_of_all_heads(self) -> float:
@@ -90,4 +97,5 @@ def estimate(config: CaptureConfig) -> Estimate:
             for kind in KINDS
         },
         value_bytes=_BYTES[config.output.vector_dtype],
+        attention=config.capture.attention,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -19,8 +19,14 @@ from qk_dump.writer import write_heads
 from qk_sniffer.pipeline.blocks import Segment
 from qk_toolkit.files import remove_drafts, sync_folder, write_text
 
-ExpectedHead = tuple[HeadId, int, int | None]
-"""A head of the dump, the width of its vectors, and its sliding window."""
+
+class ExpectedHead(NamedTuple):
+    """A head of the dump and what its rows must be."""
+
+    head: HeadId
+    width: int  # of the vectors
+    window: int | None
+    attention: bool = False  # whether it has attention columns
 
 
 def write_dump(
@@ -33,7 +39,7 @@ def write_dump(
 ) -> None:
     """Write the files of the heads, examples.parquet, the card and, last, dump.json."""
     schemas = _schemas(segments, heads)
-    windows = {head: window for head, _, window in heads}
+    windows = {expected.head: expected.window for expected in heads}
     write_heads(folder, schemas, partial(_pieces, segments, windows), on_head)
     examples = {example.example_id: example for segment in segments for example in segment.examples}
     facts = {"capture": plan, "num_examples": len(examples)}
@@ -52,14 +58,17 @@ def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict
     """The Parquet schema of every head."""
     files = [file for segment in segments for file in segment.files.values()]
     unexpected = {name for file in files for name in file.record_batches} - {
-        head.folder for head, _, _ in heads
+        expected.head.folder for expected in heads
     }
     if unexpected:
         raise ValueError(f"segments hold rows of unexpected heads: {sorted(unexpected)}")
     rows = files[0].schema if files else written_schema(1, pa.float32())
     vector_type, tokens = rows.field(VECTOR).type.value_type, TOKEN in rows.names
     return {
-        head: written_schema(width, vector_type, token_strings=tokens) for head, width, _ in heads
+        expected.head: written_schema(
+            expected.width, vector_type, token_strings=tokens, attention=expected.attention
+        )
+        for expected in heads
     }
 
 

@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -18,48 +17,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from qk_dump.attention_columns import AttentionRows
 from qk_dump.layout import Kind
+from qk_sniffer.attention.query_attention import query_attention
+from qk_sniffer.attention.rule import rule_of
+from qk_sniffer.attention.sampled_queries import SampledQueries
+from qk_sniffer.attention.totals import COLUMNS
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook, rotary_hook
 from qk_sniffer.sampling.heads import WantedLayer
-from qk_sniffer.sampling.positions import PositionSampler
+from qk_sniffer.sampling.rows import KINDS, KindRows
 
 Ints = npt.NDArray[np.int64]
 
-KINDS: tuple[Kind, Kind] = ("q", "k")
 _ALL_ROWS = slice(None)
-
-
-@dataclass(frozen=True)
-class KindRows:
-    """Rows to take for one layer and kind of a batch."""
-
-    sequence: Ints  # (n,) index in the batch
-    position: Ints  # (n,) ascending within a sequence
-
-
-def sample_rows(
-    sampler: PositionSampler,
-    wanted: Sequence[WantedLayer],
-    examples: Sequence[int],
-    lengths: Sequence[int],
-) -> dict[tuple[int, Kind], KindRows]:
-    """The rows of every wanted layer and kind, for a batch of examples of these lengths."""
-    rows: dict[tuple[int, Kind], KindRows] = {}
-    for layer in wanted:
-        number = layer.facts.layer
-        for kind in KINDS:
-            if not layer.heads(kind):
-                continue
-            kept = [
-                sampler.positions(length, example=example, layer=number, kind=kind)
-                for example, length in zip(examples, lengths, strict=True)
-            ]
-            counts = [len(positions) for positions in kept]
-            rows[number, kind] = KindRows(
-                sequence=np.repeat(np.arange(len(kept)), counts),
-                position=np.concatenate(kept) if kept else np.empty(0, np.int64),
-            )
-    return rows
+_MOST_ATTENTION_ROWS = 1 << 18  # rows of all heads in one computation of attention
 
 
 class TakenRows:
@@ -67,6 +38,7 @@ class TakenRows:
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[int, Kind], Tensor] = {}
+        self._attention: dict[int, Tensor] = {}  # layer → (heads, n, COLUMNS)
         self._sources: set[torch.device] = set()
         self._events: list[torch.cuda.Event] = []
 
@@ -76,6 +48,12 @@ class TakenRows:
     def put(self, key: tuple[int, Kind], tensor: Tensor, source: torch.device) -> None:
         """Store a host tensor (heads, n, d); its copy from `source` may still be running."""
         self._tensors[key] = tensor
+        if source.type == "cuda":
+            self._sources.add(source)
+
+    def put_attention(self, layer: int, tensor: Tensor, source: torch.device) -> None:
+        """Store the attention columns (heads, n, COLUMNS) of a layer's queries."""
+        self._attention[layer] = tensor
         if source.type == "cuda":
             self._sources.add(source)
 
@@ -89,10 +67,22 @@ class TakenRows:
 
         In memory the rows of a head are contiguous, as in the dump.
         """
+        self._wait()
+        return self._tensors.pop(key).float().numpy().transpose(1, 0, 2)
+
+    def attention(self, layer: int) -> AttentionRows | None:
+        """The attention columns (n, heads) of a layer's queries; None if they were not computed."""
+        self._wait()
+        if layer not in self._attention:
+            return None
+        columns = self._attention.pop(layer).numpy().transpose(1, 0, 2)  # (n, heads, COLUMNS)
+        lse, largest, entropy, sinks = np.moveaxis(columns[..., :4], -1, 0)  # (n, heads) each
+        return AttentionRows(lse, largest, entropy, sinks, columns[..., 4:])
+
+    def _wait(self) -> None:
         for event in self._events:
             event.synchronize()
         self._events.clear()
-        return self._tensors.pop(key).float().numpy().transpose(1, 0, 2)
 
 
 class RowTap:
@@ -104,12 +94,15 @@ class RowTap:
         wanted: Sequence[WantedLayer],
         *,
         pre_rope: bool = False,
+        attention: bool = False,
         max_rows: int = 65_536,
     ) -> None:
+        """`attention` also computes the attention columns of queries, where logits are known."""
         self._decoder = decoder
         self._wanted = {(layer.facts.module, layer.facts.call): layer for layer in wanted}
         self._modules = {layer.facts.module for layer in wanted}
         self._pre_rope = pre_rope
+        self._attention = attention
         self._max_rows = max_rows
         self._stack = ExitStack()
         self._rows = _RowIndex({})
@@ -203,6 +196,27 @@ class RowTap:
                 rows = _copy_to_host(whole)
             self._taken.put(name, rows, tensor.device)
         self._current_layer, self._unrotated = None, {}
+        if self._attention and (layer.facts.layer, "q") in self._rows:
+            self._take_attention(call, layer)
+
+    def _take_attention(self, call: AttentionCall, layer: WantedLayer) -> None:
+        """Compute the attention columns of the expected queries."""
+        rule, name = rule_of(layer.facts, call), (layer.facts.layer, KINDS[0])
+        if rule is None:
+            return
+        rows, heads = self._rows.host(name), layer.q
+        shape = (len(heads), len(rows), COLUMNS)
+        host = torch.empty(shape, dtype=torch.float32, pin_memory=call.query.is_cuda)
+        # elsewhere in one piece, so that the numbers of a text do not depend on other texts
+        step = max(1, _MOST_ATTENTION_ROWS // len(heads) if call.query.is_cuda else len(rows))
+        for start in range(0, len(rows), step):
+            piece = slice(start, start + step)
+            vectors = self._gather(call.query, name, heads, piece)  # (heads, rows, d)
+            queries = SampledQueries(vectors, rows.part(piece), heads, layer.facts.group)
+            found = query_attention(queries, call.key.detach(), rule)
+            for place, part in enumerate(found) if step < len(rows) else [(slice(None), found)]:
+                _copy_into(host[place, piece], part)  # contiguous in host memory
+        self._taken.put_attention(layer.facts.layer, host, call.query.device)
 
     def _to_host(self, tensor: Tensor, name: tuple[int, Kind], heads: tuple[int, ...]) -> Tensor:
         """Rows of a (b, heads, s, d) tensor as a host tensor (wanted heads, n, d)."""
@@ -241,6 +255,7 @@ class _RowIndex:
     """The row indices of a batch, copied to each device once."""
 
     def __init__(self, rows: Mapping[tuple[int, Kind], KindRows]) -> None:
+        self._rows = rows
         self._extent: dict[tuple[int, Kind], tuple[int, int]] = {}
         parts = [np.empty((2, 0), np.int64)]
         start = 0
@@ -253,6 +268,10 @@ class _RowIndex:
 
     def __contains__(self, key: tuple[int, Kind]) -> bool:
         return key in self._extent
+
+    def host(self, key: tuple[int, Kind]) -> KindRows:
+        """The rows of a layer and kind, in host memory."""
+        return self._rows[key]
 
     def on(self, device: torch.device, key: tuple[int, Kind]) -> tuple[Tensor, Tensor]:
         """(sequence, position) of a layer and kind, each (n,)."""

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qk_dump.attention_columns import AttentionRows
 from qk_dump.layout import Kind
 from qk_sniffer.pipeline.batches import Batch
-from qk_sniffer.pipeline.rows import KINDS, KindRows, TakenRows
+from qk_sniffer.pipeline.rows import TakenRows
 from qk_sniffer.pipeline.segments import Block
 from qk_sniffer.pipeline.setup import Setup
 from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.rows import KINDS, KindRows
 from qk_toolkit.errors import ToolkitError
 
 
 def blocks_of(setup: Setup, batch: Batch, taken: TakenRows) -> list[Block]:
-    """The rows of every wanted layer and kind, checked and in the precision of the dump."""
+    """The rows of every wanted layer and kind, checked and in the precision of the dump.
+
+    Keys are checked first: their NaN would also be in the attention of the queries.
+    """
     if not len(batch.run_ids):
         return []
     return [
         _block(setup, batch, taken, layer, kind)
         for layer in setup.wanted
-        for kind in KINDS
+        for kind in reversed(KINDS)
         if layer.heads(kind)
     ]
 
@@ -53,7 +59,44 @@ def _block(setup: Setup, batch: Batch, taken: TakenRows, layer: WantedLayer, kin
         vectors=vectors,
         sliding_window=facts.window,
         token_str=_token_strings(setup, batch, rows),
+        attention=_attention(setup, taken, layer, kind, example_id, rows),
     )
+
+
+def _attention(
+    setup: Setup,
+    taken: TakenRows,
+    layer: WantedLayer,
+    kind: Kind,
+    example_id: npt.NDArray[np.int64],
+    rows: KindRows,
+) -> AttentionRows | None:
+    """The attention columns (n, heads) of queries; NaN if the logits are not known."""
+    if not setup.config.has_attention(kind):
+        return None
+    found = taken.attention(layer.facts.layer)
+    if found is None:
+        return AttentionRows.unknown(len(rows), len(layer.q))
+    check_attention(found, example_id, rows.position, layer.facts.layer, layer.q)
+    return found
+
+
+def check_attention(
+    found: AttentionRows,
+    example_id: npt.NDArray[np.int64],
+    position: npt.NDArray[np.int64],
+    layer: int,
+    heads: Sequence[int],
+) -> None:
+    """Raise an error for NaN or infinite logits of queries (n, heads)."""
+    wrong = ~np.isfinite(found.lse)  # (n, heads)
+    if wrong.any():
+        row, head = np.argwhere(wrong)[0]
+        raise ToolkitError(
+            f"layer {layer}: NaN or infinity in the attention logits of text {example_id[row]}, "
+            f"query head {heads[head]}, position {position[row]}. The model overflows: load it in "
+            "bfloat16 or float32 (model.dtype). Texts finished earlier are kept."
+        )
 
 
 def check_finite(

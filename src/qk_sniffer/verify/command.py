@@ -18,13 +18,14 @@ from qk_toolkit.settings import Indices, settings_from, validated
 
 if TYPE_CHECKING:
     from qk_sniffer.model.layout import LayerFacts
-    from qk_sniffer.verify.comparison import Verification
+    from qk_sniffer.verify.comparison import LayerCheck, Verification
 
 _PROGRAM = "attention-plasticity verify"
 _DESCRIPTION = """\
 Check that a capture gets the queries and keys that the model's attention uses. One text is run with
 eager attention, and every query and key is kept as in a capture (after RoPE). The attention weights
-are recomputed from them and compared with the model's weights in every layer. Nothing is written.
+are recomputed from them and compared with the model's weights in every layer, and so are the
+attention columns of a capture (log-sum-exp, entropy, weight by distance). Nothing is written.
 """
 _EXAMPLES = """\
 commands to paste:
@@ -194,7 +195,7 @@ def _print(found: Verification) -> None:
     table.add_column("layer", justify="right")
     table.add_column("attention")
     table.add_column("heads q / k", justify="right")
-    for name in ("largest difference", "tolerance"):
+    for name in ("weights differ by", "columns by", "tolerance"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("result")
     for layer in found.layers:
@@ -204,6 +205,7 @@ def _print(found: Verification) -> None:
             attention_label(facts),
             f"{facts.q_heads} / {facts.k_heads}",
             f"{layer.difference:.1e}",
+            "null" if layer.attention is None else f"{layer.attention:.1e}",
             f"{layer.tolerance:.0e}",
             "ok" if layer.agrees else f"DIFFERS, most in head {layer.head}",
         )
@@ -233,18 +235,29 @@ def summary_lines(found: Verification) -> list[str]:
             f"The windows of layers {index_ranges(wide)} are not tested: they are not shorter than "
             f"the text ({found.tokens} tokens). Give a longer text with --text and --max_length."
         )
+    unknown = [facts.layer for facts in found.without_attention]
+    if unknown:
+        lines.append(
+            f"The attention columns of layers {index_ranges(unknown)} are null in a capture: the "
+            "attention function computes its weights in an unknown way."
+        )
+    columns = "" if unknown else ", and the attention columns,"
     worst, number = found.worst, len(found.layers)
     conditions = f"{found.tokens} tokens, {found.dtype}"
     if found.failed:
         lines.append(
             f"NOT faithful: {len(found.failed)} of {number} layers differ by more than the "
-            f"tolerance, the worst is layer {worst.facts.layer} (by {worst.difference:.1e} in head "
-            f"{worst.head}); {conditions}."
+            f"tolerance, the worst is layer {worst.facts.layer} (by {worst.largest:.1e} in "
+            f"{_where(worst)}); {conditions}."
         )
     else:
         lines.append(
-            f"Faithful: weights recomputed from captured queries and keys equal the model's "
-            f"weights in all {number} checked layers; the largest difference is "
-            f"{worst.difference:.1e} (layer {worst.facts.layer}); {conditions}."
+            f"Faithful: weights recomputed from captured queries and keys{columns} equal the "
+            f"model's weights in all {number} checked layers; the largest difference is "
+            f"{worst.largest:.1e} (layer {worst.facts.layer}); {conditions}."
         )
     return lines
+
+
+def _where(layer: LayerCheck) -> str:
+    return f"head {layer.head}" if layer.largest == layer.difference else "the attention columns"

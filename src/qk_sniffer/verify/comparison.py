@@ -3,7 +3,8 @@
 One text is run with eager attention while a tap keeps every position. Softmax of q·k is recomputed
 from these queries and keys and compared with the weights that the model's attention function
 returned. Both agree only if the vectors, their order, the pairing of query and key heads, scale,
-window and rotary embedding are all correct.
+window and rotary embedding are all correct. The attention columns of the queries are compared with
+sums of the weights that the function applies to values.
 """
 
 from __future__ import annotations
@@ -20,19 +21,13 @@ from torch import Tensor, nn
 
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
+from qk_sniffer.model.logits import HIDDEN_BELOW, allowed
 from qk_sniffer.notebook import Tap, tap
+from qk_sniffer.verify.attention_check import captured_sums, weight_sums
 from qk_toolkit.errors import ConfigError, ToolkitError
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-
-TOLERANCES = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
-"""Largest rounding error of a weight, per precision, if scores are small."""
-
-_HIDDEN_BELOW = -1e4  # a mask adds this or less to the score of a hidden key
-
-_ROUNDING = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""Largest relative rounding error of a score; a weight changes by at most half of the error."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +38,17 @@ class LayerCheck:
     difference: float  # the largest of all; NaN if a weight is NaN
     head: int  # the query head with the largest difference
     tolerance: float
+    attention: float | None  # the largest difference of the attention columns; None if not known
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of weights and attention columns; NaN if one is NaN."""
+        return float(np.max([self.difference, self.attention or 0.0]))
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is within the tolerance; False for NaN."""
-        return self.difference <= self.tolerance
+        """Whether the differences are within the tolerance; False for NaN."""
+        return self.largest <= self.tolerance
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,17 @@ class Verification:
     @property
     def worst(self) -> LayerCheck:
         """The layer that differs most."""
-        return max(self.layers, key=lambda layer: (math.isnan(layer.difference), layer.difference))
+        return max(self.layers, key=lambda layer: (math.isnan(layer.largest), layer.largest))
 
     @property
     def failed(self) -> list[LayerCheck]:
         """The layers whose difference is above the tolerance."""
         return [layer for layer in self.layers if not layer.agrees]
+
+    @property
+    def without_attention(self) -> list[LayerFacts]:
+        """The layers whose attention columns are null."""
+        return [layer.facts for layer in self.layers if layer.attention is None]
 
     @property
     def untested_windows(self) -> list[LayerFacts]:
@@ -87,7 +93,7 @@ def verify_model(
     The default tolerance is `allowed` for the model's precision and the scores of the layer.
     """
     dtype = str(model.dtype).removeprefix("torch.")
-    with tap(model, layers=layers) as tapped:
+    with tap(model, layers=layers, attention=True) as tapped:
         facts = [layer.facts for layer in tapped.wanted]
         recorder = AttentionRecorder(facts)
         with attention_hook(recorder.record):
@@ -114,6 +120,7 @@ class RecordedAttention:
     sinks: Tensor | None  # (heads,) an extra score per head in the softmax
     bias: Tensor | None  # (heads or 1, n, n), added to the scores
     mask: Tensor | None  # (heads or 1, n, n), also added; hidden keys are below -1e4
+    sums: Floats  # (heads, n, 3 + bins) of the weights that are applied to values
 
 
 class AttentionRecorder:
@@ -151,6 +158,7 @@ class AttentionRecorder:
             sinks=sinks.detach().cpu() if isinstance(sinks, Tensor) else None,
             bias=_first(call.options.get("position_bias")),
             mask=_first(mask),
+            sums=weight_sums(call),
         )
 
     def of(self, facts: LayerFacts) -> RecordedAttention:
@@ -187,7 +195,20 @@ def _check(
         largest = max(largest, float(np.max(np.abs(scores[seen]))))
     worst = int(np.argmax(differences))  # the first NaN, if there is one
     limit = allowed(dtype, largest) if tolerance is None else tolerance
-    return LayerCheck(facts, differences[worst], worst, limit)
+    return LayerCheck(facts, differences[worst], worst, limit, _attention(tapped, facts, recorded))
+
+
+def _attention(tapped: Tap, facts: LayerFacts, recorded: RecordedAttention) -> float | None:
+    """The largest difference of the attention columns of a layer; None if they are not known."""
+    differences = []
+    for head in range(facts.q_heads):
+        found = tapped.queries(facts.layer, head).attention
+        if found is None:
+            return None
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = captured_sums(found) - recorded.sums[head]  # (n, 3 + bins)
+        differences.append(np.max(np.abs(difference)))  # NaN if there is one
+    return float(np.max(differences))
 
 
 def _of_head(tensor: Tensor | None, head: int) -> Floats | None:
@@ -201,14 +222,8 @@ def _selected_keys(
     mask = _of_head(recorded.mask, head)  # (n, n)
     if mask is None:
         return seen, None
-    selected = seen & (mask > _HIDDEN_BELOW)
+    selected = seen & (mask > HIDDEN_BELOW)
     return selected, np.where(selected, mask, 0.0)
-
-
-def allowed(dtype: str, largest_score: float) -> float:
-    """The largest difference of weights that rounding explains; it grows with the scores."""
-    known = dtype if dtype in TOLERANCES else "float32"
-    return max(TOLERANCES[known], _ROUNDING[known] * largest_score / 2)
 
 
 def visible(facts: LayerFacts, length: int) -> Flags:
@@ -225,8 +240,8 @@ def visible(facts: LayerFacts, length: int) -> Flags:
 
 
 def scale_of(facts: LayerFacts) -> float:
-    """The factor of q·k; by default 1/√d."""
-    return facts.width**-0.5 if facts.scale is None else facts.scale
+    """The factor of q·k."""
+    return facts.scale
 
 
 def attention_scores(

@@ -17,7 +17,7 @@ from matplotlib.collections import QuadMesh
 from attention_plasticity import analyze_dump
 from attention_plasticity.cli import main
 from attention_plasticity.plots import distances_figure, save_figure
-from attention_plasticity.plots.all_figures import FIGURES
+from attention_plasticity.plots.all_figures import FIGURES, figures_of
 from attention_plasticity.plots.drawing import draw
 from attention_plasticity.plots.settings import (
     ComponentsPlot,
@@ -25,6 +25,8 @@ from attention_plasticity.plots.settings import (
     MapPlot,
     PlasticityPlot,
 )
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_runs import add_attention
 from dumps import make_dump
 from run_tables import cells_table, write_run
 
@@ -50,7 +52,11 @@ def labels(figure: Any) -> list[str]:
 
 
 def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert plot("all", run) == 0
+    plain = figures_of(FinishedRun.open(run))
+    assert plain == list(FIGURES)[: len(plain)]
+    attention = {"attention", "map-sink-mass", "map-distant-mass", "attended"}
+    assert set(FIGURES) - set(plain) == {"distances", *attention}
+    assert plot("all", add_attention(run)) == 0
     paths = [run / "figures" / f"{name}.png" for name in FIGURES if name != "distances"]
     assert capsys.readouterr().out.split() == [str(path) for path in paths]
     for path in paths:
@@ -152,6 +158,10 @@ def test_every_plot_config_draws(path: Path, run: Path, tmp_path: Path) -> None:
         (["map", "{run}", "--output", "{run}/run.json/x.png"], "run.json/x.png"),
         (["map", "{run}", "--colour", "red"], "--colour: unknown flag"),
         (["all", "{run}/nothing"], "does not exist"),
+        (["attention", "{run}"], "run: has no attention by distance; it needs a dump with"),
+        (["attention", "{run}", "--layer", "1"], "--layer: give layer and head together"),
+        (["attended", "{run}"], "the table of heads: has no attended plasticity; it needs"),
+        (["map", "{run}", "--metric", "attn_sink_mass"], "has no column 'attn_sink_mass'"),
     ],
 )
 def test_misuse_is_one_line(

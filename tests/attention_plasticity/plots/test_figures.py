@@ -195,9 +195,10 @@ def test_the_largest_components_come_first() -> None:
     assert note(figure) == "12 heads  ·  3 of 8 dimensions"
 
 
-@pytest.mark.parametrize("metric", ["ap_overall", "ap_drop", "q_R2_total"])
+@pytest.mark.parametrize("metric", ["ap_overall", "ap_drop", "q_R2_total", "attn_sink_mass"])
 def test_the_map_shows_the_metric_of_every_head(metric: str) -> None:
-    metrics = metrics_table().drop(index=5)  # layer 1, head 1
+    metrics = metrics_table().assign(attn_sink_mass=np.linspace(0.1, 0.8, 12))
+    metrics = metrics.drop(index=5)  # layer 1, head 1
     figure = head_map_figure(metrics, metric=metric)
     (image,) = figure.axes[0].images
     drawn = np.ma.filled(image.get_array(), np.nan)
@@ -206,7 +207,7 @@ def test_the_map_shows_the_metric_of_every_head(metric: str) -> None:
     assert np.isnan(drawn[1, 1])
     assert "1 without a value or not captured" in note(figure)
     low, high = image.get_clim()
-    if metric == "ap_overall":
+    if metric in ("ap_overall", "attn_sink_mass"):
         assert (low, high) == (0, 1)
     if metric == "ap_drop":
         assert low == -high

@@ -33,10 +33,12 @@ from captures import (
     in_process,
     make_capture,
     opened,
+    schema_of,
     segments,
 )
 from odd_files import replace_by
 from qk_dump import writer
+from qk_dump.attention_columns import AttentionRows, attention_arrays
 from qk_dump.examples import read_examples
 from qk_dump.layout import HeadId
 from qk_dump.reader import read_head
@@ -71,8 +73,14 @@ def expected_rows(batches: range, layer: int, kind: str, head: int, **options: A
     }
     if tokens:
         columns["token_str"] = tokens
+    attention = [block.attention[:, head] for block in blocks if block.attention is not None]
+    if attention:
+        columns |= attention_arrays(AttentionRows.joined(attention))
     schema = written_schema(
-        vectors.shape[1], pa.from_numpy_dtype(vectors.dtype), token_strings=bool(tokens)
+        vectors.shape[1],
+        pa.from_numpy_dtype(vectors.dtype),
+        token_strings=bool(tokens),
+        attention=bool(attention),
     )
     return pa.table(columns, schema=schema)
 
@@ -91,7 +99,7 @@ def test_the_dump_holds_every_row_in_order(tmp_path: Path, dtype: Any, tokens: b
 
 def test_the_reader_takes_the_dump(tmp_path: Path) -> None:
     dump = open_dump(make_capture(tmp_path))
-    assert sorted(dump.folders) == sorted(head for head, _, _ in HEADS)
+    assert sorted(dump.folders) == sorted(expected.head for expected in HEADS)
     head = HeadId(1, 2, "q")
     read = read_head(dump.require_files(head), max_rows=10**6, seed=0, with_examples=True)
     expected = expected_rows(range(7), 1, "q", 2)
@@ -125,7 +133,7 @@ def test_a_capture_without_any_row_or_batch_is_a_dump_of_empty_heads(tmp_path: P
 
 def test_nothing_but_the_dump_is_left(tmp_path: Path) -> None:
     make_capture(tmp_path)
-    heads = {f"{head.folder}/data.parquet" for head, _, _ in HEADS}
+    heads = {f"{expected.head.folder}/data.parquet" for expected in HEADS}
     assert set(content(tmp_path)) == heads | {"dump.json", "examples.parquet", "README.md"}
 
 
@@ -157,7 +165,7 @@ def test_rows_are_counted_over_all_heads(tmp_path: Path) -> None:
     )
     assert capture.rows == expected
     finish(capture, 7)
-    assert sum(rows_of(tmp_path, head).num_rows for head, _, _ in HEADS) == expected
+    assert sum(rows_of(tmp_path, head.head).num_rows for head in HEADS) == expected
 
 
 def test_progress_counts_to_the_number_of_heads(tmp_path: Path) -> None:
@@ -199,7 +207,7 @@ def test_a_segment_says_what_it_holds(tmp_path: Path) -> None:
     assert segment.name.startswith("00000005-r3-")
     told = json.loads((segment / "segment.json").read_text())["content"]
     assert set(told["batches"]) == {"5", "6"}
-    assert set(told["files"]) == {"rows-4.arrow", "rows-6.arrow"}
+    assert set(told["files"]) == {"rows-4-attention.arrow", "rows-4.arrow", "rows-6.arrow"}
     file = told["files"]["rows-6.arrow"]
     content = (segment / "rows-6.arrow").read_bytes()
     assert file["starts"][-1] == file["bytes"] == len(content)
@@ -309,7 +317,7 @@ def test_rows_of_a_head_nobody_announced_are_refused(tmp_path: Path) -> None:
     capture = opened(tmp_path)
     add(capture, [0])
     with pytest.raises(ValueError, match="l00h03q"):
-        finish_capture(capture, 1, MANIFEST, [head for head in HEADS if head[0].head != 3])
+        finish_capture(capture, 1, MANIFEST, [head for head in HEADS if head.head.head != 3])
     assert not (tmp_path / "dump.json").exists()
 
 
@@ -317,7 +325,7 @@ def test_another_window_than_announced_is_refused(tmp_path: Path) -> None:
     capture = opened(tmp_path)
     add(capture, range(3))
     with pytest.raises(ValueError, match="sliding window"):
-        finish_capture(capture, 3, MANIFEST, [(head, width, 99) for head, width, _ in HEADS])
+        finish_capture(capture, 3, MANIFEST, [head._replace(window=99) for head in HEADS])
 
 
 @pytest.mark.parametrize(
@@ -399,7 +407,7 @@ def test_no_flipped_bit_of_a_segment_is_accepted(tmp_path: Path) -> None:
     assert whole is not None
 
     def rows(segment: Segment) -> list[pa.Table]:
-        return [segment.rows(head, written_schema(width, pa.float32())) for head, width, _ in HEADS]
+        return [segment.rows(expected.head, schema_of(expected)) for expected in HEADS]
 
     expected = rows(whole)
     for file in sorted(folder.iterdir()):
@@ -437,6 +445,8 @@ def test_blocks_may_come_in_parts(tmp_path: Path) -> None:
             columns = ("bucket", "example_id", "position", "vectors")
             for cut in (slice(0, 2), slice(2, None)):
                 part = {name: getattr(block, name)[cut] for name in columns}
+                if block.attention is not None:
+                    part["attention"] = block.attention[cut]
                 shared = (block.layer, block.kind, block.heads)
                 parts.append(Block(*shared, **part, sliding_window=block.sliding_window))
         capture.add(batch, parts, examples_of(batch))
@@ -525,7 +535,7 @@ def test_a_disk_without_room_for_the_plan_is_left_as_it_was(small_disk: Path) ->
 
 SINGLE_HEAD = """
 import resource, pyarrow as pa
-heads = [(HeadId(0, 0, "k"), 64, None)]
+heads = [ExpectedHead(HeadId(0, 0, "k"), 64, None)]
 capture = opened(folder)
 capture.flush_bytes = 1
 for batch in range(60):

@@ -18,12 +18,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import qk_sniffer
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of
+from qk_sniffer.model.logits import allowed
 from qk_sniffer.model.probing import probe
 from qk_sniffer.notebook import Tap, TappedRows
 from qk_sniffer.verify import comparison as verify
 from qk_sniffer.verify.comparison import (
     AttentionRecorder,
-    allowed,
     attention_scores,
     softmax,
     verify_model,
@@ -58,6 +58,7 @@ def test_every_architecture_is_faithful(architecture: Architecture) -> None:
     assert tuple(layer.facts.layer for layer in found.layers) == architecture.layers
     assert not found.failed
     assert found.worst.difference < 1e-6
+    assert all(layer.attention is not None and layer.attention < 1e-5 for layer in found.layers)
     assert (found.tokens, found.dtype) == (LENGTH, "float32")
     assert {layer.tolerance for layer in found.layers} == {1e-5}
     assert not found.untested_windows
@@ -280,7 +281,7 @@ def test_a_bias_that_the_call_carries_is_added(heads: int) -> None:
     ) -> tuple[Tensor, Tensor]:
         scores = query @ key.repeat_interleave(2, 1).transpose(2, 3) * facts.scale
         weights = torch.softmax(scores + options["position_bias"] + mask, -1)  # (1, 4, 6, 6)
-        return weights @ value.repeat_interleave(2, 1), weights
+        return (weights @ value.repeat_interleave(2, 1)).transpose(1, 2), weights
 
     mask = torch.full((6, 6), -math.inf).triu(1)
     options = {"position_bias": bias}

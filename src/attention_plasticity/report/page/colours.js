@@ -21,7 +21,7 @@ const stopsOf = (colours) => colours.map((colour, i) => [i / (colours.length - 1
 
 const gradient = (colours) => `linear-gradient(90deg, ${colours.join(", ")})`;
 
-/** Colours and range of a metric: plasticity from 0 to 1, signed metrics with zero in the middle. */
+/** Colours and range of a metric: plasticity and shares from 0 to 1, signed metrics with zero in the middle. */
 function scaleOf(metric, runs) {
   const spreads = runs.map((run) => spreadOf(run, metric)).filter(Boolean);
   let low = Math.min(...spreads.map((spread) => spread.low));
@@ -31,7 +31,7 @@ function scaleOf(metric, runs) {
     const largest = Math.max(Math.abs(low), Math.abs(high)) || 1;
     return { low: -largest, high: largest, colours: PURPLE_ORANGE };
   }
-  if (isPlasticity(metric)) return { low: 0, high: 1, colours: VIRIDIS };
+  if (isShare(metric)) return { low: 0, high: 1, colours: VIRIDIS };
   return { low, high: high > low ? high : low + 1, colours: VIRIDIS };
 }
 

@@ -46,7 +46,7 @@ async function openRun(about, number) {
   const tables = {};
   for (const [name, header] of Object.entries(about.tables)) tables[name] = openTable(header, buffer);
   const ranges = {};
-  for (const name of ["cells", "profiles", "components"]) {
+  for (const name of ["cells", "profiles", "components", "attention"]) {
     ranges[name] = tables[name] ? rangesOf(tables[name]) : new Map();
   }
   const { layer, q_head: head } = tables.heads.columns;

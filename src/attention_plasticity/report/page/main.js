@@ -1,7 +1,7 @@
 // The selection, and updates of all views.
 
 const page = JSON.parse(byId("page-data").textContent);
-const state = { run: 0, beside: null, layer: 0, head: 0, metric: "ap_overall", sure: false };
+const state = { run: 0, beside: null, layer: 0, head: 0, metric: "ap_overall", sure: false, queries: null };
 let runs = [];
 
 const runShown = () => runs[state.run];
@@ -52,7 +52,7 @@ function drawHead() {
   const run = runShown(), other = otherRun(), key = keyOf(state.layer, state.head);
   showHeadTexts();
   mapPlots().forEach((plot, place) => markHead(plot, runsShown()[place], state.layer, state.head));
-  return settle([drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key)]);
+  return settle([drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key), drawAttention(run, other, key)]);
 }
 
 function showHeadTexts() {
@@ -141,6 +141,10 @@ function addListeners() {
     showRows();
     showHeadTexts();
     settle(drawMaps());
+  });
+  byId("attention-queries").addEventListener("change", (event) => {
+    state.queries = event.target.value === "" ? null : Number(event.target.value);
+    settle([drawAttention(runShown(), otherRun(), keyOf(state.layer, state.head))]);
   });
   byId("theme").addEventListener("click", () => {
     const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";

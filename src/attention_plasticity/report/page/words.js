@@ -3,17 +3,24 @@
 const MINUS = "−", NONE = "–";
 const MEANS = ["ap_overall", "ap_drop", "ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20"];
 const COUNTS = ["ap_counted", "ap_gaussian_gap"];
-const HOW_SURE = [...[...MEANS, ...COUNTS].map((name) => `${name}_se`), ...MEANS.map((name) => `${name}_bias`), "n_text_groups"];
+const ATTENDED = ["ap_attended", "ap_attended_counted"];
+const ATTENTION = ["attn_sink_mass", "attn_distant_mass", "attn_entropy", "attn_max_logit"];
+const HOW_SURE = [
+  ...[...MEANS, ...COUNTS, ...ATTENDED, ...ATTENTION].map((name) => `${name}_se`), ...[...MEANS, "ap_attended"].map((name) => `${name}_bias`),
+  "n_text_groups", "ap_attended_ess", "n_later_queries",
+];
 const GROUPS = [
-  ["Plasticity", [...MEANS, ...COUNTS]],
+  ["Plasticity", [...MEANS, ...COUNTS, ...ATTENDED]],
+  ["Attention", ATTENTION],
   ["Position in the queries", ["q_R2_total", "q_R2_pos", "q_R2_scalar", "q_mae_ratio", "q_mae_proj", "q_mae_baseline", "q_beta_norm"]],
   ["Residuals of the regression on position", ["q_resid0_skew", "q_resid0_kurt", "q_resid0_ks_p", "q_noise_med_abs_skew", "q_noise_med_abs_kurt", "q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha"]],
   ["Data", ["n_q_tokens", "n_k_tokens", "d_model", "q_position_max", "sliding_window"]],
   ["How sure", HOW_SURE],
 ];
-const ABSENT_IF_EMPTY = new Set([...COUNTS, ...HOW_SURE]);
-const isError = (metric) => /^ap_.*_(se|bias)$/.test(metric);
-const isPlasticity = (metric) => metric.startsWith("ap_") && !isError(metric);
+const ABSENT_IF_EMPTY = new Set([...COUNTS, ...ATTENDED, ...ATTENTION, ...HOW_SURE]);
+const isError = (metric) => /^(ap|attn)_.*_(se|bias)$/.test(metric);
+const isPlasticity = (metric) => metric.startsWith("ap_") && metric !== "ap_attended_ess" && !isError(metric);
+const isShare = (metric) => isPlasticity(metric) || metric === "attn_sink_mass" || metric === "attn_distant_mass";
 
 const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const whole = (value) => GROUPED.format(value);
@@ -28,9 +35,9 @@ function show(value) {
   return value < 0 ? MINUS + text : text;
 }
 
-/** A value of a metric. Plasticity always has three decimals and its errors four, for alignment. */
+/** A value of a metric. Plasticity and shares have three decimals and errors four, for alignment. */
 function showIn(metric, value) {
-  if (!metric.startsWith("ap_") || !Number.isFinite(value)) return show(value);
+  if (!(isShare(metric) || isError(metric)) || !Number.isFinite(value)) return show(value);
   const text = Math.abs(value).toFixed(isError(metric) ? 4 : 3);
   return value < 0 && Number(text) ? MINUS + text : text;
 }

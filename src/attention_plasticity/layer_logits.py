@@ -1,0 +1,57 @@
+"""How the logits of a layer follow from its queries and keys, from `dump.json`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from qk_dump.layout import Dump
+
+PRE_ROPE = "the vectors were captured before the rotary embedding"
+BIASED = "the layer adds a bias to its logits"
+SELECTIVE = "the content of keys decides which keys a query sees"
+NO_TEXTS = "the texts of the queries are not known"
+NO_COLUMNS = "the dump has no attention columns"
+WRONG_SCALE = (
+    "the logits are larger than lse allows: scale or softcap in dump.json are wrong, or the "
+    "vectors were rounded too much"
+)
+
+
+@dataclass(frozen=True)
+class LayerLogits:
+    """Scale, soft-cap and mask of a layer, or the reason why logits are not known."""
+
+    scale: float | None = None  # None: 1/√d
+    softcap: float | None = None
+    chunked: bool = False  # the window is a chunk
+    problem: str | None = None
+
+
+DEFAULT_LOGITS = LayerLogits()
+
+
+def logits_of(dump: Dump, layer: int) -> LayerLogits:
+    """The logits of a layer, as far as `dump.json` has them."""
+    manifest = dump.manifest
+    if manifest is None:
+        return DEFAULT_LOGITS
+    if manifest.pre_rope:
+        return LayerLogits(problem=PRE_ROPE)
+    entries = [entry for entry in manifest.layers or [] if entry.get("layer") == layer]
+    entry: dict[str, Any] = entries[0] if entries else {}
+    if entry.get("selective") is True:
+        return LayerLogits(problem=SELECTIVE)
+    if entry.get("biased") is True:
+        return LayerLogits(problem=BIASED)
+    scale, softcap = entry.get("scale"), entry.get("softcap")
+    scale = manifest.attention_scale if scale is None else scale
+    for name, value in (("scale", scale), ("softcap", softcap)):
+        if value is not None and not _is_factor(value):
+            return LayerLogits(problem=f"{name} in dump.json is not a number above 0")
+    return LayerLogits(scale, softcap, entry.get("type") == "chunked_attention")
+
+
+def _is_factor(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value > 0

@@ -1,0 +1,156 @@
+"""Plasticity against attended plasticity, one point per head."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from attention_plasticity.plots.intervals import correction_note
+from attention_plasticity.plots.style import (
+    FAINT,
+    INK,
+    QUIET,
+    SEQUENTIAL,
+    figure_style,
+    footnote,
+    headline,
+    line_shades,
+    new_figure,
+    plasticity_axis,
+)
+from attention_plasticity.tables.intervals import corrected, head_half_width
+from qk_toolkit.errors import ConfigError
+
+_COLUMNS = ("ap_overall", "ap_attended")
+_MOST_WHISKERS = 400  # heads that are drawn with their intervals
+_NAMED = 2  # heads with a name, on each side of the diagonal
+_APART = 0.05  # smallest distance of two named heads
+
+
+def attended_figure(
+    metrics: pd.DataFrame,
+    *,
+    cmap: str = SEQUENTIAL,
+    title: str | None = None,
+    model_name: str | None = None,
+) -> Figure:
+    """Draw a point per head, coloured by layer, and name the heads furthest from the diagonal.
+
+    Values are corrected for bias if it is known. With at most 400 heads, each has its 95 %
+    intervals.
+    """
+    if not has_attended(metrics):
+        raise ConfigError(
+            "the table of heads: has no attended plasticity; it needs a dump with attention "
+            "columns (capture.attention)"
+        )
+    note = correction_note(metrics, *_COLUMNS)
+    halves = {f"{name}_half": head_half_width(metrics, name) for name in _COLUMNS}
+    values = {name: corrected(metrics, name) for name in _COLUMNS}
+    known = metrics[["layer", "q_head"]].assign(**values, **halves).dropna(subset=_COLUMNS)
+    if known.empty:
+        raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
+    with figure_style():
+        figure, axes = new_figure(height=3.6)
+        axes.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
+        width = _draw_intervals(axes, known)
+        drawn = axes.scatter(
+            *(known[name] for name in _COLUMNS),
+            c=known["layer"],
+            cmap=line_shades(cmap),
+            vmin=known["layer"].min(),
+            vmax=max(known["layer"].max(), known["layer"].min() + 1),
+            s=16,
+            linewidths=0,
+            alpha=0.85,
+            zorder=2,
+        )
+        _axes(axes)
+        _name_extremes(axes, known)
+        bar = figure.colorbar(drawn, ax=axes, label="layer", pad=0.02)
+        bar.outline.set_visible(False)
+        bar.locator = MaxNLocator(5, integer=True)
+        bar.update_ticks()
+        _legend(axes, known)
+        headline(axes, title, "Attended plasticity", model_name)
+        footnote(figure, f"{len(known):,} heads", note, width)
+    return figure
+
+
+def has_attended(metrics: pd.DataFrame) -> bool:
+    """Whether some head of the table has attended plasticity."""
+    return "ap_attended" in metrics and bool(metrics["ap_attended"].notna().any())
+
+
+def _draw_intervals(axes: Axes, known: pd.DataFrame) -> str | None:
+    """Draw the intervals of few heads. Returns the note that explains them."""
+    x_half, y_half = (known[f"{name}_half"].to_numpy(np.float64) for name in _COLUMNS)
+    if np.isnan(y_half).all():
+        return None
+    if len(known) > _MOST_WHISKERS:
+        half = f"{np.nanmedian(y_half):.3f}"
+        return f"95 % interval of the attended plasticity of one head: ± {half} (median)"
+    axes.errorbar(
+        known["ap_overall"],
+        known["ap_attended"],
+        xerr=np.nan_to_num(x_half),
+        yerr=np.nan_to_num(y_half),
+        fmt="none",
+        ecolor=FAINT,
+        elinewidth=0.7,
+        zorder=1,
+    )
+    return "lines: 95 % intervals over texts"
+
+
+def _axes(axes: Axes) -> None:
+    plasticity_axis(axes)
+    axes.set_ylabel("attended plasticity")
+    axes.set_xlabel("plasticity")
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+
+
+def _name_extremes(axes: Axes, known: pd.DataFrame) -> None:
+    """Write the names of the heads furthest above and below the diagonal, if they are apart."""
+    above = known["ap_attended"] - known["ap_overall"]
+    for below, gap in ((False, above), (True, -above)):
+        order = gap[gap > _APART / 2].sort_values(ascending=False).index
+        named: list[tuple[float, float]] = []
+        for row in known.loc[order].itertuples():
+            place = (float(row.ap_overall), float(row.ap_attended))  # type: ignore[arg-type]
+            if all(np.hypot(*np.subtract(place, other)) > _APART for other in named):
+                _name(axes, f"L{row.layer} H{row.q_head}", place, below)
+                named.append(place)
+            if len(named) == _NAMED:
+                break
+
+
+def _name(axes: Axes, name: str, place: tuple[float, float], below: bool) -> None:
+    axes.annotate(
+        name,
+        place,
+        xytext=(4, -4) if below else (-4, 4),
+        textcoords="offset points",
+        ha="left" if below else "right",
+        va="top" if below else "bottom",
+        fontsize=7,
+        color=INK,
+    )
+
+
+def _legend(axes: Axes, known: pd.DataFrame) -> None:
+    x, y = (known[name] for name in _COLUMNS)
+    diagonal = Line2D([], [], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
+    varied = len(x) >= 3 and np.ptp(x) > 0 and np.ptp(y) > 0
+    rho = f"Spearman's ρ {x.corr(y, method='spearman'):.2f}" if varied else None
+    handles, labels = [diagonal], ["equal"]
+    title = {"title": rho, "title_fontsize": 8, "alignment": "left"}
+    if (x >= y).mean() > 0.5:  # the emptier side
+        axes.legend(handles, labels, loc="upper left", **title)
+    else:
+        axes.legend(handles, labels, loc="lower right", **title)

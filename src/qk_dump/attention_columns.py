@@ -1,0 +1,197 @@
+"""The attention columns of query files: where the attention of every sampled query goes.
+
+`lse` is the log of the sum of exp(logit) over all keys that the query sees, `max_logit` the largest
+logit, `entropy` is −Σ w ln w over these keys, `sink_mass` the weight of tokens 0 to 3, and
+`mass_by_distance` the weight at distances 0, 1, 2–3, 4–7, 8–15 and so on. A null means that the
+attention of the layer is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from qk_toolkit.errors import DumpError
+
+LSE, MAX_LOGIT, ENTROPY, SINK_MASS = "lse", "max_logit", "entropy", "sink_mass"
+MASSES = "mass_by_distance"
+ATTENTION_COLUMNS = (LSE, MAX_LOGIT, ENTROPY, SINK_MASS, MASSES)
+
+SINK_TOKENS = 4
+MASS_BINS = 24  # written; the last one also holds all larger distances
+MOST_MASS_BINS = 64  # read; distances of 2^63 and more do not exist
+
+_ROUNDING = 1e-2  # a weight or a sum of weights may exceed its limits by this much
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class AttentionRows:
+    """The attention columns of some queries, of one head or of several; NaN where not known."""
+
+    lse: Floats  # (n,) or (n, heads)
+    max_logit: Floats  # (n,) or (n, heads)
+    entropy: Floats  # (n,) or (n, heads), in nats
+    sink_mass: Floats  # (n,) or (n, heads)
+    mass_by_distance: Floats  # (n, bins) or (n, heads, bins)
+
+    def __getitem__(self, rows: Any) -> AttentionRows:
+        return AttentionRows(*(getattr(self, name)[rows] for name in ATTENTION_COLUMNS))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return sum(getattr(self, field.name).nbytes for field in fields(self))
+
+    @classmethod
+    def unknown(cls, *shape: int) -> AttentionRows:
+        """Rows without a known value, for (n,) or (n, heads)."""
+        lse, largest, entropy, sinks = np.full((4, *shape), np.nan, np.float32)
+        masses = np.full((*shape, MASS_BINS), np.nan, np.float32)
+        return cls(lse, largest, entropy, sinks, masses)
+
+    @classmethod
+    def joined(cls, parts: list[AttentionRows]) -> AttentionRows:
+        """The rows of all parts."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in ATTENTION_COLUMNS)
+        )
+
+
+def first_distances(bins: int = MASS_BINS) -> list[int]:
+    """The smallest distance of every bin: 0, 1, 2, 4, 8 and so on."""
+    return [0, *(1 << power for power in range(bins - 1))]
+
+
+def attention_fields() -> list[tuple[str, pa.DataType]]:
+    """The written columns and their types."""
+    numbers = [(name, pa.float32()) for name in ATTENTION_COLUMNS[:-1]]
+    return [*numbers, (MASSES, pa.list_(pa.float32(), MASS_BINS))]
+
+
+def attention_arrays(rows: AttentionRows) -> dict[str, pa.Array]:
+    """The columns of one head; rows without a known value become null."""
+    unknown = np.isnan(rows.lse)  # (n,)
+    columns = {
+        name: pa.array(np.ascontiguousarray(getattr(rows, name), np.float32), mask=unknown)
+        for name in ATTENTION_COLUMNS[:-1]
+    }
+    masses = np.where(unknown[:, None], np.float32(0), rows.mass_by_distance)  # (n, bins)
+    values = pa.array(np.ascontiguousarray(masses, np.float32).reshape(-1))
+    columns[MASSES] = pa.FixedSizeListArray.from_arrays(
+        values, masses.shape[1], mask=pa.array(unknown)
+    )
+    return columns
+
+
+def has_attention(schema: pa.Schema) -> bool:
+    """Whether a file has all attention columns."""
+    return all(name in schema.names for name in ATTENTION_COLUMNS)
+
+
+def has_bins(batch: pa.RecordBatch) -> bool:
+    """Whether a batch has attention columns and the number of its distance bins is known."""
+    if not has_attention(batch.schema):
+        return False
+    masses = batch.column(MASSES)
+    return bool(kinds.is_fixed_size_list(masses.type) or masses.null_count < len(masses))
+
+
+def check_attention_types(schema: pa.Schema, path: Path) -> None:
+    """Raise a `DumpError` unless the attention columns have accepted types."""
+    for name in ATTENTION_COLUMNS:
+        if schema.names.count(name) > 1:
+            raise DumpError(f"{path}: has two columns '{name}'")
+        found = schema.field(name).type
+        if name != MASSES and not _is_float(found):
+            raise DumpError(f"{path}: column '{name}' is {found}, expected a float")
+        if name == MASSES and not (_is_list(found) and _is_float(found.value_type)):
+            raise DumpError(f"{path}: column '{name}' is {found}, expected a list of floats")
+        if kinds.is_fixed_size_list(found) and not 0 < found.list_size <= MOST_MASS_BINS:
+            raise DumpError(_wrong_bins(path, found.list_size))
+
+
+def attention_values(
+    batch: pa.RecordBatch, path: Path, first_row: int
+) -> dict[str, npt.NDArray[np.float32]]:
+    """The attention columns of a batch as arrays; NaN for null.
+
+    Raises a `DumpError` that names the first row with an impossible value.
+    """
+    columns = {name: _numbers(batch.column(name)) for name in ATTENTION_COLUMNS[:-1]}
+    columns[MASSES] = _masses(batch.column(MASSES), path, first_row)  # (n, bins)
+    null = np.zeros(batch.num_rows, np.bool_)
+    for name in ATTENTION_COLUMNS:
+        null |= batch.column(name).is_null().to_numpy(zero_copy_only=False)
+    for name, values in columns.items():
+        flat = values.reshape(len(null), -1)  # (n, 1 or bins)
+        wrong = ~np.isfinite(flat).all(axis=1)
+        if name in (SINK_MASS, MASSES):
+            wrong |= (flat < -_ROUNDING).any(axis=1) | (flat.sum(axis=1) > 1 + _ROUNDING)
+        if name == ENTROPY:
+            wrong |= flat[:, 0] < -_ROUNDING
+        wrong &= ~null
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DumpError(
+                f"{path}: row {first_row + row}: impossible value in {name} "
+                f"({_shown(flat[row])}). Capture or download the head again."
+            )
+        values[null] = np.nan
+    return columns
+
+
+def _numbers(column: pa.Array) -> npt.NDArray[np.float32]:
+    values = column.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        return np.array(values, np.float32)
+
+
+def _masses(column: pa.Array, path: Path, first_row: int) -> npt.NDArray[np.float32]:
+    """(n, bins); rows without a list are zero."""
+    present = ~column.is_null().to_numpy(zero_copy_only=False)  # (n,)
+    number = int(present.sum())
+    if kinds.is_fixed_size_list(column.type):
+        bins = int(column.type.list_size)
+    else:
+        lengths = np.asarray(column.drop_null().value_lengths())
+        bins = int(lengths[0])
+        if (lengths != bins).any():
+            row = int(np.flatnonzero(present)[np.argmax(lengths != bins)])
+            raise DumpError(f"{path}: row {first_row + row}: {MASSES} has another number of bins")
+        if not 0 < bins <= MOST_MASS_BINS:
+            raise DumpError(_wrong_bins(path, bins))
+    values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
+    masses = np.zeros((len(column), bins), np.float32)
+    with np.errstate(over="ignore"):
+        masses[present] = values.reshape(number, bins)
+    return masses
+
+
+def _wrong_bins(path: Path, bins: int) -> str:
+    return f"{path}: {MASSES} has {bins} bins, expected 1 to {MOST_MASS_BINS}"
+
+
+def _shown(values: npt.NDArray[np.float32]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:g}"
+    return f"sum {values.sum():g}, smallest {values.min():g}"
+
+
+def _is_float(found: pa.DataType) -> bool:
+    return bool(kinds.is_floating(found))
+
+
+def _is_list(found: pa.DataType) -> bool:
+    return bool(
+        kinds.is_list(found) or kinds.is_large_list(found) or kinds.is_fixed_size_list(found)
+    )

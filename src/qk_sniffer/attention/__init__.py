@@ -1,0 +1,1 @@
+"""The attention of sampled queries: sums over all keys that a query sees."""

@@ -1,0 +1,115 @@
+"""The attention of sampled queries in plain torch, for any device.
+
+The logits of a part of the queries with all their keys are in memory at a time. The rows of a text
+are computed without the other texts of the batch, so that they do not depend on them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS, first_distances
+from qk_sniffer.attention.rule import AttentionRule
+from qk_sniffer.attention.sampled_queries import SampledQueries
+from qk_sniffer.attention.totals import COLUMNS, Totals
+
+_MOST_LOGITS = 1 << 20  # in memory at a time, for one key head
+_LOWEST = -87.0  # hidden keys get exp(-87), about 1e-38; exp of lower numbers is slow on a CPU
+
+
+def chunked_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -> Tensor:
+    """Attention columns (heads, n, COLUMNS) of queries to the keys `key` (b, key heads, s, d)."""
+    vectors, rows, heads, group = queries
+    result = vectors.new_empty((*vectors.shape[:2], COLUMNS), dtype=torch.float32)
+    for begin, end in rows.texts():
+        sequence, last = int(rows.sequence[begin]), int(rows.position[end - 1])
+        position = torch.as_tensor(rows.position[begin:end], device=vectors.device)  # (r,)
+        for key_head in sorted({head // group for head in heads}):
+            places = [place for place, head in enumerate(heads) if head // group == key_head]
+            numbers = [heads[place] for place in places]
+            keys = key[sequence, key_head % key.shape[1], : last + 1].detach().float()  # (s, d)
+            step = max(1, _MOST_LOGITS // ((last + 1) * len(places)))
+            for start in range(0, end - begin, step):
+                part = slice(begin + start, min(begin + start + step, end))
+                found = _of_key_head(
+                    vectors[places, part],
+                    keys,
+                    position[start : start + step],
+                    rule,
+                    numbers,
+                    sequence,
+                )
+                result[places, part] = found
+    return result
+
+
+def _of_key_head(
+    queries: Tensor,
+    keys: Tensor,
+    position: Tensor,
+    rule: AttentionRule,
+    numbers: list[int],
+    sequence: int,
+) -> Tensor:
+    """Columns (g, r, COLUMNS) of `queries` (g, r, d) that share the `keys` (s, d) of a text."""
+    low = rule.first_visible(position)  # (r,)
+    begin, end = int(low.min()), int(position.max()) + 1
+    logits = (queries.float() * rule.scale) @ keys[begin:end].T  # (g, r, keys)
+    if rule.softcap is not None:
+        logits.div_(rule.softcap).tanh_().mul_(rule.softcap)
+    place = torch.arange(begin, end, device=keys.device)  # (keys,)
+    seen = (place <= position[:, None]) & (place >= low[:, None])  # (r, keys)
+    if rule.extra is not None:
+        extra = rule.extra[sequence % len(rule.extra)]  # (heads or 1, s, s)
+        chosen = extra[numbers] if len(extra) > 1 else extra  # (g or 1, s, s)
+        added = chosen[:, position, begin:end].float()  # (g or 1, r, keys)
+        seen = seen & (added != -torch.inf)
+        logits += torch.where(seen, added, 0.0)
+    sinks = None if rule.sinks is None else rule.sinks[numbers][:, None]  # (g, 1)
+    return _totals(logits, seen, position - begin, begin).columns(sinks)
+
+
+def _totals(logits: Tensor, seen: Tensor, last: Tensor, begin: int) -> Totals:
+    """Sums over the keys of `logits` (g, r, keys); the first key is at position `begin`.
+
+    `seen` (r, keys) or (g, r, keys) are the keys that a query sees, `last` (r,) is the place of the
+    query among the keys.
+    """
+    logits = torch.where(seen, logits, -torch.inf)
+    largest = logits.amax(dim=-1)  # (g, r)
+    below = logits.sub_(largest[..., None]).clamp_(min=_LOWEST)
+    powers = below.exp()  # (g, r, keys)
+    shares = _sums_by_distance(powers, last)  # (g, r, bins)
+    return Totals(
+        largest=largest,
+        total=shares.sum(dim=-1),
+        slope=torch.linalg.vecdot(powers, below),
+        sink_share=powers[..., : max(0, SINK_TOKENS - begin)].sum(dim=-1),
+        shares=shares,
+    )
+
+
+def _sums_by_distance(powers: Tensor, last: Tensor) -> Tensor:
+    """(g, r, bins): sums of `powers` (g, r, keys) by the distance from the query to the key."""
+    first_keys = last[:, None] - torch.tensor(first_distances(), device=last.device)  # (r, bins)
+    if not powers.is_cuda:
+        return _sums_on_cpu(powers, first_keys)
+    sums = powers.cumsum(dim=-1, dtype=torch.float64)  # (g, r, keys)
+    index = first_keys.clamp(min=0).expand(len(sums), -1, -1)
+    up_to = sums.gather(2, index) * (first_keys >= 0)  # (g, r, bins)
+    return (up_to - torch.nn.functional.pad(up_to[..., 1:], (0, 1))).to(powers)
+
+
+def _sums_on_cpu(powers: Tensor, first_keys: Tensor) -> Tensor:
+    """The same with numpy, row by row; the nearest key of every bin is in `first_keys`."""
+    values = powers.cpu().numpy()
+    shares = np.zeros((*values.shape[:2], MASS_BINS), np.float32)
+    nearest = first_keys.cpu().numpy()  # (r, bins), descending
+    for row, keys in enumerate(nearest):
+        used = int((keys >= 0).sum())
+        starts = np.append(0, keys[used - 1 : 0 : -1] + 1)  # of the bins, the farthest first
+        sums = np.add.reduceat(values[:, row], starts, axis=1)  # (g, used)
+        shares[:, row, :used] = sums[:, ::-1]
+    return torch.from_numpy(shares).to(powers.device)

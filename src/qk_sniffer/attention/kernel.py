@@ -1,0 +1,154 @@
+"""The attention of sampled queries on CUDA, in Triton.
+
+The distances from a query to its keys are divided into segments: one per distance bin, long bins in
+several parts. A program takes a tile of queries that share a key head, and the keys of one
+segment, block by block, with a running maximum and running sums. A second kernel adds up the
+segments. Memory holds three numbers per query and segment, and no logits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton
+from torch import Tensor
+
+from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS, first_distances
+from qk_sniffer.attention.rule import AttentionRule
+from qk_sniffer.attention.sampled_queries import SampledQueries
+from qk_sniffer.attention.totals import COLUMNS
+from qk_sniffer.attention.triton_code import combine, segment_sums
+from qk_sniffer.sampling.rows import KindRows
+
+_LONGEST_SEGMENT = 16_384  # distances
+_TILE_SPAN = 4096  # positions from the first to the last query of a tile, about
+_LARGEST_TILE = 64  # queries of all heads
+_SMALLEST_TILE = 16  # the least that a matrix product can have
+_ROWS_PER_PROGRAM = 16  # of the second kernel
+
+
+class _Segments(NamedTuple):
+    """Ranges of distances. The last segment is not a range: it holds the first tokens."""
+
+    first: Tensor  # (segments,) smallest distance
+    last: Tensor  # (segments,) largest distance
+    bin: Tensor  # (segments,) distance bin; -1 for the first tokens
+
+
+class _Tiles(NamedTuple):
+    """Groups of neighbouring queries of one text."""
+
+    table: Tensor  # (tiles, 3) sequence, first row, number of rows
+    rows: int  # most rows of a tile
+
+
+def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -> Tensor:
+    """Attention columns (heads, n, COLUMNS), as `chunked_attention` computes them."""
+    vectors, rows, heads, group = queries
+    device, vectors = vectors.device, vectors.contiguous()
+    number, n, width = vectors.shape
+    length = int(rows.position.max()) + 1
+    reach = length if rule.window is None else min(length, rule.window)
+    segments = _segments(reach.bit_length(), device)
+    members = _members(heads, group, key.shape[1], device)  # (key heads, 1 + group)
+    size = members.shape[1] - 1
+    tiles = _tiles(rows, size, device)
+    position = _on_device(rows.position.astype(np.int32), device)  # (n,)
+    low = rule.first_visible(position)  # (n,)
+    count = len(segments.bin)
+    sums = torch.empty((3, number, n, count), dtype=torch.float32, device=device)
+    columns = torch.empty((number, n, COLUMNS), dtype=torch.float32, device=device)
+    tile = max(_SMALLEST_TILE, triton.next_power_of_2(tiles.rows * size))
+    with torch.cuda.device(device if vectors.is_cuda else -1):
+        segment_sums[(len(tiles.table), len(members), count)](
+            *(vectors, key, position, low, members, tiles.table),
+            *(segments.first, segments.last, segments.bin, sums),
+            *(rule.scale, rule.softcap or 1.0, key.shape[2], n, number, count, size, width),
+            *key.stride(),
+            CAPPED=rule.softcap is not None,
+            EXACT=vectors.dtype == torch.float32,
+            TILE=tile,
+            KEYS=64,
+            WIDTH=max(16, triton.next_power_of_2(width)),
+            SINK_TOKENS=SINK_TOKENS,
+            num_warps=4 if tile <= _LARGEST_TILE else 8,
+            num_stages=2 if width > 128 or vectors.dtype == torch.float32 else 3,
+        )
+        sinks = vectors if rule.sinks is None else _sinks(rule.sinks, heads, device)
+        combine[(triton.cdiv(number * n, _ROWS_PER_PROGRAM),)](
+            *(sums, segments.bin, sinks, columns, number * n, n, count),
+            HAS_SINKS=rule.sinks is not None,
+            ROWS=_ROWS_PER_PROGRAM,
+            SEGMENTS=triton.next_power_of_2(count),
+            BINS=MASS_BINS,
+            COLUMNS=COLUMNS,
+        )
+    return columns
+
+
+@cache
+def _segments(bits: int, device: torch.device) -> _Segments:
+    """The segments for distances below 2^bits."""
+    starts = [*first_distances(), 1 << 31]
+    found: list[tuple[int, int, int]] = []
+    for number, (begin, end) in enumerate(pairwise(starts)):
+        if begin >= 1 << bits:
+            break
+        end = min(end, 1 << bits)
+        found += [
+            (part, min(part + _LONGEST_SEGMENT, end) - 1, number)
+            for part in range(begin, end, _LONGEST_SEGMENT)
+        ]
+    found.sort(key=lambda segment: segment[0] - segment[1])  # long segments start first
+    found.append((0, (1 << 31) - 1, -1))
+    return _Segments(*(_on_device(part, device) for part in np.array(found, np.int32).T))
+
+
+@cache
+def _members(heads: tuple[int, ...], group: int, key_heads: int, device: torch.device) -> Tensor:
+    """(used key heads, 1 + most): the key head, then the places of its query heads, or -1."""
+    by_key_head: dict[int, list[int]] = {}
+    for place, head in enumerate(heads):
+        by_key_head.setdefault(head // group % key_heads, []).append(place)
+    most = max(map(len, by_key_head.values()))
+    table = np.full((len(by_key_head), 1 + most), -1, np.int32)
+    for row, (key_head, places) in zip(table, by_key_head.items(), strict=True):
+        row[0] = key_head
+        row[1 : 1 + len(places)] = places
+    return _on_device(table, device)
+
+
+def _tiles(rows: KindRows, size: int, device: torch.device) -> _Tiles:
+    """Tiles of neighbouring rows; they are smaller where positions are far apart.
+
+    `size` query heads share a key head. All keys between the first and the last query of a tile are
+    read once per segment, so a tile must not span many positions.
+    """
+    texts = list(rows.texts())
+    span = sum(int(rows.position[end - 1] - rows.position[begin]) for begin, end in texts)
+    gap = span / max(1, len(rows) - len(texts))
+    most = max(1, _LARGEST_TILE // size)
+    wanted = min(most, max(1, int(_TILE_SPAN / max(gap, 1.0))))
+    per_tile = 1 << (wanted.bit_length() - 1)
+    table = [
+        (int(rows.sequence[begin]), start, min(per_tile, end - start))
+        for begin, end in texts
+        for start in range(begin, end, per_tile)
+    ]
+    return _Tiles(_on_device(np.array(table, np.int32), device), per_tile)
+
+
+def _sinks(sinks: Tensor, heads: tuple[int, ...], device: torch.device) -> Tensor:
+    return sinks.to(device, torch.float32)[list(heads)].contiguous()
+
+
+def _on_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

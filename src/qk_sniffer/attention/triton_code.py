@@ -1,0 +1,126 @@
+"""Triton kernels of the attention of sampled queries; `kernel` launches them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["length", "n", "heads", "segments"])
+def segment_sums(
+    Q, K, POSITION, LOW, MEMBERS, TILES, FIRST, LAST, BIN, SUMS,
+    scale, softcap, length, n, heads, segments, size, width,
+    stride_b, stride_h, stride_s, stride_d,
+    CAPPED: tl.constexpr, EXACT: tl.constexpr, TILE: tl.constexpr, KEYS: tl.constexpr,
+    WIDTH: tl.constexpr, SINK_TOKENS: tl.constexpr,
+):  # fmt: skip
+    """Sums over the keys of one segment, for a tile of queries that share a key head.
+
+    SUMS (3, heads, n, segments): the largest logit, Σ p and Σ p · (logit − largest) with
+    p = exp(logit − largest).
+    """
+    tile, key_head, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    sequence = tl.load(TILES + 3 * tile)
+    first_row = tl.load(TILES + 3 * tile + 1)
+    row_count = tl.load(TILES + 3 * tile + 2)
+    nearest, farthest = tl.load(FIRST + segment), tl.load(LAST + segment)
+    is_sink = tl.load(BIN + segment) < 0
+    members = MEMBERS + key_head * (size + 1)
+
+    line = tl.arange(0, TILE)
+    row = line // size  # query of the tile
+    inside = row < row_count
+    head = tl.load(members + 1 + line % size, mask=inside, other=-1)
+    inside = inside & (head >= 0)
+    row = first_row + row
+    position = tl.load(POSITION + row, mask=inside, other=0)
+    # a line sees keys from `begin` to `end`, both included
+    begin = tl.load(LOW + row, mask=inside, other=0)
+    begin = tl.maximum(begin, position - farthest)
+    end = position - nearest
+    if is_sink:
+        end = tl.minimum(end, SINK_TOKENS - 1)
+    begin = tl.where(inside, begin, 2147483647)
+    end = tl.where(inside, end, -1)
+    start, stop = tl.min(begin), tl.max(end) + 1
+
+    d = tl.arange(0, WIDTH)
+    place = head.to(tl.int64) * n + row
+    q = tl.load(
+        Q + place[:, None] * width + d[None, :],
+        mask=inside[:, None] & (d < width)[None, :],
+        other=0.0,
+    )
+    keys = K + sequence.to(tl.int64) * stride_b + tl.load(members).to(tl.int64) * stride_h
+    largest = tl.full([TILE], -float("inf"), tl.float32)
+    total = tl.zeros([TILE], tl.float32)
+    slope = tl.zeros([TILE], tl.float32)
+    for block in range(start // KEYS * KEYS, stop, KEYS):
+        number = block + tl.arange(0, KEYS)
+        k = tl.load(
+            keys + number.to(tl.int64)[None, :] * stride_s + d[:, None] * stride_d,
+            mask=(number < length)[None, :] & (d < width)[:, None],
+            other=0.0,
+        )
+        logits = tl.dot(q, k, input_precision="ieee" if EXACT else "tf32") * scale
+        if CAPPED:
+            power = tl.exp(-2.0 * tl.abs(logits) / softcap)
+            size_of = softcap * (1.0 - power) / (1.0 + power)
+            logits = tl.where(logits < 0, -size_of, size_of)
+        seen = (number[None, :] >= begin[:, None]) & (number[None, :] <= end[:, None])
+        logits = tl.where(seen, logits, -float("inf"))
+        higher = tl.maximum(largest, tl.max(logits, 1))
+        base = tl.where(higher == -float("inf"), 0.0, higher)
+        below = logits - base[:, None]
+        power = tl.exp(below)
+        old = tl.where(largest == -float("inf"), base, largest) - base
+        decay = tl.exp(old)
+        slope = (slope + total * old) * decay + tl.sum(tl.where(power > 0.0, power * below, 0.0), 1)
+        total = total * decay + tl.sum(power, 1)
+        largest = higher
+    target = SUMS + place * segments + segment
+    plane = heads.to(tl.int64) * n * segments
+    tl.store(target, largest, mask=inside)
+    tl.store(target + plane, total, mask=inside)
+    tl.store(target + 2 * plane, slope, mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "n", "segments"])
+def combine(
+    SUMS, BIN, SINKS, RESULT, rows, n, segments,
+    HAS_SINKS: tl.constexpr, ROWS: tl.constexpr, SEGMENTS: tl.constexpr, BINS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Attention columns RESULT (heads, n, COLUMNS) of some queries, from their segments."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    segment = tl.arange(0, SEGMENTS)
+    inside = (row < rows)[:, None] & (segment < segments)[None, :]
+    source = SUMS + row.to(tl.int64)[:, None] * segments + segment[None, :]
+    plane = rows.to(tl.int64) * segments
+    numbers = tl.load(BIN + segment, mask=segment < segments, other=-2)
+    largest = tl.load(source, mask=inside, other=-float("inf"))
+    total = tl.load(source + plane, mask=inside, other=0.0)
+    slope = tl.load(source + 2 * plane, mask=inside, other=0.0)
+    is_bin = (numbers >= 0)[None, :]
+    top = tl.max(tl.where(is_bin, largest, -float("inf")), 1)
+    below = tl.where(largest == -float("inf"), 0.0, largest - top[:, None])
+    decay = tl.where(largest == -float("inf"), 0.0, tl.exp(below))
+    share = decay * total  # (rows, segments)
+    whole = tl.sum(tl.where(is_bin, share, 0.0), 1)
+    change = tl.sum(tl.where(is_bin, decay * (slope + total * below), 0.0), 1)
+    lse = top + tl.log(whole)
+    if HAS_SINKS:
+        sink = tl.load(SINKS + row // n, mask=row < rows, other=0.0)
+        higher = tl.maximum(lse, sink)
+        lse = higher + tl.log(tl.exp(lse - higher) + tl.exp(sink - higher))
+    unit = tl.exp(top - lse)
+    entropy = tl.maximum(unit * (whole * (lse - top) - change), 0.0)
+    result = RESULT + row.to(tl.int64) * COLUMNS
+    tl.store(result, lse, mask=row < rows)
+    tl.store(result + 1, top, mask=row < rows)
+    tl.store(result + 2, entropy, mask=row < rows)
+    at_start = tl.sum(tl.where((numbers == -1)[None, :], share, 0.0), 1)
+    tl.store(result + 3, unit * at_start, mask=row < rows)
+    for number in tl.static_range(BINS):
+        mass = unit * tl.sum(tl.where((numbers == number)[None, :], share, 0.0), 1)
+        tl.store(result + 4 + number, mass, mask=row < rows)

@@ -1,0 +1,50 @@
+"""Compare the attention columns of captured queries with the weights of the attention function."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS, AttentionRows, first_distances
+from qk_sniffer.model.attention_hooks import AttentionCall
+
+Floats = npt.NDArray[np.float64]
+
+
+def weight_sums(call: AttentionCall) -> Floats:
+    """(heads, n, 3 + bins) of the weights that the function applies to values.
+
+    Largest weight, entropy relative to its maximum, weight of the first tokens, weights by
+    distance.
+    """
+    weights = call.weights().double()  # (heads, n, n)
+    n = weights.shape[-1]
+    entropy = -torch.xlogy(weights, weights).sum(dim=-1)  # (heads, n)
+    place = torch.arange(n, device=weights.device)
+    starts = torch.tensor(first_distances(), device=weights.device)  # (bins,)
+    number = torch.bucketize((place[:, None] - place).clamp(min=0), starts, right=True) - 1
+    masses = weights.new_zeros((*weights.shape[:2], MASS_BINS))
+    masses.scatter_add_(2, number.expand_as(weights), weights)
+    sums = [weights.amax(dim=-1), entropy / _most(n), weights[..., :SINK_TOKENS].sum(dim=-1)]
+    return _array(torch.cat([torch.stack(sums, dim=-1), masses], dim=-1))
+
+
+def captured_sums(found: AttentionRows) -> Floats:
+    """(n, 3 + bins), the same sums from the attention columns of one head."""
+    largest = np.exp(found.max_logit.astype(np.float64) - found.lse)
+    relative = found.entropy / _most(len(found.lse))
+    sums = np.stack([largest, relative, found.sink_mass], axis=1)
+    return np.concatenate([sums, found.mass_by_distance], axis=1)
+
+
+def _most(n: int) -> float:
+    """The largest entropy of n weights."""
+    return math.log(max(n, 2))
+
+
+def _array(tensor: Tensor) -> Floats:
+    return tensor.cpu().numpy()

@@ -1,0 +1,201 @@
+"""Runs on dumps with attention columns: tables, resume, warnings, comparison and summary."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from attention_dumps import make_attention_dump
+from attention_plasticity import ConfigError, analyze_dump, open_run
+from attention_plasticity.cli import main
+from attention_plasticity.config import make_config
+from attention_plasticity.layer_logits import WRONG_SCALE
+from attention_plasticity.run.plan import estimate, make_plan
+from attention_plasticity.run.runner import Outcome, run_analysis
+from attention_plasticity.run.warnings import attended_warnings
+from attention_plasticity.tables.intervals import mean_over_heads
+from attention_plasticity.tables.summary import print_summary
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.source import open_dump
+
+TABLE = "head_attention.csv"
+
+
+def run(dump: Path, out: Path, **fields: Any) -> Outcome:
+    return run_analysis(
+        make_config(dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **fields)
+    )
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("dumps")
+    return {
+        "some": make_attention_dump(root / "some", q_heads=3, without=(1,)),
+        "none": make_attention_dump(root / "none", q_heads=3, without=(0, 1, 2)),
+    }
+
+
+@pytest.fixture(scope="module")
+def outcomes(dumps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("runs")
+    return {name: run(dump, root / name) for name, dump in dumps.items()}
+
+
+def test_heads_without_columns_have_no_rows(outcomes: dict[str, Outcome]) -> None:
+    found = open_run(outcomes["some"].paths.folder)
+    assert found.has_attention
+    assert sorted(set(found.attention["q_head"])) == [0, 2]
+    assert found.attention["q_bucket"].tolist() == 2 * [0, 1, 2, 3, 4, 5]
+    masses = [name for name in found.attention if name.startswith("mass") and "_se" not in name]
+    np.testing.assert_allclose(found.attention[masses].sum(axis=1), 1.0, rtol=1e-5)
+    metrics = found.head_metrics.set_index("q_head")
+    assert metrics["attn_entropy"].notna().tolist() == [True, False, True]
+    assert metrics["ap_attended"].notna().tolist() == [True, False, True]
+    weights = found.attention["n_queries"]
+    for name in ("entropy", "sink_mass", "max_logit"):
+        of_head = found.attention["q_head"] == 0
+        mean = np.average(found.attention[name][of_head], weights=weights[of_head])
+        assert metrics.loc[0, f"attn_{name}"] == pytest.approx(mean, rel=1e-9)
+
+
+def test_a_dump_without_columns_has_no_table(outcomes: dict[str, Outcome]) -> None:
+    folder = outcomes["none"].paths.folder
+    found = open_run(folder)
+    assert not found.has_attention
+    assert not (folder / TABLE).exists()
+    assert "attention" not in found.info["tables"]
+    assert not any(name.startswith("attn") for name in found.info["means"])
+    assert (folder / TABLE) not in outcomes["none"].paths.all
+
+
+def test_means_over_heads_agree_with_the_tables(outcomes: dict[str, Outcome]) -> None:
+    found = open_run(outcomes["some"].paths.folder)
+    for name in ("attn_sink_mass", "ap_attended", "ap_attended_counted"):
+        mean = mean_over_heads(found, name)
+        recorded = found.info["means"][name]
+        assert recorded["heads"] == 2
+        assert recorded["value"] == pytest.approx(mean.value, rel=1e-12)
+        assert recorded["standard_error"] == pytest.approx(mean.standard_error, rel=1e-12)
+
+
+def test_an_earlier_table_does_not_stay(dumps: dict[str, Path], tmp_path: Path) -> None:
+    run(dumps["some"], tmp_path)
+    assert (tmp_path / TABLE).exists()
+    run(dumps["none"], tmp_path, overwrite=True)
+    assert not (tmp_path / TABLE).exists()
+    assert (tmp_path / "previous-1" / TABLE).exists()
+    (tmp_path / TABLE).write_text("of somebody else")
+    run(dumps["none"], tmp_path)  # from the records
+    assert not (tmp_path / TABLE).exists()
+    assert (tmp_path / "previous-2" / TABLE).read_text() == "of somebody else"
+
+
+def test_a_run_continues_with_the_same_bytes_and_not_with_other_settings(
+    dumps: dict[str, Path], outcomes: dict[str, Outcome], tmp_path: Path
+) -> None:
+    first = run(dumps["some"], tmp_path)
+    (tmp_path / ".heads" / "l00h02.json").unlink()
+    again = run(dumps["some"], tmp_path)
+    for path, other in zip(again.paths.all[:-1], outcomes["some"].paths.all[:-1], strict=True):
+        assert path.read_bytes() == other.read_bytes()
+    assert again.means.keys() == first.means.keys()
+    with pytest.raises(ConfigError, match=r"distant_from \(256 then, 4 now\)"):
+        run(dumps["some"], tmp_path, distant_from=4)
+
+
+def test_another_scale_is_another_input(tmp_path: Path) -> None:
+    dump = make_attention_dump(tmp_path / "dump")
+    run(dump, tmp_path / "out")
+    layers = [{"layer": 0, "type": "full_attention", "scale": 0.39}]
+    write_manifest(dump, DumpManifest(num_q_heads=1, num_k_heads=1, num_layers=1, layers=layers))
+    with pytest.raises(ConfigError, match="differs in the input files of 1 heads"):
+        run(dump, tmp_path / "out")
+
+
+def test_the_plan_needs_more_memory_for_attention(dumps: dict[str, Path]) -> None:
+    config = make_config()
+    memory = []
+    for path in dumps.values():
+        dump = open_dump(path)
+        found = estimate(dump, make_plan(dump, config), config)
+        assert found.problems == ()
+        memory.append(found.worker_memory)
+    assert memory[0] > memory[1]
+
+
+def test_names_of_the_table_are_checked(dumps: dict[str, Path], tmp_path: Path) -> None:
+    found = analyze_dump(dumps["some"], output_dir=tmp_path, attention_csv="seen.csv")
+    assert found.path("attention") == tmp_path / "seen.csv"
+    assert len(found.attention) == 12
+    with pytest.raises(ConfigError, match="must be different files"):
+        analyze_dump(dumps["some"], output_dir=tmp_path, attention_csv="head_metrics.csv")
+
+
+def test_runs_with_and_without_columns_can_be_compared(
+    outcomes: dict[str, Outcome], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(outcome.paths.folder) for outcome in outcomes.values()]
+    assert main(["compare", *folders, "--output_dir", str(tmp_path)]) == 0
+    assert main(["compare", *reversed(folders), "--output_dir", str(tmp_path)]) == 0
+    assert "ap_overall" in (tmp_path / "compare.csv").read_text()
+    capsys.readouterr()
+
+
+def test_the_summary_has_lines_about_attention(outcomes: dict[str, Outcome]) -> None:
+    printed = {}
+    for name, outcome in outcomes.items():
+        console = Console(file=io.StringIO(), width=120)
+        print_summary(outcome, console)
+        printed[name] = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Attention: 0." in printed["some"]
+    assert "on the first four tokens, 0.000 ± 0.000 on distant tokens" in printed["some"]
+    assert "Plasticity of keys in proportion to their attention: 0." in printed["some"]
+    assert "Attention:" not in printed["none"]
+    assert "in proportion" not in printed["none"]
+
+
+def test_a_wrong_scale_is_a_note(tmp_path: Path) -> None:
+    manifest = {"layers": [{"layer": 0, "type": "full_attention", "scale": 5.0}]}
+    dump = make_attention_dump(tmp_path / "dump", q_heads=2, manifest=manifest)
+    outcome = run(dump, tmp_path / "out")
+    (note,) = [w for w in outcome.warnings if w.kind == "attended_unknown"]
+    assert (note.label, note.heads) == ("Note", 2)
+    assert note.text == f"Attended plasticity is not known in 2 of 2 heads: {WRONG_SCALE}."
+    recorded = json.loads(outcome.paths.run.read_text())["warnings"]
+    assert note.text in [warning["text"] for warning in recorded]
+    failed = run(dump, tmp_path / "attended", pair_sampling="attended")
+    assert len(failed.failures) == 2
+    assert all(WRONG_SCALE in failure.reason for failure in failed.failures)
+
+
+def test_few_later_queries_are_one_warning() -> None:
+    rows = [
+        {"ap_attended": 0.5, "n_later_queries": later, "ap_attended_ess": pairs}
+        for later, pairs in ((7.9, 100), (8, 16), (50, 15.9))
+    ]
+    unknown = dict.fromkeys(("ap_attended", "n_later_queries", "ap_attended_ess"), float("nan"))
+    (warning,) = attended_warnings([*rows, unknown])
+    assert (warning.kind, warning.heads, warning.label) == ("few_later_queries", 2, "Warning")
+    assert warning.text.startswith("Attended plasticity of 2 of 3 heads rests on fewer than 8 ")
+    assert attended_warnings([rows[1], unknown]) == []
+
+
+def test_power_and_auto_are_refused_for_attended_pairs(
+    dumps: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="auto does not work with pair_sampling: attended"):
+        make_config(pair_sampling="attended", num_pairs_per_bucket="auto")
+    with pytest.raises(ConfigError, match="distant_from: expected a power of two, got 300"):
+        make_config(distant_from=300)
+    outcome = run(dumps["some"], tmp_path, pair_sampling="attended", heads=[0, 2])
+    assert outcome.paths.distances is not None
+    assert outcome.paths.distances.exists()
+    assert main(["power", str(tmp_path)]) == 2
+    assert "was made with attended pairs" in capsys.readouterr().err

@@ -1,0 +1,199 @@
+"""Attention columns of query files: what is read, what is null, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from head_files import LATE, columns, read, refusal, save
+from qk_dump.attention_columns import ATTENTION_COLUMNS, AttentionRows, first_distances
+from qk_dump.layout import HeadId
+from qk_dump.writer import write_head
+
+NAMES = ATTENTION_COLUMNS[:-1]
+
+
+def attention(n: int = 6, bins: int = 24, **changes: Any) -> dict[str, Any]:
+    """Possible columns: a different value in every row."""
+    values = np.arange(n) % 50 + 1.0
+    masses = np.zeros((n, bins), np.float32)
+    masses[:, 0] = values / 100
+    found: dict[str, Any] = {name: pa.array(values / 60, pa.float32()) for name in NAMES}
+    found["mass_by_distance"] = pa.array(masses.tolist(), pa.list_(pa.float32(), bins))
+    return {**found, **changes}
+
+
+def lists(masses: list[Any], kind: Any = None) -> pa.Array:
+    return pa.array(masses, pa.list_(pa.float32()) if kind is None else kind)
+
+
+def masses_with(row: int, values: list[float] | None) -> dict[str, Any]:
+    """Lists of two bins, one of them changed."""
+    content: list[Any] = [[0.5, 0.25]] * 6
+    content[row] = values
+    return attention(mass_by_distance=lists(content))
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    n = 6
+    rng = np.random.default_rng(0)
+    rows = AttentionRows(
+        *rng.random((4, n)).astype(np.float32), rng.random((n, 24)).astype(np.float32) / 24
+    )
+    rows.lse[2] = np.nan
+    content = {name: np.asarray(values) for name, values in columns(n).items() if name != "vector"}
+    write_head(
+        tmp_path,
+        HeadId(0, 0, "q"),
+        bucket=content["bucket"],
+        example_id=content["example_id"],
+        position=content["position"],
+        vectors=np.ones((n, 3), np.float32),
+        attention=rows,
+    )
+    file = tmp_path / "l00h00q" / "data.parquet"
+    assert read(file).attention is None  # not requested
+    found = read(file, with_attention=True).attention
+    assert found is not None
+    known = [0, 1, 3, 4, 5]
+    for name in ATTENTION_COLUMNS:
+        np.testing.assert_array_equal(getattr(found, name)[known], getattr(rows, name)[known])
+        assert np.isnan(getattr(found, name)[2]).all()
+
+
+@pytest.mark.parametrize("bins", [1, 5, 64])
+@pytest.mark.parametrize("kind", ["fixed", "list", "large_list"])
+def test_lists_of_any_type_and_number_of_bins(tmp_path: Path, bins: int, kind: str) -> None:
+    types = {
+        "fixed": pa.list_(pa.float64(), bins),
+        "list": pa.list_(pa.float16()),
+        "large_list": pa.large_list(pa.float32()),
+    }
+    masses = [[1 / 128] * bins] * 6
+    if kind == "list":
+        masses = [[np.float16(1 / 128)] * bins] * 6
+    content = attention(mass_by_distance=pa.array(masses, types[kind]))
+    found = read(save(tmp_path / "a.parquet", **content), with_attention=True).attention
+    assert found is not None
+    np.testing.assert_array_equal(found.mass_by_distance, np.full((6, bins), 1 / 128))
+    assert len(first_distances(bins)) == bins
+
+
+@pytest.mark.parametrize("name", ATTENTION_COLUMNS)
+def test_a_null_makes_the_whole_row_unknown(tmp_path: Path, name: str) -> None:
+    content = attention()
+    values = content[name].to_pylist()
+    values[3] = None
+    content[name] = pa.array(values, content[name].type)
+    found = read(save(tmp_path / "a.parquet", **content), with_attention=True).attention
+    assert found is not None
+    for column in ATTENTION_COLUMNS:
+        null = np.isnan(getattr(found, column).reshape(6, -1)).all(axis=1)
+        assert np.flatnonzero(null).tolist() == [3]
+
+
+def test_rows_that_are_all_null_are_no_attention(tmp_path: Path) -> None:
+    nothing: dict[str, Any] = {name: pa.array([None] * 6, pa.float32()) for name in NAMES}
+    for kind in (pa.list_(pa.float32(), 24), pa.list_(pa.float32())):
+        content = {**nothing, "mass_by_distance": pa.array([None] * 6, kind)}
+        file = save(tmp_path / "a.parquet", **content)
+        assert read(file, with_attention=True).attention is None
+
+
+def test_some_columns_or_some_shards_are_no_attention(tmp_path: Path) -> None:
+    content = attention()
+    both = save(tmp_path / "a.parquet", **content)
+    plain = save(tmp_path / "b.parquet")
+    assert read(both, plain, with_attention=True).attention is None
+    assert read(plain, both, with_attention=True).attention is None
+    del content["entropy"]
+    assert read(save(tmp_path / "c.parquet", **content), with_attention=True).attention is None
+
+
+TYPES = {
+    "integers": ({"lse": pa.array(range(6))}, "column 'lse' is int64, expected a float"),
+    "text": ({"entropy": pa.array(["1"] * 6)}, "column 'entropy' is string, expected a float"),
+    "no list": (
+        {"mass_by_distance": pa.array([0.5] * 6)},
+        "column 'mass_by_distance' is double, expected a list of floats",
+    ),
+    "list of integers": (
+        {"mass_by_distance": lists([[1]] * 6, pa.list_(pa.int64()))},
+        "expected a list of floats",
+    ),
+    "too many bins": (
+        {"mass_by_distance": lists([[0.0] * 65] * 6)},
+        "mass_by_distance has 65 bins, expected 1 to 64",
+    ),
+    "no bins": ({"mass_by_distance": lists([[]] * 6)}, "has 0 bins, expected 1 to 64"),
+    "ragged": (
+        {"mass_by_distance": lists([[0.1], [0.1, 0.2]] * 3)},
+        "row 1: mass_by_distance has another number of bins",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), TYPES.values(), ids=TYPES)
+def test_wrong_types_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    file = save(tmp_path / "a.parquet", **attention(**changes))
+    assert message in refusal(file, with_attention=True)
+    read(file)  # readers of the other columns do not notice
+
+
+def with_value(name: str, value: float) -> dict[str, Any]:
+    values = [0.5] * 6
+    values[4] = value
+    return attention(**{name: pa.array(values, pa.float64())})
+
+
+IMPOSSIBLE = {
+    **{f"NaN in {name}": (with_value(name, np.nan), name) for name in NAMES},
+    **{f"infinity in {name}": (with_value(name, np.inf), name) for name in NAMES},
+    "too large for float32": (with_value("lse", 1e300), "lse"),
+    "negative entropy": (with_value("entropy", -0.1), "entropy"),
+    "negative sink mass": (with_value("sink_mass", -0.1), "sink_mass"),
+    "sink mass above 1": (with_value("sink_mass", 1.1), "sink_mass"),
+    "negative mass": (masses_with(4, [0.5, -0.1]), "mass_by_distance"),
+    "NaN mass": (masses_with(4, [0.5, np.nan]), "mass_by_distance"),
+    "masses above 1": (masses_with(4, [0.6, 0.6]), "mass_by_distance"),
+}
+
+
+@pytest.mark.parametrize(("content", "name"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_impossible_values_are_refused(tmp_path: Path, content: dict[str, Any], name: str) -> None:
+    file = save(tmp_path / "a.parquet", **content)
+    assert f"row 4: impossible value in {name} (" in refusal(file, with_attention=True)
+
+
+def test_rounding_is_allowed(tmp_path: Path) -> None:
+    for content in (with_value("sink_mass", 1.005), with_value("entropy", -0.005)):
+        file = save(tmp_path / "a.parquet", **content)
+        assert read(file, with_attention=True).attention is not None
+
+
+def test_late_rows_are_named(tmp_path: Path) -> None:
+    n = LATE + 3
+    content = attention(n)
+    lse = np.ones(n)
+    lse[LATE] = np.inf
+    file = save(tmp_path / "a.parquet", n, **{**content, "lse": pa.array(lse)})
+    assert f"row {LATE}: impossible value in lse (inf)" in refusal(file, with_attention=True)
+
+
+def test_shards_with_different_bins_are_refused(tmp_path: Path) -> None:
+    one = save(tmp_path / "a.parquet", **attention(bins=24))
+    two = save(tmp_path / "b.parquet", **attention(bins=12))
+    message = refusal(one, two, with_attention=True)
+    assert "mass_by_distance has 12 bins, earlier rows of this head 24" in message
+
+
+def test_a_subsample_has_the_attention_of_its_rows(tmp_path: Path) -> None:
+    file = save(tmp_path / "a.parquet", 300, **attention(300))
+    found = read(file, max_rows=40, seed=3, with_attention=True)
+    kept = np.sort(np.random.default_rng(3).choice(300, 40, replace=False))
+    assert found.attention is not None
+    np.testing.assert_allclose(found.attention.lse, (kept % 50 + 1) / 60, rtol=1e-6)

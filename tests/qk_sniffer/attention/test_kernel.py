@@ -1,0 +1,76 @@
+"""The Triton kernel against plain torch, on a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from qk_sniffer.attention.chunked import chunked_attention
+from qk_sniffer.attention.query_attention import query_attention
+from qk_sniffer.attention.rule import AttentionRule
+from qk_sniffer.attention.sampled_queries import SampledQueries
+from qk_sniffer.sampling.rows import KindRows
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+RULES = {
+    "full": AttentionRule(0.25, None, None, False),
+    "soft-cap": AttentionRule(0.25, 30.0, None, False),
+    "window": AttentionRule(0.25, None, 200, False),
+    "chunks": AttentionRule(0.25, None, 300, True),
+    "sinks": AttentionRule(0.25, None, None, False, sinks=torch.linspace(-3, 6, 12)),
+}
+SHAPES = {  # query heads, key heads, length, width, share of positions, captured heads
+    "groups of 4": (12, 3, 700, 64, 0.2, None),
+    "one key head": (12, 1, 500, 128, 0.05, (0, 3, 11)),
+    "no groups, width 80": (12, 12, 300, 80, 0.5, (1, 2, 5)),
+    "far apart": (12, 3, 20_000, 32, 0.0005, None),
+    "width 256": (12, 6, 400, 256, 0.1, None),
+}
+
+
+def rows_of(batch: int, length: int, share: float) -> KindRows:
+    rng = np.random.default_rng(length)
+    kept = [np.flatnonzero(rng.random(length) < share) for _ in range(batch)]
+    kept[-1] = np.array([0, length - 1])
+    return KindRows(np.repeat(np.arange(batch), [len(part) for part in kept]), np.concatenate(kept))
+
+
+def vectors(*shape: int, dtype: torch.dtype) -> Tensor:
+    return 1.5 * torch.randn(shape, device="cuda").to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rule", RULES)
+def test_the_kernel_equals_plain_torch(rule: str, shape: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    q_heads, k_heads, length, width, share, captured = SHAPES[shape]
+    heads = captured or tuple(range(q_heads))
+    rows = rows_of(2, length, share)
+    query, key = (vectors(2, n, length, width, dtype=dtype) for n in (q_heads, k_heads))
+    sequence, position = (torch.as_tensor(part).cuda() for part in (rows.sequence, rows.position))
+    chosen = query[sequence[None], torch.tensor(heads).cuda()[:, None], position[None]]
+    queries = SampledQueries(chosen, rows, heads, q_heads // k_heads)
+    strided = key.transpose(1, 2).contiguous().transpose(1, 2)  # as many models make it
+    found = query_attention(queries, strided, RULES[rule])
+    expected = chunked_attention(queries, key, RULES[rule])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
+
+
+def test_infinite_and_nan_logits_are_not_hidden() -> None:
+    torch.manual_seed(0)
+    rows = rows_of(1, 300, 0.1)
+    for bad in (float("nan"), float("inf")):
+        queries, key = (
+            vectors(*s, dtype=torch.float32) for s in ((2, len(rows), 64), (1, 2, 300, 64))
+        )
+        key[0, 0, 100, 3] = bad
+        sampled = SampledQueries(queries.abs(), rows, (0, 1), 1)
+        found = query_attention(sampled, key, RULES["full"])
+        later = torch.as_tensor(rows.position >= 100)
+        assert not found[0, later.cuda(), 0].isfinite().any()
+        assert found[0, ~later.cuda(), 0].isfinite().all()
+        assert found[1, :, 0].isfinite().all()

@@ -1,0 +1,227 @@
+"""Means of attention and attended plasticity of one head, from the formulas of docs/method.md.
+
+Slow and plain on purpose. As in `reference.py`, the package chooses which key rows form a pair; the
+attention of the keys, the sizes of the pools and the plasticity of the pairs are computed here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_plasticity.attended_keys import attended_keys
+from attention_plasticity.attended_pairs import AttendedDraw, AttendedKeys
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head_rows import KeyHead, read_queries
+from qk_dump.layout import HeadId
+from qk_dump.source import open_dump
+from reference_errors import GROUPS, Estimate, Pair, Queries, Row, errors, factor, influence_row
+
+MEANS = ("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit")
+ATTENDED = ("ap_attended", "ap_attended_se", "ap_attended_bias", "ap_attended_counted")
+ATTENDED += ("ap_attended_counted_se", "ap_attended_ess", "n_later_queries")
+UNKNOWN = {name: math.nan for mean in MEANS for name in (mean, f"{mean}_se")}
+UNKNOWN |= dict.fromkeys(ATTENDED, math.nan)
+
+
+class Head(NamedTuple):
+    """What the attended pairs of a head are computed from."""
+
+    root: Path
+    ids: tuple[int, int, int]  # layer, query head, key head
+    q: Any  # Rows of reference.py
+    k: Any
+    X_k: np.ndarray  # rotated keys
+    queries: Queries
+    eligible: dict[int, list[int]]  # key buckets of every query bucket
+    window: int | None
+
+
+class AttentionTables(NamedTuple):
+    metrics: Row
+    influences: list[Row]
+    buckets: list[Row]
+
+
+def attention_tables(head: Head, config: RunnerConfig, seed: int) -> AttentionTables:
+    """Columns of the table of heads, rows of the tables of influences and of attention."""
+    columns = head.q.attention
+    if columns is None:
+        return AttentionTables(UNKNOWN, [], [])
+    known = [i for i, value in enumerate(columns["lse"]) if value is not None]
+    masses = [columns["mass_by_distance"][i] for i in known]
+    first = config.distant_from.bit_length()
+    distant = [sum(mass[first:]) for mass in masses]
+    if first >= len(masses[0]) and any(mass[-1] > 0 for mass in masses):
+        distant = [math.nan] * len(known)
+    values = {
+        name: [columns[name][i] for i in known] for name in ("entropy", "sink_mass", "max_logit")
+    }
+    group = [int(head.q.example_id[i]) % 16 for i in known]
+    by_name = (values["entropy"], values["sink_mass"], distant, values["max_logit"])
+    estimates = {name: mean(list_, group, 4) for name, list_ in zip(MEANS, by_name, strict=True)}
+    metrics = dict(UNKNOWN)
+    for name, estimate in estimates.items():
+        metrics |= {name: estimate.value, f"{name}_se": estimate.error}
+    attended = attended_plasticity(head, config, seed)
+    metrics |= attended.metrics
+    rows = [influence_row(name, math.nan, estimate) for name, estimate in estimates.items()]
+    return AttentionTables(metrics, rows + attended.influences, bucket_rows(head.q, known, values))
+
+
+def mean(values: list[float], group: list[int], fewest: int) -> Estimate:
+    """Mean over queries, with the influence of every group."""
+    value = math.fsum(values) / len(values)
+    groups = len(set(group))
+    shares = []
+    for g in range(GROUPS):
+        own = [v - value for v, one in zip(values, group, strict=True) if one == g]
+        shares.append(factor(groups) * math.fsum(own) / len(values))
+    return Estimate(value, 0.0, shares if groups >= fewest else [math.nan] * GROUPS, groups)
+
+
+def bucket_rows(q: Any, known: list[int], values: dict[str, list[float]]) -> list[Row]:
+    """A row per query bucket with at least one query of known attention."""
+    rows = []
+    masses = [list(q.attention["mass_by_distance"][i]) for i in known]
+    open_end = any(len(mass) < 24 and mass[-1] > 0 for mass in masses)
+    for bucket in sorted({int(q.bucket[i]) for i in known}):
+        inside = [n for n, i in enumerate(known) if q.bucket[i] == bucket]
+        group = [int(q.example_id[known[n]]) % 16 for n in inside]
+        row: Row = {
+            "q_bucket": bucket,
+            "q_position": float(np.mean([q.position[known[n]] for n in inside])),
+            "n_queries": len(inside),
+            "n_groups": len(set(group)),
+        }
+        columns = dict(values)
+        for number in range(24):
+            first = 0 if number == 0 else 2 ** (number - 1)
+            columns[f"mass_{first}"] = [bin_of(mass, number, open_end) for mass in masses]
+        for name, list_ in columns.items():
+            estimate = mean([list_[n] for n in inside], group, 3)
+            row |= {name: estimate.value, f"{name}_se": estimate.error}
+        rows.append(row)
+    return rows
+
+
+def bin_of(masses: list[float], number: int, open_end: bool) -> float:
+    """The mass of a bin; `open_end`: the last bin of the dump also holds larger distances."""
+    if open_end and number >= len(masses) - 1:
+        return math.nan
+    if number == 23:
+        return sum(masses[23:])
+    return masses[number] if number < len(masses) else 0.0
+
+
+def received(head: Head) -> tuple[list[float], list[int]]:
+    """Attention that every key receives from later queries of its text, and their number."""
+    layer, _, _ = head.ids
+    facts: Row = {}
+    if (head.root / "dump.json").exists():
+        manifest = json.loads((head.root / "dump.json").read_text())
+        facts = next((e for e in manifest.get("layers", []) if e["layer"] == layer), {})
+    scale = facts.get("scale", 1 / math.sqrt(head.X_k.shape[1]))
+    softcap, chunked = facts.get("softcap"), facts.get("type") == "chunked_attention"
+    attention, numbers = [], []
+    for key, at, text in zip(head.k.vectors, head.k.position, head.k.example_id, strict=True):
+        total, number = 0.0, 0
+        for i, p in enumerate(head.q.position):
+            lse = head.q.attention["lse"][i]
+            if lse is None or head.q.example_id[i] != text or p <= at:
+                continue
+            if head.window is not None:
+                inside = p // head.window == at // head.window if chunked else p - at < head.window
+                if not inside:
+                    continue
+            logit = scale * float(head.q.vectors[i] @ key)
+            if softcap is not None:
+                logit = softcap * math.tanh(logit / softcap)
+            total += math.exp(logit - lse)
+            number += 1
+        attention.append(total)
+        numbers.append(number)
+    return attention, numbers
+
+
+def pair_probabilities(
+    attention: list[float], text: Any, inside: list[int]
+) -> dict[tuple[int, int], float]:
+    """Probability of every pair of the keys `inside`, by enumeration."""
+    by_text: dict[int, list[int]] = {}
+    for key in inside:
+        if attention[key] > 0:
+            by_text.setdefault(int(text[key]), []).append(key)
+    pairs = {one: [(a, b) for a in keys for b in keys if a < b] for one, keys in by_text.items()}
+    total = sum(len(found) for found in pairs.values())
+    chances = {}
+    for found in pairs.values():
+        weight = math.fsum(attention[a] * attention[b] for a, b in found)
+        for a, b in found:
+            chances[a, b] = len(found) / total * attention[a] * attention[b] / weight
+    return chances
+
+
+def attended_plasticity(head: Head, config: RunnerConfig, seed: int) -> AttentionTables:
+    """The columns of attended plasticity, for the pairs that the package draws.
+
+    All pairs of a query bucket form one cell.
+    """
+    attention, numbers = received(head)
+    draw = package_draw(head, config, seed)
+    owners = sorted(set(head.k.bucket.tolist()))
+    used, ess, later = {}, {}, {}
+    for j, key_buckets in head.eligible.items():
+        drawn = draw(np.isin(owners, key_buckets))
+        used[j] = []
+        rows = zip(drawn.first, drawn.second, drawn.owner, strict=True)
+        for rank, (a, b, code) in enumerate(rows):
+            owner = owners[code]
+            assert a != b
+            assert head.k.example_id[a] == head.k.example_id[b]
+            assert owner == max(head.k.bucket[a], head.k.bucket[b])
+            group = int(head.k.example_id[a]) % 16
+            used[j].append(Pair(head.X_k[a] - head.X_k[b], 0, group, rank))
+        inside = [i for i, bucket in enumerate(head.k.bucket) if bucket in key_buckets]
+        chances = pair_probabilities(attention, head.k.example_id, inside)
+        if chances:
+            ess[j] = 1 / math.fsum(chance**2 for chance in chances.values())
+            later[j] = math.fsum(p * (numbers[a] + numbers[b]) / 2 for (a, b), p in chances.items())
+    found = errors(head.queries, used, {j: [0] for j in head.eligible}, lambda j: 0)
+    size = {j: int((head.queries.bucket == j).sum()) for j in ess}
+    total = sum(size.values())
+    by_name = {row["quantity"]: row for row in found.influences if row["quantity"] != "ap_bucket"}
+    value = by_name["ap_overall"]["value"]
+    metrics = {
+        "ap_attended": value,
+        "ap_attended_se": found.metrics["ap_overall_se"],
+        "ap_attended_bias": found.metrics["ap_overall_bias"],
+        "ap_attended_counted": found.metrics["ap_counted"],
+        "ap_attended_counted_se": found.metrics["ap_counted_se"],
+        "ap_attended_ess": sum(size[j] * ess[j] for j in ess) / total if total else math.nan,
+        "n_later_queries": sum(size[j] * later[j] for j in later) / total if total else math.nan,
+    }
+    rows = [
+        {**by_name[old], "quantity": new}
+        for old, new in (("ap_overall", "ap_attended"), ("ap_counted", "ap_attended_counted"))
+    ]
+    return AttentionTables(metrics, rows, [])
+
+
+def package_draw(head: Head, config: RunnerConfig, seed: int) -> Callable[[Any], Any]:
+    """The package's draw of attended pairs beside other pairs, or as the pairs of the settings."""
+    layer, q_head, k_head = head.ids
+    dump = open_dump(head.root)
+    keys = KeyHead.read(dump, layer, k_head, config)
+    rows, exponent = read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
+    pool = attended_keys(rows, keys, head.window, exponent, single_example=False)
+    assert isinstance(pool, AttendedKeys)
+    alone = config.pair_sampling == "attended"
+    rng = np.random.default_rng(seed if alone else [seed, 1])
+    assert config.num_pairs_per_bucket != "auto"
+    return AttendedDraw(pool, config.num_pairs_per_bucket, alone, rng)
