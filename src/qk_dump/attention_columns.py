@@ -98,14 +98,6 @@ def has_attention(schema: pa.Schema) -> bool:
     return all(name in schema.names for name in ATTENTION_COLUMNS)
 
 
-def has_bins(batch: pa.RecordBatch) -> bool:
-    """Whether a batch has attention columns and the number of its distance bins is known."""
-    if not has_attention(batch.schema):
-        return False
-    masses = batch.column(MASSES)
-    return bool(kinds.is_fixed_size_list(masses.type) or masses.null_count < len(masses))
-
-
 def check_attention_types(schema: pa.Schema, path: Path) -> None:
     """Raise a `DumpError` unless the attention columns have accepted types."""
     for name in ATTENTION_COLUMNS:
@@ -133,7 +125,7 @@ def attention_values(
     for name in ATTENTION_COLUMNS:
         null |= batch.column(name).is_null().to_numpy(zero_copy_only=False)
     for name, values in columns.items():
-        flat = values.reshape(len(null), -1)  # (n, 1 or bins)
+        flat = values[:, None] if values.ndim == 1 else values  # (n, 1 or bins)
         wrong = ~np.isfinite(flat).all(axis=1)
         if name in (SINK_MASS, MASSES):
             wrong |= (flat < -_ROUNDING).any(axis=1) | (flat.sum(axis=1) > 1 + _ROUNDING)
@@ -157,11 +149,13 @@ def _numbers(column: pa.Array) -> npt.NDArray[np.float32]:
 
 
 def _masses(column: pa.Array, path: Path, first_row: int) -> npt.NDArray[np.float32]:
-    """(n, bins); rows without a list are zero."""
+    """(n, bins); rows without a list are zero. No bins if no row shows how many there are."""
     present = ~column.is_null().to_numpy(zero_copy_only=False)  # (n,)
     number = int(present.sum())
     if kinds.is_fixed_size_list(column.type):
         bins = int(column.type.list_size)
+    elif not number:
+        bins = 0
     else:
         lengths = np.asarray(column.drop_null().value_lengths())
         bins = int(lengths[0])

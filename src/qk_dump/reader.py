@@ -23,7 +23,6 @@ from qk_dump.attention_columns import (
     attention_values,
     check_attention_types,
     has_attention,
-    has_bins,
 )
 from qk_dump.column_rules import ColumnRules
 from qk_dump.limits import MOST_DIMENSIONS
@@ -191,8 +190,12 @@ class _Collector:
             chosen = self._selected[bounds[0] : bounds[1]] - self._read
             kept = len(chosen)
         for name, values in rows.columns.items():
+            if name == MASSES and not values.shape[1]:  # every row is null
+                continue
             if name not in self._columns:
                 self._columns[name] = self._allocate(values, path)
+                if name == MASSES:
+                    self._columns[name].fill(np.nan)
             elif values.dtype.itemsize > self._columns[name].dtype.itemsize:
                 self._columns[name] = self._columns[name].astype(values.dtype)
             target = self._columns[name][self._kept : self._kept + kept]
@@ -232,7 +235,7 @@ class _Collector:
 
     def _attention(self) -> AttentionRows | None:
         """The attention columns; None if a shard lacks them, or if no row has a value."""
-        if not self._attention_known:
+        if not self._attention_known or MASSES not in self._columns:
             return None
         found = AttentionRows(*(self._columns[name] for name in ATTENTION_COLUMNS))
         return None if np.isnan(found.lse).all() else found
@@ -251,7 +254,9 @@ class _Collector:
 
     def _check_bins(self, masses: npt.NDArray[Any] | None, path: Path) -> None:
         known = self._columns.get(MASSES)
-        if masses is not None and known is not None and known.shape[1] != masses.shape[1]:
+        if masses is None or not masses.shape[1] or known is None:
+            return
+        if known.shape[1] != masses.shape[1]:
             raise DumpError(
                 f"{path}: {MASSES} has {masses.shape[1]} bins, earlier rows of this head "
                 f"{known.shape[1]}"
@@ -331,7 +336,7 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRul
     # positions as stored: float64 cannot represent every integer
     rules.check_buckets(columns[BUCKET], np.from_dlpack(batch.column(POSITION)), path, first_row)
     columns[VECTOR] = _vectors(batch, path, first_row)
-    if has_bins(batch):
+    if has_attention(batch.schema):
         columns |= attention_values(batch, path, first_row)
     windows, recorded = _windows(batch, path, first_row)
     rules.check_window(windows, batch.column(WINDOW) if recorded else None, path, first_row)

@@ -175,6 +175,19 @@ def test_rounding_is_allowed(tmp_path: Path) -> None:
         assert read(file, with_attention=True).attention is not None
 
 
+def test_null_lists_of_open_length_are_unknown_rows(tmp_path: Path) -> None:
+    """A part of the rows shows no number of bins; the other rows keep their values."""
+    nothing: dict[str, Any] = {name: pa.array([None] * 6, pa.float32()) for name in NAMES}
+    nothing["mass_by_distance"] = lists([None] * 6)
+    null = [save(tmp_path / f"{name}.parquet", **nothing) for name in "ac"]
+    known = save(tmp_path / "b.parquet", **masses_with(0, [0.25, 0.5]))
+    found = read(null[0], known, null[1], with_attention=True).attention
+    assert found is not None
+    assert np.isnan(found.lse).tolist() == [True] * 6 + [False] * 6 + [True] * 6
+    assert np.isnan(found.mass_by_distance).all(axis=1).tolist() == np.isnan(found.lse).tolist()
+    assert found.mass_by_distance[6].tolist() == [0.25, 0.5]
+
+
 def test_late_rows_are_named(tmp_path: Path) -> None:
     n = LATE + 3
     content = attention(n)
