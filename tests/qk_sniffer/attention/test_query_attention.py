@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import CONFIG_MAPPING
 
 from qk_dump.attention_columns import MASS_BINS, AttentionRows, first_distances
 from qk_sniffer.attention.query_attention import kernel_works
@@ -16,7 +15,7 @@ from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.model.logits import in_float32
 from qk_sniffer.notebook import tap
-from tiny_models import ARCHITECTURES, RARE, VOCABULARY, needs
+from tiny_models import ARCHITECTURES, RARE, VOCABULARY, needs_rare
 
 LENGTH = 40
 MODELS = {**ARCHITECTURES, **RARE}
@@ -71,7 +70,8 @@ def check_head(found: AttentionRows, weights: Tensor, tolerance: float) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_columns_are_sums_of_the_models_own_weights(name: str) -> None:
     """Vectors are those of a model in bfloat16; the tests of `verify` use float32."""
-    needs(name in CONFIG_MAPPING or name in ARCHITECTURES, f"have {name}")
+    if name in RARE:
+        needs_rare(name)
     architecture = MODELS[name]
     model = architecture.model(architecture.attention[-1], torch.bfloat16)
     ids = tokens()

@@ -11,20 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
-from packaging.version import Version
-from transformers import CONFIG_MAPPING
 
 import qk_sniffer
 from qk_dump.manifest import MANIFEST_NAME, read_manifest
 from qk_dump.source import open_dump
 from qk_sniffer.model.probing import probe
 from qk_sniffer.verify.comparison import verify_model
-from tiny_models import RARE, VOCABULARY, Architecture, needs
+from tiny_models import RARE, VOCABULARY, Architecture, needs_rare
 
-RECENT = Version(transformers.__version__) >= Version("5.21")
-_WRONG_BEFORE_5_21 = ("ctrl", "doge", "zamba", "zamba2")
-"""No sdpa (ctrl, zamba), attention to later tokens (doge), no rotary embedding (zamba2)."""
 EVERY = [pytest.param(architecture, id=name) for name, architecture in RARE.items()]
 
 
@@ -40,8 +34,7 @@ def tokens(length: int = 40) -> torch.Tensor:
 
 
 def model_of(architecture: Architecture, implementation: str) -> Any:
-    needs(architecture.model_type in CONFIG_MAPPING, f"have {architecture.model_type}")
-    needs(architecture.model_type not in _WRONG_BEFORE_5_21 or RECENT, "run it rightly")
+    needs_rare(architecture.model_type)
     model = architecture.model(implementation)
     for weight in model.parameters():
         if not torch.isfinite(weight).all():  # some are left uninitialised
