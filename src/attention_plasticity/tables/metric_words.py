@@ -100,9 +100,7 @@ METRIC_WORDS = {
         "distant attention",
         "mean share of the attention of a query at distances of distant_from tokens or more",
     ),
-    "attn_max_logit": MetricWords(
-        "largest logit", "mean over queries of the largest logit", signed=True
-    ),
+    "attn_max_logit": MetricWords("largest logit", "mean over queries of the largest logit"),
     "ap_attended": MetricWords(
         "attended plasticity",
         "plasticity of two earlier keys, drawn in proportion to the attention that they receive",
