@@ -91,4 +91,4 @@ def _score(
     def differences(block: KeyPairs) -> np.ndarray:
         return rotate(key_differences(keys.rows.vectors, block), rotated.signs, rotated.u)
 
-    return score_pairs(differences, pairs, keys.index.buckets, moments, gaussians, eligible)
+    return score_pairs(differences, pairs, keys.index.buckets, moments, gaussians, eligible)[0]

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 READY = "html[data-state=ready]"
 NONCE = itertools.count()
+
+
+@contextmanager
+def open_report(browser: Browser, path: Path) -> Iterator[Page]:
+    """The report at `path` in a window of a laptop, without a network."""
+    with browser.new_context(viewport={"width": 1366, "height": 768}, offline=True) as context:
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.goto(path.as_uri())
+        yield page
 
 
 def show(page: Page, address: str) -> None:

@@ -30,7 +30,7 @@ from attention_plasticity.scoring import (
     TextSample,
     key_differences,
     key_pairs,
-    score_with_companion,
+    score_pairs,
 )
 from attention_plasticity.statistics import (
     Regression,
@@ -248,7 +248,7 @@ class _Head:
         texts: TextSample | None,
         companion: Companion | None = None,
     ) -> tuple[AttentionPlasticity, AttentionPlasticity | None]:
-        return score_with_companion(
+        return score_pairs(
             self._differences,
             pairs,
             self.keys.index.buckets,

@@ -60,6 +60,5 @@ def compute_attention_plasticity(
         lowest = np.array([bucket_window_limits.get(int(j), 0) for j in moments.bucket])
         eligible &= keys.buckets[None, :] >= lowest[:, None]
     gaussians = bucket_gaussians(query_model, moments, alpha_rot, beta_rot, resid_var)
-    return score_pairs(
-        partial(key_differences, X_k_rot), pairs, keys.buckets, moments, gaussians, eligible
-    )
+    differences = partial(key_differences, X_k_rot)
+    return score_pairs(differences, pairs, keys.buckets, moments, gaussians, eligible)[0]

@@ -108,22 +108,7 @@ def score_pairs(
     gaussians: list[Gaussian],
     eligible: Bools,
     texts: TextSample | None = None,
-) -> AttentionPlasticity:
-    """Score the pairs under each query bucket's Gaussian; see `score_with_companion`."""
-    return score_with_companion(
-        differences, pairs, key_buckets, moments, gaussians, eligible, texts, None
-    )[0]
-
-
-def score_with_companion(
-    differences: Callable[[KeyPairs], Array],
-    pairs: KeyPairs | Callable[[Bools], KeyPairs],
-    key_buckets: Ints,
-    moments: BucketMoments,
-    gaussians: list[Gaussian],
-    eligible: Bools,
-    texts: TextSample | None,
-    companion: Companion | None,
+    companion: Companion | None = None,
 ) -> tuple[AttentionPlasticity, AttentionPlasticity | None]:
     """Plasticity of the pairs, and of the pairs of the companion.
 

@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from qk_dump.examples import read_examples
-from qk_dump.reader import count_rows
+from qk_dump.head_counts import count_rows
 from qk_dump.source import open_dump
 from qk_toolkit.formatting import index_ranges
 from qk_toolkit.terminal import command_console

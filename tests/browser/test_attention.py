@@ -14,7 +14,7 @@ from attention_plasticity.report import make_report
 from attention_plasticity.tables.attention_masses import head_masses, mass_bins
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_runs import DISTANT, add_attention
-from report_pages import READY, data_of, of_head, settled, show
+from report_pages import READY, data_of, of_head, open_report, settled, show
 from report_runs import write_run
 
 WITHOUT_ROWS = (4, 5)  # a head whose attention is not known
@@ -38,10 +38,7 @@ def opened(
 ) -> Iterator[Page]:
     report = make_report(runs, labels=["sure", "bare", "without"])
     path = report.save(tmp_path_factory.mktemp("page") / "report.html")
-    with browser.new_context(viewport={"width": 1366, "height": 768}, offline=True) as context:
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        page.goto(path.as_uri())
+    with open_report(browser, path) as page:
         yield page
 
 

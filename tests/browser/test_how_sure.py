@@ -15,7 +15,7 @@ from attention_plasticity.report import make_report
 from attention_plasticity.report.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import corrected, head_half_width, mean_over_heads
-from report_pages import READY, data_of, first_rows, of_head, settled, show
+from report_pages import READY, data_of, first_rows, of_head, open_report, settled, show
 from report_runs import GAPS, write_run
 
 
@@ -37,10 +37,7 @@ def opened(
     path = make_report(runs, labels=["sure", "unknown", "earlier"]).save(
         tmp_path_factory.mktemp("page") / "report.html"
     )
-    with browser.new_context(viewport={"width": 1366, "height": 768}, offline=True) as context:
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        page.goto(path.as_uri())
+    with open_report(browser, path) as page:
         yield page
 
 

@@ -26,7 +26,8 @@ from head_files import (
     save,
     vectors_of,
 )
-from qk_dump.reader import count_buckets, count_rows, subsample, vector_width
+from qk_dump.head_counts import count_buckets, count_rows, vector_width
+from qk_dump.reader import subsample
 from qk_toolkit.errors import DumpError
 
 # what is accepted

@@ -17,8 +17,8 @@ import pytest
 from dumps import head_rows
 from head_files import columns, lists, read, refusal, save, vectors_of
 from odd_files import NOT_REGULAR, Maker, claim, claim_type, huge, replace_by
+from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.layout import HeadId
-from qk_dump.reader import count_buckets, count_rows, vector_width
 from qk_dump.writer import write_head
 from qk_toolkit.errors import DumpError
 
@@ -65,7 +65,8 @@ def test_a_footer_beyond_its_file_or_the_limit_is_refused(
 def test_a_huge_footer_takes_no_memory(file: Path) -> None:
     huge(file)
     code = (
-        "import sys, resource; from pathlib import Path; from qk_dump.reader import count_rows\n"
+        "import sys, resource; from pathlib import Path\n"
+        "from qk_dump.head_counts import count_rows\n"
         "try: count_rows([Path(sys.argv[1])])\n"
         "except Exception as error: print(error)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
@@ -82,7 +83,8 @@ FLIPS = """
 import sys
 from pathlib import Path
 from qk_toolkit.errors import DumpError
-from qk_dump.reader import check_file, count_buckets, count_rows, read_head, vector_width
+from qk_dump.head_counts import check_file, count_buckets, count_rows, vector_width
+from qk_dump.reader import read_head
 
 path = Path(sys.argv[1])
 good = path.read_bytes()

@@ -19,11 +19,11 @@ from attention_plasticity.limits import (
     require_pairs,
 )
 from qk_dump.column_rules import rules_of
+from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.layout import Dump, HeadId, Kind
 from qk_dump.limits import require_head_count, require_multiple
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.parquet import has_attention_columns
-from qk_dump.reader import count_buckets, count_rows, vector_width
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
 from qk_toolkit.formatting import index_ranges
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.examples import EXAMPLES_FILE
+from qk_dump.head_counts import check_file
 from qk_dump.hub.client import is_transient
 from qk_dump.hub.files import RemoteFile, is_commit
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.parquet import opened_parquet
-from qk_dump.reader import check_file
 from qk_toolkit.errors import ConfigError, DumpError
 from qk_toolkit.files import require_regular, resolved
 

@@ -201,7 +201,8 @@ class RowTap:
 
     def _take_attention(self, call: AttentionCall, layer: WantedLayer) -> None:
         """Compute the attention columns of the expected queries."""
-        rule, name = rule_of(layer.facts, call), (layer.facts.layer, KINDS[0])
+        name: tuple[int, Kind] = (layer.facts.layer, "q")
+        rule = rule_of(layer.facts, call)
         if rule is None:
             return
         rows, heads = self._rows.host(name), layer.q
@@ -214,8 +215,7 @@ class RowTap:
             vectors = self._gather(call.query, name, heads, piece)  # (heads, rows, d)
             queries = SampledQueries(vectors, rows.part(piece), heads, layer.facts.group)
             found = query_attention(queries, call.key.detach(), rule)
-            for place, part in enumerate(found) if step < len(rows) else [(slice(None), found)]:
-                _copy_into(host[place, piece], part)  # contiguous in host memory
+            _copy_piece(host, piece, found)
         self._taken.put_attention(layer.facts.layer, host, call.query.device)
 
     def _to_host(self, tensor: Tensor, name: tuple[int, Kind], heads: tuple[int, ...]) -> Tensor:
@@ -223,13 +223,9 @@ class RowTap:
         total = self._rows.count(name)
         shape = (len(heads), total, tensor.shape[3])
         host = torch.empty(shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        if total <= self._max_rows:
-            return _copy_into(host, self._gather(tensor, name, heads))
         for start in range(0, total, self._max_rows):
             piece = slice(start, start + self._max_rows)
-            rows = self._gather(tensor, name, heads, piece)  # (heads, rows of the piece, d)
-            for place, part in enumerate(rows):  # each target is contiguous in host memory
-                _copy_into(host[place, piece], part)
+            _copy_piece(host, piece, self._gather(tensor, name, heads, piece))
         return host
 
     def _gather(
@@ -296,6 +292,18 @@ def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def _copy_to_host(tensor: Tensor) -> Tensor:
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     return _copy_into(host, tensor)
+
+
+def _copy_piece(host: Tensor, piece: slice, rows: Tensor) -> None:
+    """Copy `rows` (heads, rows of the piece, d) into a host tensor (heads, n, d).
+
+    Every copy has a contiguous target.
+    """
+    if rows.shape[1] == host.shape[1]:
+        _copy_into(host, rows)
+        return
+    for place, part in enumerate(rows):
+        _copy_into(host[place, piece], part)
 
 
 def _copy_into(host: Tensor, tensor: Tensor) -> Tensor:
