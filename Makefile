@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 
-.PHONY: setup demo demo-capture sample findings test test-oldest lint types docs bench bench-capture bench-report \
+.PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report \
 	browser architectures coverage hub-faults reliability clean
 
 setup: $(VENV)/.dev
@@ -24,6 +24,10 @@ sample: demo-capture
 # Makes every number and figure of docs/findings-smollm2.md.
 findings: $(VENV)/.capture
 	$(BIN)/python scripts/findings_smollm2.py
+
+# Makes docs/gallery.md and its images.
+gallery: $(VENV)/.capture
+	$(BIN)/python scripts/make_gallery.py
 
 test: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2 $(ARGS)

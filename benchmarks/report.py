@@ -23,9 +23,10 @@ import numpy as np
 import pandas as pd
 from playwright.sync_api import Browser, sync_playwright
 
-from attention_plasticity.report import make_report
-from attention_plasticity.report.page import plotly_bundle
-from attention_plasticity.run.outputs import METRIC_COLUMNS
+from attention_plasticity.page import make_report
+from attention_plasticity.page.html import plotly_bundle
+from attention_plasticity.run.outputs import METRIC_NUMBERS
+from attention_plasticity.tables.csv_tables import FILE_NAMES
 from attention_plasticity.tables.finished_run import FinishedRun
 
 LAYERS, HEADS, BUCKETS, CELLS, WIDTH, CONTEXT = 30, 40, 16, 117, 128, 131_072
@@ -172,7 +173,7 @@ def write_large(folder: Path) -> None:
         1.0,
     )  # (heads, buckets)
     ids = {"layer": layer, "q_head": head, "k_head": head // 4}
-    metrics = pd.DataFrame({name: rng.random(len(layer)) for name in METRIC_COLUMNS}).assign(
+    metrics = pd.DataFrame({name: rng.random(len(layer)) for name in METRIC_NUMBERS}).assign(
         **ids, n_q_tokens=50_000, n_k_tokens=50_000, d_model=WIDTH, q_position_max=CONTEXT - 1
     )
     metrics["ap_overall"] = profile.mean(axis=1)
@@ -188,7 +189,7 @@ def write_large(folder: Path) -> None:
     cells["n_pairs"] = 256
     drift = rng.normal(0, 20, (len(layer), BUCKETS)) + (np.arange(BUCKETS) + 0.5) * size
     cells["q_position"], cells["k_position"] = drift[:, query].ravel(), drift[:, key].ravel()
-    cells["n_queries"] = 3_000
+    cells["n_queries"], cells["n_texts"] = 3_000, 64 - 3 * cells["q_bucket"]
     cells.to_csv(folder / "head_bucket_plasticity.csv", index=False)
 
     weight = rng.random((len(layer), WIDTH)) ** 4
@@ -199,7 +200,9 @@ def write_large(folder: Path) -> None:
     parts["r2"] = rng.random(len(parts))
     parts.to_csv(folder / "head_component_weights.csv", index=False)
     dump = {"model": "owner/large", "bucket_type": "uniform", "min_bucket_size": size}
-    (folder / "run.json").write_text(json.dumps({"input": {"dump": dump}}))
+    tables = {kind: name for kind, name in FILE_NAMES.items() if (folder / name).exists()}
+    info = {"input": {"dump": dump}, "tables": tables}
+    (folder / "run.json").write_text(json.dumps(info))
 
 
 if __name__ == "__main__":

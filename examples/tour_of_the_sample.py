@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import attention_plasticity as ap
-from attention_plasticity.plots import head_map_figure, plasticity_figure, save_figure
+from attention_plasticity.plots import caption_of, save_figure
 from attention_plasticity.tables.profiles import head_profiles
 
 dump = ap.open_sample()
@@ -23,7 +23,7 @@ print(f"{len(dump.query_heads)} query heads and {len(dump.key_heads)} key heads"
 # how Gaussian the residuals are, and the plasticity.
 
 # %%
-head = ap.analyze_head(layer=14, q_head=4, k_head=1, dump=dump)
+head = ap.analyze_head(layer=14, q_head=4, dump=dump)
 print(f"plasticity {head.metrics['ap_overall']:.3f}, drop {head.metrics['ap_drop']:+.3f}")
 print(f"variance from position {head.metrics['q_R2_total']:.3f}")
 print(head.bucket_plasticity.head())
@@ -53,18 +53,15 @@ print(f"rank correlation of the heads' plasticity, positional against full: {agr
 # %% [markdown]
 # ## Figures and the page
 #
-# A figure function takes a table and returns a matplotlib `Figure`. In a notebook, `run.report()`
-# as the last expression of a cell shows the HTML page.
+# `run.plot` has the kinds and options of `attention-plasticity plot` and returns a matplotlib
+# `Figure`. `save_figure` also writes its caption. In a notebook, `run.report()` as the last
+# expression of a cell shows the HTML page.
 
 # %%
-figure = plasticity_figure(
-    run.bucket_plasticity,
-    influences=run.influences,
-    color_by_layer=True,
-    model_name="SmolLM2-135M",
-)
+figure = run.plot("plasticity", color_by_layer=True, model_name="SmolLM2-135M")
 save_figure(figure, folder / "plasticity.png")
-save_figure(head_map_figure(metrics, metric="ap_drop"), folder / "drop.svg")
+save_figure(run.plot("map", metric="ap_drop", layers="14"), folder / "drop.svg")
+print(caption_of(figure))
 page = run.report().save(folder / "report.html")
 print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
 

@@ -26,10 +26,10 @@ from findings_attention import attention_tables, markdown
 
 import attention_plasticity as ap
 from attention_plasticity.columns import GROUP_COLUMNS
-from attention_plasticity.compare.differences import run_differences
-from attention_plasticity.compare.runs import compare_runs
-from attention_plasticity.compare.text import as_markdown
-from attention_plasticity.plots import distances_figure, save_figure
+from attention_plasticity.comparison.differences import run_differences
+from attention_plasticity.comparison.formats import as_markdown
+from attention_plasticity.comparison.runs import compare_runs, labelled
+from attention_plasticity.plots import save_figure
 from attention_plasticity.plots.all_figures import save_all
 from attention_plasticity.plots.style import (
     BLUE,
@@ -128,10 +128,7 @@ def _keep_results(runs: dict[str, ap.Run]) -> None:
     for path in save_all(RESULTS, RESULTS / "figures"):
         print(path, file=sys.stderr)
     context = runs["positional-context"]
-    figure = distances_figure(
-        context.distances, geometry=context.geometry, model_name=context.model_name
-    )
-    save_figure(figure, RESULTS / "figures" / "distances.png")
+    save_figure(context.plot("distances"), RESULTS / "figures" / "distances.png")
     _draw_beyond(runs)
 
 
@@ -170,8 +167,9 @@ def _draw_beyond(runs: dict[str, ap.Run]) -> None:
         axes.set_title("Beyond the trained context: SmolLM2-135M")
         footnote(
             figure,
-            "mean over 270 heads, corrected for bias; band: half of the heads; whiskers: 95 %",
-            "interval over texts",
+            "mean over 270 heads, corrected for bias",
+            "band: middle 50 % of heads",
+            "whiskers: 95 % interval over texts",
         )
     save_figure(figure, RESULTS / "figures" / "beyond.png")
 
@@ -189,7 +187,7 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
         ),
     )
     opened = [FinishedRun.open(runs[name].folder) for name in CAPTURES]
-    yield "levels", as_markdown(compare_runs(opened, list(CAPTURES))).rstrip()
+    yield "levels", as_markdown(compare_runs(labelled(opened, list(CAPTURES)))).rstrip()
     yield "heads", _extreme_heads(runs[BASE].head_metrics)
     yield "layers", _layers(runs[BASE])
     yield "drops", _drops(runs[BASE].head_metrics)
@@ -373,7 +371,9 @@ def _agreement(name: str, one: ap.Run, other: ap.Run) -> list[str]:
 
 def _difference(one: ap.Run, other: ap.Run, name: str) -> str:
     """The second run minus the first, text by text if the texts are the same."""
-    found = run_differences([one, other], ["one", "other"]).set_index("quantity").loc[name]
+    found = (
+        run_differences(labelled([one, other], ["one", "other"])).set_index("quantity").loc[name]
+    )
     return f"{found['difference']:+.3f} ± {found['standard_error']:.3f}"
 
 

@@ -19,7 +19,7 @@ from scipy import stats
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.key_pairs import KeyIndex
-from reference_attention import AttentionTables, Head, attention_tables
+from reference_attention import AttentionTables, Head, attention_tables, layer_facts
 from reference_errors import Errors, Pair, Queries, errors
 
 Row = dict[str, Any]
@@ -184,6 +184,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
     eligible = {j: [c for bucket, c in cells if bucket == j] for j in gaussians}
     head = Head(root, (layer, q_head, k_head), q, k, X_k, grouped, eligible, window)
     attention = attention_tables(head, config, seed)
+    by_window = "full_attention" if window is None else "sliding_attention"
     metrics = {
         **ids,
         "n_q_tokens": n,
@@ -203,6 +204,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
         "ap_60to80": fifths[3],
         "q_position_max": context,
         "sliding_window": math.nan if window is None else window,
+        "layer_type": layer_facts(root, layer).get("type", by_window),
         **found.metrics,
         **attention.metrics,
     }

@@ -119,13 +119,17 @@ def bin_of(masses: list[float], number: int, open_end: bool) -> float:
     return masses[number] if number < len(masses) else 0.0
 
 
+def layer_facts(root: Path, layer: int) -> Row:
+    """What dump.json has about a layer."""
+    if not (root / "dump.json").exists():
+        return {}
+    manifest = json.loads((root / "dump.json").read_text())
+    return next((e for e in manifest.get("layers", []) if e["layer"] == layer), {})
+
+
 def received(head: Head) -> tuple[list[float], list[int]]:
     """Attention that every key receives from later queries of its text, and their number."""
-    layer, _, _ = head.ids
-    facts: Row = {}
-    if (head.root / "dump.json").exists():
-        manifest = json.loads((head.root / "dump.json").read_text())
-        facts = next((e for e in manifest.get("layers", []) if e["layer"] == layer), {})
+    facts = layer_facts(head.root, head.ids[0])
     scale = facts.get("scale", 1 / math.sqrt(head.X_k.shape[1]))
     softcap, chunked = facts.get("softcap"), facts.get("type") == "chunked_attention"
     attention, numbers = [], []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page
 
 READY = "html[data-state=ready]"
-NONCE = itertools.count()
 
 
 @contextmanager
@@ -26,10 +24,36 @@ def open_report(browser: Browser, path: Path) -> Iterator[Page]:
         yield page
 
 
+@contextmanager
+def without_errors(page: Page) -> Iterator[None]:
+    """Check that the page reports no error and writes nothing to the console."""
+    wrong: list[str] = []
+
+    def on_error(error: Error) -> None:
+        wrong.append(str(error))
+
+    def on_message(message: ConsoleMessage) -> None:
+        wrong.append(message.text)
+
+    page.on("pageerror", on_error)
+    page.on("console", on_message)
+    yield
+    page.remove_listener("pageerror", on_error)
+    page.remove_listener("console", on_message)
+    assert wrong == []
+
+
 def show(page: Page, address: str) -> None:
+    """Follow a link to the page, also to the address that it has already."""
     page.wait_for_selector(READY)
     page.evaluate("document.documentElement.dataset.state = 'asked'")
-    page.evaluate("address => { location.hash = address }", f"{address}&n={next(NONCE)}")
+    page.evaluate(
+        """address => {
+            history.replaceState(null, "", "#" + address);
+            dispatchEvent(new HashChangeEvent("hashchange", { newURL: location.href }));
+        }""",
+        address,
+    )
     page.wait_for_selector(READY)
 
 

@@ -15,7 +15,7 @@ from attention_plasticity.run.outputs import (
     BUCKET_COLUMNS,
     COMPONENT_COLUMNS,
     INFLUENCE_COLUMNS,
-    METRIC_COLUMNS,
+    METRIC_NUMBERS,
 )
 from attention_plasticity.tables.profiles import head_profiles
 
@@ -24,7 +24,7 @@ MISSING = (2, 3)  # a head that was not captured
 TEXT_GROUPS = 12
 GAPS = ((0, 1), (3, 4))  # heads whose Gaussian model differs from the count
 SPOKEN = "owner/model-one"
-ERROR_COLUMNS = METRIC_COLUMNS[METRIC_COLUMNS.index("ap_overall_se") :]
+ERROR_COLUMNS = METRIC_NUMBERS[METRIC_NUMBERS.index("ap_overall_se") :]
 
 
 def write_run(
@@ -44,11 +44,13 @@ def write_run(
     grid = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
     heads = np.array([head for head in grid if head != MISSING])
     ids = {"layer": heads[:, 0], "q_head": heads[:, 1], "k_head": heads[:, 1] // 3}
-    metrics = pd.DataFrame({name: rng.random(len(heads)) for name in METRIC_COLUMNS}).assign(
+    metrics = pd.DataFrame({name: rng.random(len(heads)) for name in METRIC_NUMBERS}).assign(
         **ids, n_q_tokens=300 + heads[:, 1], n_k_tokens=300, d_model=WIDTH, q_position_max=895
     )
     metrics["ap_drop"] -= 0.5
-    metrics["sliding_window"] = np.where(heads[:, 0] == 1, 256.0, np.nan)
+    windowed = heads[:, 0] == 1
+    metrics["sliding_window"] = np.where(windowed, 256.0, np.nan)
+    metrics["layer_type"] = np.where(windowed, "sliding_attention", "full_attention")
     metrics.loc[4, "ap_first20"] = np.nan
     metrics[list(ERROR_COLUMNS)] = np.nan
     cells, weights = _cells(rng, heads), _weights(rng, heads)

@@ -100,3 +100,18 @@ def write_run(
     }
     (folder / "run.json").write_text(json.dumps(run))
     return folder
+
+
+def add_windows(folder: Path) -> Path:
+    """Give layers 0 and 2 a sliding window of one bucket, and fewer texts to late buckets."""
+    metrics = pd.read_csv(folder / "head_metrics.csv")
+    cells = pd.read_csv(folder / "head_bucket_plasticity.csv")
+    window = metrics["layer"] != 1
+    metrics["sliding_window"] = np.where(window, SIZE, np.nan)
+    metrics["layer_type"] = np.where(window, "sliding_attention", "full_attention")
+    metrics.to_csv(folder / "head_metrics.csv", index=False, na_rep="nan")
+    near = (cells["layer"] == 1) | (cells["k_bucket"] == cells["q_bucket"] - 1)
+    cells[near].assign(n_texts=10 - cells["q_bucket"]).to_csv(
+        folder / "head_bucket_plasticity.csv", index=False, na_rep="nan"
+    )
+    return folder

@@ -1,4 +1,4 @@
-"""The documentation: links and anchors, commands of the README, names of the API reference."""
+"""The documentation: links and anchors, and names of the API reference."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 
 import attention_plasticity
 import qk_sniffer
-from attention_plasticity.cli import main as attention_plasticity_main
-from qk_sniffer.cli import main as sniff_qk_main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -18,7 +16,6 @@ PAGES = [
     ROOT / "results" / "smollm2-135m" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-COMMANDS = {"attention-plasticity": attention_plasticity_main, "sniff-qk": sniff_qk_main}
 
 
 def without_code(text: str) -> str:
@@ -41,27 +38,6 @@ def test_links_and_anchors_exist() -> None:
             assert target.exists(), (page, link)
             assert target.resolve().is_relative_to(ROOT), (page, link)
             assert not anchor or anchor in anchors(target), (page, link)
-
-
-def commands_of(page: Path) -> list[list[str]]:
-    blocks = re.findall(r"^```bash\n(.*?)^```$", page.read_text(), flags=re.M | re.S)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [command for line in lines if (command := line.partition("#")[0].split())]
-
-
-def test_commands_of_the_readme_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    for program, *arguments in commands_of(ROOT / "README.md"):
-        if program == "make":
-            assert set(arguments) <= set(targets)
-        elif program in COMMANDS:
-            verbs = [word for word in arguments[:2] if re.fullmatch("[a-z]+", word)]
-            with pytest.raises(SystemExit, match="0"):
-                COMMANDS[program]([*verbs, "--help"])
-            flags = {word for word in arguments if word.startswith("--")}
-            assert flags <= set(capsys.readouterr().out.split()), arguments
-        else:
-            assert program == "pip"
 
 
 @pytest.mark.parametrize("package", [attention_plasticity, qk_sniffer], ids=lambda it: it.__name__)

@@ -9,8 +9,11 @@ import pytest
 
 import attention_plasticity
 import qk_sniffer
+from attention_plasticity import plots
 from attention_plasticity.cli import main
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.plots.drawing import FUNCTIONS
+from attention_plasticity.plots.settings import KINDS, AllPlots
 from attention_plasticity.run.outputs import (
     ATTENTION_COLUMNS,
     BUCKET_COLUMNS,
@@ -23,11 +26,12 @@ from qk_sniffer.config import CaptureConfig
 from qk_toolkit.settings import fields_of, section_of
 
 LIBRARY = """
-    AttentionPlasticity ConfigError Dump DumpError HeadError HeadResult HubError OutputError Run
-    RunnerConfig ToolkitError __version__ analyze_dump analyze_head compute_attention_plasticity
+    AttentionPlasticity Comparison ConfigError Dump DumpError HeadError HeadResult HubError
+    OutputError Run RunnerConfig ToolkitError __version__ analyze_dump analyze_head compare
+    compute_attention_plasticity
     compute_first_component_residual_stats compute_noise_normality_stats
     compute_scalar_position_predictability fit_multioutput_linear_regressor load_config
-    make_config make_pos_rotation open_dump open_run open_sample orientation_from_keys
+    make_config make_pos_rotation open_dump open_run open_sample orientation_from_keys report
     sample_key_pairs
 """
 CAPTURE_LIBRARY = """
@@ -36,7 +40,7 @@ CAPTURE_LIBRARY = """
 ANALYSIS_FLAGS = """
     dataset_local_root model_dir dataset_name dataset_revision dataset_cache_dir
     download_max_workers num_layers num_q_heads num_k_heads layers heads single_example
-    max_tokens_per_head query_model pair_sampling num_pairs_per_bucket max_rel_dist
+    equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket max_rel_dist
     normality_max_dims p_alpha error_bars counting distant_from seed output_dir output_csv
     bucket_csv component_csv influence_csv distance_csv attention_csv max_workers overwrite
     dry_run
@@ -68,6 +72,7 @@ HEAD_METRICS = """
     attn_entropy attn_entropy_se attn_sink_mass attn_sink_mass_se attn_distant_mass
     attn_distant_mass_se attn_max_logit attn_max_logit_se ap_attended ap_attended_se
     ap_attended_bias ap_attended_counted ap_attended_counted_se ap_attended_ess n_later_queries
+    layer_type
 """
 BUCKET_PLASTICITY = """
     layer q_head k_head q_bucket k_bucket plasticity n_pairs q_position k_position n_queries
@@ -91,6 +96,19 @@ ATTENTION = """
     mass_16384_se mass_32768_se mass_65536_se mass_131072_se mass_262144_se mass_524288_se
     mass_1048576_se mass_2097152_se mass_4194304_se
 """
+KIND_NAMES = """
+    attended attention components distances heatmap map plasticity predictability profile
+"""
+PLOT_LIBRARY = """
+    caption_of profiles_figure save_figure scores_figure trajectory_figure
+"""
+PLOT_FLAGS = "run output layers layer_type model_name title footnote"
+ALL_FLAGS = "run output_dir format layers layer_type model_name title footnote"
+OWN_PLOT_FLAGS = """
+    agg alpha attention_csv bucket_csv bucket_min_size bucket_type by_position cmap
+    color_by_layer color_range color_trend component_csv distance_csv head layer limit line_width
+    metric metrics_csv trend_threshold vmax vmin ylabel
+"""
 VERBS = "capture verify analyze power plot compare report push pull demo"
 
 
@@ -103,6 +121,19 @@ def test_flags() -> None:
     for settings, names in ((RunnerConfig, ANALYSIS_FLAGS), (CaptureConfig, CAPTURE_FLAGS)):
         found = [name for name, field in fields_of(settings).items() if section_of(field) is None]
         assert found == names.split()
+
+
+def test_figures_and_their_flags() -> None:
+    assert sorted(KINDS) == sorted(FUNCTIONS) == KIND_NAMES.split()
+    functions = [f"{kind}_figure" for kind in KIND_NAMES.split()]
+    assert plots.__all__ == sorted([*functions, *PLOT_LIBRARY.split()])
+    own = set()
+    for kind in KINDS:
+        names = list(KINDS[kind].model_fields)
+        assert names[: len(PLOT_FLAGS.split())] == PLOT_FLAGS.split()
+        own |= {*names} - {*PLOT_FLAGS.split()}
+    assert sorted(own) == OWN_PLOT_FLAGS.split()
+    assert list(AllPlots.model_fields) == ALL_FLAGS.split()
 
 
 def test_columns_and_their_order() -> None:

@@ -9,7 +9,8 @@ TYPE_CHECKING = False  # importing `typing` here would delay a command's own sig
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from attention_plasticity.api import Run, analyze_dump, open_run
+    from attention_plasticity.api import Run, analyze_dump, open_run, report
+    from attention_plasticity.comparison.comparison import Comparison, compare
     from attention_plasticity.config import RunnerConfig, load_config, make_config
     from attention_plasticity.demo.sample import open_sample
     from attention_plasticity.head_analysis import analyze_head
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     )
 
 _MODULES = {
-    "attention_plasticity.api": ("Run", "analyze_dump", "open_run"),
+    "attention_plasticity.api": ("Run", "analyze_dump", "open_run", "report"),
+    "attention_plasticity.comparison.comparison": ("Comparison", "compare"),
     "attention_plasticity.config": ("RunnerConfig", "load_config", "make_config"),
     "attention_plasticity.demo.sample": ("open_sample",),
     "attention_plasticity.head_analysis": ("analyze_head",),
@@ -67,6 +69,7 @@ _MODULES = {
 
 __all__ = [
     "AttentionPlasticity",
+    "Comparison",
     "ConfigError",
     "Dump",
     "DumpError",
@@ -80,6 +83,7 @@ __all__ = [
     "__version__",
     "analyze_dump",
     "analyze_head",
+    "compare",
     "compute_attention_plasticity",
     "compute_first_component_residual_stats",
     "compute_noise_normality_stats",
@@ -92,6 +96,7 @@ __all__ = [
     "open_run",
     "open_sample",
     "orientation_from_keys",
+    "report",
     "sample_key_pairs",
 ]
 

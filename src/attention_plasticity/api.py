@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.config import RunnerConfig, make_config
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.run_list import opened_runs
 from qk_dump.layout import Dump
 from qk_toolkit.errors import ConfigError, ToolkitError
 
 if TYPE_CHECKING:
-    from attention_plasticity.report import Report
+    from matplotlib.figure import Figure
+
+    from attention_plasticity.page import Report
 
 
 class Run(FinishedRun):
     """A finished run: its tables as DataFrames and, in `info`, the content of run.json."""
 
+    def plot(self, kind: str, **options: Any) -> Figure:
+        """Draw a figure: `run.plot("map", metric="ap_drop", layers="0-3")`.
+
+        Kinds and options are those of `attention-plasticity plot KIND`. The figure keeps its
+        caption, which `save_figure` of `attention_plasticity.plots` writes beside the file.
+        """
+        from attention_plasticity.plots.drawing import plot_run
+
+        return plot_run(self, kind, options)
+
     def report(self) -> Report:
         """The interactive page: shown inline by a notebook; `.save(path)` writes a file."""
-        from attention_plasticity.report import make_report
+        from attention_plasticity.page import make_report
 
         return make_report([self])
 
@@ -66,3 +79,17 @@ def _as_fields(config: RunnerConfig | Mapping[str, Any] | None) -> dict[str, Any
 def open_run(folder: str | os.PathLike[str]) -> Run:
     """Open the folder of a finished run."""
     return Run.open(folder)
+
+
+def report(
+    runs: Sequence[FinishedRun | str | os.PathLike[str]],
+    labels: Sequence[str] | None = None,
+    title: str | None = None,
+) -> Report:
+    """The interactive page of one or several runs, given as `Run` objects or as folders.
+
+    A notebook shows it inline; `.save(path)` writes a file.
+    """
+    from attention_plasticity.page import make_report
+
+    return make_report(*opened_runs(runs, labels), title)

@@ -85,11 +85,10 @@ def _entry_point_verb(arguments: list[str], own: Iterable[str]) -> int:
     others = entry_points(group=_VERB_ENTRY_POINTS)
     if arguments[0] in others.names:
         return int(others[arguments[0]].load()(arguments[1:]))
-    from qk_toolkit.settings import nearest
+    from qk_toolkit.settings import SEE_HELP, nearest
 
-    raise ConfigError(
-        f"{arguments[0]!r}: unknown verb{nearest(arguments[0], [*own, *others.names])}"
-    )
+    hint = nearest(arguments[0], [*own, *others.names], otherwise=SEE_HELP)
+    raise ConfigError(f"{arguments[0]!r}: unknown verb{hint}")
 
 
 def analyze() -> int:
@@ -146,13 +145,13 @@ def _power(arguments: Sequence[str]) -> int:
 
 
 def _compare(arguments: Sequence[str]) -> int:
-    from attention_plasticity.compare.command import compare
+    from attention_plasticity.comparison.command import compare
 
     return guarded(lambda: compare(arguments), "nothing was written")
 
 
 def _report(arguments: Sequence[str]) -> int:
-    from attention_plasticity.report.command import report
+    from attention_plasticity.page.command import report
 
     return guarded(lambda: report(arguments), "nothing was written")
 

@@ -15,6 +15,10 @@ DISTANCES = (0, *(1 << power for power in range(23)))  # first distances of the 
 MASS_COLUMNS = tuple(f"mass_{distance}" for distance in DISTANCES)
 BUCKET_MEANS = ("entropy", "sink_mass", "max_logit")  # columns of the table of attention
 
+FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
+CHUNKED_ATTENTION = "chunked_attention"
+"""Types of layers, with the names that transformers uses. A dump can have others."""
+
 GROUPS = 16  # of texts
 GROUP_COLUMNS = tuple(f"group_{group:02d}" for group in range(GROUPS))
 BUCKET_QUANTITY = "ap_bucket"  # plasticity of one query bucket, in the table of influences

@@ -93,6 +93,12 @@ class RunnerConfig(BaseModel):
         default=False,
         description="treat all keys of a head as one sequence and ignore example_id",
     )
+    equal_texts: bool = Field(
+        title=_METHOD,
+        default=False,
+        description="use only texts that reach the last fifth of the longest text, so that the "
+        "same texts are in all parts of the context",
+    )
     max_tokens_per_head: int = Field(
         title=_METHOD,
         default=50_000,
@@ -104,7 +110,7 @@ class RunnerConfig(BaseModel):
         default="positional",
         description="Gaussian model of a query bucket: mean along the drift from the regression, "
         "the rest from the bucket (positional); mean and covariance of the bucket (full); mean and "
-        "variances of the bucket (diagonal)",
+        "diagonal covariance of the bucket (diagonal)",
     )
     pair_sampling: PairSampling = Field(
         title=_METHOD,
@@ -206,6 +212,12 @@ class RunnerConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _equal_texts_need_texts(self) -> RunnerConfig:
+        if self.equal_texts and self.single_example:
+            raise ValueError("equal_texts: cannot be used together with single_example; choose one")
+        return self
+
+    @model_validator(mode="after")
     def _auto_needs_errors(self) -> RunnerConfig:
         if self.num_pairs_per_bucket == "auto" and not self.error_bars:
             raise ValueError("num_pairs_per_bucket: auto needs error_bars: true")
@@ -240,6 +252,7 @@ class RunnerConfig(BaseModel):
 
 ANALYSIS_FIELDS = (
     "single_example",
+    "equal_texts",
     "max_tokens_per_head",
     "query_model",
     "pair_sampling",

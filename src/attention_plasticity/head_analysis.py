@@ -17,7 +17,9 @@ import numpy.typing as npt
 from attention_plasticity.attended_keys import attended_keys
 from attention_plasticity.attended_pairs import AttendedKeys
 from attention_plasticity.attention_tables import HeadAttention
+from attention_plasticity.columns import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head_layout import head_layout
 from attention_plasticity.head_plasticity import (
     RotatedQueries,
     head_plasticity,
@@ -45,7 +47,8 @@ from attention_plasticity.variance_parts import VarianceParts
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
 from qk_dump.source import open_dump
-from qk_toolkit.errors import HeadError, ToolkitError
+from qk_toolkit.errors import ConfigError, DumpError, HeadError, ToolkitError
+from qk_toolkit.formatting import index_ranges
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -54,13 +57,27 @@ Ints = npt.NDArray[np.int64]
 def analyze_head(
     layer: int,
     q_head: int,
-    k_head: int,
-    dump: Dump | str | os.PathLike[str],
+    k_head: int | None = None,
+    dump: Dump | str | os.PathLike[str] | None = None,
     config: RunnerConfig | None = None,
 ) -> HeadResult:
-    """Analyse one query head with its key head. Raises a `ToolkitError` for bad input."""
+    """Analyse one query head with its key head. Raises a `ToolkitError` for bad input.
+
+    Without `k_head`, the key head is the one that the query head uses in the model.
+    """
+    if dump is None:
+        raise ConfigError("dump: is missing; give a dump, or the path of its folder")
     config = config or RunnerConfig()
     dump = dump if isinstance(dump, Dump) else open_dump(dump)
+    if (layer, q_head) not in dump.query_heads:
+        heads = [head for other, head in dump.query_heads if other == layer]
+        has = f"query heads {index_ranges(heads)}" if heads else "no query heads"
+        raise DumpError(
+            f"{dump.path}: query head {q_head} of layer {layer} is not in the dump; the layer has "
+            f"{has}"
+        )
+    if k_head is None:
+        k_head = head_layout(dump, config).key_head_of(q_head)
     keys = KeyHead.read(dump, layer, k_head, config)
     return _analyze_query_head(dump, layer, q_head, k_head, keys, config)
 
@@ -134,6 +151,7 @@ def analyze_rows(
         **error_columns(plasticity, estimates),
         **attention_columns(attention.means),
         **attended_columns(attended),
+        "layer_type": keys.layer_type or (FULL_ATTENTION if window is None else SLIDING_ATTENTION),
     }
     return HeadResult(
         layer,

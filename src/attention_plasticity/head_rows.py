@@ -9,9 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.dump_texts import groups_of_dump
+from attention_plasticity.dump_texts import groups_of_dump, known_lengths, texts_to_last_fifth
 from attention_plasticity.key_pairs import KeyIndex
-from attention_plasticity.layer_logits import DEFAULT_LOGITS, LayerLogits, logits_of
+from attention_plasticity.layer_logits import (
+    DEFAULT_LOGITS,
+    LayerLogits,
+    layer_type_of,
+    logits_of,
+)
 from attention_plasticity.limits import require_buckets, require_covariances, require_pairs
 from attention_plasticity.scaling import (
     bucket_maxima,
@@ -29,6 +34,7 @@ from qk_dump.reader import HeadRows, read_head
 from qk_toolkit.errors import DumpError, HeadError
 
 Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 MIN_QUERIES = 3
 
@@ -43,20 +49,26 @@ class KeyHead:
     groups: TextGroups
     exponent: int = 0  # vectors were divided by two to this power
     logits: LayerLogits = DEFAULT_LOGITS
+    layer_type: str | None = None  # as dump.json names it
+    texts: Ints | None = None  # ids of the texts that are used; None: all
 
     @classmethod
     def read(cls, dump: Dump, layer: int, k_head: int, config: RunnerConfig) -> KeyHead:
         """Read and index the keys of one head."""
         head = HeadId(layer, k_head, "k")
-        rows, exponent = _in_range(_read(dump, head, config), dump.folders[head])
+        rows = _read(dump, head, config)
+        texts = _equal_texts(dump, rows) if config.equal_texts else None
+        if texts is not None:
+            rows = _rows_of_texts(rows, texts, dump.folders[head])
+        rows, exponent = _in_range(rows, dump.folders[head])
         assert rows.example_id is not None
         index = KeyIndex(rows.position, rows.bucket, rows.example_id)
         per_bucket = config.most_pairs_per_bucket
         pairs = index.count(config.pair_sampling, per_bucket)
         require_pairs(pairs, per_bucket, len(index.buckets), dump.folders[head])
         signs = orientation_from_keys(rows.bucket, rows.vectors)
-        logits = logits_of(dump, layer)
-        return cls(rows, signs, index, groups_of_dump(dump), exponent, logits)
+        facts = (logits_of(dump, layer), layer_type_of(dump, layer))
+        return cls(rows, signs, index, groups_of_dump(dump), exponent, *facts, texts)
 
 
 def read_queries(
@@ -64,6 +76,8 @@ def read_queries(
 ) -> tuple[HeadRows, int]:
     """The queries, and the exponent of the power of two by which they were divided."""
     queries = _read(dump, head, config)
+    if keys.texts is not None:
+        queries = _rows_of_texts(queries, keys.texts, dump.folders[head])
     if len(queries) < MIN_QUERIES:
         raise HeadError(
             f"{dump.folders[head]}: has {len(queries)} queries; a regression on position needs "
@@ -105,6 +119,29 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
     if head.kind == "q":
         require_covariances(buckets, rows.width, dump.folders[head])
     return rows
+
+
+def _equal_texts(dump: Dump, keys: HeadRows) -> Ints:
+    """Ids of the texts that reach the last fifth of the longest text.
+
+    Their lengths are in `examples.parquet`. Without them, the positions of the keys are used.
+    """
+    assert keys.example_id is not None
+    known = known_lengths(dump)
+    if known is not None and np.isin(keys.example_id, known[0]).all():
+        return texts_to_last_fifth(*known)
+    return texts_to_last_fifth(keys.example_id, keys.position)
+
+
+def _rows_of_texts(rows: HeadRows, texts: Ints, folder: Path) -> HeadRows:
+    if rows.example_id is None:
+        raise HeadError(f"{folder}: equal_texts needs queries with example_id. Leave it out.")
+    found = rows.of_texts(texts)
+    if not len(found):
+        raise HeadError(
+            f"{folder}: has no rows of texts that reach the last fifth. Leave equal_texts out."
+        )
+    return found
 
 
 def _in_range(rows: HeadRows, folder: Path, *, queries: bool = False) -> tuple[HeadRows, int]:

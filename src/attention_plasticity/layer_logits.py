@@ -1,13 +1,17 @@
-"""How the logits of a layer follow from its queries and keys, from `dump.json`."""
+"""What `dump.json` records about a layer: its type, and how its logits are computed."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
+from attention_plasticity.columns import CHUNKED_ATTENTION
 from qk_dump.layout import Dump
+from qk_dump.manifest import DumpManifest
 
+_TYPE = re.compile(r"[A-Za-z0-9_+-]{1,64}")  # one word
 PRE_ROPE = "the vectors were captured before the rotary embedding"
 BIASED = "the layer adds a bias to its logits"
 SELECTIVE = "the content of keys decides which keys a query sees"
@@ -39,8 +43,7 @@ def logits_of(dump: Dump, layer: int) -> LayerLogits:
         return DEFAULT_LOGITS
     if manifest.pre_rope:
         return LayerLogits(problem=PRE_ROPE)
-    entries = [entry for entry in manifest.layers or [] if entry.get("layer") == layer]
-    entry: dict[str, Any] = entries[0] if entries else {}
+    entry = _entry(manifest, layer)
     if entry.get("selective") is True:
         return LayerLogits(problem=SELECTIVE)
     if entry.get("biased") is True:
@@ -50,7 +53,22 @@ def logits_of(dump: Dump, layer: int) -> LayerLogits:
     for name, value in (("scale", scale), ("softcap", softcap)):
         if value is not None and not _is_factor(value):
             return LayerLogits(problem=f"{name} in dump.json is not a number above 0")
-    return LayerLogits(scale, softcap, entry.get("type") == "chunked_attention")
+    return LayerLogits(scale, softcap, entry.get("type") == CHUNKED_ATTENTION)
+
+
+def layer_type_of(dump: Dump, layer: int) -> str | None:
+    """The type of a layer, such as `full_attention`; None if `dump.json` does not have it."""
+    manifest = dump.manifest
+    if manifest is None:
+        return None
+    types = manifest.layer_types or []
+    found = _entry(manifest, layer).get("type") or (types[layer] if layer < len(types) else None)
+    return found if isinstance(found, str) and _TYPE.fullmatch(found) else None
+
+
+def _entry(manifest: DumpManifest, layer: int) -> dict[str, Any]:
+    entries = [entry for entry in manifest.layers or [] if entry.get("layer") == layer]
+    return entries[0] if entries else {}
 
 
 def _is_factor(value: Any) -> bool:

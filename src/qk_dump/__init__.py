@@ -1,1 +1,1 @@
-"""The dump of queries and keys: the contract between capture and analysis."""
+"""The dump of queries and keys: the file format between capture and analysis."""

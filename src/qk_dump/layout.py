@@ -54,7 +54,7 @@ def require_head(head: HeadId, folder: object) -> None:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dump:
     """A dump on disk: its folder, its heads and its optional `dump.json`."""
 
@@ -62,6 +62,11 @@ class Dump:
     folders: dict[HeadId, Path]
     manifest: DumpManifest | None = None
     origin: dict[str, Any] | None = None  # its place on the Hub, if it was fetched
+
+    def __repr__(self) -> str:
+        model = self.manifest.model if self.manifest else None
+        heads = f"{len(self.query_heads):,} query heads, {len(self.key_heads):,} key heads"
+        return f"<Dump {str(self.path)!r}: {f'{model}, ' if model else ''}{heads}>"
 
     @property
     def name(self) -> str:

@@ -109,8 +109,8 @@ def read_plan(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(
-            f"{path}: cannot be read ({reason}). Choose another output.data_root, or add "
-            "--overwrite to start again."
+            f"{path}: cannot be read ({reason}). Choose another output.data_root, or set "
+            "overwrite to start again."
         ) from error
 
 

@@ -7,7 +7,7 @@ one preallocated array. Memory holds the result and one batch, for files of any 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,6 +64,19 @@ class HeadRows:
 
     def __len__(self) -> int:
         return len(self.bucket)
+
+    def of_texts(self, ids: Ints) -> HeadRows:
+        """The rows of some texts. The ids of the texts must be known."""
+        assert self.example_id is not None
+        kept = np.flatnonzero(np.isin(self.example_id, ids))  # (m,)
+        return replace(
+            self,
+            bucket=self.bucket[kept],
+            position=self.position[kept],
+            vectors=self.vectors[kept],
+            example_id=self.example_id[kept],
+            attention=None if self.attention is None else self.attention[kept],
+        )
 
     @property
     def width(self) -> int:

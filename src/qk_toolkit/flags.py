@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.settings import base_type, fields_of, nearest, section_of
+from qk_toolkit.settings import SEE_HELP, base_type, fields_of, nearest, section_of
 
 
 def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
@@ -43,7 +43,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
         if argument.startswith("--"):
             name = argument[2:].partition("=")[0]
             names = [flag[2:] for flag in parser._option_string_actions if flag.startswith("--")]
-            raise ConfigError(f"--{name}: unknown flag{nearest(name, names, '--')}")
+            raise ConfigError(f"--{name}: unknown flag{nearest(name, names, '--', SEE_HELP)}")
         raise ConfigError(
             f"{argument!r}: unexpected argument; put its flag before it, --flag {argument}"
         )

@@ -34,9 +34,14 @@ def parse_indices(value: object) -> object:
         return sorted(set(value))
     if isinstance(value, bool) or not isinstance(value, int | str):
         return value
+    return index_list(str(value))
+
+
+def index_list(text: str) -> list[int]:
+    """The sorted numbers of `"0-3,8"`."""
     found: set[int] = set()
     count = 0
-    for part in str(value).split(","):
+    for part in text.split(","):
         ends = [end.strip() for end in part.split("-")]
         if len(ends) > 2 or not all(end.isascii() and end.isdigit() for end in ends):
             raise ValueError(f"cannot read {part!r}")
@@ -50,6 +55,7 @@ def parse_indices(value: object) -> object:
     return sorted(found)
 
 
+SEE_HELP = "; --help lists them all"
 Indices = Annotated[list[NonNegativeInt], BeforeValidator(parse_indices)]
 
 
@@ -70,7 +76,7 @@ def settings_from(
     fields = fields_of(model)
     for name in sorted(given):  # the flag of a section comes before the flags of its fields
         if name not in fields:
-            raise ConfigError(f"--{name}: unknown flag{nearest(name, fields, '--')}")
+            raise ConfigError(f"--{name}: unknown flag{nearest(name, fields, '--', SEE_HELP)}")
         _place(values, name.split("."), _from_text(fields[name], given[name], name))
 
     def source_of(name: str) -> str:
@@ -152,18 +158,18 @@ def describe(field: FieldInfo) -> str:
     return ("an integer" if base is int else "a number") + _bounds(field)
 
 
-def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """A hint to append to 'unknown …': the most similar known name, or a pointer to --help.
+def nearest(name: str, names: Iterable[str], prefix: str = "", otherwise: str = "") -> str:
+    """A hint to append to 'unknown …': the most similar known name, or `otherwise`.
 
     The same name in another section comes first.
     """
     if len(name) > _MAX_NAME:
-        return "; --help lists them all"
+        return otherwise
     wanted, known = name.replace("-", "_"), list(names)
     close = [other for other in known if _field_name(other) == _field_name(wanted)]
     close = close or difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
     if not close:
-        return "; --help lists them all"
+        return otherwise
     return f"; did you mean {' or '.join(prefix + other for other in close)}?"
 
 

@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 import attention_plasticity as ap
+from attention_plasticity.api import report
 from dumps import make_dump
+from report_runs import write_run
 
 
 @pytest.fixture
@@ -31,7 +33,10 @@ def test_a_dump_becomes_data_frames(dump: Path, tmp_path: Path) -> None:
 
 def test_one_head_gives_the_rows_of_the_tables(dump: Path, tmp_path: Path) -> None:
     run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"))
-    head = ap.analyze_head(1, 1, 0, ap.open_dump(dump))
+    opened = ap.open_dump(dump)
+    assert repr(opened) == f"<Dump '{dump}': 4 query heads, 2 key heads>"
+    head = ap.analyze_head(1, 1, dump=opened)
+    assert head.k_head == 0
     table = run.bucket_plasticity.query("layer == 1 and q_head == 1").reset_index(drop=True)
     pd.testing.assert_frame_equal(head.bucket_plasticity, table, check_exact=False, rtol=1e-12)
     weights = run.component_weights.query("layer == 1 and q_head == 1").reset_index(drop=True)
@@ -76,6 +81,14 @@ def test_a_table_that_another_run_replaced_is_not_shown(dump: Path, tmp_path: Pa
     with pytest.raises(ap.ToolkitError, match="was changed after the run"):
         _ = run.head_metrics
     assert len(run.bucket_plasticity) > 0
+
+
+def test_a_page_of_runs_and_folders(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, model=f"owner/{name}") for name in ("a", "b")]
+    page = report([ap.open_run(folders[0]), folders[1]], labels=["one", "two"], title="Both")
+    assert "<title>Both</title>" in page.save(tmp_path / "both.html").read_text()
+    with pytest.raises(ap.ConfigError, match="labels: 1 given for 2 runs"):
+        report(folders, labels=["one"])
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from attention_dumps import make_attention_dump
 from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.results import Failure, HeadResult
-from attention_plasticity.run.outputs import BUCKET_COLUMNS, METRIC_COLUMNS
+from attention_plasticity.run.outputs import BUCKET_COLUMNS, METRIC_NUMBERS
 from dumps import head_rows, make_dump
 from reference import analyse, write_rows
 from reference_checks import assert_equals_reference
 
-NORMALITY = (*(name for name in METRIC_COLUMNS if "resid0" in name or "noise" in name),)
+NORMALITY = (*(name for name in METRIC_NUMBERS if "resid0" in name or "noise" in name),)
 
 
 def small_head(seed: int, **changes: Any) -> dict[str, Any]:
@@ -370,7 +370,7 @@ def test_queries_without_any_slope_predict_no_position(tmp_path: Path) -> None:
 
 
 FROM_TEXTS = ("n_texts", *BUCKET_COLUMNS[BUCKET_COLUMNS.index("plasticity_se") :])
-ERROR_COLUMNS = METRIC_COLUMNS[METRIC_COLUMNS.index("ap_overall_se") :]
+ERROR_COLUMNS = METRIC_NUMBERS[METRIC_NUMBERS.index("ap_overall_se") :]
 
 
 @pytest.mark.parametrize("how", ["no column", "a null", "single_example", "error_bars"])
@@ -404,7 +404,7 @@ def test_unknown_texts_are_nan_and_change_nothing_else(tmp_path: Path, how: str)
 def test_without_counting_no_other_column_changes(tmp_path: Path) -> None:
     make_attention_dump(tmp_path, texts=8)
     known, result = analyze(tmp_path), analyze(tmp_path, counting=False)
-    counted = [name for name in METRIC_COLUMNS if "counted" in name or "gap" in name]
+    counted = [name for name in METRIC_NUMBERS if "counted" in name or "gap" in name]
     assert np.isfinite([known.metrics.pop(name) for name in counted]).all()
     assert np.isnan([result.metrics.pop(name) for name in counted]).all()
     assert np.isfinite(known.buckets.pop("plasticity_counted")).all()

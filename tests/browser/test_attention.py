@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from attention_plasticity.report import make_report
+from attention_plasticity.page import make_report
 from attention_plasticity.tables.attention_masses import head_masses, mass_bins
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_runs import DISTANT, add_attention
-from report_pages import READY, data_of, of_head, open_report, settled, show
+from report_pages import READY, data_of, of_head, open_report, settled, show, without_errors
 from report_runs import write_run
 
 WITHOUT_ROWS = (4, 5)  # a head whose attention is not known
@@ -44,14 +44,11 @@ def opened(
 
 @pytest.fixture
 def page(opened: Page) -> Iterator[Page]:
-    wrong: list[str] = []
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("console", lambda message: wrong.append(message.text))
-    show(opened, "run=0&head=1.2&metric=ap_overall")
-    opened.select_option("#attention-queries", "")
-    settled(opened)
-    yield opened
-    assert wrong == []
+    with without_errors(opened):
+        show(opened, "run=sure&head=1.2&metric=ap_overall")
+        opened.select_option("#attention-queries", "")
+        settled(opened)
+        yield opened
 
 
 def test_the_card_has_the_numbers_of_the_head(page: Page, runs: list[FinishedRun]) -> None:
@@ -120,7 +117,7 @@ def test_metrics_of_attention_can_be_mapped(page: Page, runs: list[FinishedRun])
 
 
 def test_two_runs_are_compared(page: Page, runs: list[FinishedRun]) -> None:
-    show(page, "run=1&beside=0&head=1.2")
+    show(page, "run=bare&beside=sure&head=1.2")
     bars, _, other = data_of(page, "attention")
     for run, trace in ((runs[1], bars), (runs[0], other)):
         rows = of_head(run.attention, 1, 2)
@@ -130,7 +127,7 @@ def test_two_runs_are_compared(page: Page, runs: list[FinishedRun]) -> None:
     assert [bars["error_y"]["visible"], other["error_y"]["visible"]] == [False, True]
     expect(page.locator("#attention-keys")).to_contain_text("same head, sure")
     expect(page.locator('[data-fact="attn_sink_mass"] .other')).to_contain_text("±")
-    show(page, "run=0&beside=2&head=1.2")
+    show(page, "run=sure&beside=without&head=1.2")
     expect(page.locator("#attention-keys")).to_contain_text("without: not known")
 
 
@@ -138,10 +135,11 @@ def test_heads_and_runs_without_attention_have_no_card(
     page: Page, browser: Browser, runs: list[FinishedRun], tmp_path: Path
 ) -> None:
     card = page.locator("#attention-panel")
-    for address, shown in (("run=0&head=4.5", False), ("run=0&head=0.0", True), ("run=2", False)):
+    views = (("run=sure&head=4.5", False), ("run=sure&head=0.0", True), ("run=without", False))
+    for address, shown in views:
         show(page, address)
         expect(card).to_be_visible() if shown else expect(card).to_be_hidden()
-    show(page, "run=0&head=0.0")
+    show(page, "run=sure&head=0.0")
     sizes = "['#attention', '#attention .main-svg'].map(s => document.querySelector(s).clientWidth)"
     place, drawn = page.evaluate(sizes)
     assert place == drawn > 400

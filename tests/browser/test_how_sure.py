@@ -11,11 +11,20 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from attention_plasticity.report import make_report
-from attention_plasticity.report.content import run_content
+from attention_plasticity.page import make_report
+from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import corrected, head_half_width, mean_over_heads
-from report_pages import READY, data_of, first_rows, of_head, open_report, settled, show
+from report_pages import (
+    READY,
+    data_of,
+    first_rows,
+    of_head,
+    open_report,
+    settled,
+    show,
+    without_errors,
+)
 from report_runs import GAPS, write_run
 
 
@@ -43,11 +52,9 @@ def opened(
 
 @pytest.fixture
 def page(opened: Page) -> Iterator[Page]:
-    wrong: list[str] = []
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    show(opened, "run=0&head=1.2&metric=ap_overall")
-    yield opened
-    assert wrong == []
+    with without_errors(opened):
+        show(opened, "run=sure&head=1.2&metric=ap_overall")
+        yield opened
 
 
 def with_error(value: float, error: float) -> str:
@@ -137,7 +144,7 @@ def test_the_profile_has_bands_of_intervals(page: Page, runs: list[FinishedRun])
     expect(page.locator("#profile-note")).to_have_text(
         "values corrected for bias; intervals over texts"
     )
-    page.locator("#profile .nsewdrag").hover(position={"x": 150, "y": 120})
+    page.locator("#profile .nsewdrag").first.hover(position={"x": 150, "y": 120})
     expect(page.locator("#profile .hoverlayer")).to_contain_text("95 % interval: ")
     value, half = rows["plasticity"][0], rows["half_width"][0]
     text = f"<br>95 % interval: {value - half:.3f} to {value + half:.3f}".replace("-", "−")
@@ -181,7 +188,7 @@ def test_the_switch_fades_heads_with_wide_intervals(page: Page, runs: list[Finis
 
 
 def test_the_switch_is_kept_in_the_address(page: Page) -> None:
-    show(page, "run=0&metric=ap_overall&sure=1")
+    show(page, "run=sure&metric=ap_overall&sure=1")
     expect(page.locator("#sure")).to_be_checked()
     assert "faded" in map_traces(page)
 
@@ -189,9 +196,9 @@ def test_the_switch_is_kept_in_the_address(page: Page) -> None:
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("run=0&metric=q_R2_total", "no standard errors for “variance from position”"),
-        ("run=1&metric=ap_overall", "the standard errors of this run are not known"),
-        ("run=2&metric=ap_overall", "the standard errors of this run are not known"),
+        ("run=sure&metric=q_R2_total", "no standard errors for “variance from position”"),
+        ("run=unknown&metric=ap_overall", "the standard errors of this run are not known"),
+        ("run=earlier&metric=ap_overall", "the standard errors of this run are not known"),
     ],
 )
 def test_the_switch_is_disabled_with_a_reason(page: Page, address: str, reason: str) -> None:
@@ -203,14 +210,14 @@ def test_the_switch_is_disabled_with_a_reason(page: Page, address: str, reason: 
 
 
 def test_runs_with_and_without_errors_side_by_side(page: Page) -> None:
-    show(page, "run=1&beside=0&metric=ap_overall&sure=1")
+    show(page, "run=unknown&beside=sure&metric=ap_overall&sure=1")
     words = "not corrected for bias: unknown"
     expect(page.locator("#subtitle")).to_contain_text(words)
     expect(page.locator("#runs-meaning")).to_contain_text(f"{words}, earlier")
     names = page.evaluate("document.querySelectorAll('.map-plot')[1].data.map(t => t.name)")
     assert "gap" in names
     assert "faded" not in names  # the switch is disabled
-    show(page, "run=0&beside=1&metric=ap_overall&sure=1")
+    show(page, "run=sure&beside=unknown&metric=ap_overall&sure=1")
     expect(page.locator("#sure-words")).to_contain_text("heads of sure.")
     assert "faded" in map_traces(page)
     assert len(data_of(page, "runs-chart")) == 4  # one run of three has a band
@@ -227,7 +234,7 @@ def test_heads_whose_model_differs_from_the_count_are_marked(page: Page) -> None
     mark = page.locator('[data-key="0.1"] .gap-mark')
     expect(mark).to_have_attribute("title", f"{words}: +0.050 ± 0.004")
     expect(page.locator('[data-key="0.0"] .gap-mark')).to_have_count(0)
-    show(page, "run=0&head=0.1")
+    show(page, "run=sure&head=0.1")
     expect(page.locator("#head-facts")).to_contain_text(words)
 
 
@@ -257,7 +264,7 @@ def test_a_page_of_a_run_without_errors_has_no_trace_of_them(
         expect(page.locator("#sure-line")).to_be_hidden()
         expect(page.locator("#gap-legend")).to_be_hidden()
         assert list(map_traces(page)) == ["heads"]
-        assert len(data_of(page, "profile")) == 4
+        assert len(data_of(page, "profile")) == 5
         value = of_head(runs[number].head_metrics, 1, 2)["ap_overall"].iloc[0]
         expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{value:.3f}")
         labels = page.locator("#metric optgroup").evaluate_all("all => all.map(o => o.label)")

@@ -283,7 +283,7 @@ def test_every_head_failing_leaves_no_table_in_place(tmp_path: Path) -> None:
         file.write_text("spoilt")
     refused = analyze(*words)
     assert refused.returncode == 2
-    assert "--overwrite" in refused.stderr
+    assert "set overwrite" in refused.stderr
     assert "input files of 4 heads" in refused.stderr
     failed = analyze(*words, "--overwrite")
     assert failed.returncode == 1

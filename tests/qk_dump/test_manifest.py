@@ -248,5 +248,5 @@ def test_a_plan_is_read_or_refused(tmp_path: Path) -> None:
     path.write_text('{"a": 1}')
     assert read_plan(path) == {"a": 1}
     path.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="--overwrite"):
+    with pytest.raises(ConfigError, match="set overwrite"):
         read_plan(path)

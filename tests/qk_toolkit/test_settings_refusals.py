@@ -151,15 +151,15 @@ def test_an_unknown_name_comes_with_a_hint(tmp_path: Path) -> None:
         assert message == f"{key}: unknown field; did you mean batch_size?"
     for key in ("zzzz", "3", "2024-01-01", "~", "!!binary aGk=", '"a\\nb"'):
         assert "unknown field" in yaml_error(tmp_path, f"{key}: 3")
-    assert yaml_error(tmp_path, "zzzz: 3") == "zzzz: unknown field; --help lists them all"
+    assert yaml_error(tmp_path, "zzzz: 3") == "zzzz: unknown field"
 
 
 def test_the_nearest_name() -> None:
     for name, hint in (
         ("pre-rope", "; did you mean pre_rope?"),
         ("dtipe", "; did you mean dtype?"),
-        ("q", "; --help lists them all"),
-        ("rate" * 1_000_000, "; --help lists them all"),
+        ("q", ""),
+        ("rate" * 1_000_000, ""),
     ):
         assert nearest(name, FlatSettings.model_fields) == hint
 

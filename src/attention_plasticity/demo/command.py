@@ -113,8 +113,8 @@ def _run(config: RunnerConfig) -> Outcome:
 
 def _show(results: Path) -> None:
     """Draw the figures, write the page and print their paths."""
+    from attention_plasticity.page import make_report
     from attention_plasticity.plots.all_figures import save_all
-    from attention_plasticity.report import make_report
     from attention_plasticity.tables.finished_run import FinishedRun
     from qk_toolkit.terminal import command_console, print_line
 

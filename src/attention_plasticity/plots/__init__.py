@@ -10,34 +10,30 @@ from typing import TYPE_CHECKING
 from qk_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from attention_plasticity.compare.figures import (
-        profiles_figure,
-        scores_figure,
-        trajectory_figure,
-    )
+    from attention_plasticity.comparison.figures import profiles_figure, trajectory_figure
+    from attention_plasticity.comparison.scores_figure import scores_figure
     from attention_plasticity.plots.attended import attended_figure
     from attention_plasticity.plots.attention import attention_figure
+    from attention_plasticity.plots.captions import caption_of
     from attention_plasticity.plots.components import components_figure
     from attention_plasticity.plots.distances import distances_figure
-    from attention_plasticity.plots.fifths import fifths_figure
-    from attention_plasticity.plots.head_map import head_map_figure
     from attention_plasticity.plots.heatmap import heatmap_figure
+    from attention_plasticity.plots.map import map_figure
     from attention_plasticity.plots.plasticity import plasticity_figure
     from attention_plasticity.plots.predictability import predictability_figure
+    from attention_plasticity.plots.profile import profile_figure
     from attention_plasticity.plots.saving import save_figure
 
 _MODULES = {
-    "attention_plasticity.compare.figures": (
-        "profiles_figure",
-        "scores_figure",
-        "trajectory_figure",
-    ),
+    "attention_plasticity.comparison.figures": ("profiles_figure", "trajectory_figure"),
+    "attention_plasticity.comparison.scores_figure": ("scores_figure",),
     "attention_plasticity.plots.attended": ("attended_figure",),
     "attention_plasticity.plots.attention": ("attention_figure",),
+    "attention_plasticity.plots.captions": ("caption_of",),
     "attention_plasticity.plots.components": ("components_figure",),
     "attention_plasticity.plots.distances": ("distances_figure",),
-    "attention_plasticity.plots.fifths": ("fifths_figure",),
-    "attention_plasticity.plots.head_map": ("head_map_figure",),
+    "attention_plasticity.plots.profile": ("profile_figure",),
+    "attention_plasticity.plots.map": ("map_figure",),
     "attention_plasticity.plots.heatmap": ("heatmap_figure",),
     "attention_plasticity.plots.plasticity": ("plasticity_figure",),
     "attention_plasticity.plots.predictability": ("predictability_figure",),
@@ -47,13 +43,14 @@ _MODULES = {
 __all__ = [
     "attended_figure",
     "attention_figure",
+    "caption_of",
     "components_figure",
     "distances_figure",
-    "fifths_figure",
-    "head_map_figure",
     "heatmap_figure",
+    "map_figure",
     "plasticity_figure",
     "predictability_figure",
+    "profile_figure",
     "profiles_figure",
     "save_figure",
     "scores_figure",

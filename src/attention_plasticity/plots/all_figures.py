@@ -1,15 +1,15 @@
-"""All figures of a run, with default settings."""
+"""All figures of a run."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from attention_plasticity.plots.attended import has_attended
-from attention_plasticity.plots.drawing import draw
+from attention_plasticity.plots.drawing import plot_run, with_layers
 from attention_plasticity.plots.saving import require_target, save_figure
-from attention_plasticity.plots.settings import KINDS
 from attention_plasticity.tables.finished_run import FinishedRun
 
 FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -28,16 +28,24 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def save_all(run: Path, folder: Path, kind: str = "png") -> Iterator[Path]:
-    """Draw all figures and yield the path of each finished file."""
-    figures = {name: FIGURES[name] for name in figures_of(FinishedRun.open(run))}
-    paths = {name: folder / f"{name}.{kind}" for name in figures}
+def save_all(
+    run: FinishedRun | str | os.PathLike[str],
+    folder: Path,
+    kind: str = "png",
+    **options: Any,
+) -> Iterator[Path]:
+    """Draw all figures of a run and yield the path of each finished file.
+
+    `options` are options that every kind of figure takes, such as `layers` and `title`.
+    """
+    opened = run if isinstance(run, FinishedRun) else FinishedRun.open(run)
+    chosen = with_layers(opened, options.pop("layers", None), options.pop("layer_type", None))
+    paths = {name: folder / f"{name}.{kind}" for name in figures_of(chosen)}
     for path in paths.values():
         require_target(path)
-    for name, (figure, options) in figures.items():
-        path = paths[name]
-        settings = KINDS[figure](run=str(run), output=str(path), **options)
-        save_figure(draw(settings), path)
+    for name, path in paths.items():
+        figure, own = FIGURES[name]
+        save_figure(plot_run(chosen, figure, {**own, **options}), path)
         yield path
 
 

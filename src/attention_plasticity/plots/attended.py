@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
+from attention_plasticity.plots.captions import interval_sentence
 from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.style import (
     FAINT,
@@ -16,13 +18,14 @@ from attention_plasticity.plots.style import (
     QUIET,
     SEQUENTIAL,
     figure_style,
-    footnote,
-    headline,
+    layer_bar,
+    legend_above,
     line_shades,
     new_figure,
     plasticity_axis,
 )
-from attention_plasticity.tables.intervals import corrected, head_half_width
+from attention_plasticity.plots.words import TextOptions, Words
+from attention_plasticity.tables.intervals import corrected, groups_in, head_half_width
 from qk_toolkit.errors import ConfigError
 
 _COLUMNS = ("ap_overall", "ap_attended")
@@ -35,20 +38,19 @@ def attended_figure(
     metrics: pd.DataFrame,
     *,
     cmap: str = SEQUENTIAL,
-    title: str | None = None,
-    model_name: str | None = None,
+    **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw a point per head, coloured by layer, and name the heads furthest from the diagonal.
 
     Values are corrected for bias if it is known. With at most 400 heads, each has its 95 %
     intervals.
     """
+    words = Words(**texts)
     if not has_attended(metrics):
         raise ConfigError(
             "the table of heads: has no attended plasticity; it needs a dump with attention "
             "columns (capture.attention)"
         )
-    note = correction_note(metrics, *_COLUMNS)
     halves = {f"{name}_half": head_half_width(metrics, name) for name in _COLUMNS}
     values = {name: corrected(metrics, name) for name in _COLUMNS}
     known = metrics[["layer", "q_head"]].assign(**values, **halves).dropna(subset=_COLUMNS)
@@ -56,34 +58,48 @@ def attended_figure(
         raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
     with figure_style():
         figure, axes = new_figure(height=3.6)
-        axes.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
+        (diagonal,) = axes.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
         width = _draw_intervals(axes, known)
-        drawn = axes.scatter(
-            *(known[name] for name in _COLUMNS),
-            c=known["layer"],
-            cmap=line_shades(cmap),
-            vmin=known["layer"].min(),
-            vmax=max(known["layer"].max(), known["layer"].min() + 1),
-            s=16,
-            linewidths=0,
-            alpha=0.85,
-            zorder=2,
-        )
+        drawn = _draw_points(axes, known, cmap)
         _axes(axes)
         _name_extremes(axes, known)
-        bar = figure.colorbar(drawn, ax=axes, label="layer", pad=0.02)
-        bar.outline.set_visible(False)
-        bar.locator = MaxNLocator(5, integer=True)
-        bar.update_ticks()
-        _legend(axes, known)
-        headline(axes, title, "Attended plasticity", model_name)
-        footnote(figure, f"{len(known):,} heads", note, width)
+        coloured = layer_bar(figure, drawn, axes, known["layer"])
+        rows = legend_above(axes, [diagonal], ["equal values"])
+        rho, lines = _correlation(known), width is not None and len(known) <= _MOST_WHISKERS
+        notes = [words.heads(len(known)), rho, correction_note(metrics, *_COLUMNS), width]
+        caption = words.caption(
+            len(known),
+            "Plasticity of the key pairs of the run, against plasticity of two keys drawn in "
+            "proportion to the attention that they receive (attended plasticity), one point per "
+            f"head{coloured}.",
+            "The heads furthest from the diagonal have names: L is the layer, H the query head.",
+            f"{rho} over these heads." if rho else None,
+            interval_sentence("Lines are 95 % intervals,", groups_in(metrics)) if lines else None,
+            correction=correction_note(metrics, *_COLUMNS),
+        )
+        words.write(figure, axes, "Attended plasticity", notes, caption, rows)
     return figure
 
 
 def has_attended(metrics: pd.DataFrame) -> bool:
     """Whether some head of the table has attended plasticity."""
     return "ap_attended" in metrics and bool(metrics["ap_attended"].notna().any())
+
+
+def _draw_points(axes: Axes, known: pd.DataFrame, cmap: str) -> PathCollection:
+    layers = known["layer"]
+    return axes.scatter(
+        known["ap_overall"],
+        known["ap_attended"],
+        c=layers,
+        cmap=line_shades(cmap),
+        vmin=layers.min(),
+        vmax=max(layers.max(), layers.min() + 1),
+        s=16,
+        linewidths=0,
+        alpha=0.85,
+        zorder=2,
+    )
 
 
 def _draw_intervals(axes: Axes, known: pd.DataFrame) -> str | None:
@@ -143,14 +159,8 @@ def _name(axes: Axes, name: str, place: tuple[float, float], below: bool) -> Non
     )
 
 
-def _legend(axes: Axes, known: pd.DataFrame) -> None:
+def _correlation(known: pd.DataFrame) -> str | None:
     x, y = (known[name] for name in _COLUMNS)
-    diagonal = Line2D([], [], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
-    varied = len(x) >= 3 and np.ptp(x) > 0 and np.ptp(y) > 0
-    rho = f"Spearman's ρ {x.corr(y, method='spearman'):.2f}" if varied else None
-    handles, labels = [diagonal], ["equal"]
-    title = {"title": rho, "title_fontsize": 8, "alignment": "left"}
-    if (x >= y).mean() > 0.5:  # the emptier side
-        axes.legend(handles, labels, loc="upper left", **title)
-    else:
-        axes.legend(handles, labels, loc="lower right", **title)
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    return f"Spearman's ρ {x.corr(y, method='spearman'):.2f}"

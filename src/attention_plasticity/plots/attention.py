@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Unpack
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -10,18 +13,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from attention_plasticity.plots.captions import interval_sentence
 from attention_plasticity.plots.intervals import band, whiskers
 from attention_plasticity.plots.style import (
     BLUE,
     FAINT,
     INK,
     figure_style,
-    footnote,
-    headline,
+    legend_above,
     line_shades,
     new_figure,
     whole,
 )
+from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.attention_masses import HeadMasses, head_masses, mass_bins
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
@@ -39,8 +43,7 @@ def attention_figure(
     layer: int | None = None,
     head: int | None = None,
     by_position: bool = False,
-    title: str | None = None,
-    model_name: str | None = None,
+    **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw the share of attention by distance, of one head or as a mean over heads.
 
@@ -48,6 +51,7 @@ def attention_figure(
     heads has the range of the middle 80 % of heads. `by_position` draws a line for the early, the
     middle and the late query buckets.
     """
+    words = Words(**texts)
     rows = _rows_of(attention, layer, head)
     bins = mass_bins(rows)
     if not bins:
@@ -56,16 +60,37 @@ def attention_figure(
     with figure_style():
         figure, axes = new_figure()
         if by_position:
-            note = _draw_parts(axes, rows, bins, of_head)
+            drawn = _draw_parts(axes, rows, bins, of_head)
         else:
-            note = _draw_bars(axes, head_masses(rows, bins), of_head)
+            drawn = _draw_bars(axes, head_masses(rows, bins), of_head)
         _axes(axes, bins)
         name = f"layer {layer}, head {head}" if of_head else None
         default = f"Attention by distance, {name}" if name else "Attention by distance"
-        headline(axes, title, default, model_name)
-        heads = len(rows[HEAD].drop_duplicates())
-        footnote(figure, name or f"mean over {heads:,} heads", note)
+        heads, groups = len(rows[HEAD].drop_duplicates()), float(rows["n_groups"].max())
+        notes = [name or f"mean over {words.heads(heads)}", *drawn.notes]
+        mean = f"of {name}" if name else "as a mean over heads"
+        caption = words.caption(
+            heads,
+            f"Share of attention by distance from query to key, {mean}, in bins of distance 0, 1, "
+            "2–3, 4–7 and so on.",
+            drawn.sentence,
+            interval_sentence(f"{drawn.intervals} are upper bounds of 95 % intervals,", groups)
+            if drawn.intervals
+            else None,
+            of_plasticity=False,
+        )
+        words.write(figure, axes, default, notes, caption, drawn.legend_rows)
     return figure
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What the texts around the figure need."""
+
+    notes: tuple[str, ...] = ()
+    sentence: str | None = None
+    intervals: str | None = None  # the word for them
+    legend_rows: int = 0
 
 
 def _rows_of(attention: pd.DataFrame, layer: int | None, head: int | None) -> pd.DataFrame:
@@ -80,23 +105,24 @@ def _rows_of(attention: pd.DataFrame, layer: int | None, head: int | None) -> pd
     return rows
 
 
-def _draw_bars(axes: Axes, masses: HeadMasses, of_head: bool) -> str | None:
+def _draw_bars(axes: Axes, masses: HeadMasses, of_head: bool) -> _Drawn:
     """Draw a bar per bin, with the interval of the head or the spread over heads."""
     x = np.arange(masses.values.shape[1])
     mean = _mean(masses)
     axes.bar(x, mean, width=0.8, color=BLUE, alpha=0.85)
     if of_head:
-        drawn = whiskers(axes, x, mean, masses.half[0], INK)
-        return "whiskers: 95 % interval over texts (upper bound)" if drawn else None
+        if not whiskers(axes, x, mean, masses.half[0], INK):
+            return _Drawn()
+        note = "whiskers: 95 % interval over texts (upper bound)"
+        return _Drawn((note,), intervals="Whiskers")
     low, high = np.nanquantile(masses.values, _SPREAD, axis=0)  # (bins,)
     axes.vlines(x, low, high, color=INK, alpha=0.4, linewidth=3.5)
     handles = [Patch(color=BLUE, alpha=0.85), Patch(color=INK, alpha=0.4)]
-    axes.margins(y=0.2)  # space for the legend
-    axes.legend(handles, ["mean over heads", "80 % of the heads"], loc="upper center", ncols=2)
-    return None
+    rows = legend_above(axes, handles, ["mean over heads", "middle 80 % of heads"])
+    return _Drawn(sentence="Grey bars are the range of the middle 80 % of heads.", legend_rows=rows)
 
 
-def _draw_parts(axes: Axes, rows: pd.DataFrame, bins: list[int], of_head: bool) -> str | None:
+def _draw_parts(axes: Axes, rows: pd.DataFrame, bins: list[int], of_head: bool) -> _Drawn:
     """Draw a line per third of the query buckets, with the intervals of a head."""
     buckets = np.unique(rows["q_bucket"])
     parts = np.array_split(buckets, min(len(_PARTS), len(buckets)))
@@ -113,8 +139,15 @@ def _draw_parts(axes: Axes, rows: pd.DataFrame, bins: list[int], of_head: bool) 
         if of_head:
             drawn = band(axes, x, mean, masses.half[0], color=shade, alpha=0.2)
             known = known or drawn is not None
-    axes.legend(loc="best", title="queries", title_fontsize=8, alignment="left")
-    return "bands: 95 % interval over texts (upper bound)" if known else None
+    legend_rows = legend_above(axes, *axes.get_legend_handles_labels())
+    notes = ["lines: thirds of the query buckets, with their positions"]
+    if known:
+        notes.append("bands: 95 % interval over texts (upper bound)")
+    sentence = (
+        "The lines are early, middle and late queries: thirds of the query buckets, with the mean "
+        "positions of their first and last bucket in the legend."
+    )
+    return _Drawn(tuple(notes), sentence, "Bands" if known else None, legend_rows)
 
 
 def _mean(masses: HeadMasses) -> Floats:
@@ -129,8 +162,9 @@ def _place(rows: pd.DataFrame) -> str:
         low, high, unit = rows["q_bucket"].min(), rows["q_bucket"].max(), "bucket"
     else:
         means = rows.groupby("q_bucket")["q_position"].mean()
-        low, high, unit = means.min(), means.max(), "around"
-    return f"{unit} {whole(low)}" if low == high else f"{unit} {whole(low)}–{whole(high)}"
+        low, high, unit = means.min(), means.max(), ""
+    places = whole(low) if low == high else f"{whole(low)}–{whole(high)}"
+    return f"{unit} {places}" if unit else places
 
 
 def _axes(axes: Axes, bins: list[int]) -> None:

@@ -9,16 +9,17 @@ from typing import Any
 
 from qk_toolkit.command_line import command_parser, command_settings
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.settings import nearest
+from qk_toolkit.settings import SEE_HELP, nearest
 
 OVERVIEW = """\
 usage: attention-plasticity plot KIND RUN [--output FILE] [options]
 
-Draw a figure of an analysis as .png, .svg or .pdf. Without --output, a window shows the figure.
+Draw a figure of an analysis as .png, .svg or .pdf. Its caption is written beside it as .txt.
+Without --output, a window shows the figure.
 
   plasticity      plasticity over the context: one line per head, and the mean
   heatmap         plasticity by query position and key position
-  components      weight of position in each query dimension
+  components      share of the linear position R² in each query dimension
   map             one metric of every head, layer × head
   profile         plasticity by fifths of the context, with the spread over heads
   predictability  variance from position against plasticity, one point per head
@@ -46,7 +47,8 @@ def plot(arguments: Sequence[str]) -> int:
     if kind == "all":
         return _plot_all(arguments[1:], program)
     if kind not in KINDS:
-        raise ConfigError(f"{kind!r}: unknown kind of figure{nearest(kind, [*KINDS, 'all'])}")
+        hint = nearest(kind, [*KINDS, "all"], otherwise=SEE_HELP)
+        raise ConfigError(f"{kind!r}: unknown kind of figure{hint}")
     return plot_one(kind, arguments[1:], program)
 
 
@@ -85,7 +87,8 @@ def _plot_all(arguments: Sequence[str], program: str) -> int:
 
     run = user_path(settings.run)
     folder = user_path(settings.output_dir) if settings.output_dir else run / "figures"
-    for path in save_all(run, folder, settings.format):
+    options = settings.model_dump(exclude={"run", "output_dir", "format"})
+    for path in save_all(run, folder, settings.format, **options):
         print(path)
     return 0
 

@@ -1,6 +1,8 @@
-"""Weight of position in each query dimension, averaged over heads."""
+"""Share of the linear position R² in each query dimension, averaged over heads."""
 
 from __future__ import annotations
+
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
@@ -13,10 +15,10 @@ from attention_plasticity.plots.style import (
     INK,
     figure_style,
     figure_text,
-    footnote,
-    headline,
+    legend_above,
     new_figure,
 )
+from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.profiles import HEAD
 
@@ -26,14 +28,14 @@ def components_figure(
     *,
     limit: int | None = None,
     agg: Agg = "mean",
-    title: str | None = None,
     ylabel: str | None = None,
-    model_name: str | None = None,
+    **texts: Unpack[TextOptions],
 ) -> Figure:
-    """Draw the fraction of positional information of every dimension, or of the `limit` largest.
+    """Draw the share of the linear position R² of every dimension, or of the `limit` largest.
 
     The weights of each head are normalised to sum 1, so that all heads have equal influence.
     """
+    words = Words(**texts)
     require_values(weights, "weight", "the table of components")
     shares = component_shares(weights, agg)
     width = len(shares)
@@ -44,10 +46,9 @@ def components_figure(
         x = np.arange(len(shares))
         axes.bar(x, shares.to_numpy(), width=0.85, color=BLUE)
         even = axes.axhline(1.0 / width, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.set_ylim(top=1.2 * float(max(shares.max(), 1.0 / width)))  # room for the legend
-        axes.legend([even], ["equal weights"], loc="upper right", handlelength=1.8)
+        rows = legend_above(axes, [even], ["uniform share (1/d)"])
         axes.set_xlabel("dimension" if limit is None else "dimension, by weight")
-        axes.set_ylabel(figure_text(ylabel or f"share of position, {agg} over heads"))
+        axes.set_ylabel(figure_text(ylabel or "share of linear position R²"))
         if limit is not None and limit <= 40:
             tilt = 90 if len(shares) > 14 else 0
             axes.set_xticks(x, [str(name) for name in shares.index], rotation=tilt)
@@ -56,9 +57,18 @@ def components_figure(
         else:
             axes.set_xticks([])
         axes.margins(x=0.01)
-        headline(axes, title, "Where position is stored", model_name)
+        heads = len(weights[HEAD].drop_duplicates())
         shown = f"{len(shares)} of {width} dimensions" if limit is not None else None
-        footnote(figure, f"{len(weights[HEAD].drop_duplicates()):,} heads", shown)
+        notes = [f"{agg} over {words.heads(heads)}", shown]
+        caption = words.caption(
+            heads,
+            f"Share of the linear position R² in each query dimension, {agg} over heads.",
+            "The shares of a head sum to 1. The dashed line is the uniform share, 1/d with "
+            f"d = {width} dimensions.",
+            f"The {len(shares)} largest dimensions are drawn." if shown else None,
+            of_plasticity=False,
+        )
+        words.write(figure, axes, "Where position is stored", notes, caption, rows)
     return figure
 
 

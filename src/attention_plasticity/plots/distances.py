@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -10,15 +13,17 @@ from matplotlib.ticker import MaxNLocator
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
     figure_style,
-    footnote,
-    headline,
     new_figure,
     require_colormap,
 )
+from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.profiles import HEAD
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 _MOST_CELLS = 4096  # on each axis
 
@@ -28,25 +33,17 @@ def distances_figure(
     *,
     geometry: BucketGeometry | None = None,
     cmap: str = SEQUENTIAL,
-    title: str | None = None,
-    model_name: str | None = None,
+    **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw the mean over heads of plasticity by distance.
 
     Across: distance from the query to the nearer key. Up: distance between the two keys. Both are
     in buckets. Their sum is at most the number of buckets, so the values form a triangle.
     """
+    words = Words(**texts)
     require_colormap(cmap)
     require_values(distances, "plasticity", "the table of distances")
-    grid = distances.groupby(["key_distance", "query_distance"])["plasticity"].mean().unstack()
-    last_row, first, last = int(grid.index[-1]), int(grid.columns[0]), int(grid.columns[-1])
-    if max(last_row, last - first) >= _MOST_CELLS:
-        raise ConfigError(
-            f"the table of distances: has distances of up to {max(last_row, last):,} buckets; at "
-            f"most {_MOST_CELLS:,} can be drawn"
-        )
-    rows, columns = np.arange(last_row + 1), np.arange(first, last + 1)
-    values = grid.reindex(index=rows, columns=columns).to_numpy(dtype=np.float64)
+    values, rows, columns = _grid(distances)
     with figure_style():
         figure, axes = new_figure(height=3.3)
         mesh = axes.pcolormesh(
@@ -65,14 +62,33 @@ def distances_figure(
             axes.spines[side].set_visible(False)
         bar = figure.colorbar(mesh, ax=axes, label="plasticity, mean over heads", pad=0.02)
         bar.outline.set_visible(False)
-        headline(axes, title, "Plasticity by distance of keys", model_name)
         heads = len(distances[HEAD].drop_duplicates())
-        footnote(
-            figure,
-            f"{heads:,} heads, pairs of any two earlier keys of a text",
+        notes = [
+            f"{words.heads(heads)}, pairs of any two earlier keys of a text",
             "not corrected for bias",
+        ]
+        caption = words.caption(
+            heads,
+            "Plasticity by the distance from the query to the nearer key (across) and by the "
+            "distance between the two keys (up), as a mean over heads.",
+            correction="not corrected for bias",
         )
+        words.write(figure, axes, "Plasticity by distance of keys", notes, caption)
     return figure
+
+
+def _grid(distances: pd.DataFrame) -> tuple[Floats, Ints, Ints]:
+    """Means over heads (between keys × to the query), and both distances in buckets."""
+    grid = distances.groupby(["key_distance", "query_distance"])["plasticity"].mean().unstack()
+    last_row, first, last = int(grid.index[-1]), int(grid.columns[0]), int(grid.columns[-1])
+    if max(last_row, last - first) >= _MOST_CELLS:
+        raise ConfigError(
+            f"the table of distances: has distances of up to {max(last_row, last):,} buckets; at "
+            f"most {_MOST_CELLS:,} can be drawn"
+        )
+    rows, columns = np.arange(last_row + 1), np.arange(first, last + 1)
+    values = grid.reindex(index=rows, columns=columns).to_numpy(dtype=np.float64)
+    return values, rows, columns
 
 
 def _unit(geometry: BucketGeometry | None) -> str:

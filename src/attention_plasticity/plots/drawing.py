@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +12,40 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.plots.attended import attended_figure
 from attention_plasticity.plots.attention import attention_figure
+from attention_plasticity.plots.captions import add_run
 from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.distances import distances_figure
-from attention_plasticity.plots.fifths import fifths_figure
-from attention_plasticity.plots.head_map import head_map_figure
 from attention_plasticity.plots.heatmap import heatmap_figure
+from attention_plasticity.plots.map import map_figure
 from attention_plasticity.plots.plasticity import plasticity_figure
 from attention_plasticity.plots.predictability import predictability_figure
-from attention_plasticity.plots.settings import (
-    AttendedPlot,
-    AttentionPlot,
-    ComponentsPlot,
-    DistancesPlot,
-    HeatmapPlot,
-    MapPlot,
-    PlasticityPlot,
-    ProfilePlot,
-)
+from attention_plasticity.plots.profile import profile_figure
+from attention_plasticity.plots.settings import KINDS
 from attention_plasticity.tables.csv_tables import TableKind, read_table
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.layer_types import (
+    layer_numbers,
+    layer_types,
+    selected_layers,
+    type_words,
+)
 from qk_dump.buckets import BucketGeometry
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
+from qk_toolkit.formatting import index_ranges
+from qk_toolkit.settings import nearest, validated
 
+FUNCTIONS: dict[str, Callable[..., Figure]] = {
+    "plasticity": plasticity_figure,
+    "heatmap": heatmap_figure,
+    "components": components_figure,
+    "map": map_figure,
+    "profile": profile_figure,
+    "predictability": predictability_figure,
+    "distances": distances_figure,
+    "attention": attention_figure,
+    "attended": attended_figure,
+}
 _TABLE_OF: dict[str, TableKind] = {
     "bucket_csv": "bucket_plasticity",
     "component_csv": "component_weights",
@@ -40,87 +53,162 @@ _TABLE_OF: dict[str, TableKind] = {
     "distance_csv": "distances",
     "attention_csv": "attention",
 }
-_MISSING = {
-    "distance_csv": (
-        "has no plasticity by distance; run the analysis with --pair_sampling context"
-    ),
-    "attention_csv": (
+_MISSING: dict[TableKind, str] = {
+    "distances": "has no plasticity by distance; run the analysis with pair_sampling: context",
+    "attention": (
         "has no attention by distance; it needs a dump with attention columns (capture.attention)"
     ),
 }
+_PLACES = frozenset({"run", "output", *_TABLE_OF})  # where a command reads and writes
+_CHOICES = frozenset({"layers", "layer_type", "bucket_type", "bucket_min_size", "model_name"})
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A table, and the run that it belongs to."""
+
+    table: pd.DataFrame
+    path: Path
+    run: FinishedRun | None
+    selection: str | None  # the chosen layers in words
 
 
 def draw(settings: Any) -> Figure:
-    """Draw the figure of the settings. Error messages begin with the path of the table."""
-    field = next(name for name in _TABLE_OF if hasattr(settings, name))
-    run, path = _source(settings, field)
-    table = read_table(path, _TABLE_OF[field])
+    """Draw the figure of the settings of a command."""
+    return _draw(settings, _source(settings, _table_field(settings)))
+
+
+def plot_run(run: FinishedRun, kind: str, options: Mapping[str, Any]) -> Figure:
+    """Draw a figure of an opened run. The options are those of `plot KIND`."""
+    if not isinstance(kind, str):
+        raise ConfigError(f"kind: expected one of {', '.join(KINDS)}, got {in_short(kind)}")
+    if kind not in KINDS:
+        raise ConfigError(f"{kind!r}: unknown kind of figure{_hint(kind, KINDS)}")
+    known = [name for name in KINDS[kind].model_fields if name not in _PLACES]
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"{name}: unknown option of {kind!r}{_hint(name, known)}")
+    given = {**options, "run": str(run.folder)}
+    if given.get("layers") is not None:
+        given["layers"] = layer_numbers(given["layers"])
+    settings: Any = validated(KINDS[kind], given)
+    return _draw(settings, _of_run(run, _TABLE_OF[_table_field(settings)], settings))
+
+
+def with_layers(
+    run: FinishedRun, layers: Iterable[int] | None, layer_type: str | None
+) -> FinishedRun:
+    """The run with the chosen layers, or as it is if none are chosen."""
+    return run if layers is None and layer_type is None else run.select(layers, layer_type)
+
+
+def _hint(name: str, known: Any) -> str:
+    """The most similar name, or all names."""
+    return nearest(name, known, otherwise=f"; there are {', '.join(known)}")
+
+
+def _draw(settings: Any, source: _Source) -> Figure:
+    """Error messages begin with the path of the table."""
+    kind = next(name for name, model in KINDS.items() if type(settings) is model)
+    run = source.run
+    options = settings.model_dump(exclude=_PLACES | _CHOICES)
     name = settings.model_name or (run.model_name if run else None)
-    options = settings.model_dump(
-        exclude={"run", "output", "model_name", field, "bucket_type", "bucket_min_size"}
-    )
     try:
-        if isinstance(settings, PlasticityPlot | HeatmapPlot):
-            return _draw_cells(settings, table, run, model_name=name, **options)
-        if isinstance(settings, ComponentsPlot):
-            return components_figure(table, model_name=name, **options)
-        if isinstance(settings, MapPlot):
-            return head_map_figure(table, model_name=name, **options)
-        if isinstance(settings, ProfilePlot):
-            influences = run.influences if run else None
-            return fifths_figure(table, influences=influences, model_name=name, **options)
-        if isinstance(settings, DistancesPlot):
-            geometry = run.geometry if run else None
-            return distances_figure(table, geometry=geometry, model_name=name, **options)
-        if isinstance(settings, AttentionPlot):
-            return attention_figure(table, model_name=name, **options)
-        if isinstance(settings, AttendedPlot):
-            return attended_figure(table, model_name=name, **options)
-        return predictability_figure(table, model_name=name, **options)
+        figure = FUNCTIONS[kind](
+            source.table,
+            model_name=name,
+            selection=source.selection,
+            **options,
+            **_beside(kind, settings, run),
+        )
     except ConfigError as error:
-        raise ConfigError(str(error).replace("the table of", f"{path}, the table of", 1)) from error
+        message = str(error).replace("the table of", f"{source.path}, the table of", 1)
+        raise ConfigError(message) from error
+    if run is not None:
+        add_run(figure, run)
+    return figure
 
 
-def _draw_cells(
-    settings: PlasticityPlot | HeatmapPlot,
-    cells: pd.DataFrame,
-    run: FinishedRun | None,
-    **options: Any,
-) -> Figure:
-    geometry = _geometry(settings, run)
-    if isinstance(settings, HeatmapPlot):
-        return heatmap_figure(cells, geometry=geometry, **options)
-    explicit = settings.bucket_type is not None or settings.bucket_min_size is not None
-    influences = run.influences if run else None
-    return plasticity_figure(
-        cells, influences=influences, geometry=geometry, at_starts=explicit, **options
-    )
+def _beside(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]:
+    """What a figure needs beside its table."""
+    if kind == "plasticity":
+        explicit = settings.bucket_type is not None or settings.bucket_min_size is not None
+        influences = run.influences if run else None
+        geometry = _geometry(settings, run)
+        return {"influences": influences, "geometry": geometry, "at_starts": explicit}
+    if kind == "heatmap":
+        types = run.layer_types if run and _has(run, "head_metrics") else None
+        return {"geometry": _geometry(settings, run), "layer_types": types}
+    if run is None:
+        return {}
+    if kind == "profile":
+        cells = run.bucket_plasticity if _has(run, "bucket_plasticity") else None
+        return {"influences": run.influences, "cells": cells}
+    return {"geometry": run.geometry} if kind == "distances" else {}
 
 
-def _source(settings: Any, field: str) -> tuple[FinishedRun | None, Path]:
-    """The run and the path of a table. A table without a run may be in the folder of its run."""
+def _table_field(settings: Any) -> str:
+    return next(name for name in _TABLE_OF if hasattr(settings, name))
+
+
+def _has(run: FinishedRun, kind: TableKind) -> bool:
+    return run.path(kind).exists()
+
+
+def _source(settings: Any, field: str) -> _Source:
+    """The table of a command. A table without a run may be in the folder of its run."""
+    kind = _TABLE_OF[field]
     if settings.run is not None:
-        run = FinishedRun.open(settings.run)
-        missing = {"distance_csv": not run.has_distances, "attention_csv": not run.has_attention}
-        if missing.get(field):
-            raise ConfigError(f"{settings.run}: {_MISSING[field]}")
-        return run, run.checked_path(_TABLE_OF[field])
+        return _of_run(FinishedRun.open(settings.run), kind, settings)
     path = user_path(getattr(settings, field))
     if path.is_dir():
         raise ConfigError(f"{field}: {path}: is a folder; give a table, or --run and the folder")
     try:
         run = FinishedRun.open(path.parent)
     except ConfigError:
-        return None, path
-    kind = _TABLE_OF[field]
+        return _of_table(path, kind, settings)
     if not run.info or run.path(kind).name != path.name:
-        return None, path
-    return run, run.checked_path(kind)
+        return _of_table(path, kind, settings)
+    return _of_run(run, kind, settings)
 
 
-def _geometry(
-    settings: PlasticityPlot | HeatmapPlot, run: FinishedRun | None
-) -> BucketGeometry | None:
+def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
+    missing = {"distances": not run.has_distances, "attention": not run.has_attention}
+    if missing.get(kind):
+        raise ConfigError(f"{run.folder}: {_MISSING[kind]}")
+    run = with_layers(run, settings.layers, settings.layer_type)
+    table = getattr(run, kind)
+    types = run.layer_types if run.layers is not None else {}
+    return _Source(table, run.path(kind), run, _selection(run.layers, types))
+
+
+def _of_table(path: Path, kind: TableKind, settings: Any) -> _Source:
+    table = read_table(path, kind)
+    if settings.layers is None and settings.layer_type is None:
+        return _Source(table, path, None, None)
+    typed = {"layer_type", "sliding_window"} & set(table.columns)
+    if settings.layer_type is not None and not typed:
+        raise ConfigError(
+            f"layer_type: {path} has no types of layers; choose layers by number with --layers, or "
+            "give the folder of the run"
+        )
+    types = layer_types(table)
+    layers = selected_layers(types, settings.layers, settings.layer_type)
+    chosen = table[table["layer"].isin(layers)].reset_index(drop=True)
+    named = {layer: types[layer] for layer in layers} if typed else {}
+    return _Source(chosen, path, None, _selection(layers, named))
+
+
+def _selection(layers: frozenset[int] | None, types: Mapping[int, str]) -> str | None:
+    """`layers 0-3`, with their type if it is the same: `layers 5,11 (full attention)`."""
+    if layers is None:
+        return None
+    named = f"layer{'s' * (len(layers) > 1)} {index_ranges(layers)}"
+    kinds = {types[layer] for layer in layers & types.keys()}
+    return f"{named} ({type_words(kinds.pop())})" if len(kinds) == 1 else named
+
+
+def _geometry(settings: Any, run: FinishedRun | None) -> BucketGeometry | None:
     recorded = run.geometry if run else None
     kind, size = settings.bucket_type, settings.bucket_min_size
     if kind is None and size is None:

@@ -42,6 +42,14 @@ def band(axes: Axes, x: Floats, y: Floats, half: Floats, **options: Any) -> Poly
     return axes.fill_between(x, y - half, y + half, linewidth=0, **options)
 
 
+def interval_note(mark: str, half: Floats) -> str | None:
+    """What a band or whiskers are, from their half widths; None if no half width is known."""
+    known = np.isfinite(half)
+    if not known.any():
+        return None
+    return f"{mark}: 95 % interval over texts{'' if known.all() else ', where it is known'}"
+
+
 def correction_note(table: pd.DataFrame, *names: str) -> str | None:
     """Whether the values of columns are corrected for bias; None if they are not."""
     biases = table.reindex(columns=[f"{name}_bias" for name in names]).to_numpy()

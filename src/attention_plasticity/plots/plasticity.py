@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import rankdata
 
-from attention_plasticity.plots.intervals import band, correction_note
+from attention_plasticity.plots.captions import Caption, interval_sentence
+from attention_plasticity.plots.intervals import band, correction_note, interval_note
 from attention_plasticity.plots.style import (
     BLUE,
     INK,
@@ -24,14 +25,21 @@ from attention_plasticity.plots.style import (
     SEQUENTIAL,
     VERMILION,
     figure_style,
-    footnote,
-    headline,
+    layer_bar,
+    legend_above,
     line_shades,
     new_figure,
     plasticity_axis,
     position_axis,
     require_colormap,
 )
+from attention_plasticity.plots.texts import (
+    draw_texts,
+    texts_by_bucket,
+    texts_note,
+    texts_sentence,
+)
+from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.intervals import bucket_rows, corrected, mean_of_buckets
 from attention_plasticity.tables.profiles import HEAD, head_profiles, heads_with_gaps
@@ -50,14 +58,13 @@ def plasticity_figure(
     influences: pd.DataFrame | None = None,
     geometry: BucketGeometry | None = None,
     at_starts: bool = False,
-    model_name: str | None = None,
     color_by_layer: bool = False,
     color_trend: bool = False,
     trend_threshold: float = 0.5,
     alpha: float | None = None,
     line_width: float = 0.6,
     cmap: str = SEQUENTIAL,
-    title: str | None = None,
+    **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw the plasticity of every head per query bucket, and the mean over heads.
 
@@ -65,8 +72,9 @@ def plasticity_figure(
     `at_starts` and for tables without positions. `color_trend` colours a head by the rank
     correlation of its plasticity with position. Values are corrected for bias if it is known. With
     the table of `influences` of the run, bands show 95 % intervals: of the mean, and of each head
-    if there are at most 6.
+    if there are at most 6. A strip above the x axis has the number of texts in each bucket.
     """
+    words = Words(**texts)
     if color_by_layer and color_trend:
         raise ConfigError("color_by_layer: cannot be used together with color_trend; choose one")
     require_colormap(cmap)
@@ -83,21 +91,53 @@ def plasticity_figure(
             _colour_by_trend(axes, lines, grid.values, trend_threshold)
         else:
             lines.set_color(BLUE)
-        interval = _draw_mean(axes, grid)
+        _draw_mean(axes, grid)
         _head_bands(axes, grid, lines)
         _axes(axes, grid, geometry)
-        _legend(axes, grid, color_by_layer, color_trend)
-        headline(axes, title, "Attention plasticity", model_name)
-        gaps, heads = heads_with_gaps(cells), len(grid.heads)
-        footnote(
-            figure,
-            f"{heads:,} heads",
-            f"{gaps:,} of them have cells without key pairs, left as gaps" if gaps else None,
-            correction_note(cells, "plasticity"),
-            "band: 95 % interval over texts" if interval else None,
-            _width_of_a_head(grid),
-        )
+        rows = _legend(axes, color_by_layer, color_trend)
+        reached = texts_by_bucket(cells).reindex(grid.buckets).dropna()
+        draw_texts(axes, reached, *_borders(grid, geometry, reached.index.to_numpy()))
+        colours = "layer" if color_by_layer else "trend with position" if color_trend else None
+        notes = _notes(words, cells, grid, reached)
+        caption = _caption(words, cells, grid, reached, colours)
+        words.write(figure, axes, "Attention plasticity", notes, caption, rows)
     return figure
+
+
+def _notes(
+    words: Words, cells: pd.DataFrame, grid: _Grid, reached: pd.Series[float]
+) -> list[str | None]:
+    gaps = heads_with_gaps(cells)
+    return [
+        words.heads(len(grid.heads)),
+        f"{gaps:,} of them have cells without key pairs, left as gaps" if gaps else None,
+        correction_note(cells, "plasticity"),
+        interval_note("band", grid.mean_half),
+        _width_of_a_head(grid),
+        texts_note(reached, "bucket"),
+    ]
+
+
+def _caption(
+    words: Words,
+    cells: pd.DataFrame,
+    grid: _Grid,
+    reached: pd.Series[float],
+    colours: str | None,
+) -> Caption:
+    known = np.isfinite(grid.mean_half)
+    sentence = interval_sentence(
+        "The band is the 95 % interval of the mean,", grid.groups, complete=bool(known.all())
+    )
+    return words.caption(
+        len(grid.heads),
+        "Attention plasticity over the context: one line per head"
+        + (f", coloured by {colours}, " if colours else " ")
+        + "and the mean over heads (black).",
+        sentence if known.any() else None,
+        texts_sentence(reached, "query bucket"),
+        correction=correction_note(cells, "plasticity"),
+    )
 
 
 class _Grid:
@@ -127,7 +167,9 @@ class _Grid:
         self.mean_x: Floats = _column_mean(self.x, known)
         self.half: Floats = np.full(self.values.shape, np.nan)  # (heads, buckets)
         self.mean_half: Floats = np.full(len(self.buckets), np.nan)  # (buckets,)
+        self.groups = float("nan")  # of texts
         if influences is not None:
+            self.groups = float(influences["n_groups"].max())
             self._add_intervals(profiles, influences)
 
     def _add_intervals(self, profiles: pd.DataFrame, influences: pd.DataFrame) -> None:
@@ -156,8 +198,8 @@ def _traces(x: Floats, values: Floats, **options: Any) -> LineCollection:
     return LineCollection(paths, **options)
 
 
-def _draw_mean(axes: Axes, grid: _Grid) -> bool:
-    """Draw the mean and its interval. Returns whether the interval is known.
+def _draw_mean(axes: Axes, grid: _Grid) -> None:
+    """Draw the mean and its interval.
 
     The band has a white ground, so that it is distinct from the lines of heads.
     """
@@ -166,8 +208,7 @@ def _draw_mean(axes: Axes, grid: _Grid) -> bool:
     width = 1.2 if known else 1.8
     axes.plot(x, y, color=INK, linewidth=width, zorder=2.2, label="mean over heads")
     band(axes, x, y, half, color="white", alpha=0.75, zorder=2.1)
-    band(axes, x, y, half, color=INK, alpha=0.35, zorder=2.1, label="95 % interval of the mean")
-    return known
+    band(axes, x, y, half, color=INK, alpha=0.35, zorder=2.1, label="95 % interval")
 
 
 def _head_bands(axes: Axes, grid: _Grid, lines: LineCollection) -> None:
@@ -204,10 +245,7 @@ def _colour_by_layer(
         Normalize(layers.min(), max(layers.max(), layers.min() + 1)), line_shades(cmap)
     )
     lines.set_color(list(map(tuple, shades.to_rgba(layers))))
-    bar = figure.colorbar(shades, ax=axes, label="layer", pad=0.02)
-    bar.outline.set_visible(False)
-    bar.locator = MaxNLocator(5, integer=True)
-    bar.update_ticks()
+    layer_bar(figure, shades, axes, layers)
 
 
 def _colour_by_trend(axes: Axes, lines: LineCollection, values: Floats, threshold: float) -> None:
@@ -218,13 +256,30 @@ def _colour_by_trend(axes: Axes, lines: LineCollection, values: Floats, threshol
         axes.add_line(Line2D([], [], color=colour, linewidth=1.2, label=label))
 
 
-def _legend(axes: Axes, grid: _Grid, color_by_layer: bool, color_trend: bool) -> None:
+def _legend(axes: Axes, color_by_layer: bool, color_trend: bool) -> int:
+    """Draw the legend above the axes. Returns its number of rows."""
     handles, labels = axes.get_legend_handles_labels()
     if not (color_by_layer or color_trend):
         handles.insert(0, Line2D([], [], color=BLUE, linewidth=1.0, alpha=0.7))
         labels.insert(0, "a head")
-    high = np.nanmean(grid.values) > 0.5
-    axes.legend(handles, labels, loc="lower left" if high else "upper left", handlelength=1.4)
+    return legend_above(axes, handles, labels)
+
+
+def _borders(
+    grid: _Grid, geometry: BucketGeometry | None, buckets: npt.NDArray[Any]
+) -> tuple[Floats, Floats]:
+    """Left and right border of buckets on the x axis: as captured, or halfway between points."""
+    if geometry is not None:
+        return (
+            geometry.starts(buckets).astype(np.float64),
+            geometry.ends(buckets).astype(np.float64) + 1.0,
+        )
+    x = grid.mean_x[np.isin(grid.buckets, buckets)]
+    if len(x) < 2:
+        return x - 0.5, x + 0.5
+    halves = 0.5 * (x[1:] + x[:-1])
+    edges = np.concatenate([[2 * x[0] - halves[0]], halves, [2 * x[-1] - halves[-1]]])
+    return edges[:-1], edges[1:]
 
 
 def trend_of(values: Floats, threshold: float) -> str:

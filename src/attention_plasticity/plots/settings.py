@@ -6,15 +6,16 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qk_toolkit.settings import Indices
+
 Agg = Literal["mean", "median"]
+ColorRange = Literal["unit", "data"]
 
 _DATA = "which data"
 _LOOK = "appearance"
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
+class _Source(BaseModel):
     run: str | None = Field(
         title=_DATA,
         default=None,
@@ -25,12 +26,42 @@ class _Settings(BaseModel):
         title="output",
         default=None,
         min_length=1,
-        description="a .png, .svg or .pdf file (default: show a window)",
+        description="a .png, .svg or .pdf file; its caption is written beside it as .txt "
+        "(default: show a window)",
+    )
+
+
+class _Common(BaseModel):
+    """Settings of one figure and of all figures."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    layers: Indices | None = Field(
+        title=_DATA, default=None, description="layers to draw, such as 0-3,8 (default: all)"
+    )
+    layer_type: str | None = Field(
+        title=_DATA,
+        default=None,
+        min_length=1,
+        description="draw the layers of one type: full, sliding, chunked or another word of the "
+        "column layer_type",
     )
     model_name: str | None = Field(
         title=_LOOK, default=None, description="name in the title (default: read from the run)"
     )
-    title: str | None = Field(title=_LOOK, default=None, description="title of the figure")
+    title: str | None = Field(
+        title=_LOOK, default=None, description='title of the figure; "" leaves it out'
+    )
+    footnote: str | None = Field(
+        title=_LOOK,
+        default=None,
+        description='small text at the bottom (default: numbers of heads, intervals); "" leaves '
+        "it out",
+    )
+
+
+class _Settings(_Common, _Source):
+    """Settings of one figure."""
 
 
 class _CellSettings(_Settings):
@@ -90,17 +121,28 @@ class HeatmapPlot(_CellSettings):
 
     agg: Agg = Field(title=_LOOK, default="mean", description="aggregation over heads")
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap")
-    vmin: float | None = Field(title=_LOOK, default=0.0, description="value of the first colour")
-    vmax: float | None = Field(title=_LOOK, default=1.0, description="value of the last colour")
+    color_range: ColorRange = Field(
+        title=_LOOK,
+        default="unit",
+        description="range of the colours: 0 to 1 (unit), or the range of the drawn values (data)",
+    )
+    vmin: float | None = Field(
+        title=_LOOK, default=None, description="value of the first colour; overrides color_range"
+    )
+    vmax: float | None = Field(
+        title=_LOOK, default=None, description="value of the last colour; overrides color_range"
+    )
 
     @model_validator(mode="after")
     def _range(self) -> Self:
-        _require_order(self.vmin, self.vmax)
+        unit = self.color_range == "unit"
+        low = 0.0 if unit and self.vmin is None else self.vmin
+        require_order(low, 1.0 if unit and self.vmax is None else self.vmax)
         return self
 
 
 class ComponentsPlot(_Settings):
-    """Share of positional information per dimension."""
+    """Share of the linear position R² in each query dimension."""
 
     component_csv: str | None = Field(
         title=_DATA,
@@ -145,7 +187,7 @@ class MapPlot(_HeadSettings):
 
     @model_validator(mode="after")
     def _range(self) -> Self:
-        _require_order(self.vmin, self.vmax)
+        require_order(self.vmin, self.vmax)
         return self
 
 
@@ -206,11 +248,7 @@ class AttendedPlot(_HeadSettings):
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
 
 
-class AllPlots(BaseModel):
-    """All figures of a run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _AllSource(BaseModel):
     run: str = Field(title=_DATA, min_length=1, description="folder of an analysis")
     output_dir: str | None = Field(
         title="output",
@@ -221,6 +259,10 @@ class AllPlots(BaseModel):
     format: Literal["png", "svg", "pdf"] = Field(
         title="output", default="png", description="file format"
     )
+
+
+class AllPlots(_Common, _AllSource):
+    """All figures of a run."""
 
 
 KINDS: dict[str, type[BaseModel]] = {
@@ -243,6 +285,7 @@ def _require_one(settings: _Settings, table: str) -> None:
         raise ValueError(f"{expected}, not both" if given else expected)
 
 
-def _require_order(vmin: float | None, vmax: float | None) -> None:
+def require_order(vmin: float | None, vmax: float | None) -> None:
+    """Raise a `ValueError` unless the first colour is below the last, where both are given."""
     if vmin is not None and vmax is not None and vmin >= vmax:
         raise ValueError(f"vmin: must be below vmax, got {vmin} and {vmax}")

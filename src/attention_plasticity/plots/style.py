@@ -5,15 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
+from matplotlib.transforms import Affine2D, ScaledTranslation, Transform, blended_transform_factory
 
 from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
@@ -47,12 +49,16 @@ _STYLE: Any = {
     "legend.fontsize": 8.0,
     "legend.frameon": False,
     "figure.facecolor": "white",
+    "hatch.linewidth": 0.5,
     "savefig.dpi": 300,
     "svg.hashsalt": "attention-plasticity",  # the same figure gives the same bytes
     "pdf.fonttype": 42,
     "text.usetex": False,  # names can contain special characters of TeX
 }
-_LONGEST_TITLE, _LONGEST_LABEL, _LONGEST_FOOTNOTE = 160, 48, 92  # characters
+_LONGEST_TITLE, _LONGEST_LABEL, _LONGEST_FOOTNOTE = 160, 48, 78  # characters
+_FOOTNOTE = 7.2  # points
+_LEGEND_ROW, _LEGEND_HANDLE, _LEGEND_LETTER = 11.5, 25.0, 4.6  # points
+_LEGEND_WIDTH = 280.0  # points
 
 
 @contextmanager
@@ -68,28 +74,77 @@ def new_figure(width: float = WIDTH, height: float = HEIGHT, **layout: Any) -> t
     return figure, figure.subplots(**layout)
 
 
-def footnote(figure: Figure, *notes: str | None) -> None:
-    """Small text at the bottom, in lines of bounded width; nothing if there are no notes."""
+def footnote(figure: Figure, *notes: str | None) -> int:
+    """Small text at the bottom, in lines of bounded width. Returns the number of lines."""
+    width = int(_LONGEST_FOOTNOTE * figure.get_figwidth() / WIDTH)
     lines: list[str] = []
     for note in filter(None, notes):
         joined = f"{lines[-1]}  ·  {note}" if lines else note
-        if lines and len(joined) <= _LONGEST_FOOTNOTE:
+        if lines and len(joined) <= width:
             lines[-1] = joined
         else:
-            lines.append(note)
+            for part in note.splitlines():
+                lines += textwrap.wrap(part, width) or [""]
     if lines:
         text = "\n".join(lines)
-        figure.supxlabel(text, x=0.01, ha="left", fontsize=6.5, color=QUIET)
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=_FOOTNOTE, color=QUIET)
+    return len(lines)
 
 
-def headline(axes: Axes, title: str | None, default: str, model_name: str | None) -> None:
-    """Set the given title, or a default title with the name of the model."""
+def headline(
+    axes: Axes, title: str | None, default: str, model_name: str | None, legend_rows: int = 0
+) -> None:
+    """Set the given title, or a default title with the name of the model.
+
+    Between the title and the axes is space for `legend_rows` of `legend_above`.
+    """
+    text = _headline_text(title, default, model_name)
+    axes.set_title(text, wrap=True, pad=6.0 + _LEGEND_ROW * legend_rows)
+
+
+def panel_headline(figure: Figure, title: str | None, default: str, model_name: str | None) -> None:
+    """The same title above all panels of a figure."""
+    text = _headline_text(title, default, model_name)
+    if text:
+        figure.suptitle(text, x=0.02, ha="left", wrap=True, fontsize=9.5, fontweight="bold")
+
+
+def _headline_text(title: str | None, default: str, model_name: str | None) -> str:
     if title is None:
         title = f"{default}: {model_name}" if model_name else default
     text = figure_text(title, _LONGEST_TITLE)
     if any(len(word) > _LONGEST_LABEL for word in text.split()):  # `wrap` does not split words
         text = textwrap.fill(text, _LONGEST_LABEL)
-    axes.set_title(text, wrap=True)
+    return text
+
+
+def legend_above(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> int:
+    """Put a legend between the axes and the title, where it covers no data.
+
+    Returns its number of rows, for `headline`.
+    """
+    columns = next(number for number in (4, 3, 2, 1) if number == 1 or _fits(labels, number))
+    axes.legend(
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        borderaxespad=0.1,
+        borderpad=0.1,
+        handlelength=1.4,
+        handletextpad=0.5,
+        columnspacing=1.2,
+        labelspacing=0.3,
+    )
+    return -(-len(labels) // columns)
+
+
+def _fits(labels: Sequence[str], columns: int) -> bool:
+    """Whether a legend with this number of columns is as wide as the axes or less."""
+    parts = np.array_split([len(label) for label in labels], columns)  # as a legend does
+    widths = [_LEGEND_HANDLE + _LEGEND_LETTER * part.max() for part in parts if len(part)]
+    return bool(sum(widths) <= _LEGEND_WIDTH)
 
 
 def figure_text(text: object, limit: int = _LONGEST_LABEL) -> str:
@@ -102,8 +157,8 @@ def figure_text(text: object, limit: int = _LONGEST_LABEL) -> str:
 def require_colormap(name: str) -> str:
     """Check the name of a colormap. The error suggests a similar name."""
     if name not in mpl.colormaps:
-        hint = nearest(name, list(mpl.colormaps))
-        hint = "; such as viridis, cividis or magma" if "--help" in hint else hint
+        examples = "; such as viridis, cividis or magma"
+        hint = nearest(name, list(mpl.colormaps), otherwise=examples)
         raise ConfigError(f"cmap: {name!r}: unknown colormap{hint}")
     return name
 
@@ -113,6 +168,20 @@ def line_shades(name: str) -> Colormap:
     shades = mpl.colormaps[require_colormap(name)](np.linspace(0, 1, 256))  # (256, rgba)
     dark = shades @ [0.299, 0.587, 0.114, 0.0] < 0.78
     return ListedColormap(shades[dark] if dark.sum() >= 64 else shades)
+
+
+def beside_axes(axes: Axes, data: Literal["x", "y"]) -> Transform:
+    """Coordinates of a strip beside the axes: data along one axis, points along the other.
+
+    Points are counted from the lower left corner of the axes.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    corner = ScaledTranslation(0, 0, axes.transAxes)  # type: ignore[arg-type]
+    points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans + corner
+    if data == "x":
+        return blended_transform_factory(axes.transData, points)
+    return blended_transform_factory(points, axes.transData)
 
 
 def whole(number: float) -> str:
@@ -125,17 +194,32 @@ def position_axis(axes: Axes, positions: npt.NDArray[np.float64], log: bool) -> 
     axes.set_xlabel("query position (tokens)")
     axes.margins(x=0.02)
     if log:
-        axes.set_xscale("symlog", base=2, linthresh=max(1.0, float(positions[positions > 0].min())))
+        start = max(1.0, float(positions[positions > 0].min()))
+        axes.set_xscale("symlog", base=2, linthresh=start)
+        ticks = SymmetricalLogLocator(base=2, linthresh=start)
+        ticks.set_params(numticks=7)
+        axes.xaxis.set_major_locator(ticks)
     else:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 5, 8, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: whole(value)))
 
 
-def bucket_ticks(axis: Any, labels: Sequence[str], limit: int = 7) -> None:
-    """Label the start of every n-th bucket, with about `limit` labels."""
+def bucket_ticks(axis: Any, labels: Sequence[str], limit: int = 7, shift: float = -0.5) -> None:
+    """Label about `limit` buckets, every n-th one, at its start or (`shift` 0) at its middle."""
     step = 1 << max(0, -(-len(labels) // limit) - 1).bit_length()  # powers of two: round labels
-    axis.set_ticks([number - 0.5 for number in range(0, len(labels), step)], labels[::step])
+    axis.set_ticks([number + shift for number in range(0, len(labels), step)], labels[::step])
+
+
+def layer_bar(figure: Figure, shades: ScalarMappable, axes: Axes, layers: npt.ArrayLike) -> str:
+    """Draw the colour bar of layers, unless there is only one. Returns words for the caption."""
+    if len(np.unique(layers)) < 2:
+        return ""
+    bar = figure.colorbar(shades, ax=axes, label="layer", pad=0.02)
+    bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(5, integer=True)
+    bar.update_ticks()
+    return ", coloured by layer"
 
 
 def plasticity_axis(axes: Axes) -> None:

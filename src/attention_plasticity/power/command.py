@@ -103,7 +103,9 @@ def _open(run: FinishedRun, place: str | None) -> Dump:
             "give its folder or hf:// address with --dump"
         )
     dump = open_dump(place or recorded["path"])
-    if recorded.get("texts") is not None and text_list(dump) != recorded["texts"]:
+    equal_texts = (run.info.get("config") or {}).get("equal_texts") is True
+    texts = text_list(dump, equal_texts=equal_texts)
+    if recorded.get("texts") is not None and texts != recorded["texts"]:
         print(f"note: {dump.path}: has other texts than the dump of the run", file=sys.stderr)
     return dump
 

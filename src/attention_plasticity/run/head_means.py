@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from attention_plasticity.columns import (
@@ -64,6 +65,7 @@ class HeadMeans:
     """Collects the means of heads while their tables are written."""
 
     def __init__(self) -> None:
+        self._types: list[str] = []
         self._values: dict[str, list[float]] = {name: [] for name in _NAMES}
         self._biases: dict[str, list[float]] = {name: [] for name in _NAMES}
         self._influences: dict[str, list[Sequence[float]]] = {name: [] for name in _NAMES}
@@ -74,14 +76,31 @@ class HeadMeans:
             self._add(result)
             yield result
 
+    @cached_property
     def estimates(self) -> dict[str, MeanEstimate]:
         """The means over the collected heads."""
+        return self._estimates(range(len(self._types)))
+
+    @cached_property
+    def by_layer_type(self) -> dict[str, dict[str, MeanEstimate]]:
+        """The same for the layers of each type."""
+        heads: dict[str, list[int]] = {}
+        for number, layer_type in enumerate(self._types):
+            heads.setdefault(layer_type, []).append(number)
+        return {layer_type: self._estimates(numbers) for layer_type, numbers in heads.items()}
+
+    def _estimates(self, heads: Sequence[int]) -> dict[str, MeanEstimate]:
         return {
-            name: mean_estimate(self._values[name], self._biases[name], self._influences[name])
+            name: mean_estimate(
+                [self._values[name][number] for number in heads],
+                [self._biases[name][number] for number in heads],
+                [self._influences[name][number] for number in heads],
+            )
             for name in _NAMES
         }
 
     def _add(self, result: HeadResult) -> None:
+        self._types.append(result.metrics["layer_type"])
         unknown = (math.nan,) * len(GROUP_COLUMNS)
         columns = result.influences
         rows = zip(*(columns[name] for name in GROUP_COLUMNS), strict=True) if columns else ()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from _csv import Writer
 
 IDS = ("layer", "q_head", "k_head")
-METRIC_COLUMNS = (
+METRIC_NUMBERS = (
     *IDS,
     *("n_q_tokens", "n_k_tokens", "d_model", "q_R2_pos", "q_R2_scalar"),
     *("q_mae_baseline", "q_mae_proj", "q_mae_ratio"),
@@ -61,6 +61,7 @@ METRIC_COLUMNS = (
     *(ATTENDED, f"{ATTENDED}_se", f"{ATTENDED}_bias", ATTENDED_COUNTED, f"{ATTENDED_COUNTED}_se"),
     *(f"{ATTENDED}_ess", "n_later_queries"),
 )
+METRIC_COLUMNS = (*METRIC_NUMBERS, "layer_type")
 BUCKET_COLUMNS = (
     *IDS,
     *("q_bucket", "k_bucket", "plasticity", "n_pairs"),

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head_layout import HeadLayout, head_layout
 from attention_plasticity.key_pairs import PAIR_BLOCK
 from attention_plasticity.limits import (
     MOST_BUCKETS,
@@ -21,35 +22,12 @@ from attention_plasticity.limits import (
 from qk_dump.column_rules import rules_of
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.layout import Dump, HeadId, Kind
-from qk_dump.limits import require_head_count, require_multiple
-from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.parquet import has_attention_columns
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
 from qk_toolkit.formatting import index_ranges
 
 _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
-
-
-@dataclass(frozen=True)
-class HeadLayout:
-    """Number of layers and heads, and the source of these numbers."""
-
-    num_layers: int
-    num_q_heads: int
-    num_k_heads: int
-    source: str
-    guessed: bool = False  # counted from the folders; wrong if heads are missing
-
-    def __str__(self) -> str:
-        return (
-            f"{self.num_layers} layers, {self.num_q_heads} query and {self.num_k_heads} key heads "
-            f"per layer ({self.source})"
-        )
-
-    def key_head_of(self, q_head: int) -> int:
-        """The key head of a query head (grouped-query attention)."""
-        return q_head // (self.num_q_heads // self.num_k_heads)
 
 
 @dataclass(frozen=True)
@@ -157,44 +135,6 @@ def split_groups(groups: list[Group], workers: int) -> list[Group]:
     return parts
 
 
-def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
-    """Number of layers and heads, from the config, else `dump.json`, else the folders."""
-    manifest = dump.manifest or DumpManifest()
-    num_q_heads = _agreed("num_q_heads", config.num_q_heads, manifest.num_q_heads, dump)
-    num_k_heads = _agreed("num_k_heads", config.num_k_heads, manifest.num_k_heads, dump)
-    guessed = num_q_heads is None or num_k_heads is None
-    if num_q_heads is None or num_k_heads is None:
-        counted = _count_heads(dump)
-        num_q_heads, num_k_heads = num_q_heads or counted[0], num_k_heads or counted[1]
-        source = "counted from the folders; set num_q_heads and num_k_heads if that is wrong"
-    elif config.num_q_heads and config.num_k_heads:
-        source = "from the config"
-    else:
-        source = "from dump.json"
-    try:
-        require_multiple(num_q_heads, num_k_heads)
-    except ValueError as error:
-        raise ConfigError(f"{error} ({source})") from error
-    _refuse_higher_heads(dump.query_heads, num_q_heads, dump, "q", "num_q_heads")
-    _refuse_higher_heads(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
-    layers_found = max(head.layer for head in dump.folders) + 1
-    num_layers = config.num_layers or max(manifest.num_layers or 0, layers_found)
-    try:
-        require_head_count(num_layers, num_q_heads)
-    except ValueError as error:
-        raise ConfigError(f"{dump.path}: {error}. Set num_layers of the model.") from error
-    return HeadLayout(num_layers, num_q_heads, num_k_heads, source, guessed)
-
-
-def _agreed(field: str, configured: int | None, recorded: int | None, dump: Dump) -> int | None:
-    if configured and recorded and configured != recorded:
-        raise ConfigError(
-            f"{field}: is {configured} in the config, but {recorded} in "
-            f"{dump.path / MANIFEST_NAME}. Remove {field} from the config."
-        )
-    return configured or recorded
-
-
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
     """Rows to read and memory of a worker, from the Parquet footers and the bucket column."""
     problems: list[str] = []
@@ -281,33 +221,3 @@ def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:
             f"{name}: expected numbers from 0-{size - 1}, got {index_ranges(unknown) or 'none'}"
         )
     return chosen
-
-
-def _count_heads(dump: Dump) -> tuple[int, int]:
-    """Heads per layer, counted from the folders. Every head must be in the dump."""
-    counts = []
-    for heads, kind in ((dump.query_heads, "query"), (dump.key_heads, "key")):
-        by_layer = [
-            [head for _, head in members] for _, members in groupby(heads, key=lambda item: item[0])
-        ]
-        if not by_layer:
-            raise ConfigError(f"{dump.path}: holds no {kind} heads")
-        if any(layer != list(range(len(by_layer[0]))) for layer in by_layer):
-            raise ConfigError(
-                f"{dump.path}: holds only some {kind} heads and no dump.json, so queries cannot be "
-                "paired with keys safely. Set num_q_heads and num_k_heads of the model."
-            )
-        counts.append(len(by_layer[0]))
-    return counts[0], counts[1]
-
-
-def _refuse_higher_heads(
-    heads: list[tuple[int, int]], size: int, dump: Dump, kind: Kind, field: str
-) -> None:
-    for layer, head in heads:
-        if head >= size:
-            raise ConfigError(
-                f"{field}: {size}, but the dump holds {HeadId(layer, head, kind).folder} "
-                f"({dump.path}); queries would be paired with the wrong keys. "
-                "Set the number of heads of the model."
-            )

@@ -23,9 +23,11 @@ from filelock import FileLock, Timeout
 
 from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
+from attention_plasticity.head_layout import HeadLayout
 from attention_plasticity.results import HeadResult
 from attention_plasticity.run.fingerprints import InputFiles
-from attention_plasticity.run.plan import HeadLayout, format_heads
+from attention_plasticity.run.outputs import METRIC_COLUMNS
+from attention_plasticity.run.plan import format_heads
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import DRAFT_PATTERN, MOST_JSON_BYTES, read_bounded, write_text
 from qk_toolkit.formatting import index_ranges
@@ -94,6 +96,8 @@ class Records:
             record = _read_sealed(path)
             if record is None or (record["layer"], record["q_head"]) != head:
                 damaged.append(head)
+            elif not set(METRIC_COLUMNS) <= record["metrics"].keys():
+                other_settings.append(head)  # of a version with fewer columns
             elif record["settings"] != self._digest:
                 other_settings.append(head)
             elif record["input"] != inputs.record_state(*head, record["k_head"]):
@@ -154,7 +158,7 @@ class Records:
     def _conflict(self, difference: str) -> str:
         return (
             f"{self._output_dir}: holds results of an earlier run that differs in {difference}. "
-            "Choose another output_dir, or add --overwrite to compute all heads again."
+            "Choose another output_dir, or set overwrite to compute all heads again."
         )
 
 
@@ -173,12 +177,15 @@ def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
 def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> str:
     names = [name for name in {**earlier, **now} if earlier.get(name) != now.get(name)]
     return ", ".join(
-        f"{name} ({_setting_text(earlier.get(name))} then, {_setting_text(now.get(name))} now)"
+        f"{name} ({_setting_text(name, earlier)} then, {_setting_text(name, now)} now)"
         for name in names
     )
 
 
-def _setting_text(value: object) -> str:
+def _setting_text(name: str, settings: dict[str, Any]) -> str:
+    if name not in settings:
+        return "not recorded"
+    value = settings[name]
     if isinstance(value, list):
         return index_ranges(value)
     return "all" if value is None else str(value)

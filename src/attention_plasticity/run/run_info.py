@@ -22,6 +22,7 @@ class _Settings(_Members):
     query_model: str = ""
     pair_sampling: str = ""
     single_example: bool = False
+    equal_texts: bool = False
     max_rel_dist: float = 0.0
 
 
@@ -81,6 +82,7 @@ class _RunInfo(_Members):
     failures: list[_Failure] = []
     warnings: list[_Warning] = []
     means: dict[str, _Mean] = {}
+    means_by_layer_type: dict[str, dict[str, _Mean]] = {}
     tables: dict[str, str] = {}
     sha256: dict[str, str] = {}
     finished: str = ""

@@ -18,7 +18,7 @@ from typing import Any
 
 from attention_plasticity import __version__
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.dump_texts import text_list
+from attention_plasticity.dump_texts import equal_texts_note, text_list
 from attention_plasticity.results import Failure
 from attention_plasticity.run.engines import EarlyWorkers, run_local
 from attention_plasticity.run.fingerprints import InputFiles
@@ -66,7 +66,7 @@ class Outcome:
     metrics: list[Metrics] = field(repr=False)
     failures: list[Failure]
     warnings: list[RunWarning]
-    means: dict[str, MeanEstimate]  # over heads
+    means: HeadMeans
 
 
 def prepare(
@@ -125,6 +125,8 @@ def run_analysis(
     check_writable(paths)
     for note in plan.notes:
         watcher.note(note)
+    if config.equal_texts:
+        watcher.note(equal_texts_note(dump))
     records = Records(paths.folder, run_settings(config, plan.layout))
     with tables_locked(paths):
         records.lock()
@@ -160,7 +162,7 @@ def _run(
         paths = replace(paths, attention=None)
         set_aside(paths, include_own=False)  # a table of attention of an earlier run
     facts = _provenance(dump, inputs, plan, config, paths, heads, failures, began)
-    sizes = SampleSizes(single_example=config.single_example)
+    sizes = SampleSizes(single_example=config.single_example, equal_texts=config.equal_texts)
     geometry = rules_of(dump, plan.groups[0].layer).geometry
 
     means = HeadMeans()
@@ -180,10 +182,13 @@ def _run(
         facts,
         lambda: {
             "warnings": [asdict(warning) for warning in warnings()],
-            "means": _means_record(means.estimates()),
+            "means": _means_record(means.estimates),
+            "means_by_layer_type": {
+                name: _means_record(found) for name, found in means.by_layer_type.items()
+            },
         },
     )
-    return Outcome(paths, plan, metrics, failures, warnings(), means.estimates())
+    return Outcome(paths, plan, metrics, failures, warnings(), means)
 
 
 def _means_record(means: dict[str, MeanEstimate]) -> dict[str, Any]:
@@ -294,7 +299,7 @@ def _provenance(
             "path": str(dump.path),
             "hub": dump.origin,
             "fingerprint": inputs.fingerprint(sorted(used)),
-            "texts": text_list(dump),
+            "texts": text_list(dump, equal_texts=config.equal_texts),
             "dump": manifest,
         },
         "head_layout": asdict(plan.layout),

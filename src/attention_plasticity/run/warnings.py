@@ -56,8 +56,10 @@ class _LowCounts:
     heads: int = 0
     buckets: set[int] = field(default_factory=set)
     fewest: int | None = None
+    most: int = 0  # in any bucket
 
     def add(self, sizes: dict[int, int]) -> None:
+        self.most = max([self.most, *sizes.values()])
         small = {bucket: size for bucket, size in sizes.items() if size < self.limit}
         if small:
             self.heads += 1
@@ -69,8 +71,9 @@ class _LowCounts:
 class SampleSizes:
     """Numbers of queries and texts per query bucket, over all heads of a run."""
 
-    def __init__(self, *, single_example: bool = False) -> None:
+    def __init__(self, *, single_example: bool = False, equal_texts: bool = False) -> None:
         self._single_example = single_example
+        self._equal_texts = equal_texts
         self._heads = 0
         self._unknown = 0
         self._queries = _LowCounts(FEW_QUERIES)
@@ -98,7 +101,7 @@ class SampleSizes:
             text = (
                 f"Fewer than {FEW_TEXTS} texts in {where}; the smallest number is "
                 f"{self._texts.fewest}. Plasticity there depends on single texts. Capture more "
-                "texts of this length."
+                f"texts of this length{self._other_remedy()}."
             )
             found.append(_warning("few_texts", text, self._texts))
         if self._unknown:
@@ -136,6 +139,11 @@ class SampleSizes:
             spans = (f"{start:,}-{end:,}" for start, end in zip(starts, ends, strict=True))
             text += f" (positions {', '.join(spans)})"
         return f"{text}, in {small.heads:,} of {self._heads:,} heads"
+
+    def _other_remedy(self) -> str:
+        if self._equal_texts or self._texts.most == self._texts.fewest:  # nothing would change
+            return ""
+        return ", or set equal_texts to use the same texts in all buckets"
 
     def _why_unknown(self) -> str:
         text = "Standard errors and bias are not known, nor the number of texts per query bucket"

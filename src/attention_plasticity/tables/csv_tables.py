@@ -62,7 +62,7 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
     ),
 }
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
-_TEXTS = ["quantity"]
+_TEXTS = ["quantity", "layer_type"]
 _INTEGERS = {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
 _INTEGERS |= dict.fromkeys(
     ("q_bucket", "k_bucket", "component", "query_distance", "key_distance"), 2**53
@@ -124,10 +124,9 @@ def require_columns(table: pd.DataFrame, names: Iterable[str], source: object) -
         if name not in table.columns:
             also = f" (nor {old_name[name]!r})" if name in old_name else ""
             found = [str(column) for column in table.columns]
-            hint = nearest(name, found)
-            hint = "" if "--help" in hint else hint
             raise ConfigError(
-                f"{source}: has no column {name!r}{also}; its columns are {', '.join(found)}{hint}"
+                f"{source}: has no column {name!r}{also}; its columns are {', '.join(found)}"
+                f"{nearest(name, found)}"
             )
 
 

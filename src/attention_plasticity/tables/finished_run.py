@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -14,18 +14,21 @@ import pandas as pd
 from attention_plasticity.run.outputs import RUN_FILE, require_unchanged
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.csv_tables import FILE_NAMES, TableKind, read_table
+from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
 from attention_plasticity.tables.names import clean
 from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import resolved, user_path
+from qk_toolkit.formatting import count, index_ranges
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FinishedRun:
     """The folder of a finished run: its tables as DataFrames, and run.json as `info`."""
 
     folder: Path
-    info: dict[str, Any] = field(repr=False)
+    info: dict[str, Any]
+    layers: frozenset[int] | None = None  # of the tables; None: all
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
@@ -45,6 +48,31 @@ class FinishedRun:
                 ) from error
             info = {}
         return cls(path, info)
+
+    def __repr__(self) -> str:
+        heads = (self.info.get("heads") or {}).get("analysed")
+        parts = [self.model_name]
+        if self.selection is not None:
+            parts.append(self.selection)
+        elif isinstance(heads, int):
+            parts.append(count(heads, "head"))
+        return f"<{type(self).__name__} {str(self.folder)!r}: {', '.join(parts)}>"
+
+    @property
+    def selection(self) -> str | None:
+        """The selected layers, such as `layers 0-3`; None for the whole run."""
+        return None if self.layers is None else f"layers {index_ranges(self.layers)}"
+
+    def select(self, layers: Layers | None = None, layer_type: str | None = None) -> Self:
+        """The same run with the heads of some layers only: `layers="0-3,8"`, or one type."""
+        if layers is None and layer_type is None:
+            return self
+        return replace(self, layers=selected_layers(self.layer_types, layers, layer_type))
+
+    @cached_property
+    def layer_types(self) -> dict[int, str]:
+        """The type of every layer of the run, such as `full_attention`."""
+        return layer_types(self.head_metrics)
 
     @cached_property
     def head_metrics(self) -> pd.DataFrame:
@@ -102,7 +130,10 @@ class FinishedRun:
         return self.path(kind).exists() if tables is None else kind in tables
 
     def _table(self, kind: TableKind) -> pd.DataFrame:
-        return read_table(self.checked_path(kind), kind)
+        table = read_table(self.checked_path(kind), kind)
+        if self.layers is None:
+            return table
+        return table[table["layer"].isin(self.layers)].reset_index(drop=True)
 
     @property
     def dump(self) -> dict[str, Any]:
@@ -149,7 +180,10 @@ class FinishedRun:
 def labels_of(runs: Sequence[FinishedRun], given: Sequence[str] | None = None) -> list[str]:
     """A name for each run: as given, or its model, with the folder for runs of one model."""
     if given is None:
-        models = [run.model_name for run in runs]
+        models = [
+            run.model_name if run.selection is None else f"{run.model_name} ({run.selection})"
+            for run in runs
+        ]
         named = [
             model if models.count(model) == 1 else f"{model} ({clean(resolved(run.folder).name)})"
             for model, run in zip(models, runs, strict=True)

@@ -43,7 +43,8 @@ METRIC_WORDS = {
         "fraction of the variance of queries that a linear function of position explains",
     ),
     "q_R2_pos": MetricWords(
-        "R² of position", "the same fraction per dimension, as a mean over dimensions"
+        "R² of position",
+        "fraction of the variance of queries explained by position, as a mean over dimensions",
     ),
     "q_R2_scalar": MetricWords(
         "position read from a query",
@@ -98,7 +99,8 @@ METRIC_WORDS = {
     ),
     "attn_distant_mass": MetricWords(
         "distant attention",
-        "mean share of the attention of a query at distances of distant_from tokens or more",
+        "mean share of the attention of a query on keys that are distant_from tokens (256 by "
+        "default) or more before it",
     ),
     "attn_max_logit": MetricWords("largest logit", "mean over queries of the largest logit"),
     "ap_attended": MetricWords(
@@ -106,7 +108,8 @@ METRIC_WORDS = {
         "plasticity of two earlier keys, drawn in proportion to the attention that they receive",
     ),
     "ap_attended_counted": MetricWords(
-        "counted attended plasticity", "the same from counts, without a Gaussian"
+        "counted attended plasticity",
+        "attended plasticity from counts of queries, without a Gaussian",
     ),
     "ap_attended_ess": MetricWords(
         "effective attended pairs",

@@ -9,7 +9,7 @@ HEAD = ["layer", "q_head"]
 
 
 def head_profiles(cells: pd.DataFrame) -> pd.DataFrame:
-    """`AP_j` of every head: `layer, q_head, q_bucket, plasticity, q_position, n_queries`.
+    """`AP_j` of every head: `layer, q_head, q_bucket, plasticity, q_position, n_queries, n_texts`.
 
     Plasticity is the mean over the pairs of a query bucket: cells are weighted by their number of
     pairs, or equally in files of earlier versions. It is NaN if all cells are NaN. Columns that are
@@ -26,7 +26,7 @@ def head_profiles(cells: pd.DataFrame) -> pd.DataFrame:
     )
     total = summed.pop("weight")
     summed["plasticity"] = summed.pop("weighted") / total.where(total > 0)
-    extra = [name for name in ("q_position", "n_queries") if name in cells]
+    extra = [name for name in ("q_position", "n_queries", "n_texts") if name in cells]
     if extra:
         first = cells.groupby([*HEAD, "q_bucket"], as_index=False)[extra].first()
         summed = summed.merge(first, on=[*HEAD, "q_bucket"])

@@ -18,6 +18,7 @@ from attention_plasticity.run.outputs import OutputPaths
 from attention_plasticity.run.plan import Estimate, Plan, format_heads, split_groups
 from attention_plasticity.run.records import FinishedHeads, Metrics
 from attention_plasticity.run.runner import Outcome
+from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from qk_dump.layout import Dump
 from qk_toolkit.formatting import count, index_ranges
@@ -32,11 +33,13 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     console = console or command_console()
     metrics = outcome.metrics
     if metrics:
-        _print_level(metrics, outcome.means, console)
-        _print_profile(outcome.means, console)
+        means = outcome.means.estimates
+        _print_level(metrics, means, console)
+        _print_profile(means, console)
+        _print_layer_types(outcome.means.by_layer_type, console)
         _print_extremes(metrics, console)
         _print_gaps(metrics, console)
-        _print_attention(outcome.means, console)
+        _print_attention(means, console)
     for warning in outcome.warnings:
         console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
     _print_not_captured(outcome.plan, console)
@@ -131,6 +134,21 @@ def _print_profile(means: dict[str, MeanEstimate], console: Console) -> None:
     drop = means["ap_drop"]
     if not math.isnan(drop.value):
         console.print(f"drop from the first to the last fifth: {_estimate(drop)}")
+
+
+def _print_layer_types(means: dict[str, dict[str, MeanEstimate]], console: Console) -> None:
+    """Separate means of full attention, sliding windows and so on, if there are several types."""
+    if len(means) < 2:
+        return
+    console.print()
+    table = Table(box=box.SIMPLE, title="By type of layer", title_justify="left")
+    table.add_column("type")
+    for name in ("heads", "plasticity", "drop"):
+        table.add_column(name, justify="right")
+    for layer_type, found in means.items():
+        level, drop = found["ap_overall"], found["ap_drop"]
+        table.add_row(type_words(layer_type), f"{level.heads:,}", _estimate(level), _estimate(drop))
+    console.print(table)
 
 
 def _estimate(mean: MeanEstimate) -> str:

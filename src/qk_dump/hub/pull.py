@@ -243,7 +243,7 @@ class _CachedCommit:
         if needed > free:
             raise HubError(
                 f"{self.place}: the download has {needed:,} bytes, {self.records.cache} has "
-                f"{free:,} free; choose another --cache_dir (dataset_cache_dir), or fewer --layers"
+                f"{free:,} free; choose another folder for downloads, or fewer layers"
             )
 
     def _fetch_file(self, path: str) -> None:

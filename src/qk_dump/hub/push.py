@@ -136,7 +136,7 @@ def _branch_of(dump: Dump) -> str:
     model = (dump.manifest.model if dump.manifest else None) or ""
     name = re.sub(r"[^a-z0-9.]+", "-", model.rstrip("/").rsplit("/", 1)[-1].lower()).strip("-.")
     if not name:
-        raise ConfigError("branch: the dump does not name its model; add --branch NAME")
+        raise ConfigError("branch: the dump does not name its model; give a branch")
     _require_branch(name)
     return name
 

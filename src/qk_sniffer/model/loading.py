@@ -183,7 +183,7 @@ def _refuse_bare_gguf(settings: ModelSettings) -> None:
     found = sorted(path.name for path in folder.glob("*.gguf"))
     if found:
         raise ConfigError(
-            f"model.name: {settings.name}: holds GGUF files only; add --model.gguf_file {found[0]}"
+            f"model.name: {settings.name}: holds GGUF files only; set model.gguf_file to {found[0]}"
         )
 
 
@@ -378,7 +378,7 @@ def _loading_errors(setting: str, value: str) -> Iterator[None]:
     except Exception as error:
         message = " ".join(str(error).split())
         if "trust_remote_code" in message:
-            message = "needs its own code; if you trust this code, add --model.trust_remote_code"
+            message = "needs its own code; if you trust this code, set model.trust_remote_code"
         elif isinstance(error, OSError) and not user_path(value).exists():
             message = f"is neither a local folder nor a model that can be fetched: {message}"
         raise ConfigError(f"{setting}: {value}: {message[:400]}") from error

@@ -121,7 +121,7 @@ def _require_rows(setup: Setup, capture: CaptureFolder) -> None:
     raise ConfigError(
         f"capture.sampler: no position of any text was kept (type {sampler.type}, base_rate "
         f"{sampler.base_rate:g}, min_bucket_size {setup.sampler.min_bucket_size}). Raise "
-        "capture.sampler.base_rate, or give longer texts, and add --overwrite."
+        "capture.sampler.base_rate, or give longer texts, and set overwrite."
     )
 
 
@@ -138,7 +138,7 @@ def require_folder(folder: Path) -> None:
 _LESS_MEMORY = (
     "Lower inference.batch_size or tokenizer.max_length, load in bfloat16 (model.dtype), use sdpa "
     "or flash attention (model.attn_implementation), or spread the model over several GPUs "
-    "(model.device_map: auto). With other settings the capture starts again (--overwrite); with "
+    "(model.device_map: auto). With other settings the capture starts again (overwrite); with "
     "the same settings, and more memory, it continues."
 )
 
@@ -175,7 +175,7 @@ def _notes(setup: Setup) -> Iterator[str]:
         )
     unknown = [layer.facts.layer for layer in setup.wanted if layer.facts.logits is None]
     is_eager = setup.loaded.attention == "eager"
-    remedy = "" if is_eager else "; try --model.attn_implementation eager"
+    remedy = "" if is_eager else "; try model.attn_implementation: eager"
     if unknown and setup.config.capture.attention:
         yield (
             f"layers {index_ranges(unknown)}: the attention function computes its weights in an "
@@ -185,7 +185,7 @@ def _notes(setup: Setup) -> Iterator[str]:
     if slower > 3:
         yield (
             f"{setup.loaded.dtype} is about {slower:.0f} times slower than float32 on this CPU; "
-            "--model.dtype float32 is faster"
+            "model.dtype: float32 is faster"
         )
     if setup.batch_size < setup.config.inference.batch_size:
         yield (
@@ -279,7 +279,7 @@ def _check_unchanged(group: Sequence[Text], capture: CaptureFolder) -> None:
         if capture.digests.get(text.example_id) != text.digest:
             raise ConfigError(
                 f"dataset.path: text {text.example_id} (id {text.original_id!r}) has changed since "
-                "this capture began; use another output.data_root, or --overwrite to start again"
+                "this capture began; use another output.data_root, or overwrite to start again"
             )
 
 
@@ -290,7 +290,7 @@ def _check_number(texts: int | None, folder: Path) -> None:
     if texts is not None and held is not None and texts != held:
         raise ConfigError(
             f"{folder}: holds a complete dump of {held:,} texts, but the dataset now has "
-            f"{texts:,}; use another output.data_root, or --overwrite to start again"
+            f"{texts:,}; use another output.data_root, or overwrite to start again"
         )
 
 

@@ -41,7 +41,7 @@ class Ranks:
         except (ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"overwrite: the processes cannot connect to each other ({error}). Start them with "
-                "torchrun, or remove the folder by hand and leave --overwrite out."
+                "torchrun, or remove the folder by hand and leave overwrite out."
             ) from error
         dist.barrier()
         dist.destroy_process_group()

@@ -58,7 +58,7 @@ __all__ = ["Block", "CaptureFolder", "Example", "ExpectedHead", "finish_capture"
 
 _PLAN = "plan.json"
 _SEGMENTS = "segments"
-_REMEDY = "choose another output.data_root, or add --overwrite to {}."
+_REMEDY = "choose another output.data_root, or set overwrite to {}."
 
 
 class CaptureFolder:

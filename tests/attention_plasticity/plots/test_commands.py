@@ -83,7 +83,7 @@ def test_a_table_in_its_runs_folder_knows_model_and_positions(run: Path) -> None
 def test_flags_say_where_buckets_begin(run: Path, tmp_path: Path) -> None:
     alone = tmp_path / "elsewhere.csv"
     cells_table().to_csv(alone, index=False)
-    assert labels(draw(HeatmapPlot(bucket_csv=str(alone))))[:3] == ["0", "1", "2"]
+    assert labels(draw(HeatmapPlot(bucket_csv=str(alone))))[:3] == ["64", "192", "320"]
     sized = HeatmapPlot(bucket_csv=str(alone), bucket_min_size=10)
     assert labels(draw(sized))[:3] == ["0", "10", "20"]
     log = HeatmapPlot(run=str(run), bucket_type="log", bucket_min_size=2)
@@ -248,4 +248,4 @@ def test_other_runs_have_no_figure_of_distances(
 ) -> None:
     run = write_run(tmp_path / "run")
     assert plot("distances", run, "--output", tmp_path / "a.png") == 2
-    assert "run the analysis with --pair_sampling context" in capsys.readouterr().err
+    assert "run the analysis with pair_sampling: context" in capsys.readouterr().err

@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from attention_plasticity.columns import FIFTHS
 from attention_plasticity.plots import (
     components_figure,
-    fifths_figure,
-    head_map_figure,
     heatmap_figure,
+    map_figure,
     plasticity_figure,
     predictability_figure,
+    profile_figure,
 )
-from attention_plasticity.plots.heatmap import cell_grid
+from attention_plasticity.plots.heatmap import all_buckets, cell_grid
 from attention_plasticity.plots.plasticity import trend_of
 from attention_plasticity.plots.style import line_shades
 from attention_plasticity.tables.profiles import head_profiles
@@ -113,6 +113,7 @@ def test_layers_have_their_own_colours() -> None:
     expected = [to_hex(shades(value)) for value in (0.0, 0.5, 1.0) for _ in range(4)]
     assert colours == expected
     assert figure.axes[1].get_ylabel() == "layer"
+    assert len(plasticity_figure(cells_table(1), color_by_layer=True).axes) == 1  # no bar
 
 
 def test_trends_have_colours_and_counts() -> None:
@@ -169,10 +170,15 @@ def test_the_heatmap_holds_the_aggregate_of_every_cell(agg: Any) -> None:
     assert agg in figure.axes[1].get_ylabel()
 
 
-def test_without_geometry_the_heatmap_shows_bucket_numbers() -> None:
-    figure = heatmap_figure(cells_table())
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()][:2] == ["0", "1"]
-    assert figure.axes[0].get_xlabel() == "query bucket"
+def test_without_geometry_the_heatmap_shows_mean_positions_or_bucket_numbers() -> None:
+    axes = heatmap_figure(cells_table()).axes[0]
+    for ticks in (axes.get_xticklabels(), axes.get_yticklabels()):  # bucket 0 has no queries
+        assert [tick.get_text() for tick in ticks] == ["64", "192", "320", "448", "576", "704"]
+    assert axes.get_xticks()[:2].tolist() == [0, 1]  # in the middle of buckets
+    assert axes.get_xlabel() == "mean query position (tokens)"
+    bare = heatmap_figure(cells_table().drop(columns=["q_position", "k_position"])).axes[0]
+    assert [tick.get_text() for tick in bare.get_yticklabels()][:2] == ["0", "1"]
+    assert bare.get_xlabel() == "query bucket"
 
 
 def bars(figure: Figure) -> list[float]:
@@ -192,14 +198,19 @@ def test_the_largest_components_come_first() -> None:
     assert len(bars(figure)) == 3
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0", "1", "2"]
     assert figure.axes[0].get_ylabel() == "share"
-    assert note(figure) == "12 heads  ·  3 of 8 dimensions"
+    assert note(figure) == "mean over 12 heads  ·  3 of 8 dimensions"
+    legend = figure.axes[0].get_legend().get_texts()
+    assert [text.get_text() for text in legend] == ["uniform share (1/d)"]
+    assert components_figure(components_table()).axes[0].get_ylabel() == (
+        "share of linear position R²"
+    )
 
 
 @pytest.mark.parametrize("metric", ["ap_overall", "ap_drop", "q_R2_total", "attn_sink_mass"])
 def test_the_map_shows_the_metric_of_every_head(metric: str) -> None:
     metrics = metrics_table().assign(attn_sink_mass=np.linspace(0.1, 0.8, 12))
     metrics = metrics.drop(index=5)  # layer 1, head 1
-    figure = head_map_figure(metrics, metric=metric)
+    figure = map_figure(metrics, metric=metric)
     (image,) = figure.axes[0].images
     drawn = np.ma.filled(image.get_array(), np.nan)
     for row in metrics.itertuples():
@@ -217,7 +228,7 @@ def test_the_map_shows_the_metric_of_every_head(metric: str) -> None:
 def test_fifths_show_mean_and_spread() -> None:
     metrics = metrics_table()
     metrics.loc[0, "ap_first20"] = np.nan
-    figure = fifths_figure(metrics)
+    figure = profile_figure(metrics)
     (line,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 5]  # type: ignore[arg-type]
     np.testing.assert_allclose(line.get_ydata(), metrics[list(FIFTHS)].mean())
     wide, half = figure.axes[0].collections[:2]
@@ -240,6 +251,23 @@ def test_predictability_is_a_point_per_head() -> None:
     assert "R² of position" in older.axes[0].get_xlabel()
 
 
+def test_outliers_do_not_squeeze_the_other_heads() -> None:
+    metrics = metrics_table()
+    metrics.loc[[3, 9], "q_R2_total"] = 5.0, 7.5
+    figure = predictability_figure(metrics)
+    points, triangles = (
+        item for item in figure.axes[0].collections if isinstance(item, PathCollection)
+    )
+    end = figure.axes[0].get_xlim()[1]
+    assert 0.21 < end < 1.5
+    assert len(points.get_offsets()) == 10
+    places = np.asarray(triangles.get_offsets())
+    assert set(places[:, 0]) == {end}
+    np.testing.assert_allclose(places[:, 1], metrics["ap_overall"][[3, 9]])
+    assert "triangles: 2 beyond the axis, up to 7.50" in note(figure)
+    assert "triangles" not in note(predictability_figure(metrics_table()))
+
+
 def test_a_figure_of_one_head_and_one_cell_can_be_drawn() -> None:
     cells = cells_table(1, 1, 2)
     metrics = metrics_table(1, 1)
@@ -248,9 +276,9 @@ def test_a_figure_of_one_head_and_one_cell_can_be_drawn() -> None:
         plasticity_figure(cells, color_trend=True),
         heatmap_figure(cells, geometry=UNIFORM),
         components_figure(components_table(1, 1, 1)),
-        head_map_figure(metrics),
-        head_map_figure(metrics.assign(ap_drop=0.0), metric="ap_drop"),
-        fifths_figure(metrics),
+        map_figure(metrics),
+        map_figure(metrics.assign(ap_drop=0.0), metric="ap_drop"),
+        profile_figure(metrics),
         predictability_figure(metrics),
     ):
         figure.draw_without_rendering()
@@ -269,15 +297,19 @@ NOTHING = cells_table().assign(plasticity=np.nan)
             "weight: every value is NaN",
         ),
         (
-            lambda: head_map_figure(metrics_table().assign(ap_drop=np.nan), metric="ap_drop"),
+            lambda: map_figure(metrics_table().assign(ap_drop=np.nan), metric="ap_drop"),
             "ap_drop: every value is NaN",
         ),
-        (lambda: head_map_figure(metrics_table(), metric="ap_dropp"), "did you mean ap_drop?"),
+        (lambda: map_figure(metrics_table(), metric="ap_dropp"), "did you mean ap_drop?"),
         (
-            lambda: fifths_figure(metrics_table().drop(columns="ap_20to40")),
+            lambda: map_figure(metrics_table().assign(layer_type="full"), metric="layer_type"),
+            "holds words, not numbers",
+        ),
+        (
+            lambda: profile_figure(metrics_table().drop(columns="ap_20to40")),
             "has no column 'ap_20to40'",
         ),
-        (lambda: fifths_figure(metrics_table().assign(**dict.fromkeys(FIFTHS, np.nan))), "NaN"),
+        (lambda: profile_figure(metrics_table().assign(**dict.fromkeys(FIFTHS, np.nan))), "NaN"),
         (
             lambda: predictability_figure(metrics_table().assign(ap_overall=np.nan)),
             "no head has both values",
@@ -315,8 +347,9 @@ def test_buckets_far_apart_stand_side_by_side_in_a_heatmap() -> None:
     cells = cells_table()
     for name in ("q_bucket", "k_bucket"):
         cells[name] = cells[name] * 10**12
-    grid, buckets = cell_grid(cells, "mean")
-    near, _ = cell_grid(cells_table(), "mean")
+    buckets = all_buckets(cells)
+    grid, _ = cell_grid(cells, buckets, "mean")
+    near, _ = cell_grid(cells_table(), all_buckets(cells_table()), "mean")
     np.testing.assert_array_equal(grid, near)
     assert buckets.tolist() == [number * 10**12 for number in range(6)]
     heatmap_figure(cells, geometry=UNIFORM).draw_without_rendering()

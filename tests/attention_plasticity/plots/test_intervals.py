@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from scipy.stats import false_discovery_control, t
 
 from attention_plasticity.columns import BUCKET_QUANTITY, FIFTHS, GROUP_COLUMNS, MEAN_COLUMNS
-from attention_plasticity.compare.runs import correlations
+from attention_plasticity.comparison.scores import correlations
 from attention_plasticity.plots import (
-    fifths_figure,
-    head_map_figure,
     heatmap_figure,
+    map_figure,
     plasticity_figure,
     predictability_figure,
+    profile_figure,
     profiles_figure,
     scores_figure,
     trajectory_figure,
@@ -126,7 +126,7 @@ def test_the_band_has_a_gap_where_a_head_has_no_influences() -> None:
 
 def test_whiskers_of_the_fifths_are_intervals_of_the_mean() -> None:
     influences = fifth_influences()
-    figure = fifths_figure(METRICS, influences=influences)
+    figure = profile_figure(METRICS, influences=influences)
     (ends,) = whisker_ends(figure.axes[0])
     for name, found in zip(FIFTHS, ends, strict=True):
         half = width(influences[influences["quantity"] == name][list(GROUP_COLUMNS)].to_numpy())
@@ -146,7 +146,7 @@ def test_the_map_marks_drops_that_differ_from_zero() -> None:
     excluded = np.flatnonzero(p < 0.05)
     significant = np.flatnonzero(false_discovery_control(p[:-1]) <= 0.05)
     assert 0 < len(significant) < len(excluded)
-    figure = head_map_figure(table.drop(index=10), metric="ap_drop")
+    figure = map_figure(table.drop(index=10), metric="ap_drop")
     tested = len(table) - 2
     missing, dots, rings = (
         item.get_offsets().tolist()
@@ -167,13 +167,13 @@ def test_the_map_marks_drops_that_differ_from_zero() -> None:
 
 def test_other_maps_are_corrected_and_have_no_marks() -> None:
     table = METRICS.assign(ap_first20_se=1e-6)
-    figure = head_map_figure(table, metric="ap_first20")
+    figure = map_figure(table, metric="ap_first20")
     np.testing.assert_allclose(
         np.ravel(figure.axes[0].images[0].get_array()), table["ap_first20"] + 0.02
     )
     assert figure.axes[0].get_legend() is None
     assert note(figure) == "12 heads · corrected for bias"
-    small = head_map_figure(
+    small = map_figure(
         table.assign(ap_first20_se=0.01 * (1 + table["layer"])), metric="ap_first20_se"
     )
     assert small.axes[0].images[0].get_clim() == pytest.approx((0.01, 0.03))
@@ -201,10 +201,10 @@ def test_unknown_errors_leave_the_figures_as_they_were() -> None:
     pairs = [
         (plasticity_figure(cells, influences=influences), plasticity_figure(cells_table())),
         (heatmap_figure(cells), heatmap_figure(cells_table())),
-        (fifths_figure(metrics), fifths_figure(metrics_table())),
+        (profile_figure(metrics), profile_figure(metrics_table())),
         (
-            head_map_figure(metrics, metric="ap_drop"),
-            head_map_figure(metrics_table(), metric="ap_drop"),
+            map_figure(metrics, metric="ap_drop"),
+            map_figure(metrics_table(), metric="ap_drop"),
         ),
     ]
     for found, expected in pairs:
@@ -271,7 +271,7 @@ def test_whiskers_of_compared_runs(kind: str, names: tuple[str, ...]) -> None:
     np.testing.assert_allclose(drawn if kind == "profiles" else drawn.swapaxes(0, 1), expected)
     low, high = figure.axes[0].get_ylim()
     assert low < expected.min() < expected.max() < high
-    assert note(figure).endswith("95 % interval over texts · not known for 1 of 3 runs")
+    assert note(figure).endswith("95 % interval over texts, where it is known")
     bare = draw_figure(compared.drop(columns=[*[f"{name}_se" for name in names]]))
     assert not bare.axes[0].containers
     assert bare._supxlabel is None  # type: ignore[attr-defined]
@@ -281,7 +281,7 @@ def test_whiskers_of_drops_are_horizontal() -> None:
     compared = compared_table()
     scores = pd.DataFrame({"model": compared["run"], "ruler": [1.0, 2.0, np.nan]})
     figure = scores_figure(compared, scores, correlations(compared, scores))
-    (ends,) = whisker_ends(figure.axes[0], direction=0)
+    ends = [end for run in whisker_ends(figure.axes[0], direction=0) for end in run]
     half = 0.016 * t.ppf(0.975, 3)
     drop = compared["ap_drop"][0]
     assert len(ends) == 2

@@ -105,7 +105,7 @@ def test_a_run_continues_with_the_same_bytes_and_not_with_other_settings(
     again = run(dumps["some"], tmp_path)
     for path, other in zip(again.paths.all[:-1], outcomes["some"].paths.all[:-1], strict=True):
         assert path.read_bytes() == other.read_bytes()
-    assert again.means.keys() == first.means.keys()
+    assert again.means.estimates.keys() == first.means.estimates.keys()
     with pytest.raises(ConfigError, match=r"distant_from \(256 then, 4 now\)"):
         run(dumps["some"], tmp_path, distant_from=4)
 

@@ -62,6 +62,11 @@ def test_other_settings_are_a_conflict_that_names_them(dump: Dump, out: Path) ->
     assert earlier.metrics == {}
     assert earlier.conflict is not None
     assert "p_alpha (0.01 then, 0.5 now), seed (0 then, 3 now)" in earlier.conflict
+    older = run_settings(make_config(), make_plan(dump, make_config()).layout)
+    del older["equal_texts"]
+    Records(out, older).begin(discard=False)
+    conflict = records_in(out, dump).finished_heads(InputFiles(dump)).conflict
+    assert "equal_texts (not recorded then, False now)" in (conflict or "")
 
 
 def test_records_without_their_settings_file_serve_only_the_same_settings(

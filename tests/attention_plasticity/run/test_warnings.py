@@ -64,8 +64,11 @@ def test_buckets_that_few_texts_reach_are_named() -> None:
     assert warning.kind == "few_texts"
     assert warning.text == (
         "Fewer than 4 texts in query bucket 2 (positions 256-383), in 1 of 1 heads; the smallest "
-        "number is 3. Plasticity there depends on single texts. Capture more texts of this length."
+        "number is 3. Plasticity there depends on single texts. Capture more texts of this length, "
+        "or set equal_texts to use the same texts in all buckets."
     )
+    (equal,) = warnings_of(head(0, {1: 50, 2: 50}, {1: 5, 2: 3}), equal_texts=True)
+    assert equal.text.endswith("Capture more texts of this length.")
 
 
 def test_unknown_texts_are_one_note() -> None:

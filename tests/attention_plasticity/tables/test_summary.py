@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 
 from rich.console import Console
@@ -38,6 +39,19 @@ def test_the_summary_holds_the_tables_own_numbers(tmp_path: Path) -> None:
     assert text.count("80–100 %") == 1
     assert "Most plastic heads" in text
     assert "Least plastic heads" in text
+
+
+def test_types_of_layers_have_means_of_their_own(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=300)
+    assert "By type of layer" not in printed(outcome_of(dump, tmp_path / "one"))
+    windowed = make_dump(tmp_path / "windowed", layers=2, n=300, window=256)
+    for folder in windowed.glob("l01*"):
+        shutil.move(folder, dump)
+    lines = printed(outcome_of(dump, tmp_path / "two"), width=80).splitlines()
+    (full,) = [line.split() for line in lines if "full attention" in line]
+    (window,) = [line.split() for line in lines if "sliding window" in line]
+    assert full[2] == window[2] == "4"
+    assert full[4] == window[4] == "±"
 
 
 def test_few_heads_are_listed_once(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def client(
         (["push", "none", "--repo", "me/qk", "--branch", "b"], "none: does not exist"),
         (["push", "dump", "--repo", "me/qk", "--branch", "main"], "main holds the list"),
         (["push", "dump", "--repo", "me/qk", "--brunch", "b"], "did you mean --branch"),
-        (["push", "bare", "--repo", "me/qk"], "does not name its model; add --branch NAME"),
+        (["push", "bare", "--repo", "me/qk"], "does not name its model; give a branch"),
         (["pull"], "the following arguments are required: OWNER/NAME[@BRANCH]"),
         (["pull", "qk"], "qk: expected owner/name@branch"),
         (["pull", "me/qk@b", "--layers", "a-b"], "--layers: expected a list of integers"),

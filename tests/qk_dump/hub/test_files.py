@@ -173,7 +173,7 @@ def test_a_dump_that_does_not_fit_the_disk_is_refused_before_the_first_byte(
     hub.fail("tree", changed_json(wrong(size=2**62)))
     message = refusal()
     assert "the download has " in message
-    assert "free; choose another --cache_dir" in message
+    assert "free; choose another folder for downloads" in message
     assert files_below(tmp_path) == []
 
 

@@ -129,7 +129,8 @@ def test_a_folder_of_gguf_files_names_the_setting(
     for option in ({}, {"dry_run": "true"}):
         assert sniff(tmp_path, texts, tmp_path / "dump", **option) == 2
         assert capsys.readouterr().err.splitlines()[-1] == (
-            f"error: model.name: {tmp_path}: holds GGUF files only; add --model.gguf_file tiny.gguf"
+            f"error: model.name: {tmp_path}: holds GGUF files only; "
+            "set model.gguf_file to tiny.gguf"
         )
     with pytest.raises(ConfigError, match=r"model\.gguf_file: .*no\.gguf: does not exist"):
         load_model(ModelSettings(name=str(tmp_path), gguf_file="no.gguf"), "cpu")

@@ -351,8 +351,8 @@ def test_code_of_a_model_runs_only_when_trusted(
     settings = ModelSettings(name=str(folder))
     for load in (lambda: load_model(settings, "cpu"), lambda: empty_model(settings)):
         assert refusal(load) == (
-            f"model.name: {folder}: needs its own code; if you trust this code, add "
-            "--model.trust_remote_code"
+            f"model.name: {folder}: needs its own code; if you trust this code, set "
+            "model.trust_remote_code"
         )
     assert not trace.exists()
     found = loaded(folder, trust_remote_code=True)

@@ -115,7 +115,7 @@ def test_another_plan_is_refused_with_the_first_difference(
     if value is None:
         told = 'sampler ({"base_rate": 2.0, "type": "uniform"} then, null now)'
     assert f"holds a capture that differs in {told}" in message
-    assert "another output.data_root, or add --overwrite" in message
+    assert "another output.data_root, or set overwrite" in message
     assert opened(tmp_path).finished == {0, 1, 2}
 
 
@@ -134,7 +134,7 @@ def test_a_finished_dump_of_another_plan_is_refused(tmp_path: Path) -> None:
     make_capture(tmp_path, 2)
     message = refusal(tmp_path, changed("model.name", "big"))
     assert 'differs in model.name ("tiny" then, "big" now)' in message
-    assert "--overwrite" in message
+    assert "set overwrite" in message
 
 
 def test_a_dump_that_is_not_ours_is_refused(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_plan_that_cannot_be_read_is_refused_with_the_way_out(tmp_path: Path) 
     plan = begun(tmp_path) / ".capture" / "plan.json"
     for text in ("{", "3", ""):
         plan.write_text(text)
-        with pytest.raises(ConfigError, match="--overwrite") as caught:
+        with pytest.raises(ConfigError, match="overwrite") as caught:
             opened(tmp_path)
         assert str(plan) in str(caught.value)
     opened(tmp_path, overwrite=True).close()

@@ -286,7 +286,7 @@ def test_a_dump_is_not_made_before_all_batches_are_there(tmp_path: Path) -> None
 def test_batches_of_texts_the_dataset_lost_are_not_made_a_dump(tmp_path: Path) -> None:
     capture = opened(tmp_path)
     add(capture, range(5))
-    with pytest.raises(ConfigError, match=r"holds 5 batches .* now has only 3; .*--overwrite"):
+    with pytest.raises(ConfigError, match=r"holds 5 batches .* now has only 3; .*overwrite"):
         finish(capture, 3)
     assert not (tmp_path / "dump.json").exists()
 

@@ -1,0 +1,124 @@
+"""Captions of the figures of a comparison, as plain text for a paper."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attention_plasticity.comparison.cautions import Concerned, texts_about
+from attention_plasticity.comparison.data import ComparisonData
+from attention_plasticity.comparison.drawn import (
+    MOST_LINES,
+    Drawn,
+    drawn_drops,
+    drawn_profiles,
+    drawn_trajectory,
+)
+from attention_plasticity.comparison.runs import ComparedRun
+from attention_plasticity.comparison.scores import correlation_text
+from attention_plasticity.tables.layer_types import type_words
+from attention_plasticity.tables.names import clean
+from qk_toolkit.formatting import count
+
+_SETTINGS = (
+    *("query_model", "pair_sampling", "num_pairs_per_bucket"),
+    *("single_example", "equal_texts", "seed"),
+)
+
+
+def profiles_caption(data: ComparisonData) -> str:
+    """The caption of `profiles`."""
+    what = (
+        "Attention plasticity over the context: the mean over heads in each fifth of the observed "
+        "context, one line per run."
+    )
+    drawn = drawn_profiles(data.table)
+    if drawn.without_types:
+        what += f" Types of layers are left out, because they need more than {MOST_LINES} lines."
+    elif len(drawn.rows) > len(data.runs):
+        what += " Lines with gaps are the heads of one type of layers."
+    what += " The y axis does not always begin at 0."
+    return _caption(data, what, drawn, "means")
+
+
+def trajectory_caption(data: ComparisonData) -> str:
+    """The caption of `trajectory`."""
+    what = (
+        "Attention plasticity over training: the mean over heads over the whole context, in its "
+        "first fifth and in its last fifth, one point per checkpoint. Grey: the drop from the "
+        "first to the last fifth. The y axis does not always begin at 0."
+    )
+    return _caption(data, what, drawn_trajectory(data.table), "means")
+
+
+def scores_caption(data: ComparisonData) -> str:
+    """The caption of `scores`."""
+    what = (
+        "Drop of attention plasticity from the first to the last fifth of the context, mean over "
+        "heads, against benchmark scores; one point per run. Intervals of correlations are 95 % "
+        "intervals by Fisher's z, with the variance 1/(n - 3) for Pearson's correlation and "
+        "(1 + r²/2)/(n - 3) for Spearman's."
+    )
+    found = [f"Correlation of the {correlation_text(found)}." for found in data.relations]
+    drawn = drawn_drops(data.table)
+    return _caption(data, " ".join([what, *found]), drawn, "correlations", "means")
+
+
+def _caption(data: ComparisonData, what: str, drawn: Drawn, *concerned: Concerned) -> str:
+    cautions = [clean(text) for text in texts_about(data.cautions, *concerned)]
+    lines = [what, "", f"{count(len(data.runs), 'run')}:"]
+    shared = {_settings(run) for run in data.runs}
+    lines += [f"- {_run(run, with_settings=len(shared) > 1)}" for run in data.runs]
+    if len(shared) == 1 and (settings := next(iter(shared))):
+        lines.append(f"Settings of all runs: {settings}.")
+    lines += ["", _errors(drawn)]
+    if cautions:
+        lines += ["", "Cautions:", *(f"- {text}" for text in cautions)]
+    return "\n".join(lines) + "\n"
+
+
+def _run(run: ComparedRun, *, with_settings: bool) -> str:
+    heads = len(run.run.head_metrics)
+    layers = sum(map(len, run.layers.values()))
+    parts = [f"model {clean(run.run.dump.get('model') or 'not recorded')}"]
+    parts.append(f"{count(heads, 'head')} in {count(layers, 'layer')}")
+    if len(run.layers) > 1:
+        types = (f"{len(found)} {type_words(name)}" for name, found in run.layers.items())
+        parts[-1] += f" ({', '.join(types)})"
+    context = "not known" if math.isnan(run.context) else f"{run.context:,.0f} tokens"
+    parts.append(f"context {context}")
+    if texts := run.texts.get("count"):
+        parts.append(count(int(texts), "text"))
+    if with_settings and (settings := _settings(run)):
+        parts.append(settings)
+    return f"{run.label}: {', '.join(parts)}"
+
+
+def _settings(run: ComparedRun) -> str:
+    """`query_model positional, pair_sampling bucket`; empty if they are not recorded."""
+    known = {name: run.settings.get(name) for name in _SETTINGS}
+    return ", ".join(f"{name} {value}" for name, value in known.items() if _is_set(value))
+
+
+def _is_set(value: object) -> bool:
+    return value is not None and value is not False
+
+
+def _errors(drawn: Drawn) -> str:
+    known = np.isfinite(drawn.halves)  # (rows, names)
+    plain = [clean(label) for label in drawn.not_corrected]
+    bias = "Values are corrected for bias."
+    if plain:
+        some = f": {', '.join(plain)}" if len(plain) < len(drawn.runs) else ""
+        bias = f"Not corrected for bias{some}."
+    if not known.any():
+        return f"Standard errors are not known. {bias}"
+    groups = drawn.rows["n_text_groups"].to_numpy()[known.any(axis=1)]
+    listed = " or ".join(f"{number:.0f}" for number in np.unique(groups))
+    where = "" if np.isfinite(drawn.halves_of_values).all() else ", where they are known"
+    return (
+        f"Whiskers are 95 % intervals over texts{where}: Student's t with a standard error from "
+        f"{listed} groups of texts. All heads of a run share their texts; the influences of a "
+        f"group are averaged over heads first. {bias}"
+    )

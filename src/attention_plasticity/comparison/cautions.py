@@ -1,0 +1,237 @@
+"""What a reader of a comparison must know: obstacles, and cautions about single numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from attention_plasticity.columns import MEAN_COLUMNS
+from attention_plasticity.comparison.runs import ComparedRun, unequal, whole_runs
+from attention_plasticity.comparison.scores import Correlation, evidence
+from attention_plasticity.tables.intervals import groups_of
+from attention_plasticity.tables.layer_types import type_words
+from attention_plasticity.tables.names import clean
+
+Concerned = Literal["means", "differences", "correlations"]
+
+_METHOD = ("query_model", "pair_sampling", "single_example", "equal_texts")
+_METHOD_OF_LOCAL_PAIRS = ("max_rel_dist",)
+_OF_EARLIER_VERSIONS = {"equal_texts": False}  # for runs that record settings, but not this one
+_SHORT_WARNINGS = {
+    "few_queries": "few queries in some query buckets",
+    "few_texts": "few texts in some query buckets",
+    "texts_unknown": "no intervals, because the texts are not known",
+    "large_bias": "large bias",
+    "selective_layers": "some layers select keys by content",
+}
+_OF_ATTENDED_PAIRS = ("few_later_queries", "attended_unknown")
+
+
+@dataclass(frozen=True)
+class Caution:
+    """A sentence about the numbers of some runs."""
+
+    text: str
+    short: str  # for the footnote of a figure, without the names of runs; empty: not there
+    runs: tuple[str, ...]  # labels
+    concerns: Concerned = "means"
+    score: str | None = None  # of a correlation; None: all scores
+
+
+def obstacles(runs: Sequence[ComparedRun]) -> list[Caution]:
+    """Reasons why the runs cannot be compared; empty if they can."""
+    return [*_missing_columns(runs), *_methods(runs)]
+
+
+def score_obstacles(runs: Sequence[ComparedRun], *, forced: bool) -> list[Caution]:
+    """Reason why the drops cannot be correlated with scores, or its caution if it is forced."""
+    if not unequal(run.context for run in runs):
+        return []
+    contexts = f"unequal contexts ({_listed_contexts(runs)})"
+    text = (
+        f"the drops are over {contexts}, so they cannot be correlated with scores; capture all "
+        "models with one tokenizer.max_length"
+    )
+    if forced:
+        text = f"The correlation compares drops over different positions: {contexts}."
+    return [Caution(text, "", _labels(runs), "correlations")]
+
+
+def run_cautions(runs: Sequence[ComparedRun], compared: pd.DataFrame) -> list[Caution]:
+    """Cautions about the means of the runs. `compared` is the table of at least these runs."""
+    rows = whole_runs(compared).set_index("run").loc[list(_labels(runs))]
+    corrected = {str(label) for label in rows.index[rows["corrected"].astype(bool)]}
+    found = [*_contexts(runs), *_layer_types(runs)]
+    for run in runs:
+        found += _of_run(run, run.label in corrected)
+    return [*found, *_corrections(runs, corrected), *_unknown_settings(runs)]
+
+
+def pairing_cautions(runs: Sequence[ComparedRun]) -> list[Caution]:
+    """Cautions about runs that cannot be compared text by text with the first run."""
+    first = runs[0]
+    reasons: dict[str, list[str]] = {}
+    for run in runs[1:]:
+        if same_texts(run, first) or math.isnan(groups_of(run.run) + groups_of(first.run)):
+            continue
+        unknown = [one.label for one in (first, run) if one.texts.get("digest") is None]
+        reason = "the texts differ"
+        if unknown:
+            reason = f"the original ids of the texts are not known in {' and '.join(unknown)}"
+        reasons.setdefault(reason, []).append(run.label)
+    return [
+        Caution(
+            f"{', '.join(labels)}: not compared text by text with {first.label}, because {reason}. "
+            "The error of the difference is that of independent samples.",
+            "differences of independent samples",
+            (first.label, *labels),
+            "differences",
+        )
+        for reason, labels in reasons.items()
+    ]
+
+
+def correlation_cautions(
+    runs: Sequence[ComparedRun], relations: Sequence[Correlation]
+) -> list[Caution]:
+    """Cautions about correlations over few runs."""
+    few = {found.score: text for found in relations if (text := evidence(found))}
+    return [
+        Caution(f"{clean(score)}: {text}", "", _labels(runs), "correlations", score)
+        for score, text in few.items()
+    ]
+
+
+def same_texts(one: ComparedRun, other: ComparedRun) -> bool:
+    """Whether both runs have the same texts in the same groups, by their original ids."""
+    digest = one.texts.get("digest")
+    return digest is not None and digest == other.texts.get("digest")
+
+
+def cautions_table(cautions: Sequence[Caution]) -> pd.DataFrame:
+    """One row per caution: `concerns` (means, differences, correlations), `runs`, `text`."""
+    rows = [(caution.concerns, ", ".join(caution.runs), caution.text) for caution in cautions]
+    return pd.DataFrame(rows, columns=["concerns", "runs", "text"])
+
+
+def texts_about(cautions: Iterable[Caution], *concerned: Concerned) -> list[str]:
+    """The texts of cautions about means, differences or correlations."""
+    return [caution.text for caution in cautions if caution.concerns in concerned]
+
+
+def joined(cautions: Iterable[Caution]) -> str:
+    """The texts of cautions in one cell of a table."""
+    return " | ".join(caution.text for caution in cautions)
+
+
+def _missing_columns(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
+    for name in MEAN_COLUMNS:
+        missing = [run.label for run in runs if name not in run.run.head_metrics]
+        if missing:
+            text = f"{', '.join(missing)}: the table of heads has no column {name}"
+            yield Caution(text, f"no column {name}", tuple(missing))
+            return
+
+
+def _methods(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
+    names: tuple[str, ...] = _METHOD
+    if any(run.settings.get("pair_sampling") == "local" for run in runs):
+        names += _METHOD_OF_LOCAL_PAIRS
+    for name in names:
+        values = {run.label: _setting(run, name) for run in runs}
+        known = {label: value for label, value in values.items() if value is not None}
+        if len(set(known.values())) > 1:
+            listed = ", ".join(f"{label} {value}" for label, value in known.items())
+            yield Caution(f"{name} differs: {listed}", f"{name} differs", tuple(values))
+
+
+def _setting(run: ComparedRun, name: str) -> Any:
+    """A setting of a run; None if it is not known."""
+    missing = _OF_EARLIER_VERSIONS.get(name) if run.settings else None
+    return run.settings.get(name, missing)
+
+
+def _listed_contexts(runs: Sequence[ComparedRun]) -> str:
+    """`small 700 tokens, large 8,192 tokens`."""
+    return ", ".join(f"{run.label} {_tokens(run.context)}" for run in runs)
+
+
+def _tokens(context: float) -> str:
+    return "of unknown context" if math.isnan(context) else f"{context:,.0f} tokens"
+
+
+def _contexts(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
+    unknown = tuple(run.label for run in runs if math.isnan(run.context))
+    known = [run.context for run in runs if not math.isnan(run.context)]
+    if unequal(known):
+        span = f"{min(known):,.0f} to {max(known):,.0f} tokens"
+        text = (
+            f"The runs have different contexts ({span}): a fifth is a different number of tokens "
+            "in each run. Fifths, drops and their differences are not at the same positions."
+        )
+        yield Caution(text, f"unequal contexts, {span}", _labels(runs))
+    if unknown:
+        yield Caution(
+            f"{', '.join(unknown)}: the context is not known.", "context not known", unknown
+        )
+
+
+def _layer_types(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
+    groups: dict[frozenset[str], list[ComparedRun]] = {}
+    for run in runs:
+        groups.setdefault(frozenset(run.layers), []).append(run)
+    if len(groups) > 1:
+        listed = "; ".join(
+            f"{' and '.join(map(type_words, found[0].layers))}: {', '.join(_labels(found))}"
+            for found in groups.values()
+        )
+        text = (
+            f"The runs have different types of layers ({listed}). Compare the rows of one type, "
+            "not the means over all layers."
+        )
+        yield Caution(text, "different types of layers", _labels(runs))
+
+
+def _of_run(run: ComparedRun, corrected: bool) -> Iterator[Caution]:
+    heads = run.run.info.get("heads") or {}
+    whole = "" if run.run.layers is None else "whole run: "  # run.json is about all layers
+    for name, words in (("not_captured", "not captured"), ("failed", "failed")):
+        if number := heads.get(name):
+            were = "were " if name == "not_captured" else ""
+            text = f"{run.label}: {whole}{number:,} head{'s' * (number != 1)} {were}{words}."
+            yield Caution(text, f"{whole}some heads {words}", (run.label,))
+    for record in run.run.info.get("warnings") or []:
+        kind = str(record["kind"])
+        if _is_shown(run, kind, corrected):
+            short = _SHORT_WARNINGS.get(kind, kind.replace("_", " "))
+            text = f"{run.label}: {whole}{record['text']}"
+            yield Caution(text, whole + short, (run.label,))
+
+
+def _is_shown(run: ComparedRun, kind: str, corrected: bool) -> bool:
+    """Whether a warning of a run is about values that a comparison shows."""
+    if kind == "large_bias":
+        return not corrected
+    return kind not in _OF_ATTENDED_PAIRS or run.run.pair_sampling == "attended"
+
+
+def _corrections(runs: Sequence[ComparedRun], corrected: set[str]) -> Iterator[Caution]:
+    plain = tuple(run.label for run in runs if run.label not in corrected)
+    if 0 < len(plain) < len(runs):
+        text = f"{', '.join(plain)}: the bias is not known, so the means are not corrected."
+        yield Caution(text, "", plain)  # the footnote of a figure has it from the table
+
+
+def _unknown_settings(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
+    unknown = tuple(run.label for run in runs if not run.run.info)
+    if unknown:
+        text = f"{', '.join(unknown)}: no run.json, so the settings are not known."
+        yield Caution(text, "settings not known", unknown)
+
+
+def _labels(runs: Sequence[ComparedRun]) -> tuple[str, ...]:
+    return tuple(run.label for run in runs)

@@ -1,0 +1,86 @@
+"""The part of the table that a figure of a comparison draws. Figure and caption read it here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from attention_plasticity.columns import FIFTHS
+from attention_plasticity.comparison.runs import ALL_LAYERS, whole_runs
+from attention_plasticity.tables.intervals import half_width
+
+Floats = npt.NDArray[np.float64]
+
+MOST_LINES = 12  # of profiles; with more, types of layers are left out
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Rows and columns of the table of means."""
+
+    rows: pd.DataFrame
+    names: tuple[str, ...]
+    without_types: bool = False  # whether rows of types of layers were left out
+
+    @cached_property
+    def values(self) -> Floats:
+        """(rows, names)."""
+        return self.rows[list(self.names)].to_numpy(dtype=np.float64)
+
+    @cached_property
+    def halves(self) -> Floats:
+        """(rows, names) half widths of the intervals; NaN if an error is not known."""
+        errors = self.rows.reindex(columns=[f"{name}_se" for name in self.names])
+        groups = self.rows.reindex(columns=["n_text_groups"]).to_numpy(dtype=np.float64)
+        return half_width(errors.to_numpy(dtype=np.float64), groups)
+
+    @property
+    def halves_of_values(self) -> Floats:
+        """(points,) half widths of the values that are drawn."""
+        return self.halves[np.isfinite(self.values)]
+
+    @property
+    def types(self) -> list[str]:
+        """The type of layers of every row."""
+        if "layer_type" not in self.rows:
+            return [ALL_LAYERS] * len(self.rows)
+        return [str(name) for name in self.rows["layer_type"]]
+
+    @property
+    def runs(self) -> list[str]:
+        """The names of the runs."""
+        return list(dict.fromkeys(self.rows["run"].astype(str)))
+
+    @property
+    def not_corrected(self) -> list[str]:
+        """The names of the runs that are not corrected for bias."""
+        if "corrected" not in self.rows:
+            return self.runs
+        plain = self.rows.loc[~self.rows["corrected"].astype(bool), "run"]
+        return list(dict.fromkeys(plain.astype(str)))
+
+
+def drawn_profiles(compared: pd.DataFrame) -> Drawn:
+    """The fifths of every run, and of every type of layers unless these are too many lines."""
+    if len(compared) <= MOST_LINES:
+        return Drawn(compared, FIFTHS)
+    rows = whole_runs(compared)
+    return Drawn(rows, FIFTHS, without_types=len(rows) < len(compared))
+
+
+def drawn_trajectory(compared: pd.DataFrame) -> Drawn:
+    """Plasticity of every run over the whole context, and in the first and last fifth."""
+    return _of_runs(compared, "ap_overall", "ap_first20", "ap_last20")
+
+
+def drawn_drops(compared: pd.DataFrame) -> Drawn:
+    """The drop of every run."""
+    return _of_runs(compared, "ap_drop")
+
+
+def _of_runs(compared: pd.DataFrame, *names: str) -> Drawn:
+    return Drawn(whole_runs(compared), names)

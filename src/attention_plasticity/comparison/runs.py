@@ -1,0 +1,138 @@
+"""The runs of a comparison, and the table of their means: one row per run and layer type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from attention_plasticity.columns import MEAN_COLUMNS
+from attention_plasticity.run.head_means import MeanEstimate
+from attention_plasticity.tables.finished_run import FinishedRun, labels_of
+from attention_plasticity.tables.intervals import groups_of, mean_over_heads
+from attention_plasticity.tables.layer_types import layers_by_type
+
+ALL_LAYERS = "all"
+"""`layer_type` of the rows with the means over all heads of a run."""
+
+TABLE_COLUMNS = (
+    "run",
+    "layer_type",
+    "heads",
+    "context",
+    *MEAN_COLUMNS,
+    *(f"{name}_se" for name in MEAN_COLUMNS),
+    "n_text_groups",
+    "corrected",
+)
+_CONTEXT_RATIO = 1.1  # of the largest and the smallest context that count as equal
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means over the heads of a run, or of its layers of one type."""
+
+    heads: int
+    groups: float  # of texts; NaN if unknown
+    of: dict[str, MeanEstimate]  # by column, without columns that the table of heads misses
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run and its name in the comparison."""
+
+    label: str
+    run: FinishedRun
+
+    @cached_property
+    def context(self) -> float:
+        """Number of tokens up to the last captured query; NaN if it is not known."""
+        metrics = self.run.head_metrics
+        if "q_position_max" not in metrics:
+            return math.nan
+        return float(metrics["q_position_max"].max()) + 1.0
+
+    @cached_property
+    def layers(self) -> dict[str, list[int]]:
+        """The layers of each type."""
+        return layers_by_type(self.run.layer_types)
+
+    @cached_property
+    def parts(self) -> dict[str, FinishedRun]:
+        """The run with all layers and, if it has several types of layers, with each type."""
+        found = {ALL_LAYERS: self.run}
+        if len(self.layers) > 1:
+            found |= {name: self.run.select(layer_type=name) for name in self.layers}
+        return found
+
+    @cached_property
+    def means(self) -> dict[str, Means]:
+        """The means over heads of every part."""
+        return {name: _means(part) for name, part in self.parts.items()}
+
+    def means_of(self, layer_type: str) -> Means | None:
+        """The means of the layers of one type; None if the run has no such layer."""
+        if list(self.layers) == [layer_type]:
+            return self.means[ALL_LAYERS]
+        return self.means.get(layer_type)
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """Number and digest of the texts, from run.json; empty if they are not recorded."""
+        return (self.run.info.get("input") or {}).get("texts") or {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the analysis; empty if they are not recorded."""
+        return self.run.info.get("config") or {}
+
+
+def labelled(runs: Sequence[FinishedRun], labels: Sequence[str] | None = None) -> list[ComparedRun]:
+    """The runs with names: as given, or those of their models."""
+    return [ComparedRun(*pair) for pair in zip(labels_of(runs, labels), runs, strict=True)]
+
+
+def compare_runs(runs: Sequence[ComparedRun]) -> pd.DataFrame:
+    """Heads, context, the means over heads of `MEAN_COLUMNS` and their errors.
+
+    There is one row per run, with `layer_type` `all`. A run with several types of layers also has
+    a row per type. Means are corrected for bias if the bias is known (`corrected`). A column that
+    is missing in the table of a run is NaN.
+    """
+    rows = [_row(run, name, means) for run in runs for name, means in run.means.items()]
+    return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+
+
+def whole_runs(compared: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the means over all heads, one per run."""
+    if "layer_type" not in compared:
+        return compared
+    return compared[compared["layer_type"] == ALL_LAYERS].reset_index(drop=True)
+
+
+def unequal(contexts: Iterable[float]) -> bool:
+    """Whether the known contexts differ by more than 10 %."""
+    known = [context for context in contexts if not math.isnan(context)]
+    return bool(known) and max(known) > _CONTEXT_RATIO * min(known)
+
+
+def _means(part: FinishedRun) -> Means:
+    metrics = part.head_metrics
+    found = {name: mean_over_heads(part, name) for name in MEAN_COLUMNS if name in metrics}
+    return Means(len(metrics), groups_of(part), found)
+
+
+def _row(run: ComparedRun, layer_type: str, means: Means) -> dict[str, Any]:
+    row: dict[str, Any] = {"run": run.label, "layer_type": layer_type, "heads": means.heads}
+    row |= {"context": run.context}
+    row |= {name: mean.value for name, mean in means.of.items()}
+    row |= {f"{name}_se": mean.standard_error for name, mean in means.of.items()}
+    return row | {"n_text_groups": means.groups, "corrected": _corrected(means.of.values())}
+
+
+def _corrected(means: Iterable[MeanEstimate]) -> bool:
+    return all(mean.corrected for mean in means if mean.heads)

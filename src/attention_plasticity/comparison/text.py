@@ -1,0 +1,134 @@
+"""A comparison on a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from attention_plasticity.comparison.cautions import texts_about
+from attention_plasticity.comparison.cells import (
+    CORRELATIONS_NOTE,
+    DIFFERENCE_HEADINGS,
+    HEADINGS,
+    DifferenceCells,
+    difference_cells,
+    differences_note,
+    error_cells,
+    errors_note,
+    value_cells,
+)
+from attention_plasticity.comparison.data import ComparisonData
+from attention_plasticity.comparison.names import part_words, short_names
+from attention_plasticity.comparison.scores import correlation_text
+
+_LEAST_NAME = 12  # characters, on a terminal of any width
+_LONGEST_LINE = 100
+_Rows = Sequence[Sequence[str]]
+
+
+def print_comparison(data: ComparisonData, console: Console) -> None:
+    """Print the means, the differences, the correlations and all notes, in the terminal's width."""
+    labels = list(dict.fromkeys(str(label) for label in data.table["run"]))
+    headings = [heading.removesuffix(" %") for heading in HEADINGS.values()]
+    headings[headings.index("plasticity")] = "mean"
+    values = value_cells(data.table, with_errors=False)
+    width = _room([headings, *values], console.width)
+    short = dict(zip(labels, short_names(labels, width), strict=True))
+    console.print(Text("Attention plasticity: mean over heads, and by parts of the context (%)"))
+    _print_table(console, _means(data, values, headings, short))
+    _print_lines(console, errors_note(data.table))
+    lines = difference_cells(data.differences)
+    if lines:
+        console.print(Text(f"\nMinus {lines[0].minus}"))
+        _print_table(console, _differences(lines, short))
+        _print_lines(console, differences_note(lines))
+    if data.relations:
+        console.print()
+        _print_lines(console, *map(correlation_text, data.relations), CORRELATIONS_NOTE)
+        _print_lines(console, *texts_about(data.cautions, "correlations"))
+    _print_list(console, "Names", _full_names(short))
+    _print_list(console, "Notes", texts_about(data.cautions, "means", "differences"))
+
+
+def _room(rows: _Rows, width: int) -> int:
+    """Characters that are left for the names of runs."""
+    numbers = list(zip(*rows, strict=True))[1:]
+    taken = sum(1 + max(map(len, cells)) for cells in numbers)
+    return max(_LEAST_NAME, width - taken)
+
+
+def _means(
+    data: ComparisonData, values: _Rows, headings: Sequence[str], short: dict[str, str]
+) -> Table:
+    table = _table(headings)
+    rows = zip(
+        data.table["run"],
+        data.table["layer_type"],
+        values,
+        error_cells(data.table),
+        strict=True,
+    )
+    for run, layer_type, (_, *numbers), errors in rows:
+        part = part_words(str(layer_type))
+        name = f"  {part}" if part else short[str(run)]
+        table.add_row(*(Text(cell) for cell in (name, *numbers)))
+        if any(errors):
+            table.add_row(*(Text(cell, "dim") for cell in errors))
+    return table
+
+
+def _differences(lines: Sequence[DifferenceCells], short: dict[str, str]) -> Table:
+    table = _table(DIFFERENCE_HEADINGS)
+    for line in lines:
+        name = f"  {line.part}" if line.part else short[line.run]
+        cells = (name, line.plasticity, line.drop, line.texts)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _table(headings: Sequence[str]) -> Table:
+    """A table with one space between columns, so that eight numbers and a name fit in 80."""
+    table = Table(box=box.HORIZONTALS, padding=0, pad_edge=False, show_edge=False)
+    table.add_column(headings[0], no_wrap=True)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _print_table(console: Console, table: Table) -> None:
+    """Print a table as wide as it is. On a narrow terminal its lines wrap, but no digit is cut."""
+    width = console.width
+    options = console.options.update(max_width=10_000)
+    console.width = max(width, Measurement.get(console, options, table).maximum)
+    console.print(table)
+    console.width = width
+
+
+def _full_names(short: dict[str, str]) -> Iterator[str]:
+    for name, shown in short.items():
+        if name != shown:
+            yield f"{shown} is {name}"
+
+
+def _print_list(console: Console, title: str, items: Iterator[str] | Sequence[str]) -> None:
+    listed = list(items)
+    if listed:
+        console.print(Text(f"\n{title}"))
+        for item in listed:
+            _print_lines(console, item, first="- ")
+
+
+def _print_lines(console: Console, *texts: str | None, first: str = "") -> None:
+    width = min(console.width, _LONGEST_LINE)
+    for text in filter(None, texts):
+        indent = " " * len(first)
+        wrapped = textwrap.fill(
+            text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False
+        )
+        console.print(Text(wrapped))

@@ -1,0 +1,43 @@
+"""The command `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qk_toolkit.command_line import command_parser
+from qk_toolkit.files import user_path
+from qk_toolkit.flags import parse_flags
+
+_DESCRIPTION = """\
+Write one HTML file with a map of heads, and the profile, buckets, dimensions and metrics of each
+head. The file works offline.
+"""
+_EXAMPLES = """\
+commands to paste:
+  attention-plasticity report results/smollm2-135m
+  attention-plasticity report results/base results/instruct --labels base,instruct
+"""
+
+
+def report(arguments: Sequence[str]) -> int:
+    """`attention-plasticity report RUN [RUN …] [--output FILE] [--labels a,b] [--title TEXT]`."""
+    program = "attention-plasticity report"
+    parser = command_parser(program, _DESCRIPTION, _EXAMPLES)
+    parser.usage = f"{program} RUN [RUN …] [--output FILE] [--labels LIST] [--title TEXT]"
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="output folder of an analysis")
+    parser.add_argument("--output", metavar="FILE", help="default: RUN/report.html, or report.html")
+    parser.add_argument("--labels", metavar="LIST", help="names of the runs, such as base,instruct")
+    parser.add_argument("--title", metavar="TEXT", help="title of the page")
+    given: dict[str, Any] = parse_flags(parser, arguments)
+    from attention_plasticity.page.report import make_report, require_target
+    from attention_plasticity.tables.finished_run import FinishedRun
+
+    runs = [FinishedRun.open(folder) for folder in given["runs"]]
+    default = runs[0].folder / "report.html" if len(runs) == 1 else Path("report.html")
+    target = user_path(given["output"]) if given["output"] else default
+    require_target(target, runs)
+    labels = given["labels"].split(",") if given["labels"] else None
+    print(make_report(runs, labels, given["title"]).save(target))
+    return 0

@@ -1,0 +1,172 @@
+"""Content of the page for one run: tables as columns, and a description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from attention_plasticity.page.architecture import (
+    counts,
+    grid,
+    head_dims,
+    key_heads,
+    selected_words,
+)
+from attention_plasticity.page.attention import attention_columns, distant_from
+from attention_plasticity.page.estimates import (
+    head_estimates,
+    head_means,
+    mean_with_intervals,
+    with_intervals,
+)
+from attention_plasticity.page.payload import Column
+from attention_plasticity.page.provenance import provenance
+from attention_plasticity.page.type_means import type_means
+from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS
+from attention_plasticity.tables.attention_masses import mass_bins
+from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.layer_types import layer_types
+from attention_plasticity.tables.profiles import HEAD, head_profiles, mean_profile
+from qk_toolkit.errors import ConfigError
+
+Tables = dict[str, dict[str, Column]]
+
+
+def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
+    """The description of a run and its columns.
+
+    Metrics are exact. Cells, profiles, weights and estimates are rounded to float32.
+    """
+    metrics, cells, weights = _metrics(run), _cells(run), _weights(run)
+    _require_single_influences(run)
+    heads = _all_heads(metrics, cells)
+    profiles = with_intervals(run, head_profiles(cells))
+    buckets, unit = _buckets(run, cells)
+    types, means_of_types = type_means(run, profiles)
+    tables = {
+        "heads": _columns(heads),
+        "cells": _columns(cells, single=True),
+        "profiles": _columns(profiles, single=True),
+        "mean": _columns(mean_with_intervals(run, mean_profile(profiles))),
+        "buckets": _columns(buckets),
+        **{name: _columns(table) for name, table in means_of_types.items()},
+    }
+    if estimates := head_estimates(heads):
+        tables["estimates"] = estimates
+    if weights is not None:
+        tables["components"] = _columns(weights, single=True)
+    if (attention := _attention(run)) is not None:
+        tables["attention"] = attention_columns(attention)
+    size = grid(run, heads)
+    selected = selected_words(run, size[0])
+    about = {
+        "label": label,
+        "layer_types": {str(layer): name for layer, name in layer_types(heads).items()},
+        "types": types,
+        "has_layer_type": "layer_type" in heads,
+        "model": run.model_name,
+        "grid": size,
+        "key_heads": key_heads(run, heads),
+        "head_dims": head_dims(heads),
+        "selected": selected,
+        "unit": unit,
+        "log": run.geometry is not None and run.geometry.type == "log",
+        "counts": counts(run, len(heads)),
+        "means": head_means(run),
+        "distant_from": distant_from(run),
+        "pair_sampling": run.pair_sampling,
+        "warnings": [f"whole run: {text}" for text in run.warnings] if selected else run.warnings,
+        "provenance": provenance(run),
+    }
+    return about, tables
+
+
+def _metrics(run: FinishedRun) -> pd.DataFrame:
+    path = run.path("head_metrics")
+    table = _ordered(run.head_metrics, HEAD, path)
+    require_values(table, "ap_overall", path)
+    return table
+
+
+def _cells(run: FinishedRun) -> pd.DataFrame:
+    path = run.path("bucket_plasticity")
+    table = _ordered(run.bucket_plasticity, [*HEAD, "q_bucket", "k_bucket"], path)
+    require_values(table, "plasticity", path)
+    return table[[name for name in BUCKET_COLUMNS if name in table]]
+
+
+def _weights(run: FinishedRun) -> pd.DataFrame | None:
+    """The table of components; None if the file does not exist."""
+    path = run.path("component_weights")
+    if not path.exists():
+        return None
+    table = _ordered(run.component_weights, [*HEAD, "component"], path)
+    return table[[name for name in COMPONENT_COLUMNS if name in table]]
+
+
+def _attention(run: FinishedRun) -> pd.DataFrame | None:
+    """The table of attention; None if the run has none, or if it has no masses."""
+    if not run.has_attention or not mass_bins(run.attention):
+        return None
+    return _ordered(run.attention, [*HEAD, "q_bucket"], run.path("attention"))
+
+
+def _require_single_influences(run: FinishedRun) -> None:
+    if run.influences is not None:
+        _ordered(run.influences, [*HEAD, "quantity", "q_bucket"], run.path("influences"))
+
+
+def _ordered(table: pd.DataFrame, keys: list[str], source: object) -> pd.DataFrame:
+    """The table sorted by its keys. Raises if two rows have the same keys."""
+    repeated = table.duplicated(keys)
+    if repeated.any():
+        row = table.loc[repeated, keys].iloc[0]
+        where = ", ".join(f"{name} {row[name]}" for name in keys)
+        raise ConfigError(f"{source}: holds two rows for {where}; run the analysis again")
+    return table.sort_values(keys, kind="stable", ignore_index=True)
+
+
+def _all_heads(metrics: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """All heads of both tables. Heads with cells but without metrics have NaN metrics."""
+    with_cells = cells[HEAD].drop_duplicates()
+    with_metrics = pd.MultiIndex.from_frame(metrics[HEAD])
+    if pd.MultiIndex.from_frame(with_cells).isin(with_metrics).all():
+        return metrics
+    merged = metrics.merge(with_cells, on=HEAD, how="outer", sort=True)
+    return merged[metrics.columns]
+
+
+def _buckets(run: FinishedRun, cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """All buckets with their positions, and the unit of these positions.
+
+    If the geometry is known, buckets have a start and an end. Otherwise they have the mean position
+    of their keys or queries, or their number.
+    """
+    seen = np.unique(np.concatenate([cells["k_bucket"], cells["q_bucket"]]))
+    table = pd.DataFrame({"bucket": seen})
+    geometry = run.geometry
+    if geometry is not None:
+        table["start"] = geometry.starts(seen).astype(np.float64)
+        table["end"] = geometry.ends(seen).astype(np.float64)
+        return table, "tokens"
+    if {"q_position", "k_position"} <= set(cells.columns):
+        of_queries = cells.groupby("q_bucket")["q_position"].mean()
+        of_keys = cells.groupby("k_bucket")["k_position"].mean()
+        table["start"] = of_keys.combine_first(of_queries).reindex(seen).to_numpy()
+        return table, "tokens"
+    table["start"] = seen.astype(np.float64)
+    return table, "bucket"
+
+
+def _columns(table: pd.DataFrame, *, single: bool = False) -> dict[str, Column]:
+    found: dict[str, Column] = {}
+    for name in table.columns.drop("layer_type", errors="ignore"):  # numbers only
+        values = table[name].to_numpy()
+        if single and values.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                values = values.astype(np.float32)
+        found[str(name)] = values
+    return found

@@ -1,0 +1,94 @@
+"""Values corrected for bias and their 95 % intervals, for the page."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from attention_plasticity.columns import (
+    ATTENDED,
+    ATTENDED_COUNTED,
+    ATTENTION_MEANS,
+    MEAN_COLUMNS,
+)
+from attention_plasticity.page.payload import Column
+from attention_plasticity.run.head_means import gap_is_large
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import (
+    bucket_errors,
+    corrected,
+    head_half_width,
+    mean_bucket_errors,
+    mean_over_heads,
+)
+from attention_plasticity.tables.profiles import HEAD
+
+_GAP = ["ap_gaussian_gap", "ap_gaussian_gap_se"]
+_BUCKET = [*HEAD, "q_bucket"]
+COLUMNS = (
+    *MEAN_COLUMNS,
+    *("ap_counted", "ap_gaussian_gap"),
+    *(ATTENDED, ATTENDED_COUNTED),
+    *ATTENTION_MEANS,
+)
+"""Columns of the table of heads that can have a standard error."""
+
+
+def head_estimates(heads: pd.DataFrame) -> dict[str, Column]:
+    """Columns with one value per head; empty if neither bias nor errors are known.
+
+    `NAME` is a value corrected for bias, `NAME_half_width` half the width of its 95 % interval, and
+    `gap_is_large` is 1 in heads whose Gaussian model differs from the count.
+    """
+    found: dict[str, Column] = {}
+    for name in COLUMNS:
+        if _known(heads, f"{name}_bias"):
+            found[name] = corrected(heads, name).to_numpy(np.float32)  # (heads,)
+        if _known(heads, f"{name}_se") and _known(heads, "n_text_groups"):
+            half = head_half_width(heads, name)  # (heads,)
+            if np.isfinite(half).any():
+                found[f"{name}_half_width"] = half.astype(np.float32)
+    if all(_known(heads, name) for name in _GAP):
+        rows = [dict(zip(_GAP, row, strict=True)) for row in heads[_GAP].to_numpy().tolist()]
+        found["gap_is_large"] = np.array([gap_is_large(row) for row in rows])  # (heads,)
+    return found
+
+
+def head_means(run: FinishedRun) -> dict[str, list[float | None]]:
+    """Mean over heads and its standard error, as `analyze` prints them; without unknown errors."""
+    known = [name for name in MEAN_COLUMNS if _known(run.head_metrics, f"{name}_se")]
+    means = {name: mean_over_heads(run, name) for name in known}
+    return {
+        name: [mean.value, mean.standard_error]
+        for name, mean in means.items()
+        if math.isfinite(mean.value) and math.isfinite(mean.standard_error)
+    }
+
+
+def with_intervals(run: FinishedRun, profiles: pd.DataFrame) -> pd.DataFrame:
+    """Profiles of heads with plasticity corrected for bias, and with `half_width`.
+
+    Profiles are unchanged if the run has no influences.
+    """
+    rows = bucket_errors(run)
+    if rows is None:
+        return profiles
+    merged = profiles.merge(rows[[*_BUCKET, "bias", "half_width"]], on=_BUCKET, how="left")
+    merged["plasticity"] -= merged.pop("bias").fillna(0.0)
+    return merged
+
+
+def mean_with_intervals(run: FinishedRun, mean: pd.DataFrame) -> pd.DataFrame:
+    """The mean profile with `half_width`: NaN where the influences of a head are missing."""
+    errors, rows = mean_bucket_errors(run), bucket_errors(run)
+    if errors is None or rows is None:
+        return mean
+    width = errors.set_index("q_bucket")["half_width"].reindex(mean["q_bucket"]).to_numpy()
+    heads = rows[rows["value"].notna()].groupby("q_bucket").size().reindex(mean["q_bucket"])
+    return mean.assign(half_width=np.where(heads.to_numpy() == mean["heads"], width, np.nan))
+
+
+def _known(table: pd.DataFrame, name: str) -> bool:
+    return name in table and bool(table[name].notna().any())

@@ -1,0 +1,82 @@
+"""Builds the page from its parts, as one HTML file."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from attention_plasticity import __version__
+from attention_plasticity.page.payload import Header, compressed
+from attention_plasticity.tables.metric_words import METRIC_WORDS
+
+_SCRIPTS = (
+    "data.js",
+    "words.js",
+    "layer_types.js",
+    "architecture.js",
+    "estimates.js",
+    "colours.js",
+    "filters.js",
+    "glossary.js",
+    "images.js",
+    "map.js",
+    "charts.js",
+    "profile.js",
+    "attention.js",
+    "cards.js",
+    "heads_table.js",
+    "head_panel.js",
+    "runs_panel.js",
+    "downloads.js",
+    "address.js",
+    "main.js",
+)
+_FOLDER = files("attention_plasticity.page")
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def page_html(title: str, runs: Sequence[tuple[dict[str, Any], Header, bytes]]) -> str:
+    """The page. Each run has a description, a header and packed columns."""
+    descriptions = [{**about, "tables": header} for about, header, _ in runs]
+    data = {"title": title, "version": __version__, "words": _words(), "runs": descriptions}
+    parts_folder = _FOLDER / "parts"
+    blocks = [_block("plotly", plotly_bundle())]
+    for number, (_, _, packed) in enumerate(runs):
+        blocks.append(_block(f"run-{number}", compressed(packed)))
+    parts = {
+        "title": html.escape(title.encode("utf-8", "replace").decode("utf-8")),
+        "style": (parts_folder / "page.css").read_text(encoding="utf-8"),
+        "data": safe_json(data),
+        "blocks": "\n".join(blocks),
+        "script": "\n".join((parts_folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+    }
+    skeleton = (parts_folder / "page.html").read_text(encoding="utf-8")
+    return re.sub(r"@@(\w+)@@", lambda found: parts[found[1]], skeleton)
+
+
+def safe_json(value: object) -> str:
+    """JSON that is safe inside a script element."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII only
+    return re.sub("[<>&]", lambda found: _UNSAFE[found[0]], text)
+
+
+def plotly_bundle() -> bytes:
+    """plotly.js compressed by gzip. The script defines `window.Plotly`."""
+    return (_FOLDER / "plotly" / "plotly-cartesian.min.js.gz").read_bytes()
+
+
+def _words() -> dict[str, dict[str, Any]]:
+    return {
+        name: {"label": words.label, "meaning": words.meaning, "signed": words.signed}
+        for name, words in METRIC_WORDS.items()
+    }
+
+
+def _block(name: str, content: bytes) -> str:
+    text = base64.b64encode(content).decode("ascii")
+    return f'<script type="text/plain" id="{name}">{text}</script>'

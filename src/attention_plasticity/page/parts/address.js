@@ -1,0 +1,44 @@
+// The selection in the address of the page, so that a link shows the same view again.
+
+const ADDRESS_FIELDS = new Set(["run", "beside", "head", "metric", "sure", "layers", "axis"]);
+
+/** Read the selection from the address. What is not found is replaced and named in a notice. */
+function readAddress(address) {
+  const fields = new URLSearchParams(new URL(address).hash.slice(1)), problems = [];
+  const given = (name, find, instead) => {
+    if (!fields.has(name)) return null;
+    const found = find(fields.get(name));
+    if (found === null) problems.push([`${name}=${fields.get(name)}`, instead]);
+    return found;
+  };
+  const numberOf = (label) => runs.find((run) => run.label === label)?.number ?? null;
+  state.run = given("run", numberOf, () => `the run ${runShown().label}`) ?? 0;
+  state.beside = given("beside", (label) => (numberOf(label) === state.run ? null : numberOf(label)), () => "no second run");
+  const has = (names) => (name) => (names.includes(name) ? name : null);
+  state.metric = given("metric", has(runShown().tables.heads.names), () => `the metric ${wordsOf(state.metric).label}`) ?? "ap_overall";
+  state.layers = given("layers", has(runShown().types.map(({ name }) => name)), () => "all layers");
+  state.axis = given("axis", has(["tokens", "share"]), () => "positions in tokens") ?? "tokens";
+  state.sure = given("sure", has(["0", "1"]), () => "the switch “How sure” off") === "1";
+  const key = given("head", (text) => (runShown().rowOf.has(text) ? text : null), () => headName(state.layer, state.head).toLowerCase());
+  if (key) [state.layer, state.head] = key.split(".").map(Number);
+  else Object.assign(state, firstHead(runShown()));
+  state.chosen = Boolean(key);
+  for (const name of fields.keys()) if (!ADDRESS_FIELDS.has(name)) problems.push([name, () => ""]);
+  showLinkNotice(problems);
+}
+
+/** A line that names the parts of a link that were not found, and what is shown instead. */
+function showLinkNotice(problems) {
+  byId("link-notice").hidden = !problems.length;
+  const words = problems.map(([part, instead]) => `“${part}”${instead() && ` (shown instead: ${instead()})`}`);
+  byId("link-problem").textContent = `This page does not have these parts of the link: ${words.join("; ")}.`;
+}
+
+function writeAddress() {
+  const fields = new URLSearchParams({ run: runShown().label, head: keyOf(state.layer, state.head), metric: state.metric });
+  if (state.beside !== null) fields.set("beside", runs[state.beside].label);
+  if (state.layers !== null) fields.set("layers", state.layers);
+  if (state.axis !== "tokens") fields.set("axis", state.axis);
+  if (state.sure) fields.set("sure", 1);
+  try { history.replaceState(null, "", `#${fields}`); } catch { /* a notebook has no address */ }
+}

@@ -1,0 +1,165 @@
+// The card "Where attention goes": attention by distance of the selected head, and its numbers.
+
+const ATTENTION_SCALE = 10_000, UNKNOWN_SHARE = 65_535; // integers instead of shares, see attention.py
+
+/** The smallest distance of every bin. */
+const binsOf = (run) => run.tables.attention.names.filter((name) => name.startsWith("mass_")).map((name) => Number(name.slice(5)));
+
+const binWords = (first) => (first < 2 ? `${first}` : `${whole(first)}–${whole(2 * first - 1)}`);
+
+const shareOf = (stored) => (stored === UNKNOWN_SHARE ? NaN : stored / ATTENTION_SCALE);
+
+/**
+ * Shares of attention of a head by distance, and half widths of their intervals, for one query
+ * bucket or for all queries (`bucket` is null). The half width of all queries is the weighted mean
+ * over buckets, an upper bound. Null if the head has no rows.
+ */
+function massesOf(run, key, bucket) {
+  const range = run.ranges.attention.get(key);
+  if (!range) return null;
+  const { columns } = run.tables.attention, rows = [];
+  for (let row = range[0]; row < range[1]; row++) {
+    if ((bucket === null || columns.q_bucket[row] === bucket) && columns.mass_0[row] !== UNKNOWN_SHARE && columns.n_queries[row] > 0) rows.push(row);
+  }
+  if (!rows.length) return null;
+  const total = rows.reduce((sum, row) => sum + columns.n_queries[row], 0);
+  const mean = (name) => rows.reduce((sum, row) => sum + columns.n_queries[row] * shareOf(columns[name][row]), 0) / total;
+  const bins = binsOf(run);
+  return { bins, mass: bins.map((first) => mean(`mass_${first}`)), half: bins.map((first) => mean(`half_${first}`)) };
+}
+
+/** Mean over the heads of the chosen layers of their shares of attention, computed once per query bucket. */
+function meanMasses(run, bucket) {
+  run.meanMasses ??= new Map();
+  const place = `${bucket} ${state.layers ?? ""}`;
+  if (!run.meanMasses.has(place)) {
+    const keys = [...run.ranges.attention.keys()].filter((key) => inLayers(run, key));
+    const heads = keys.map((key) => massesOf(run, key, bucket)).filter(Boolean);
+    run.meanMasses.set(place, binsOf(run).map((_, i) => heads.reduce((sum, head) => sum + head.mass[i], 0) / heads.length));
+  }
+  return run.meanMasses.get(place);
+}
+
+/** Whether a bucket of queries, or all queries, means the same in both runs. */
+const sameQueries = (run, other, bucket) => bucket === null || queriesWords(run, bucket) === queriesWords(other, bucket);
+
+/** The masses of the same head of the other run, or the mean of its heads if heads do not correspond. */
+function massesBeside(run, other, key, bucket) {
+  if (!other?.tables.attention || !sameQueries(run, other, bucket)) return null;
+  if (headsBeside()) return massesOf(other, key, bucket);
+  const mass = meanMasses(other, bucket);
+  return { bins: binsOf(other), mass, half: mass.map(() => NaN) };
+}
+
+/** The positions of a query bucket; its mean position or its number if they are not known. */
+function queriesWords(run, number, position) {
+  const { bucket, start, end } = run.tables.buckets.columns, place = bucket.indexOf(number);
+  if (end && place >= 0) return `${whole(start[place])}–${whole(end[place])}`;
+  return Number.isFinite(position) ? `around ${whole(position)}` : `bucket ${number}`;
+}
+
+/** The menu of query buckets. A bucket that this head does not have is replaced by all queries. */
+function fillQueries(run, key) {
+  const { q_bucket: buckets, q_position: position } = rowsOfHead(run, "attention", key);
+  if (!buckets.includes(state.queries)) state.queries = null;
+  const options = buckets.map((number, i) => make("option", queriesWords(run, number, position?.[i]), { value: number }));
+  byId("attention-queries").replaceChildren(make("option", "all", { value: "" }), ...options);
+  byId("attention-queries").value = state.queries ?? "";
+}
+
+function drawAttention(run, other, key) {
+  const panel = byId("attention-panel"), known = run.ranges.attention.has(key);
+  if (panel.hidden) sizes.delete(byId("attention")); // the size of a hidden element is zero
+  panel.hidden = !known;
+  if (!known) return Promise.resolve();
+  fillQueries(run, key);
+  showFacts(run, headsBeside(), key);
+  const mine = massesOf(run, key, state.queries);
+  showAttentionKeys(run, other, mine, massesBeside(run, other, key, state.queries));
+  const most = mine ? mine.bins[mine.mass.indexOf(Math.max(...mine.mass))] : null;
+  byId("attention").setAttribute("aria-label", mine ? `Attention by distance; the largest share, ${show(Math.max(...mine.mass))}, is at distance ${binWords(most)}` : "No attention is known for these queries");
+  return draw("attention", attentionFigure(run, other, key, sizeOf(byId("attention")).width));
+}
+
+function attentionFigure(run, other, key, width) {
+  const bucket = state.queries, mine = massesOf(run, key, bucket), theirs = massesBeside(run, other, key, bucket);
+  const bins = [...new Set([...binsOf(run), ...(theirs?.bins ?? [])])].sort((a, b) => a - b);
+  const step = Math.ceil((bins.length * 44) / width);
+  const places = bins.map((_, i) => i).filter((i) => i % step === 0);
+  const border = bins.indexOf(run.distant_from);
+  const line = { type: "line", xref: "x", yref: "paper", x0: border - 0.5, x1: border - 0.5, y0: 0, y1: 1, line: { color: theme.quiet, width: 1, dash: "dash" } };
+  const own = headName(...key.split(".")).toLowerCase().replace(" ·", ",");
+  const traces = [
+    ...(mine ? [{ ...massTrace(mine, bins, { type: "bar", marker: { color: theme.one }, width: 0.8 }, theme.ink, " this head"), name: own }] : []),
+    {
+      x: binsOf(run).map((first) => bins.indexOf(first)), y: meanMasses(run, bucket), mode: "lines+markers", line: { color: theme.mean, width: 1.5, dash: "dot" }, name: meanWords(run),
+      marker: { color: theme.mean, size: 6, line: { color: theme.panel, width: 1 } }, hovertemplate: "%{y:.3f} mean of heads<extra></extra>",
+    },
+    ...(theirs ? [{ ...massTrace(theirs, bins, { mode: "markers", marker: { color: theme.two, size: 8, symbol: "diamond", line: { color: theme.panel, width: 1 } } }, theme.two, ` ${plain(other.label)}`), name: `${headsBeside() ? "the same head" : meanWords(other)}, ${plain(other.label)}` }] : []),
+  ];
+  return {
+    traces, names: { x: "distance from query to key (tokens)", y: "share of attention" },
+    layout: {
+      margin: CHART_MARGIN, hovermode: "x unified", hoverdistance: -1, bargap: 0.2,
+      shapes: border > 0 ? [line] : [],
+      xaxis: { ...baseAxis(), showgrid: false, showline: true, ticks: "outside", ticklen: 4, range: [-0.6, bins.length - 0.4], tickvals: places, ticktext: places.map((i) => whole(bins[i])), unifiedhovertitle: { text: "share of attention" } },
+      yaxis: { ...baseAxis(), rangemode: "tozero", nticks: 6 },
+    },
+  };
+}
+
+function massTrace({ bins, mass, half }, all, look, color, name) {
+  const interval = (value, i) => (Number.isFinite(half[i]) ? `<br>95 % interval: ${showIn("ap_", Math.max(0, value - half[i]))} to ${showIn("ap_", value + half[i])}` : "");
+  return {
+    ...look, x: bins.map((first) => all.indexOf(first)), y: mass, text: mass.map(interval), textposition: "none", customdata: bins.map(binWords),
+    error_y: { type: "data", array: half.map((value) => (Number.isFinite(value) ? value : 0)), visible: half.some(Number.isFinite), color, thickness: 1.3, width: 3 },
+    hovertemplate: `<b>%{y:.3f}</b>${name}, distance %{customdata}%{text}<extra></extra>`,
+  };
+}
+
+function showAttentionKeys(run, other, mine, theirs) {
+  const entry = (colour, text, kind) => {
+    const mark = make("i", "", { class: kind });
+    mark.style[kind === "upright" ? "borderColor" : "background"] = colour;
+    return make("span", "", {}, [mark, text]);
+  };
+  const bound = state.queries === null ? " (upper bound)" : "";
+  const interval = mine?.half.some(Number.isFinite) ? `, 95 % interval${bound}` : "";
+  const entries = [entry(theme.one, `this head${interval}`, "band"), entry(theme.mean, meanWords(run), "dot")];
+  if (other) entries.splice(1, 0, entry(theme.two, theirs ? `${headsBeside() ? "same head" : meanWords(other)}, ${other.label}` : `${other.label}: not known`, "dot"));
+  if (binsOf(run).includes(run.distant_from)) entries.push(entry(theme.quiet, `distant attention: from ${whole(run.distant_from)} tokens`, "upright"));
+  byId("attention-keys").replaceChildren(...entries);
+  const which = state.queries === null ? "all queries" : "the chosen queries; numbers: all queries";
+  byId("attention-meaning").textContent = `share of attention by distance, mean over ${which}`;
+}
+
+/** The pairs of keys of a run, by its pair_sampling. */
+const PAIRS = {
+  bucket: "pairs of keys of one bucket, drawn uniformly",
+  local: "pairs of nearby keys",
+  context: "pairs of earlier keys of a text, drawn uniformly",
+  attended: "pairs of keys in proportion to their attention",
+};
+
+/** The numbers beside the chart. Metrics that no head has are left out. */
+function showFacts(run, other, key) {
+  const attended = () => {
+    const [pairs, later] = ["ap_attended_ess", "n_later_queries"].map((name) => metricOf(run, key, name));
+    return Number.isFinite(pairs) ? `pairs of keys in proportion to their attention; ${whole(pairs)} effective pairs, ${later.toFixed(1)} later queries per key` : wordsOf("ap_attended").meaning;
+  };
+  const meanings = {
+    attn_sink_mass: "on the first four tokens of the text",
+    attn_distant_mass: `on keys at least ${run.distant_from === null ? "distant_from" : whole(run.distant_from)} tokens before the query`,
+    attn_entropy: "nats; 0: all attention on one key",
+    attn_max_logit: "mean over queries",
+    ap_overall: PAIRS[run.pair_sampling] ?? wordsOf("ap_overall").meaning,
+    ap_attended: attended(),
+  };
+  const facts = Object.entries(meanings).filter(([name]) => spreadOf(run, name)).map(([name, meaning]) => {
+    const number = fillEstimate(make("dd", "", { class: "number", "data-fact": name }), showHeadValue(run, key, name));
+    const comparable = name !== "attn_distant_mass" || other?.distant_from === run.distant_from;
+    if (other && comparable) number.append(make("span", showHeadValue(other, key, name), { class: "other", title: other.label }));
+    return make("div", "", {}, [make("dt", capital(wordsOf(name).label)), number, make("dd", meaning, { class: "meaning" })]);
+  });
+  byId("attention-facts").replaceChildren(...facts);
+}

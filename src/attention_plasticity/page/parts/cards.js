@@ -1,0 +1,57 @@
+// The cards with the means of the model, and the warnings about its sample.
+
+const CARDS = [
+  ["Plasticity", ["ap_overall"], "mean over heads", "card-plasticity"],
+  ["Drop over the context", ["ap_drop"], "first fifth minus last fifth", "card-drop"],
+  ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries", "card-variance"],
+];
+
+function showCards(run, other) {
+  const cards = CARDS.map(([title, metrics, meaning, help]) => {
+    const metric = metrics.find((name) => run.tables.heads.columns[name]);
+    const known = metric && Number.isFinite(meanOf(run, metric).error) ? " ± standard error" : "";
+    const notes = [`${meaning}${known}`];
+    if (other && metric === "ap_drop" && contextsDiffer(run, other)) notes.push(`contexts of ${whole(contextOf(run))} and ${whole(contextOf(other))} tokens: do not compare these drops`);
+    return card(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, typeLines(run, other, metric));
+  });
+  cards.push(headsCard(run, other));
+  byId("cards").replaceChildren(...cards);
+}
+
+function headsCard(run, other) {
+  const { shown, not_captured: missing, failed } = run.counts;
+  const notes = [missing && `${whole(missing)} not captured`, failed && `${whole(failed)} failed`].filter(Boolean);
+  if (Number.isFinite(contextOf(run))) notes.push(`context of ${plural(contextOf(run), "token")}`);
+  notes.push(gridWords(run));
+  if (run.selected) notes.push(`${layersWords(run.selected)} only`);
+  const count = (of) => whole(state.layers === null ? of.counts.shown : typeNamed(of, state.layers)?.heads ?? 0);
+  const lines = hasTypes(run) && state.layers === null
+    ? [make("dl", "", { class: "types" }, run.types.map(({ words, heads, layers }) => make("div", "", { title: layersWords(layers) }, [make("dt", words), make("dd", whole(heads))])))]
+    : [];
+  const title = state.layers === null ? "Heads" : `Heads, ${typeWords(run, state.layers)}`;
+  return card(title, "card-heads", count(run), other && count(other), notes.join(" · "), other, lines);
+}
+
+function card(title, help, number, otherNumber, meaning, other, lines) {
+  const big = fillEstimate(make("div", "", { class: "number" }), number);
+  if (other) big.append(make("span", otherNumber, { class: "other", title: other.label }));
+  return make("div", "", { class: "card" }, [make("h2", title), helpButton(help, title), big, make("p", meaning), ...lines]);
+}
+
+function showWarnings(shown) {
+  const lines = shown.flatMap((run) => run.warnings.map((text) => (shown.length > 1 ? `${run.label}: ${text}` : text)));
+  byId("warnings").replaceChildren(...lines.map((text) => make("li", text)));
+  byId("warnings").hidden = lines.length === 0;
+}
+
+function showSubtitle(run, other) {
+  const subtitle = "Plasticity: how much the query decides between two keys, for each attention head and along the context";
+  if (!other) byId("subtitle").textContent = subtitle + (run.selected ? `; ${layersWords(run.selected)} only` : "");
+  else {
+    const selection = (of) => (of.selected ? [`${layersWords(of.selected)} only`] : []);
+    const words = (of, notes) => of.label + (notes.length ? ` (${notes.join("; ")})` : "");
+    const difference = architectureDifference(run, other);
+    const means = difference && `. Only means are compared: ${difference}, so their heads do not correspond`;
+    byId("subtitle").textContent = `${words(run, selection(run))} compared with ${words(other, [...selection(other), "numbers in orange"])}${uncorrectedWords([run, other])}${means}`;
+  }
+}

@@ -1,0 +1,100 @@
+// How sure the numbers are: standard errors, 95 % intervals, and heads with a doubtful model.
+
+const GAP_WORDS = "Gaussian model differs from the count";
+const GAP_MARK = "◇";
+const FADED_WORDS = "95 % interval wider than the spread between heads";
+
+const estimatesOf = (run) => run.tables.estimates?.columns ?? {};
+
+/** A column of the table of heads, corrected for bias if the bias is known. */
+const columnOf = (run, metric) => estimatesOf(run)[metric] ?? run.tables.heads.columns[metric];
+
+/** The standard error of a metric of a head; NaN if it is not known. */
+const errorOf = (run, key, metric) => run.tables.heads.columns[`${metric}_se`]?.[run.rowOf.get(key)] ?? NaN;
+
+const hasErrors = (run, metric) => Boolean(estimatesOf(run)[`${metric}_half_width`]);
+const anyErrors = (run) => Object.keys(estimatesOf(run)).some((name) => name.endsWith("_half_width"));
+const gapIsLarge = (run, key) => Boolean(estimatesOf(run).gap_is_large?.[run.rowOf.get(key)]);
+
+/** `0.687 ± 0.003`, or the value alone if the error is not known. */
+const withError = (text, error) => (Number.isFinite(error) ? `${text} ± ${error.toFixed(3)}` : text);
+
+function showHeadValue(run, key, metric) {
+  if (metric === "sliding_window" && run.rowOf.has(key)) return windowWords(run, key);
+  return withError(showIn(metric, metricOf(run, key, metric)), errorOf(run, key, metric));
+}
+
+/** Mean over heads of all layers or of one type, and its standard error; the error is NaN if it is not known. */
+function meanOf(run, metric, type = state.layers) {
+  const known = type === null || !hasTypes(run) ? run.means : typeNamed(run, type)?.means ?? {};
+  const [mean, error] = (type === null || typeNamed(run, type) ? known[metric] : null) ?? [spreadOf(run, metric, type)?.mean ?? NaN, NaN];
+  return { mean, error };
+}
+
+function showMean(run, metric, type = state.layers) {
+  if (!metric) return NONE;
+  const { mean, error } = meanOf(run, metric, type);
+  return withError(showIn("ap_", mean), error);
+}
+
+/** Names the runs without a known bias among runs with it, because their values differ a little. */
+function uncorrectedWords(shown) {
+  const without = shown.filter((run) => !estimatesOf(run).ap_overall);
+  if (!without.length || without.length === shown.length) return "";
+  return `; not corrected for bias: ${without.map((run) => run.label).join(", ")}`;
+}
+
+/** An element with a value and, in quiet letters, its error. */
+function fillEstimate(element, text) {
+  const [value, error] = text.split(" ± ");
+  element.replaceChildren(value, ...(error ? [make("span", ` ± ${error}`, { class: "error" })] : []));
+  return element;
+}
+
+/** The interquartile range over heads of a metric. */
+function spreadBetweenHeads(run, metric) {
+  const spread = spreadOf(run, metric);
+  return spread ? spread.q3 - spread.q1 : NaN;
+}
+
+/** Whether the 95 % interval of a head is wider than the spread between heads. */
+function isUnsure(run, key, metric) {
+  const half = estimatesOf(run)[`${metric}_half_width`]?.[run.rowOf.get(key)] ?? NaN;
+  return 2 * half > spreadBetweenHeads(run, metric);
+}
+
+/** Heads fade in both maps, but only while the switch can be used. */
+const isFaded = (run, key) => state.sure && hasErrors(runShown(), state.metric) && isUnsure(run, key, state.metric);
+
+/** The switch: absent if no run of the page has errors, disabled if this metric has none. */
+function showSwitch(run) {
+  byId("sure-line").hidden = !runs.some(anyErrors);
+  const possible = hasErrors(run, state.metric);
+  byId("sure").disabled = !possible;
+  byId("sure").checked = state.sure && possible;
+  byId("sure-words").textContent = possible ? switchWords(run) : `Not available: ${missingErrors(run)}.`;
+}
+
+function missingErrors(run) {
+  if (!anyErrors(run)) return "the standard errors of this run are not known";
+  return `no standard errors for “${wordsOf(state.metric).label}”`;
+}
+
+function switchWords(run) {
+  const unsure = [...run.rowOf.keys()].filter((key) => isUnsure(run, key, state.metric)).length;
+  const spread = showIn(state.metric, spreadBetweenHeads(run, state.metric));
+  return "Fade heads whose 95 % interval is wider than the spread between heads " +
+    `(interquartile range of the corrected values, ${spread}): ${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}.`;
+}
+
+/** The line of the legend for marked heads, if there are any. */
+function showGapLegend(shown) {
+  const count = shown.reduce((sum, run) => sum + [...run.rowOf.keys()].filter((key) => gapIsLarge(run, key)).length, 0);
+  byId("gap-legend").hidden = !count;
+  byId("gap-legend").textContent = `${GAP_MARK} ${GAP_WORDS} (${plural(count, "head")})`;
+}
+
+function gapText(run, key) {
+  const gap = withError(showChange(metricOf(run, key, "ap_gaussian_gap")), errorOf(run, key, "ap_gaussian_gap"));
+  return `${GAP_WORDS}: ${gap}`;
+}

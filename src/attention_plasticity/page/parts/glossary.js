@@ -1,0 +1,66 @@
+// Words of the page, explained behind the "?" of each card.
+
+const GLOSSARY = {
+  attended: ["Attended plasticity", "Plasticity of pairs of keys that are drawn in proportion to the attention they receive. Plasticity itself counts all pairs alike."],
+  bias: ["Corrected for bias", "A small sample moves plasticity a little in one direction. This expected error is subtracted from the values shown."],
+  cells: ["Cell", "One query bucket and one key bucket. Its colour is the mean plasticity of the pairs of keys of this key bucket for the queries of this query bucket."],
+  component: ["Share of linear position R²", "A linear function of the position predicts each dimension of the query, with an R². The bars are these R², divided by their sum."],
+  context: ["Context", "The largest captured position of a query, plus one. Fifths are fifths of this length."],
+  distance: ["Distance", "Position of the query minus position of the key, in tokens. Bins double in width: 1, 2–3, 4–7, and so on."],
+  distant: ["Distant attention", "The share of attention on keys that are at least distant_from tokens before the query. The dashed line is at this distance."],
+  drop: ["Drop", "Plasticity in the first fifth of the context minus plasticity in the last fifth. Positive: the query decides less at later positions. 0: no change from start to end."],
+  entropy: ["Attention entropy", "0 if all attention is on one key. It grows with the number of keys that share the attention. The unit is nats."],
+  filter: ["Search", "A place: l12h3, 12.3, layer 3-5, head 2. A type of layers: full, sliding. A comparison: plasticity>0.9, drop<0, ap_last20<=.5. Parts are joined by spaces or commas, and all must be met."],
+  gap: ["◇ Gaussian model differs from the count", "Plasticity comes from a Gaussian model of the queries. At these heads it differs clearly from a count of real queries. Use the counted plasticity there."],
+  head: ["Head", "A query head of an attention layer. Several query heads can use one key head."],
+  interval: ["95 % interval", "The range in which the true value probably lies. For 95 of 100 samples of texts, this range contains it."],
+  keyBucket: ["Key bucket", "A range of positions of keys, such as 0–511. The two keys of a pair come from one key bucket, unless the run draws pairs in another way."],
+  layerType: ["Layers", "Full attention: a query can attend to all earlier keys. Sliding window: only to the last keys, such as 512. Means over both are means of different things."],
+  mean: ["Mean of heads", "The mean over all captured heads, or over the heads of the chosen layers."],
+  middle: ["Middle 50 % of heads", "A quarter of the heads lies below this range, and a quarter above it."],
+  plasticity: ["Plasticity", "Take two earlier keys, and let p be the share of queries that give the first key the higher score. Plasticity is 4p(1−p). 1: the query decides which key wins. 0: the same key always wins."],
+  queryBucket: ["Query bucket", "A range of positions of queries, such as 512–1,023. All queries of a range are taken together."],
+  share: ["Share of the context", "Position divided by the length of the context of the same run. It makes runs with different contexts comparable."],
+  sink: ["Attention on sinks", "The share of attention on the first four tokens of the text."],
+  standardError: ["± standard error", "How much the value would vary with other texts of the same kind."],
+  sure: ["How sure", "Fades heads whose 95 % interval is wider than the spread between heads. The sample cannot order these heads."],
+  texts: ["Texts", "The strip below the profile has the number of texts with queries in each query bucket. Few texts: the value depends on single texts."],
+  variance: ["Variance from position", "The share of the variance of the queries that a linear function of their position explains. 0: none, 1: all."],
+  window: ["Window", "The number of tokens that a query can attend back to."],
+};
+
+/** The words of each card, the most important first. */
+const CARD_WORDS = {
+  "card-plasticity": ["plasticity", "standardError", "bias", "mean", "layerType"],
+  "card-drop": ["drop", "plasticity", "context", "standardError", "layerType"],
+  "card-variance": ["variance", "mean", "layerType"],
+  "card-heads": ["head", "context", "layerType"],
+  map: ["head", "plasticity", "drop", "attended", "variance", "window", "layerType", "gap", "sure"],
+  heads: ["filter", "plasticity", "drop", "variance", "standardError"],
+  head: ["plasticity", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "interval", "bias", "component", "share"],
+  attention: ["distance", "attended", "plasticity", "sink", "distant", "entropy", "queryBucket", "interval"],
+  metrics: ["plasticity", "drop", "attended", "variance", "middle", "standardError", "bias", "gap"],
+  runs: ["plasticity", "drop", "variance", "context", "share", "interval", "layerType"],
+};
+
+function helpButton(card, title) {
+  const button = make("button", "?", { type: "button", class: "help", "aria-haspopup": "dialog", "aria-label": `Words of the card “${title}”`, title: "What the words mean", "data-help": card });
+  button.addEventListener("click", () => openGlossary(card, title));
+  return button;
+}
+
+/** The dialog takes the focus. Escape, a click beside it, or Close gives it back to the button. */
+function openGlossary(card, title) {
+  byId("glossary-title").textContent = title;
+  byId("glossary-words").replaceChildren(...CARD_WORDS[card].flatMap((name) => {
+    const [term, meaning] = GLOSSARY[name];
+    return [make("dt", term), make("dd", meaning)];
+  }));
+  byId("glossary").showModal();
+  byId("glossary").scrollTop = 0;
+}
+
+function addGlossary() {
+  for (const place of document.querySelectorAll("[data-words]")) place.replaceChildren(helpButton(place.dataset.words, place.dataset.title));
+  byId("glossary").addEventListener("click", (event) => { if (event.target === byId("glossary")) byId("glossary").close(); });
+}

@@ -1,0 +1,89 @@
+// Texts and metrics of the selected head.
+
+/** Why this head is shown before a head is chosen. */
+function firstHeadWords(run, key) {
+  const drop = metricOf(run, key, "ap_drop");
+  if (!Number.isFinite(drop)) return "Selected at first: the first head, because drops are not known.";
+  return `Selected at first: the head with the largest plasticity drop (${showIn("ap_drop", drop)}).`;
+}
+
+function showHead(run, other, { layer, head }) {
+  const key = keyOf(layer, head);
+  byId("head-title").textContent = headName(layer, head);
+  const facts = [];
+  const value = (name) => metricOf(run, key, name);
+  if (Number.isFinite(errorOf(run, key, "ap_overall"))) facts.push(`plasticity ${showHeadValue(run, key, "ap_overall")}`);
+  if (Number.isFinite(value("k_head"))) facts.push(`key head ${value("k_head")}`);
+  if (run.tables.heads.columns.sliding_window) {
+    facts.push(Number.isFinite(value("sliding_window")) ? `window of ${whole(value("sliding_window"))} tokens` : windowWords(run, key));
+  }
+  if (Number.isFinite(value("n_q_tokens"))) facts.push(`${whole(value("n_q_tokens"))} queries, ${whole(value("n_k_tokens"))} keys`);
+  if (Number.isFinite(value("d_model"))) facts.push(`${value("d_model")} dimensions`);
+  if (gapIsLarge(run, key)) facts.push(`${GAP_MARK} ${gapText(run, key)}`);
+  byId("head-facts").textContent = facts.join(" · ");
+  byId("head-reason").textContent = state.chosen ? "" : firstHeadWords(run, key);
+  const metric = wordsOf(state.metric).label;
+  const faded = isFaded(run, key) ? `; ${FADED_WORDS}` : "";
+  byId("announcement").textContent = `${headName(layer, head)}: ${metric} ${showHeadValue(run, key, state.metric)}${faded}`;
+  showMetrics(run, other, key);
+}
+
+/** The table of metrics. It is rebuilt for other runs and filled for another head. */
+const metricsTable = { run: null, other: null, rows: [] };
+
+function showMetrics(run, other, key) {
+  if (metricsTable.run !== run || metricsTable.other !== other) makeMetrics(run, other);
+  byId("metrics-title").textContent = `Every metric of ${headName(...key.split(".")).toLowerCase()}`;
+  for (const { name, mine, theirs, dot, otherDot } of metricsTable.rows) {
+    const value = metricOf(run, key, name);
+    fillEstimate(mine, showHeadValue(run, key, name));
+    mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}${estimatesOf(run)[name] ? "; shown minus its bias" : ""}`;
+    placeDot(dot, run, name, value);
+    if (!other) continue;
+    const otherValue = metricOf(other, key, name);
+    fillEstimate(theirs, showHeadValue(other, key, name));
+    placeDot(otherDot, run, name, otherValue);
+  }
+}
+
+function makeMetrics(run, other) {
+  const rows = [];
+  byId("metrics-key").textContent = "bar: range over heads of all layers; shaded: middle 50 %; line: mean; dot: this head" + (other ? `; orange: ${other.label}` : "");
+  byId("metrics").replaceChildren(...metricGroups(run).map(([title, names]) => {
+    const made = names.map((name) => metricRow(run, other, name));
+    rows.push(...made);
+    const body = make("tbody", "", {}, made.map(({ row }) => row));
+    return make("section", "", { class: "metric-group" }, [make("h3", title), make("table", "", {}, [body])]);
+  }));
+  Object.assign(metricsTable, { run, other, rows });
+}
+
+function metricRow(run, other, name) {
+  const { label, meaning } = wordsOf(name);
+  const dot = make("i", "", { class: "dot" }), otherDot = make("i", "", { class: "dot other" });
+  const mine = make("td", "", { class: "value", "data-metric": name });
+  const theirs = make("td", "", { class: "value other", title: other?.label ?? "" });
+  const words = make("td", "", { title: name }, [capital(label), make("span", meaning, { class: "meaning" })]);
+  const where = make("td", "", { class: "where" }, [strip(run, name, other ? [otherDot, dot] : [dot])]);
+  return { name, mine, theirs, dot, otherDot, row: make("tr", "", {}, [words, where, mine, ...(other ? [theirs] : [])]) };
+}
+
+/** A bar with the range, middle 50 % and mean over heads, and a dot for the selected head. */
+function strip(run, name, dots) {
+  const spread = spreadOf(run, name);
+  if (!spread || spread.high === spread.low) return "";
+  const middle = make("i", "", { class: "middle" }), mean = make("i", "", { class: "mean" });
+  middle.style.left = `${percentOf(spread, spread.q1)}%`;
+  middle.style.right = `${100 - percentOf(spread, spread.q3)}%`;
+  mean.style.left = `${percentOf(spread, spread.mean)}%`;
+  const words = `heads: ${showIn(name, spread.low)} to ${showIn(name, spread.high)}, mean ${showIn(name, spread.mean)}`;
+  return make("span", "", { class: "strip", role: "img", "aria-label": words, title: words }, [middle, mean, ...dots]);
+}
+
+const percentOf = ({ low, high }, value) => Math.min(100, Math.max(0, (100 * (value - low)) / (high - low)));
+
+function placeDot(dot, run, name, value) {
+  const spread = spreadOf(run, name);
+  dot.hidden = !spread || !Number.isFinite(value);
+  if (!dot.hidden) dot.style.left = `${percentOf(spread, value)}%`;
+}

@@ -1,0 +1,170 @@
+// The table of heads, with sort and search. Only visible rows are in the document.
+
+const ROW_HEIGHT = 26, SPARE_ROWS = 6;
+const USUAL_METRICS = ["ap_overall", "ap_drop", "q_R2_total"];
+
+const headsTable = { order: [], sort: { by: "head", up: true }, columns: [] };
+
+/** Columns: usual metrics, the metric of the map, and the difference from the other run. */
+function tableColumns(run, other, metric) {
+  const available = new Set(run.tables.heads.names);
+  const metrics = USUAL_METRICS.filter((name) => available.has(name));
+  if (!metrics.includes(metric)) metrics.push(metric);
+  const columns = metrics.map((name) => ({
+    id: name, label: wordsOf(name).label, title: wordsOf(name).meaning,
+    value: (key) => metricOf(run, key, name), show: (_, key) => showHeadValue(run, key, name),
+  }));
+  if (other) {
+    columns.push({
+      id: "change", label: `difference in ${wordsOf(metric).label}`, title: `${run.label} minus ${other.label}`,
+      value: (key) => metricOf(run, key, metric) - metricOf(other, key, metric), show: showChange,
+    });
+  }
+  return columns;
+}
+
+function fillTable(run, other) {
+  headsTable.columns = tableColumns(run, other, state.metric);
+  const { sort } = headsTable;
+  if (sort.by !== "head" && !headsTable.columns.some((column) => column.id === sort.by)) {
+    headsTable.sort = { by: "head", up: true };
+  }
+  showNames();
+  orderHeads(run);
+}
+
+function showNames() {
+  const { columns, sort } = headsTable;
+  const all = [{ id: "head", label: "head", title: "layer and query head" }, ...columns];
+  byId("heads-names").replaceChildren(...all.map(({ id, label, title }) => {
+    const sorted = sort.by === id;
+    const button = make("button", label + (sorted ? (sort.up ? " ↑" : " ↓") : ""), { type: "button", title, "data-sort": id });
+    const order = sorted ? { "aria-sort": sort.up ? "ascending" : "descending" } : {};
+    return make("th", "", { scope: "col", ...order }, [button]);
+  }));
+}
+
+/** Sort by a column, the largest number first, and show the top. A second call reverses the order. */
+function sortHeads(run, by) {
+  const { sort } = headsTable;
+  headsTable.sort = { by, up: sort.by === by ? !sort.up : by === "head" };
+  showNames();
+  document.querySelector(`[data-sort="${CSS.escape(by)}"]`)?.focus();
+  byId("heads").scrollTop = 0;
+  orderHeads(run);
+}
+
+function orderHeads(run) {
+  const query = byId("search").value.trim();
+  const { test, problem } = query ? parseFilter(run, query) : { test: () => true };
+  const all = [...run.rowOf.keys()];
+  const keys = problem ? [] : all.filter((key) => inLayers(run, key) && test(key));
+  byId("search-problem").textContent = problem ? capital(problem) + (problem.endsWith("?") ? "" : ".") : "";
+  byId("search").setAttribute("aria-invalid", Boolean(problem));
+  const { by, up } = headsTable.sort;
+  const column = headsTable.columns.find(({ id }) => id === by);
+  if (column) {
+    const value = new Map(keys.map((key) => [key, column.value(key)]));
+    const sign = up ? 1 : -1;
+    keys.sort((a, b) => {
+      const x = value.get(a), y = value.get(b);
+      if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
+      return sign * (x - y);
+    });
+  } else if (!up) keys.reverse();
+  headsTable.order = keys;
+  byId("found").textContent = keys.length < all.length || query ? `${whole(keys.length)} of ${plural(all.length, "head")}` : plural(all.length, "head");
+  byId("heads-table").setAttribute("aria-rowcount", keys.length + 1);
+  showRows();
+}
+
+/** Put the visible rows into the document, between two spacers. */
+function showRows() {
+  const box = byId("heads"), { order, columns } = headsTable;
+  const first = Math.max(0, Math.floor(box.scrollTop / ROW_HEIGHT) - SPARE_ROWS);
+  const last = Math.min(order.length, first + Math.ceil(box.clientHeight / ROW_HEIGHT) + 2 * SPARE_ROWS);
+  const rows = [];
+  if (first) rows.push(spacer(first));
+  for (let place = first; place < last; place++) rows.push(headRow(order[place], place, columns));
+  if (last < order.length) rows.push(spacer(order.length - last));
+  if (!order.length) rows.push(make("tr", "", {}, [make("td", byId("search-problem").textContent ? "" : "No head meets all parts of the search", { class: "none", colspan: columns.length + 1 })]));
+  byId("heads-rows").replaceChildren(...rows);
+  showSelected();
+}
+
+function showSelected() {
+  const key = keyOf(state.layer, state.head);
+  byId("heads-rows").querySelector('[aria-selected="true"]')?.setAttribute("aria-selected", "false");
+  const row = byId(`head-${key}`);
+  row?.setAttribute("aria-selected", "true");
+  if (row) byId("heads-table").setAttribute("aria-activedescendant", row.id);
+  else byId("heads-table").removeAttribute("aria-activedescendant");
+}
+
+function spacer(count) {
+  const row = make("tr", "", { "aria-hidden": "true" });
+  row.style.height = `${count * ROW_HEIGHT}px`;
+  return row;
+}
+
+function headRow(key, place, columns) {
+  const cells = columns.map((column) => fillEstimate(make("td"), column.show(column.value(key), key)));
+  const [layer, head] = key.split("."), run = runShown();
+  const name = make("td", `L${layer} H${head}`);
+  if (gapIsLarge(run, key)) {
+    name.append(make("span", GAP_MARK, { class: "gap-mark", role: "img", title: gapText(run, key), "aria-label": GAP_WORDS }));
+  }
+  const faded = isFaded(run, key);
+  return make("tr", "", {
+    class: faded ? "row faded" : "row", id: `head-${key}`, "data-key": key, "aria-rowindex": place + 2, "aria-selected": "false",
+    ...(faded ? { title: FADED_WORDS } : {}),
+  }, [name, ...cells]);
+}
+
+/** Scroll to the selected row if it is not visible. */
+function revealSelected() {
+  const box = byId("heads");
+  const place = headsTable.order.indexOf(keyOf(state.layer, state.head));
+  if (place >= 0) {
+    const top = place * ROW_HEIGHT, height = box.clientHeight - byId("heads-names").offsetHeight - ROW_HEIGHT;
+    const before = box.scrollTop;
+    if (top < before) box.scrollTop = top;
+    else if (top > before + height) box.scrollTop = top - height;
+    if (box.scrollTop !== before) return showRows();
+  }
+  showSelected();
+}
+
+function moveInTable(event, onSelect) {
+  const { order } = headsTable;
+  const current = order.indexOf(keyOf(state.layer, state.head));
+  const page = Math.max(1, Math.floor(byId("heads").clientHeight / ROW_HEIGHT) - 2);
+  const steps = { ArrowUp: -1, ArrowDown: 1, PageUp: -page, PageDown: page, Home: -order.length, End: order.length };
+  if (!(event.key in steps) || !order.length) return;
+  event.preventDefault();
+  const next = current < 0 ? 0 : Math.min(order.length - 1, Math.max(0, current + steps[event.key]));
+  onSelect(order[next]);
+}
+
+function addTableListeners(runShown, onSelect) {
+  let waiting = false;
+  byId("heads").addEventListener("scroll", () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => { waiting = false; showRows(); });
+  });
+  byId("heads-rows").addEventListener("click", (event) => {
+    const row = event.target.closest("tr.row");
+    if (row) onSelect(row.dataset.key);
+  });
+  byId("heads-names").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button) sortHeads(runShown(), button.dataset.sort);
+  });
+  byId("heads-table").addEventListener("keydown", (event) => moveInTable(event, onSelect));
+  byId("search").addEventListener("input", () => { byId("heads").scrollTop = 0; orderHeads(runShown()); });
+  byId("search").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && headsTable.order.length) onSelect(headsTable.order[0]);
+    if (event.key === "Escape") { byId("search").value = ""; orderHeads(runShown()); }
+  });
+}

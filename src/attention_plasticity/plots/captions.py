@@ -1,0 +1,128 @@
+"""Captions of figures, as plain text for a paper.
+
+A figure function gives what is drawn and how errors are made. A figure of a run also gets the
+texts, the context and the settings of the run. The caption is kept beside the matplotlib figure,
+so that `save_figure` can write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.layer_types import layers_by_type, type_words
+from qk_toolkit.formatting import count, index_ranges
+
+_PAIRS = {
+    "bucket": "two keys of one text and one key bucket",
+    "local": "two nearby keys of one text",
+    "context": "any two earlier keys of one text",
+    "attended": (
+        "two earlier keys of one text, drawn in proportion to the attention that they receive"
+    ),
+}
+_PAIRS_OF = {"bucket": "per key bucket", "local": "for every key bucket"}
+_QUERY_MODELS = {
+    "positional": (
+        "a Gaussian per query bucket, with its mean along the positional drift from a linear "
+        "regression"
+    ),
+    "full": "a Gaussian per query bucket, with its mean and full covariance",
+    "diagonal": "a Gaussian per query bucket, with its mean and diagonal covariance",
+}
+
+
+@dataclass(frozen=True)
+class Caption:
+    """The parts of a caption, in their order."""
+
+    shows: str  # what is drawn, in one or more sentences
+    sample: tuple[str, ...]  # heads, texts, context, correction: one sentence
+    details: tuple[str, ...] = ()  # sentences about marks and intervals
+    settings: tuple[str, ...] = ()  # of the run: one sentence
+    of_plasticity: bool = True  # whether settings of key pairs concern the figure
+
+    @property
+    def text(self) -> str:
+        """The caption as one paragraph."""
+        sample, settings = "; ".join(self.sample), "; ".join(self.settings)
+        sentences = [self.shows, f"{sample}.", *self.details, f"{settings}." if settings else ""]
+        return " ".join(filter(None, sentences))
+
+
+_CAPTIONS: WeakKeyDictionary[Figure, Caption | str] = WeakKeyDictionary()
+
+
+def set_caption(figure: Figure, caption: Caption | str) -> None:
+    """Keep the caption of a figure: its parts, or a text."""
+    _CAPTIONS[figure] = caption
+
+
+def caption_of(figure: Figure) -> str | None:
+    """The caption of a figure; None if it has none."""
+    caption = _CAPTIONS.get(figure)
+    return caption.text if isinstance(caption, Caption) else caption
+
+
+def add_run(figure: Figure, run: FinishedRun) -> None:
+    """Add the texts, the context and the settings of a run to the caption of its figure."""
+    caption = _CAPTIONS[figure]
+    assert isinstance(caption, Caption)
+    settings = tuple(_settings(run.info.get("config") or {})) if caption.of_plasticity else ()
+    _CAPTIONS[figure] = replace(
+        caption, sample=(*caption.sample, *_sample(run)), settings=(*caption.settings, *settings)
+    )
+
+
+def interval_sentence(what: str, groups: float, *, complete: bool = True) -> str:
+    """How the 95 % intervals are made. `what` is the beginning of the sentence.
+
+    Without `complete`, some values have no interval.
+    """
+    made = "Student's t" if np.isnan(groups) else f"{groups:.0f} groups of texts, Student's t"
+    missing = "" if complete else " Values without one have no known error."
+    return f"{what} from the variation over texts ({made}).{missing}"
+
+
+def _sample(run: FinishedRun) -> Iterable[str]:
+    config = run.info.get("config") or {}
+    texts = (run.info.get("input") or {}).get("texts") or {}
+    equal = config.get("equal_texts") is True
+    number = texts.get("count") or (None if equal else run.dump.get("num_examples"))
+    if isinstance(number, int):
+        yield count(number, "text")
+    if equal:
+        yield "only texts that reach the last fifth of the longest text (equal_texts)"
+    if config.get("single_example") is True:
+        yield "all rows of a head as one sequence (single_example)"
+    if not run.path("head_metrics").exists():
+        return
+    metrics = replace(run, layers=None).head_metrics  # the context of the run
+    if "q_position_max" in metrics and metrics["q_position_max"].notna().any():
+        yield f"context of {metrics['q_position_max'].max() + 1:,.0f} tokens"
+    groups = layers_by_type(run.layer_types)
+    if len(groups) > 1:
+        for name, layers in groups.items():
+            yield f"layers {index_ranges(layers)}: {type_words(name)}"
+
+
+def _settings(config: Mapping[str, Any]) -> Iterable[str]:
+    pairs, model = config.get("pair_sampling"), config.get("query_model")
+    if pairs in _PAIRS:
+        number = config.get("num_pairs_per_bucket")
+        many = f"{number:,}" if isinstance(number, int) else number
+        drawn = _PAIRS_OF.get(str(pairs), "for every eligible key bucket")
+        how_many = f", {many} pairs {drawn}" if many else ""
+        reach = config.get("max_rel_dist")
+        near = f", at most {reach:g} of the sequence apart" if pairs == "local" and reach else ""
+        yield f"Key pairs: {_PAIRS[pairs]}{near} (pair_sampling: {pairs}){how_many}"
+    if model in _QUERY_MODELS:
+        yield f"queries: {_QUERY_MODELS[model]} (query_model: {model})"
+    if config.get("seed") is not None:
+        yield f"seed: {config['seed']}"

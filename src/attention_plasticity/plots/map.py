@@ -1,0 +1,315 @@
+"""Map of one metric of every head, layer × head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Unpack
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation
+
+from attention_plasticity.columns import (
+    ATTENDED,
+    ATTENDED_COUNTED,
+    CHUNKED_ATTENTION,
+    FULL_ATTENTION,
+    MEAN_COLUMNS,
+    SLIDING_ATTENTION,
+)
+from attention_plasticity.plots.captions import interval_sentence
+from attention_plasticity.plots.intervals import correction_note
+from attention_plasticity.plots.style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    QUIET,
+    SEQUENTIAL,
+    SIGNED,
+    WIDTH,
+    beside_axes,
+    figure_style,
+    figure_text,
+    legend_above,
+    new_figure,
+    require_colormap,
+)
+from attention_plasticity.plots.words import TextOptions, Words
+from attention_plasticity.tables.csv_tables import require_columns, require_values
+from attention_plasticity.tables.intervals import (
+    benjamini_hochberg,
+    corrected,
+    groups_in,
+    head_half_width,
+    p_values,
+)
+from attention_plasticity.tables.layer_types import layer_types, layers_by_type, type_words
+from attention_plasticity.tables.metric_words import METRIC_WORDS
+from attention_plasticity.tables.profiles import HEAD
+from qk_toolkit.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_SHARES = ("attn_sink_mass", "attn_distant_mass")  # of attention
+_DOT, _RING = 2.4, 5.5  # points; diameters of the marks in large cells
+_LEGEND = 0.35  # inches; height of the legend of the marks
+_STRIP, _SPACE = 5.0, 2.0  # points; width of the strip of layer types, space beside it
+_TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
+
+
+def map_figure(
+    metrics: pd.DataFrame,
+    *,
+    metric: str = "ap_overall",
+    cmap: str | None = None,
+    vmin: float | None = None,
+    vmax: float | None = None,
+    **texts: Unpack[TextOptions],
+) -> Figure:
+    """Draw a metric of every head. Heads that are not in the table are blank.
+
+    Rows are the layers of the table. If their types differ, a strip at the left marks the types.
+    Plasticity and shares of attention have the range 0 to 1. Signed metrics have two colours with
+    zero in the middle. Values are corrected for bias if it is known. A dot marks a head whose 95 %
+    interval of the drop excludes 0, and a ring one that is significant at a false discovery rate of
+    5 %.
+    """
+    words = Words(**texts)
+    require_columns(metrics, [metric], "the table of heads")
+    if not pd.api.types.is_numeric_dtype(metrics[metric]):
+        raise ConfigError(f"metric: {metric}: holds words, not numbers; choose another column")
+    require_values(metrics, metric, "the table of heads")
+    tests = DropTests.of(metrics) if metric == "ap_drop" else None
+    layers = np.unique(metrics["layer"].to_numpy(np.int64))
+    grid = head_grid(metrics.assign(**{metric: corrected(metrics, metric)}), metric)
+    with figure_style():
+        height = min(6.5, max(2.6, 1.4 + 0.085 * len(layers))) + (_LEGEND if tests else 0.0)
+        figure, axes = new_figure(height=height)
+        drawn = _draw_grid(axes, grid, metric, cmap, (vmin, vmax))
+        _axes(axes, layers)
+        bar = figure.colorbar(drawn, ax=axes, label=figure_text(_label(metric)), pad=0.02)
+        bar.outline.set_visible(False)
+        sign = "dashes" if tests else "dots"
+        _mark_missing(axes, grid, sign)
+        if tests:
+            _mark_tests(figure, axes, tests, drawn, layers)
+            legend = _test_legend(figure, axes, tests)
+        rows = _mark_types(axes, layer_types(metrics), layers)
+        if tests and rows:  # two legends
+            axes.add_artist(legend)
+            legend.set_clip_on(False)
+        _write_words(words, figure, axes, metrics, metric, tests, grid, rows)
+    return figure
+
+
+def head_grid(metrics: pd.DataFrame, metric: str) -> Floats:
+    """(layers of the table × heads); NaN if the table has no value."""
+    layers, row = np.unique(metrics["layer"].to_numpy(np.int64), return_inverse=True)
+    grid = np.full((len(layers), metrics["q_head"].max() + 1), np.nan)
+    grid[row, metrics["q_head"]] = metrics[metric]
+    return grid
+
+
+def _label(metric: str) -> str:
+    words = METRIC_WORDS.get(metric)
+    return words.label if words else metric
+
+
+def _draw_grid(
+    axes: Axes,
+    grid: Floats,
+    metric: str,
+    cmap: str | None,
+    limits: tuple[float | None, float | None],
+) -> AxesImage:
+    words = METRIC_WORDS.get(metric)
+    low, high, shades = _range(grid, metric, bool(words and words.signed))
+    vmin, vmax = limits
+    if vmin is not None or vmax is not None:
+        low, high = low if vmin is None else vmin, high if vmax is None else vmax
+        if low >= high:
+            raise ConfigError(f"vmin: must be below vmax, got {low:g} and {high:g}")
+    return axes.imshow(
+        grid,
+        cmap=require_colormap(cmap) if cmap is not None else shades,
+        vmin=low,
+        vmax=high,
+        aspect="auto",
+        interpolation="nearest",
+    )
+
+
+def _axes(axes: Axes, layers: Ints) -> None:
+    """Label heads and layers. Rows without gaps have round numbers."""
+    axes.set_xlabel("query head")
+    axes.set_ylabel("layer")
+    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, min_n_ticks=1))
+    if len(layers) > 1 and np.ptp(layers) + 1 != len(layers):
+        step = -(-len(layers) // 12)
+        axes.set_yticks(range(0, len(layers), step), [str(layer) for layer in layers[::step]])
+    else:
+        first = int(layers[0])
+        axes.yaxis.set_major_locator(MaxNLocator(10, integer=True, min_n_ticks=1))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda row, _: f"{row + first:.0f}"))
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(True)
+
+
+def _mark_types(axes: Axes, types: dict[int, str], layers: Ints) -> int:
+    """Mark the type of every layer at the left, if the types differ. Returns rows of the legend."""
+    groups = layers_by_type(types)
+    if len(groups) < 2:
+        return 0
+    others = iter((BLUE, "#cc79a7", "#56b4e9", *[INK] * len(groups)))
+    colours = {name: _TYPE_COLOURS.get(name) or next(others) for name in groups}
+    left = beside_axes(axes, "y")
+    for row, layer in enumerate(layers):
+        place = (-_SPACE - _STRIP, row - 0.5)
+        colour = colours[types[int(layer)]]
+        tile = Rectangle(
+            place, _STRIP, 1.0, color=colour, linewidth=0, transform=left, clip_on=False
+        )
+        axes.add_artist(tile)
+    axes.spines["left"].set_position(("outward", 2 * _SPACE + _STRIP))
+    handles = [Patch(color=colour) for colour in colours.values()]
+    return legend_above(axes, handles, [figure_text(type_words(name)) for name in colours])
+
+
+def _write_words(
+    words: Words,
+    figure: Figure,
+    axes: Axes,
+    metrics: pd.DataFrame,
+    metric: str,
+    tests: DropTests | None,
+    grid: Floats,
+    legend_rows: int,
+) -> None:
+    missing = int(np.isnan(grid).sum())
+    heads, sign = grid.size - missing, "dashes" if tests else "dots"
+    label = _label(metric)
+    title = label[:1].upper() + label[1:] + " by head"
+    notes = [
+        words.heads(heads),
+        f"{missing:,} without a value or not captured: {sign}" if missing else None,
+        correction_note(metrics, metric),
+        "0: no change from start to end" if metric == "ap_drop" else None,
+    ]
+    meaning = METRIC_WORDS[metric].meaning if metric in METRIC_WORDS else ""
+    meaning += "; 0: no change from start to end" if metric == "ap_drop" else ""
+    meaning = f" ({meaning})" if meaning else ""
+    caption = words.caption(
+        heads,
+        f"{label[:1].upper()}{label[1:]} of every query head, by layer and head{meaning}.",
+        f"{sign.capitalize()} mark {missing:,} heads without a value." if missing else None,
+        tests.sentence if tests else None,
+        interval_sentence("The intervals come", groups_in(metrics)) if tests else None,
+        "The strip at the left marks the types of layers." if legend_rows else None,
+        correction=correction_note(metrics, metric),
+        of_plasticity=metric.startswith("ap_"),
+    )
+    words.write(figure, axes, title, notes, caption, legend_rows)
+
+
+@dataclass(frozen=True)
+class DropTests:
+    """Which heads have a drop that differs from 0."""
+
+    heads: Ints  # (tested, 2) layer and query head
+    values: Floats  # (tested,) corrected drop
+    excluded: npt.NDArray[np.bool_]  # (tested,) 0 is outside the 95 % interval
+    significant: npt.NDArray[np.bool_]  # (tested,) after Benjamini-Hochberg at 5 %
+
+    @property
+    def sentence(self) -> str:
+        """The marks as a sentence of a caption."""
+        return (
+            f"A dot marks a head whose 95 % interval of the drop excludes 0 "
+            f"({self.excluded.sum():,} of {len(self.heads):,} tested heads), a ring one that is "
+            f"significant at a false discovery rate of 5 % ({self.significant.sum():,} heads; "
+            "Benjamini-Hochberg)."
+        )
+
+    @classmethod
+    def of(cls, metrics: pd.DataFrame) -> DropTests | None:
+        """The tests of a table of heads; None if no head has a standard error."""
+        p = p_values(metrics, "ap_drop")
+        tested = ~np.isnan(p)
+        if not tested.any():
+            return None
+        drop = corrected(metrics, "ap_drop").to_numpy(np.float64)
+        return cls(
+            metrics[HEAD].to_numpy(np.int64)[tested],
+            drop[tested],
+            (np.abs(drop) > head_half_width(metrics, "ap_drop"))[tested],
+            benjamini_hochberg(p)[tested],
+        )
+
+
+def _mark_tests(
+    figure: Figure, axes: Axes, tests: DropTests, drawn: AxesImage, layers: Ints
+) -> None:
+    """Draw dots and rings. They are white in dark cells."""
+    rows, heads = drawn.get_size()
+    cell = 72.0 * min(0.7 * figure.get_figheight() / rows, 0.7 * WIDTH / heads)  # points
+    dot, ring = min(_DOT, 0.4 * cell), min(_RING, 0.75 * cell)  # diameters
+    dark = drawn.to_rgba(tests.values) @ [0.299, 0.587, 0.114, 0.0] < 0.5  # (tested,)
+    colours = np.where(dark, "white", INK)
+    row, head = np.searchsorted(layers, tests.heads[:, 0]), tests.heads[:, 1]  # (tested,)
+    marked = tests.excluded
+    axes.scatter(head[marked], row[marked], s=dot**2, color=colours[marked].tolist(), linewidths=0)
+    marked = tests.significant
+    edges = colours[marked].tolist()
+    axes.scatter(
+        head[marked], row[marked], s=ring**2, facecolors="none", edgecolors=edges, linewidths=0.7
+    )
+
+
+def _test_legend(figure: Figure, axes: Axes, tests: DropTests) -> Legend:
+    """Explain the marks below the axes, with the numbers of heads."""
+    dot = Line2D([], [], linestyle="", marker="o", color=INK, markersize=_DOT, markeredgewidth=0)
+    ring = Line2D([], [], linestyle="", marker="o", color=INK, markersize=_RING, fillstyle="none")
+    excluded, significant = int(tests.excluded.sum()), int(tests.significant.sum())
+    below = axes.transAxes + ScaledTranslation(0, -0.45, figure.dpi_scale_trans)
+    return axes.legend(
+        [dot, ring],
+        [
+            f"{excluded:,} of {len(tests.heads):,} tested: 95 % interval without 0",
+            f"{significant:,} of them: false discovery rate of 5 %",
+        ],
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        bbox_transform=below,
+        borderaxespad=0,
+        borderpad=0,
+        handletextpad=0.2,
+        fontsize=7.5,
+    )
+
+
+def _mark_missing(axes: Axes, grid: Floats, sign: str) -> None:
+    layer, head = np.nonzero(np.isnan(grid))
+    if sign == "dashes":
+        axes.scatter(head, layer, s=6, color=FAINT, marker="_", linewidths=0.7)
+    else:
+        axes.scatter(head, layer, s=1.5, color=QUIET, linewidths=0)
+
+
+def _range(grid: Floats, metric: str, signed: bool) -> tuple[float, float, str]:
+    if signed:
+        largest = float(np.nanmax(np.abs(grid))) or 1.0
+        return -largest, largest, SIGNED
+    if metric in (*MEAN_COLUMNS, "ap_counted", ATTENDED, ATTENDED_COUNTED, *_SHARES):
+        return 0.0, 1.0, SEQUENTIAL
+    return float(np.nanmin(grid)), float(np.nanmax(grid)), SEQUENTIAL

@@ -1,0 +1,124 @@
+"""Plasticity by fifths of the context, with the spread over heads."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from attention_plasticity.columns import FIFTHS
+from attention_plasticity.plots.captions import Caption, interval_sentence
+from attention_plasticity.plots.intervals import correction_note, interval_note, whiskers
+from attention_plasticity.plots.style import (
+    BLUE,
+    INK,
+    figure_style,
+    legend_above,
+    new_figure,
+    plasticity_axis,
+)
+from attention_plasticity.plots.texts import draw_texts, texts_by_fifth, texts_note, texts_sentence
+from attention_plasticity.plots.words import TextOptions, Words
+from attention_plasticity.tables.csv_tables import require_columns
+from attention_plasticity.tables.intervals import (
+    corrected,
+    groups_in,
+    half_width,
+    mean_of_heads,
+)
+from attention_plasticity.tables.metric_words import FIFTH_NAMES
+from qk_toolkit.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
+
+_BANDS = (0.05, 0.25, 0.75, 0.95)
+_SPREADS = ("middle 50 % of heads", "middle 90 % of heads")
+
+
+def profile_figure(
+    metrics: pd.DataFrame,
+    *,
+    influences: pd.DataFrame | None = None,
+    cells: pd.DataFrame | None = None,
+    **texts: Unpack[TextOptions],
+) -> Figure:
+    """Draw the mean over heads per fifth, with bands of the middle 50 % and 90 % of heads.
+
+    Values are corrected for bias if it is known. With the table of `influences` of the run,
+    whiskers show the 95 % interval of the mean. With its table of `cells`, a strip above the x axis
+    has the number of texts that reach each fifth.
+    """
+    words = Words(**texts)
+    require_columns(metrics, FIFTHS, "the table of heads")
+    values = np.column_stack([corrected(metrics, name) for name in FIFTHS])  # (heads, 5)
+    if np.isnan(values).all():
+        raise ConfigError("the table of heads: every fifth is NaN, so there is nothing to draw")
+    x = np.arange(len(FIFTHS))
+    estimates = [mean_of_heads(metrics, influences, name) for name in FIFTHS]
+    means = np.array([estimate.value for estimate in estimates])
+    errors = [estimate.standard_error for estimate in estimates]
+    with figure_style():
+        figure, axes = new_figure()
+        low, q1, q3, high = _quantiles(values)
+        wide = axes.fill_between(x, low, high, color=BLUE, alpha=0.14, linewidth=0)
+        half = axes.fill_between(x, q1, q3, color=BLUE, alpha=0.32, linewidth=0)
+        halves = half_width(errors, groups_in(metrics))
+        interval = whiskers(axes, x, means, halves, INK)
+        width, dot = (1.0, 2.0) if interval else (1.8, 3.5)  # whiskers can be short
+        (line,) = axes.plot(x, means, color=INK, linewidth=width, marker="o", markersize=dot)
+        plasticity_axis(axes)
+        axes.set_xticks(x, FIFTH_NAMES)
+        axes.set_xlabel("part of the observed context")
+        axes.set_xlim(-0.5, len(FIFTHS) - 0.5)
+        rows = legend_above(axes, [line, half, wide], ["mean", *_SPREADS])
+        reached = texts_by_fifth(cells, metrics)
+        middle = np.asarray(reached.index, np.float64)
+        draw_texts(axes, reached, middle - 0.5, middle + 0.5)
+        notes = _notes(words, metrics, values, halves, reached)
+        caption = _caption(words, metrics, halves, reached)
+        words.write(figure, axes, "Plasticity over the context", notes, caption, rows)
+    return figure
+
+
+def _quantiles(values: Floats) -> Floats:
+    """(4, 5) borders of the bands of each fifth; NaN without values."""
+    known = [column[~np.isnan(column)] for column in values.T]
+    borders = [np.quantile(part, _BANDS) if len(part) else [np.nan] * 4 for part in known]
+    return np.array(borders, np.float64).T
+
+
+def _notes(
+    words: Words,
+    metrics: pd.DataFrame,
+    values: Floats,
+    halves: Floats,
+    reached: pd.Series[float],
+) -> list[str | None]:
+    gaps = int(np.isnan(values).any(axis=1).sum())
+    return [
+        words.heads(len(values)),
+        f"{gaps:,} of them lack a value in some fifth" if gaps else None,
+        correction_note(metrics, *FIFTHS),
+        interval_note("whiskers", halves),
+        texts_note(reached, "fifth"),
+    ]
+
+
+def _caption(
+    words: Words, metrics: pd.DataFrame, halves: Floats, reached: pd.Series[float]
+) -> Caption:
+    known = np.isfinite(halves)
+    sentence = interval_sentence(
+        "Whiskers are 95 % intervals of the mean,", groups_in(metrics), complete=bool(known.all())
+    )
+    return words.caption(
+        len(metrics),
+        "Attention plasticity by fifths of the observed context: mean over heads, with bands of "
+        "the middle 50 % and the middle 90 % of heads.",
+        sentence if known.any() else None,
+        texts_sentence(reached, "fifth"),
+        correction=correction_note(metrics, *FIFTHS),
+    )

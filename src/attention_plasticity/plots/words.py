@@ -1,0 +1,77 @@
+"""Texts around a figure: title, line at the bottom and caption. All figure functions take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypedDict
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from attention_plasticity.plots.captions import Caption, set_caption
+from attention_plasticity.plots.style import figure_text, footnote, headline, panel_headline
+from attention_plasticity.tables.names import clean
+from qk_toolkit.formatting import count
+
+_LONGEST_FOOTNOTE = 600  # characters
+
+
+class TextOptions(TypedDict, total=False):
+    """Options of every figure function. Empty text leaves a title or footnote out."""
+
+    title: str | None  # default: what is drawn, and the name of the model
+    footnote: str | None  # default: numbers of heads, corrections, intervals
+    model_name: str | None
+    selection: str | None  # the layers in the table, such as `layers 0-3`; default: all
+
+
+@dataclass(frozen=True)
+class Words:
+    """The texts that a figure function was given."""
+
+    title: str | None = None
+    footnote: str | None = None
+    model_name: str | None = None
+    selection: str | None = None
+
+    def heads(self, number: int) -> str:
+        """`12 heads`, or `12 heads of layers 0-3`."""
+        heads = count(number, "head")
+        return f"{heads} of {self.selection}" if self.selection else heads
+
+    def caption(
+        self,
+        number: int,
+        shows: str,
+        *details: str | None,
+        correction: str | None = None,
+        of_plasticity: bool = True,
+    ) -> Caption:
+        """A caption of a figure with this number of heads. `correction` is a correction note."""
+        heads = count(number, "query head")
+        heads += f" of {clean(self.model_name)}" if self.model_name else ""
+        heads += f", {self.selection}" if self.selection else ""
+        sample = (heads, f"values {correction}") if correction else (heads,)
+        known = tuple(sentence for sentence in details if sentence)
+        return Caption(shows, sample, known, of_plasticity=of_plasticity)
+
+    def write(
+        self,
+        figure: Figure,
+        axes: Axes | None,
+        default: str,
+        notes: Iterable[str | None],
+        caption: Caption,
+        legend_rows: int = 0,
+    ) -> None:
+        """Write title and footnote, and keep the caption. Without axes, the title is above all."""
+        if axes is None:
+            panel_headline(figure, self.title, default, self.model_name)
+        else:
+            headline(axes, self.title, default, self.model_name, legend_rows)
+        if self.footnote is None:
+            footnote(figure, *notes)
+        else:
+            footnote(figure, figure_text(self.footnote, _LONGEST_FOOTNOTE))
+        set_caption(figure, caption)

@@ -1,5 +1,0 @@
-"""The interactive page: one HTML file that works offline."""
-
-from attention_plasticity.report.report import Report, make_report, require_target
-
-__all__ = ["Report", "make_report", "require_target"]

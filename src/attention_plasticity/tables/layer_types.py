@@ -1,0 +1,105 @@
+"""Types of layers: full attention, sliding window and others, and the choice of some layers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from attention_plasticity.columns import CHUNKED_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION
+from qk_toolkit.errors import ConfigError, in_short
+from qk_toolkit.formatting import index_ranges
+from qk_toolkit.settings import index_list
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Layers = str | int | Iterable[int]
+
+_WORDS = {
+    FULL_ATTENTION: "full attention",
+    SLIDING_ATTENTION: "sliding window",
+    CHUNKED_ATTENTION: "chunked attention",
+}
+_SUFFIX = "_attention"
+
+
+def layer_types(metrics: pd.DataFrame) -> dict[int, str]:
+    """The type of every layer of the table of heads, by layer.
+
+    Tables of earlier versions have no types. Their layers have a sliding window or full attention.
+    """
+    if "layer_type" in metrics:
+        known = metrics[["layer", "layer_type"]].dropna().drop_duplicates("layer")
+        found = dict(zip(known["layer"].tolist(), known["layer_type"].astype(str), strict=True))
+    else:
+        found = {}
+    windows = metrics.reindex(columns=["sliding_window"])["sliding_window"]
+    with_window = set(metrics.loc[windows.notna(), "layer"])
+    return {
+        layer: found.get(layer, SLIDING_ATTENTION if layer in with_window else FULL_ATTENTION)
+        for layer in sorted(set(metrics["layer"].tolist()))
+    }
+
+
+def type_words(layer_type: str) -> str:
+    """A type as text: `full attention`, `sliding window`."""
+    return _WORDS.get(layer_type, layer_type.replace("_", " "))
+
+
+def layers_by_type(types: Mapping[int, str]) -> dict[str, list[int]]:
+    """The layers of each type, in the order of their first layers."""
+    found: dict[str, list[int]] = {}
+    for layer, layer_type in sorted(types.items()):
+        found.setdefault(layer_type, []).append(layer)
+    return found
+
+
+def layer_numbers(layers: Layers) -> list[int]:
+    """Numbers of layers from `"0-3,8"`, one number, or several numbers."""
+    expected = "expected numbers of layers such as 0-3,8"
+    if isinstance(layers, str):
+        try:
+            return index_list(layers)
+        except ValueError as error:
+            raise ConfigError(f"layers: {error}; {expected}") from error
+    given = list(layers) if isinstance(layers, Iterable) else [layers]
+    if not given:
+        raise ConfigError("layers: is empty; give one layer or more")
+    for number in given:
+        if isinstance(number, bool) or not hasattr(number, "__index__"):
+            raise ConfigError(f"layers: {expected}, got {in_short(number)}")
+    return sorted({operator.index(number) for number in given})
+
+
+def selected_layers(
+    types: Mapping[int, str], layers: Layers | None = None, layer_type: str | None = None
+) -> frozenset[int]:
+    """Layers by their numbers (`0-3,8`), by their type, or by both.
+
+    A type can be given without its ending: `full` is `full_attention`. Raises a `ConfigError` if
+    no layer remains.
+    """
+    chosen = set(types)
+    if layers is not None:
+        wanted = set(layer_numbers(layers))
+        if missing := sorted(wanted - chosen):
+            raise ConfigError(
+                f"layers: {index_ranges(missing)} given; the table has layers "
+                f"{index_ranges(chosen)}"
+            )
+        chosen &= wanted
+    if layer_type is not None:
+        chosen &= set(_of_type(types, layer_type))
+    if not chosen:
+        raise ConfigError(f"layers: none of these layers has the type {layer_type}")
+    return frozenset(chosen)
+
+
+def _of_type(types: Mapping[int, str], wanted: str) -> list[int]:
+    groups = layers_by_type(types)
+    for name in (wanted, f"{wanted}{_SUFFIX}"):
+        if name in groups:
+            return groups[name]
+    known = ", ".join(f"{name} (layers {index_ranges(group)})" for name, group in groups.items())
+    raise ConfigError(f"layer_type: {wanted!r}: no layer has this type; there are {known}")

@@ -1,0 +1,345 @@
+"""Several runs side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+from scipy.stats import pearsonr, spearmanr
+
+import attention_plasticity as ap
+from attention_plasticity.cli import main
+from attention_plasticity.columns import FIFTHS, MEAN_COLUMNS
+from attention_plasticity.comparison.cautions import obstacles, run_cautions
+from attention_plasticity.comparison.formats import as_csv, as_markdown
+from attention_plasticity.comparison.latex import as_latex
+from attention_plasticity.comparison.runs import compare_runs, labelled
+from attention_plasticity.comparison.scores import correlations, read_scores
+from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
+from attention_plasticity.tables.finished_run import FinishedRun, labels_of
+from qk_toolkit.errors import ConfigError
+from run_tables import metrics_table, write_run
+
+SHIFTS = {"small": -0.1, "middle": 0.0, "large": 0.05}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    return [
+        write_run(tmp_path / name, model=f"owner/{name}", shift=shift)
+        for name, shift in SHIFTS.items()
+    ]
+
+
+def compare(*words: object) -> int:
+    return main(["compare", *(str(word) for word in words)])
+
+
+def drop_differently(runs: list[Path]) -> None:
+    """Give each run a drop of its own."""
+    for number, run in enumerate(runs):
+        table = metrics_table(shift=SHIFTS[run.name])
+        table["ap_last20"] -= 0.03 * number
+        table["ap_drop"] = table["ap_first20"] - table["ap_last20"]
+        table.to_csv(run / "head_metrics.csv", index=False)
+
+
+def test_a_row_holds_the_means_over_heads(runs: list[Path]) -> None:
+    opened = [FinishedRun.open(run) for run in runs]
+    compared = compare_runs(labelled(opened))
+    assert compared["layer_type"].tolist() == ["all"] * 3
+    assert compared["run"].tolist() == ["small", "middle", "large"]
+    assert compared["heads"].tolist() == [12, 12, 12]
+    assert compared["context"].tolist() == [768, 768, 768]
+    for row, shift in zip(compared.to_dict(orient="records"), SHIFTS.values(), strict=True):
+        table = metrics_table(shift=shift)
+        for name in MEAN_COLUMNS:
+            assert row[name] == pytest.approx(table[name].mean())
+
+
+@pytest.mark.parametrize("form", ["text", "csv", "markdown", "latex"])
+def test_the_table_in_every_form(
+    form: str, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(*runs, "--format", form) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    expected = metrics_table(shift=0.05)["ap_overall"].mean()
+    if form == "csv":
+        table = pd.read_csv(io.StringIO(told.out))
+        assert table["ap_overall"].iloc[2] == pytest.approx(expected, abs=1e-15)
+    else:
+        assert f"{expected:.3f}" in told.out
+        assert "large" in told.out
+        assert "…" not in told.out
+
+
+LABELS = [
+    "a_b|50%",
+    r"back\slash \| `code` *bold* _em_ ~~gone~~ $x$ #1 @me !",
+    "<script>alert(1)</script> &amp; <b>",
+    "[link](http://x.example) ![image](x)",
+    "=cmd|' /C calc'!A0",
+    "+1",
+    "-2",
+    "@SUM(1)",
+    "a--b ?` ^",
+]
+
+
+def table_of(*labels: str) -> pd.DataFrame:
+    rows = [{"run": label, "heads": 1, "context": math.nan, "ap_drop": -0.25} for label in labels]
+    return pd.DataFrame(rows).reindex(columns=["run", "heads", "context", *MEAN_COLUMNS])
+
+
+def test_labels_stand_in_markdown_as_they_are() -> None:
+    text = as_markdown(table_of(*LABELS))
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    inlines = [token for token in tokens if token.type == "inline"]
+    cells = [inlines[at] for at in range(0, len(inlines), len(MEAN_COLUMNS) + 3)][1:]
+    for cell, label in zip(cells, LABELS, strict=True):
+        assert "".join(child.content for child in cell.children or []) == label
+        assert {child.type for child in cell.children or []} <= {"text", "text_special"}
+    assert "$" not in text.replace(r"\$", "")
+
+
+def test_labels_stand_in_csv_and_start_no_formula() -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(table_of(*LABELS)))))
+    for row, label in zip(rows, LABELS, strict=True):
+        assert row["run"] == (f"'{label}" if label[0] in "=+-@" else label)
+        assert row["ap_drop"] == "-0.25"
+
+
+def test_labels_stand_in_latex_as_they_are() -> None:
+    text = as_latex(table_of("a_b|50% <c> {d} & $e$ #1 ~^ \\", "[x]*`-", "--"))
+    lines = [line for line in text.splitlines() if line.endswith(r"\\")][1:]
+    assert len(lines) == 3
+    assert lines[0].startswith(
+        r"a\_b\textbar{}50\% \textless{}c\textgreater{} \{d\} \& \$e\$ \#1 \textasciitilde{}"
+        r"\textasciicircum{} \textbackslash{} & 1 & -- & "
+    )
+    # after a line's end, [ or * would be read as an argument of it
+    assert lines[1].startswith(r"{[}x]{*}\textasciigrave{}{-} & 1 &")
+    assert lines[2].startswith(r"{-}{-} & 1 &")
+    assert all(line.endswith(r"& $-$0.250 \\") for line in lines)
+
+
+def test_labels_of_several_lines_stay_in_their_row(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = "one\ntwo,tab\there,\x1b[31mred"
+    for form, lines in (("markdown", 5), ("csv", 4), ("latex", 17)):
+        assert compare(*runs, "--labels", labels, "--format", form) == 0
+        told = capsys.readouterr().out
+        assert told.count("\n") == lines
+        assert "\x1b" not in told
+        assert "one two" in told
+    assert as_csv(table_of("a\nb", "c\rd")).count("\n") == 3
+
+
+def test_names_of_scores_start_no_formula(runs: list[Path], tmp_path: Path) -> None:
+    drop_differently(runs)
+    scores = tmp_path / "scores.csv"
+    scores.write_text("model,=cmd\nlarge,80\nsmall,60\nmiddle,65\n")
+    assert compare(*runs, "--scores", scores, "--output_dir", tmp_path / "out") == 0
+    text = (tmp_path / "out" / "correlations.csv").read_text()
+    assert text.splitlines()[1].startswith("'=cmd,3,")
+
+
+def test_everything_is_written_where_asked(runs: list[Path], tmp_path: Path) -> None:
+    drop_differently(runs)
+    scores = tmp_path / "scores.csv"
+    scores.write_text("model,ruler,other\nlarge,80,1\nsmall,60,\nmiddle,65,2\n")
+    out = tmp_path / "out"
+    words = ("--scores", scores, "--trajectory", "--output_dir", out, "--figures", "svg")
+    assert compare(*runs, *words) == 0
+    names = sorted(path.name for path in out.iterdir())
+    assert names == [
+        "compare.csv",
+        "compare.md",
+        "compare.tex",
+        "correlations.csv",
+        "differences.csv",
+        "notes.csv",
+        "profiles.svg",
+        "profiles.txt",
+        "scores.svg",
+        "scores.txt",
+        "trajectory.svg",
+        "trajectory.txt",
+    ]
+    table = pd.read_csv(out / "correlations.csv").set_index("score")
+    drop = pd.read_csv(out / "compare.csv")["ap_drop"]
+    assert table.loc["ruler", "models"] == 3
+    assert table.loc["ruler", "pearson"] == pytest.approx(pearsonr(drop, [60, 65, 80]).statistic)
+    assert table.loc["ruler", "spearman"] == pytest.approx(1.0)
+    assert table.loc["other", "models"] == 2
+    assert math.isnan(table.loc["other", "pearson"])
+
+
+def test_correlations_are_scipys() -> None:
+    rng = np.random.default_rng(0)
+    drop, score = rng.normal(size=(2, 9))
+    compared = pd.DataFrame({"ap_drop": drop})
+    scores = pd.DataFrame({"model": [str(i) for i in range(9)], "s": score})
+    (found,) = correlations(compared, scores)
+    assert found.pearson == pytest.approx(pearsonr(drop, score).statistic)
+    assert found.spearman == pytest.approx(spearmanr(drop, score).statistic)
+
+
+def test_figures_draw_the_table(runs: list[Path]) -> None:
+    drop_differently(runs)
+    opened = [FinishedRun.open(run) for run in runs]
+    compared = compare_runs(labelled(opened, ["a", "b", "c"]))
+    lines = [line for line in profiles_figure(compared).axes[0].lines if line.get_label() in "abc"]
+    for line, row in zip(lines, compared.itertuples(), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), [getattr(row, name) for name in FIFTHS])
+    trajectory = trajectory_figure(compared).axes[0]
+    assert [tick.get_text() for tick in trajectory.get_xticklabels()] == ["a", "b", "c"]
+    np.testing.assert_allclose(trajectory.lines[0].get_ydata(), compared["ap_overall"])
+    np.testing.assert_allclose(trajectory.lines[2].get_ydata(), compared["ap_last20"])
+    scores = pd.DataFrame({"model": ["a", "b", "c"], "ruler": [1.0, 3.0, 2.0]})
+    figure = scores_figure(compared, scores, correlations(compared, scores))
+    points = [line.get_xydata()[0] for line in figure.axes[0].lines if line.get_marker() in "osD"]
+    np.testing.assert_allclose(points, np.column_stack([compared["ap_drop"], scores["ruler"]]))
+    assert "Spearman 0.50\n3 runs: no interval" in figure.axes[0].get_title(loc="left")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]
+
+
+def test_many_runs_with_long_names_can_be_drawn() -> None:
+    rows = [
+        {"run": f"checkpoint-{step:06}$", **dict.fromkeys(MEAN_COLUMNS, 0.5 + step / 1e5)}
+        for step in range(0, 30_000, 1000)
+    ]
+    compared = pd.DataFrame(rows)
+    for figure in (profiles_figure(compared), trajectory_figure(compared)):
+        figure.draw_without_rendering()
+
+
+def test_runs_of_different_methods_are_refused_unless_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = write_run(tmp_path / "one", model="one")
+    other = write_run(tmp_path / "other", model="other", query_model="full")
+    assert compare(one, other) == 2
+    told = capsys.readouterr().err
+    assert "query_model differs: one positional, other full" in told
+    assert "--force" in told
+    assert compare(one, other, "--force") == 0
+    assert "- query_model differs" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"query_model differs.*force=True shows them anyway"):
+        ap.compare([one, other])
+
+
+def test_a_run_without_a_column_is_refused_unless_forced(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = metrics_table().drop(columns=["ap_20to40"])
+    table.to_csv(runs[1] / "head_metrics.csv", index=False)
+    assert compare(*runs) == 2
+    assert "middle: the table of heads has no column ap_20to40" in capsys.readouterr().err
+    assert compare(*runs, "--force", "--format", "markdown") == 0
+    assert "–" in capsys.readouterr().out.splitlines()[3]
+
+
+def test_reach_of_local_pairs_matters_to_local_pairs_alone(tmp_path: Path) -> None:
+    for sampling, count in (("bucket", 0), ("local", 1)):
+        opened = [
+            FinishedRun.open(
+                write_run(
+                    tmp_path / f"{sampling}{reach}", pair_sampling=sampling, max_rel_dist=reach
+                )
+            )
+            for reach in (0.05, 0.1)
+        ]
+        assert len(obstacles(labelled(opened, ["a", "b"]))) == count
+
+
+def test_a_run_before_equal_texts_used_all_texts(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / "new", equal_texts=True), write_run(tmp_path / "old")]
+    runs = labelled([FinishedRun.open(folder) for folder in folders], ["new", "old"])
+    (found,) = obstacles(runs)
+    assert found.text == "equal_texts differs: new True, old False"
+    (folders[1] / "run.json").unlink()
+    assert not obstacles(labelled([FinishedRun.open(folder) for folder in folders], ["a", "b"]))
+
+
+def cautions_of(folders: list[Path]) -> list[str]:
+    runs = labelled([FinishedRun.open(run) for run in folders], ["a", "b", "c"])
+    return [caution.text for caution in run_cautions(runs, compare_runs(runs))]
+
+
+def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
+    assert cautions_of(runs) == []
+    short = metrics_table().assign(q_position_max=99)
+    short.to_csv(runs[0] / "head_metrics.csv", index=False)
+    info = json.loads((runs[1] / "run.json").read_text())
+    info["heads"] |= {"not_captured": 5, "failed": 1}
+    kinds = {"few_texts": "Fewer than 4 texts.", "few_later_queries": "Of attended pairs."}
+    info["warnings"] = [{"kind": kind, "text": text} for kind, text in kinds.items()]
+    (runs[1] / "run.json").write_text(json.dumps(info))
+    (runs[2] / "run.json").unlink()
+    notes = cautions_of(runs)
+    assert "different contexts (100 to 768 tokens)" in notes[0]
+    assert notes[1:] == [
+        "b: 5 heads were not captured.",
+        "b: 1 head failed.",
+        "b: Fewer than 4 texts.",
+        "c: no run.json, so the settings are not known.",
+    ]
+
+
+def test_runs_of_one_model_are_named_by_their_folders(tmp_path: Path) -> None:
+    opened = [FinishedRun.open(write_run(tmp_path / name)) for name in ("x", "y")]
+    assert labels_of(opened) == ["Tiny-1B (x)", "Tiny-1B (y)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["{0}"], "expected two runs or more"),
+        (["{0}", "nowhere"], "nowhere: does not exist"),
+        (["{0}", "{1}", "--labels", "a"], "labels: 1 given for 2 runs"),
+        (["{0}", "{1}", "--labels", "a,a"], "labels: must be different and not empty, got a, a"),
+        (["{0}", "{1}", "--trajectory"], "add --output_dir"),
+        (["{0}", "{1}", "--format", "html"], "--format"),
+        (["{0}", "{1}", "--scores", "{0}/none.csv"], "none.csv: does not exist"),
+        (["{0}", "{1}", "--scores", "{0}/run.json"], "has no column 'model'"),
+        (["{0}", "{1}", "--output_dir", "{0}/run.json/x"], "run.json/x"),
+    ],
+)
+def test_misuse_is_one_line(
+    words: list[str], told: str, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(*(word.format(*runs) for word in words)) in (1, 2)
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert told in message
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("model,s\na,1\n", "has no row for b (models: a); give the runs these names as labels"),
+        ("model\na\nb\n", "has no column of scores"),
+        ("model,s\na,1\nb,good\n", "scores.csv: s: expected finite numbers, got 'good'"),
+        ("model,s,t\na,1,3\nb,,-inf\n", "scores.csv: t: expected finite numbers, got '-inf'"),
+        ("model,s\na,True\nb,\n", "scores.csv: s: expected finite numbers, got 'True'"),
+        ("model,s\na,1\na,2\nb,1\n", "'a' has two rows"),
+        ("", "cannot be read as CSV"),
+    ],
+)
+def test_wrong_scores_are_told(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_scores(path, ["a", "b"])
+    assert told in str(caught.value)

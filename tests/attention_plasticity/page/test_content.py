@@ -1,0 +1,151 @@
+"""What of a run goes onto the page, of this version and of earlier ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attention_plasticity.page.content import run_content
+from attention_plasticity.tables.finished_run import FinishedRun, labels_of
+from qk_toolkit.errors import ConfigError
+from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run")
+
+
+def test_metrics_are_exact_and_cells_are_rounded_to_singles(run: Path) -> None:
+    _, tables = run_content(FinishedRun.open(run), "x")
+    metrics = pd.read_csv(run / "head_metrics.csv")
+    assert [*tables["heads"], "layer_type"] == list(metrics.columns)
+    for name, column in tables["heads"].items():
+        np.testing.assert_array_equal(column, metrics[name])
+    cells = pd.read_csv(run / "head_bucket_plasticity.csv")
+    assert set(tables["profiles"]["n_texts"]) == {6}
+    np.testing.assert_array_equal(
+        tables["cells"]["plasticity"], cells["plasticity"].astype(np.float32)
+    )
+    np.testing.assert_array_equal(tables["cells"]["n_pairs"], cells["n_pairs"])
+    weights = pd.read_csv(run / "head_component_weights.csv")
+    np.testing.assert_array_equal(
+        tables["components"]["weight"], weights["weight"].astype(np.float32)
+    )
+
+
+def test_the_description_has_grid_counts_and_buckets(run: Path) -> None:
+    about, tables = run_content(FinishedRun.open(run), "x")
+    assert about["grid"] == [LAYERS, HEADS]
+    assert (about["key_heads"], about["head_dims"]["4"], about["selected"]) == (2, WIDTH, None)
+    assert about["counts"] == {"shown": LAYERS * HEADS - 1, "not_captured": 1, "failed": 1}
+    assert (about["unit"], about["log"]) == ("tokens", False)
+    assert tables["buckets"]["start"].tolist() == [128.0 * b for b in range(BUCKETS)]
+    assert tables["buckets"]["end"].tolist() == [128.0 * b + 127 for b in range(BUCKETS)]
+
+
+def test_warnings_are_the_sentences_of_run_json(tmp_path: Path) -> None:
+    assert run_content(FinishedRun.open(write_run(tmp_path / "a")), "x")[0]["warnings"] == []
+    run = FinishedRun.open(write_run(tmp_path / "b", warnings=["Few texts.", "Few queries."]))
+    assert run_content(run, "x")[0]["warnings"] == ["Few texts.", "Few queries."]
+
+
+def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", warnings=["Few texts."])
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(info | {"not_captured": [list(MISSING)]}))
+    run = FinishedRun.open(folder)
+    for layers, missing, failed in (("0-2", 1, 0), ("0,4", 0, 1)):
+        part = run.select(layers=layers)
+        about, _ = run_content(part, "x")
+        heads = len(part.head_metrics)
+        assert about["selected"] == layers
+        assert about["counts"] == {"shown": heads, "not_captured": missing, "failed": failed}
+        assert about["warnings"] == ["whole run: Few texts."]
+        assert about["grid"] == [LAYERS, HEADS]
+    assert dict(about["provenance"][0][1])["layers of this page"] == "0, 4"
+    about, _ = run_content(run.select(layers=f"0-{LAYERS - 1}"), "x")
+    assert (about["selected"], about["warnings"]) == (None, ["Few texts."])
+
+
+@pytest.mark.parametrize("claimed", [(10**9, 6), (5, 10**9), (1000, 4096)])
+def test_a_grid_that_no_model_has_is_that_of_the_table(run: Path, claimed: tuple[int, int]) -> None:
+    info = json.loads((run / "run.json").read_text())
+    info["head_layout"] |= dict(zip(("num_layers", "num_q_heads"), claimed, strict=True))
+    (run / "run.json").write_text(json.dumps(info))
+    assert run_content(FinishedRun.open(run), "x")[0]["grid"] == [LAYERS, HEADS]
+
+
+def test_provenance_is_all_there(run: Path) -> None:
+    about, _ = run_content(FinishedRun.open(run), "x")
+    found = {name: dict(lines) for name, lines in about["provenance"]}
+    assert found["Run"]["seed"] == "7"
+    assert found["Run"]["finished"] == "2026-01-02T03:04:05+00:00"
+    assert found["Run"]["heads"] == "29 analysed, 1 not captured, 1 failed"
+    assert found["Model and dump"]["model"] == "owner/model-one"
+    assert found["Model and dump"]["revision"] == "abc123"
+    assert found["Model and dump"]["fingerprint"] == "f1f2f3"
+    assert found["Model and dump"]["Hub commit"] == "c0ffee"
+    assert found["Settings"] == {"query_model": "positional", "layers": "–"}
+    assert found["Versions"]["numpy"] == "2.4.6"
+    assert found["Heads that failed"] == {"layer 4, head 9": "too few <queries>"}
+
+
+def test_tables_of_earlier_versions_are_shown_as_far_as_they_go(run: Path) -> None:
+    (run / "run.json").unlink()
+    (run / "head_component_weights.csv").unlink()
+    metrics = pd.read_csv(run / "head_metrics.csv")
+    metrics[["layer", "q_head", "ap_overall"]].to_csv(run / "head_metrics.csv", index=False)
+    cells = pd.read_csv(run / "head_bucket_plasticity.csv")
+    old = cells[["layer", "q_head", "q_bucket", "k_bucket"]].assign(ap_bucket=cells["plasticity"])
+    old.to_csv(run / "head_bucket_plasticity.csv", index=False)
+    about, tables = run_content(FinishedRun.open(run), "x")
+    assert "components" not in tables
+    assert about["unit"] == "bucket"
+    assert about["model"] == "run"
+    assert about["grid"] == [LAYERS, HEADS]
+    assert (about["key_heads"], about["head_dims"]) == (None, {})
+    assert dict(about["provenance"][0][1])["run.json"] == "missing"
+
+
+def test_without_a_geometry_mean_positions_stand_for_buckets(run: Path) -> None:
+    info = json.loads((run / "run.json").read_text())
+    del info["input"]["dump"]["min_bucket_size"]
+    (run / "run.json").write_text(json.dumps(info))
+    about, tables = run_content(FinishedRun.open(run), "x")
+    assert about["unit"] == "tokens"
+    assert tables["buckets"]["start"].tolist() == [
+        *(128 * b + 64.125 for b in range(BUCKETS - 1)),
+        128 * (BUCKETS - 1) + 63.25,
+    ]
+    assert "end" not in tables["buckets"]
+
+
+def test_a_head_with_cells_alone_gets_empty_metrics(run: Path) -> None:
+    metrics = pd.read_csv(run / "head_metrics.csv")
+    metrics.iloc[:-1].to_csv(run / "head_metrics.csv", index=False)
+    _, tables = run_content(FinishedRun.open(run), "x")
+    assert len(tables["heads"]["layer"]) == len(metrics)
+    assert np.isnan(tables["heads"]["ap_overall"][-1])
+    assert MISSING not in set(zip(tables["heads"]["layer"], tables["heads"]["q_head"], strict=True))
+
+
+def test_rows_come_sorted_and_none_twice(run: Path) -> None:
+    metrics = pd.read_csv(run / "head_metrics.csv")
+    metrics.iloc[::-1].to_csv(run / "head_metrics.csv", index=False)
+    _, tables = run_content(FinishedRun.open(run), "x")
+    np.testing.assert_array_equal(tables["heads"]["ap_overall"], metrics["ap_overall"])
+    pd.concat([metrics, metrics.tail(1)]).to_csv(run / "head_metrics.csv", index=False)
+    with pytest.raises(ConfigError, match=r"holds two rows for layer 4, q_head 5"):
+        run_content(FinishedRun.open(run), "x")
+
+
+def test_labels_tell_runs_of_one_model_apart(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b", "c/a")]
+    runs = [FinishedRun.open(write_run(folder)) for folder in folders]
+    runs.append(FinishedRun.open(write_run(tmp_path / "d", model="other")))
+    assert labels_of(runs) == ["model-one (a) 1", "model-one (b)", "model-one (a) 2", "other"]

@@ -1,0 +1,125 @@
+"""Texts around figures: titles, footnotes, captions and legends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from attention_plasticity import ConfigError, open_run
+from attention_plasticity.cli import main
+from attention_plasticity.plots import map_figure, plasticity_figure, save_figure
+from attention_plasticity.plots.all_figures import FIGURES
+from attention_plasticity.plots.captions import caption_of
+from attention_runs import add_attention
+from run_tables import add_windows, cells_table, metrics_table, write_run
+
+MORE = {
+    "trend": ("plasticity", {"color_trend": True}),
+    "plain": ("plasticity", {}),
+    "positions": ("attention", {"by_position": True}),
+    "head": ("attention", {"layer": 1, "head": 0}),
+    "limit": ("components", {"limit": 5}),
+}
+
+
+def test_legends_cover_no_data_and_texts_stay_in_the_figure(tmp_path: Path) -> None:
+    run = open_run(add_attention(add_windows(write_run(tmp_path / "run"))))
+    for name, (kind, options) in (FIGURES | MORE).items():
+        if kind == "distances":
+            continue
+        figure = run.plot(kind, **options)
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        legend = axes.get_legend()
+        if legend is not None:
+            box, data = legend.get_window_extent(), axes.get_window_extent()
+            assert box.y0 >= data.y1 - 1 or box.y1 <= data.y0, name
+        drawn = figure.get_tightbbox().transformed(figure.dpi_scale_trans)
+        allowed = figure.bbox.padded(2)
+        assert allowed.containsx(drawn.x0), name
+        assert allowed.containsx(drawn.x1), name
+        assert allowed.containsy(drawn.y0), name
+        assert allowed.containsy(drawn.y1), name
+
+
+def test_title_and_footnote_can_be_replaced_or_left_out(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run"))
+    empty = run.plot("map", title="", footnote="")
+    assert empty.axes[0].get_title(loc="left") == ""
+    assert empty._supxlabel is None  # type: ignore[attr-defined]
+    own = run.plot("map", footnote="costs $5 and $6, " + "and more " * 20)
+    lines = own._supxlabel.get_text().splitlines()  # type: ignore[attr-defined]
+    assert lines[0].startswith(r"costs \$5 and \$6, and more")
+    assert len(lines) == 3
+    assert caption_of(empty) == caption_of(run.plot("map"))
+
+
+def test_a_caption_has_what_a_paper_needs(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", num_pairs_per_bucket=256, query_model="diagonal", seed=3)
+    caption = caption_of(open_run(folder).plot("map", metric="ap_drop"))
+    assert caption == (
+        "Plasticity drop of every query head, by layer and head (first fifth of the context minus "
+        "last fifth; positive: plasticity falls with position; 0: no change from start to end). "
+        "12 query heads of Tiny-1B; context of 768 tokens. Key pairs: two keys of one text and one "
+        "key bucket (pair_sampling: bucket), 256 pairs per key bucket; queries: a Gaussian per "
+        "query bucket, with its mean and diagonal covariance (query_model: diagonal); seed: 3."
+    )
+    tested = metrics_table().assign(ap_drop_se=0.01, n_text_groups=12)
+    marked = caption_of(map_figure(tested, metric="ap_drop", model_name="tiny"))
+    assert marked is not None
+    assert "12 query heads of tiny." in marked
+    assert "(12 of 12 tested heads)" in marked
+    assert "from the variation over texts (12 groups of texts, Student's t)" in marked
+    assert caption_of(Figure()) is None
+
+
+def test_captions_are_written_beside_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = plasticity_figure(cells_table())
+    save_figure(figure, str(tmp_path / "one.svg"))
+    save_figure(figure, tmp_path / "one.pdf")  # replaces its own caption
+    text = (tmp_path / "one.txt").read_text()
+    assert text.startswith(f"{caption_of(figure)}\n\nFigure made with attention-plasticity ")
+    save_figure(Figure(), tmp_path / "bare.png")
+    assert not (tmp_path / "bare.txt").exists()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"notes\.txt: exists and is not the caption of a figure"):
+        save_figure(figure, tmp_path / "notes.png")
+    assert not (tmp_path / "notes.png").exists()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    with pytest.raises(ConfigError, match=r"^one\.bmp: expected a name ending in \.png"):
+        save_figure(figure, "one.bmp")
+    run = write_run(tmp_path / "run")
+    words = ["--title", "", "--footnote", "mine", "--output", str(tmp_path / "new" / "map.svg")]
+    assert main(["plot", "map", str(run), *words]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'new' / 'map.svg'}\n"
+    assert "<!-- mine -->" in (tmp_path / "new" / "map.svg").read_text()
+    assert "of Tiny-1B" in (tmp_path / "new" / "map.txt").read_text()
+
+
+def test_run_plot_has_the_options_of_the_command(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run"))
+    figure = run.plot("heatmap", agg="median", layers="0-1", bucket_min_size=10, model_name="mine")
+    assert isinstance(figure, Figure)
+    assert figure.axes[0].get_title(loc="left").endswith(": mine")
+    assert run.select("2").plot("profile")._supxlabel.get_text() == (  # type: ignore[attr-defined]
+        "4 heads of layer 2 (full attention)"
+    )
+    for kind, options, told in (
+        ("maps", {}, "'maps': unknown kind of figure; did you mean map?"),
+        ("zzz", {}, "'zzz': unknown kind of figure; there are plasticity, heatmap, "),
+        ("map", {"metrics": 1}, "metrics: unknown option of 'map'; did you mean metric?"),
+        ("map", {"output": "x.png"}, "output: unknown option of 'map'; there are layers, "),
+        ("map", {"vmin": "a"}, "vmin: expected a number, got 'a'"),
+        ("heatmap", {"vmin": 2.0}, "vmin: must be below vmax, got 2.0 and 1.0"),
+        ("map", {"layer_type": "sliding"}, "layer_type: 'sliding': no layer has this type"),
+        ("attention", {}, "has no attention by distance; it needs a dump with"),
+        ("distances", {}, "has no plasticity by distance; run the analysis with pair_sampling: "),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            run.plot(kind, **options)
+        assert told in str(caught.value)
+        assert "--" not in str(caught.value)

@@ -1,0 +1,130 @@
+"""Runs of other architectures, layers of many types, and selected layers on the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from attention_plasticity.page import make_report
+from attention_plasticity.tables.finished_run import FinishedRun
+from report_pages import open_report, show, without_errors
+from report_runs import HEADS, write_run
+
+MAP = "document.querySelector('.map-plot')"
+MANY = ["full_attention", "sliding_attention", "chunked_attention", "mamba", "odd<b>&_attention"]
+LABELS = ["base", "checkpoint", "wide", "grouped", "many", "some", "others", "old"]
+
+
+def changed(run: Path, column: str, values: object) -> None:
+    table = pd.read_csv(run / "head_metrics.csv")
+    table.assign(**{column: values}).to_csv(run / "head_metrics.csv", index=False)
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A run, another checkpoint of its model, other architectures, and selected layers."""
+    folder = tmp_path_factory.mktemp("architectures")
+    paths = [
+        write_run(folder / name, seed, warnings=["Few texts."])
+        for seed, name in enumerate(("base", "checkpoint", "wide", "grouped", "many", "old"))
+    ]
+    _, _, wide, grouped, many, old = paths
+    changed(wide, "d_model", 16)
+    info = json.loads((grouped / "run.json").read_text())
+    info["head_layout"]["num_k_heads"] = 3
+    (grouped / "run.json").write_text(json.dumps(info))
+    layers = pd.read_csv(many / "head_metrics.csv")["layer"]
+    changed(many, "layer_type", [MANY[layer] for layer in layers])
+    table = pd.read_csv(old / "head_metrics.csv")  # of a version without types of layers
+    table.drop(columns=["layer_type", "sliding_window"]).to_csv(
+        old / "head_metrics.csv", index=False
+    )
+    runs = [FinishedRun.open(path) for path in paths]
+    runs[5:5] = [runs[0].select(layers="1,3"), runs[0].select(layers="0")]
+    path = make_report(runs, labels=LABELS).save(folder / "report.html")
+    with open_report(browser, path) as page:
+        yield page
+
+
+@pytest.fixture
+def page(opened: Page) -> Iterator[Page]:
+    with without_errors(opened):
+        show(opened, "run=base&head=1.2&metric=ap_overall")
+        yield opened
+
+
+def test_heads_are_compared_only_within_an_architecture(page: Page) -> None:
+    assert page.locator("#beside option").all_text_contents() == [
+        *("none", "checkpoint", "wide (means only)", "grouped (means only)"),
+        *("many (means only)", "some", "others", "old"),
+    ]
+    for label, reason in (
+        ("wide", "heads of layer 0 have 12 dimensions in base and 16 in wide"),
+        ("grouped", "base has 2 key heads per layer and grouped 3"),
+        ("many", "layer 2 has the type full attention in base and chunked attention in many"),
+    ):
+        show(page, f"run=base&beside={label}")
+        expect(page.locator("#subtitle")).to_contain_text(
+            f"Only means are compared: {reason}, so their heads do not correspond"
+        )
+        assert page.locator(".map-plot").count() == 1
+    show(page, "run=base&beside=checkpoint")
+    expect(page.locator("#subtitle")).not_to_contain_text("Only means")
+    assert page.locator(".map-plot").count() == 2
+
+
+def test_every_type_of_layers_has_its_own_colour(page: Page) -> None:
+    show(page, "run=many")
+    bars = page.evaluate(
+        f"{MAP}.layout.shapes.map(({{name, y0, y1, fillcolor}}) => [name, y0, y1, fillcolor])"
+    )
+    assert [bar[:3] for bar in bars] == [
+        [name, layer - 0.5, layer + 0.5] for layer, name in enumerate(MANY) if layer
+    ]
+    assert len({colour for *_, colour in bars}) == 4
+    legend = page.locator("#type-legend span")
+    assert legend.all_text_contents() == [
+        *("sliding window, layer 1", "chunked attention, layer 2", "mamba, layer 3"),
+        "odd<b>& attention, layer 4",
+    ]
+    marks = legend.locator("i").evaluate_all("all => all.map(i => i.style.background)")
+    assert len(set(marks)) == 4
+    search = page.locator("#search")
+    for text in ("mamba", "odd<b>& attention", "ODD<b>&"):
+        search.fill(text)
+        expect(page.locator("#found")).to_have_text(f"{HEADS} of 29 heads")
+    search.press("Escape")
+    with page.expect_download() as waiting:
+        page.locator('[data-image="map-0.svg"]').click()
+    image = "".join(ElementTree.parse(waiting.value.path()).getroot().itertext())
+    assert re.search("■ chunked attention.*■ mamba.*■ odd<b>& attention", image)
+
+
+def test_selected_layers_are_named(page: Page) -> None:
+    show(page, "run=some&head=1.2")
+    expect(page.locator("#subtitle")).to_contain_text("along the context; layers 1, 3 only")
+    expect(page.locator("#warnings li")).to_have_text("whole run: Few texts.")
+    texts = page.evaluate(f"{MAP}.data[0].text.map(row => row[0])")
+    assert ["not selected" in text for text in texts] == [True, False, True, False, True]
+    expect(page.locator("#legend-note")).to_have_text(
+        "blank: not selected, not captured, or no value"
+    )
+    card = page.locator(".card").last
+    expect(card.locator(".number")).to_have_text(str(2 * HEADS))
+    expect(card).to_contain_text("layers 1, 3 only")
+    expect(page.locator("#runs-table")).to_contain_text("some layers 1, 3 only")
+    show(page, "run=base&beside=some&head=0.1")
+    expect(page.locator("#subtitle")).to_contain_text(
+        "compared with some (layers 1, 3 only; numbers in orange)"
+    )
+    expect(page.locator("#profile-keys")).to_contain_text("some: not selected")
+    show(page, "run=some&beside=others")
+    expect(page.locator("#subtitle")).to_contain_text("some and others have no layer in common")
+    assert page.locator(".map-plot").count() == 1

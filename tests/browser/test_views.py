@@ -1,0 +1,375 @@
+"""Layers, links, filters, images, words and the axis of the page; and how it fits screens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+
+from attention_plasticity.page import make_report
+from attention_plasticity.page.content import run_content
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import corrected, mean_over_heads
+from attention_runs import add_attention
+from report_pages import data_of, first_rows, open_report, settled, show, without_errors
+from report_runs import BUCKETS, HEADS, LAYERS, write_run
+
+WIDE = "one & only/ü"  # a label that a link must escape
+HALF = "half-the-context-of-a-model-with-a-long-name"
+MAP = "document.querySelector('.map-plot')"
+
+
+def changed(folder: Path, file: str, **columns: Any) -> None:
+    table = pd.read_csv(folder / file)
+    table.assign(**{name: make(table) for name, make in columns.items()}).to_csv(
+        folder / file, index=False
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
+    """A run with late buckets of few texts, a run with half its context, and a smaller model."""
+    folder = tmp_path_factory.mktemp("views")
+    one = add_attention(write_run(folder / "one", errors=True))
+    changed(one, "head_bucket_plasticity.csv", n_texts=lambda table: 8 - table["q_bucket"])
+    half = add_attention(write_run(folder / "half", seed=1, errors=True))
+    changed(half, "head_metrics.csv", q_position_max=lambda table: 447)
+    small = write_run(folder / "small", seed=2)
+    for path in small.glob("*.csv"):
+        table = pd.read_csv(path)
+        table[table["layer"] < 3].to_csv(path, index=False)
+    info = json.loads((small / "run.json").read_text())
+    info["head_layout"]["num_layers"] = 3
+    (small / "run.json").write_text(json.dumps(info))
+    return [FinishedRun.open(run) for run in (one, half, small)]
+
+
+@pytest.fixture(scope="module")
+def opened(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, runs: list[FinishedRun]
+) -> Iterator[Page]:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    make_report(runs, labels=[WIDE, HALF, "small"]).save(path)
+    with open_report(browser, path) as page:
+        yield page
+
+
+@pytest.fixture
+def page(opened: Page) -> Iterator[Page]:
+    with without_errors(opened):
+        show(opened, f"run={quote(WIDE)}&head=1.2&metric=ap_overall")
+        yield opened
+        opened.set_viewport_size({"width": 1366, "height": 768})
+        settled(opened)
+
+
+def with_error(mean: Any) -> str:
+    return f"{mean.value:.3f} ± {mean.standard_error:.3f}".replace("-", "−")
+
+
+def veiled_layers(page: Page) -> set[int]:
+    code = f"{MAP}.data.find(trace => trace.name === 'faded')?.z.map(row => row.includes(1)) ?? []"
+    return {layer for layer, faded in enumerate(page.evaluate(code)) if faded}
+
+
+def test_layers_of_one_type_can_be_chosen(page: Page, runs: list[FinishedRun]) -> None:
+    for place, name in enumerate(("ap_overall", "ap_drop")):
+        card = page.locator(".card").nth(place)
+        for kind in ("full_attention", "sliding_attention"):
+            text = with_error(mean_over_heads(runs[0].select(layer_type=kind), name))
+            expect(card.locator(f'[data-type="{kind}"] dd')).to_have_text(text)
+    assert veiled_layers(page) == set()
+    page.select_option("#layers", label="sliding window")
+    settled(page)
+    windowed = runs[0].select(layer_type="sliding")
+    mean = with_error(mean_over_heads(windowed, "ap_overall"))
+    expect(page.locator(".card .number").first).to_have_text(mean)
+    expect(page.locator(".card .number").last).to_have_text(str(HEADS))
+    assert veiled_layers(page) == {0, 2, 3, 4}
+    assert first_rows(page, 99) == [f"L1 H{head}" for head in range(HEADS)]
+    expect(page.locator("#profile-keys")).to_contain_text(f"mean of {HEADS} heads, sliding window")
+    tables = run_content(runs[0], "x")[1]
+    drawn = next(t for t in data_of(page, "profile") if (t.get("name") or "").startswith("mean of"))
+    np.testing.assert_allclose(drawn["y"], tables["mean_1"]["plasticity"])
+    page.wait_for_url(lambda url: "layers=sliding_attention" in url)
+    assert [row.split("H")[0] for row in first_rows(page, 1)] == ["L1 "]
+    page.select_option("#layers", "")
+    settled(page)
+    assert veiled_layers(page) == set()
+
+
+def test_windowed_layers_are_marked_on_the_map(page: Page) -> None:
+    shapes = page.evaluate(f"{MAP}.layout.shapes.map(({{name, y0, y1}}) => [name, y0, y1])")
+    assert shapes == [["sliding_attention", 0.5, 1.5]]
+    expect(page.locator("#type-legend")).to_have_text("sliding window, layer 1")
+    assert "head 2 · sliding window" in page.evaluate(f"{MAP}.data[0].text[1][2]")
+
+
+def test_the_colours_of_windows_are_classes(page: Page) -> None:
+    page.select_option("#metric", "sliding_window")
+    settled(page)
+    classes = page.locator("#legend .class")
+    assert classes.all_text_contents() == ["256 tokens", "full attention"]
+    heads = page.evaluate(f"(({{z, text}}) => [z, text])({MAP}.data[0])")
+    assert [heads[0][layer][0] for layer in range(LAYERS)] == [1, 0, 1, 1, 1]
+    assert "<b>full attention</b>" in heads[1][0][0]
+    assert "<b>256</b>" in heads[1][1][0]
+    expect(page.locator("#heads-rows tr.row td").last).to_have_text("full attention")
+    page.select_option("#metric", "d_model")
+    settled(page)
+    expect(page.locator("#legend-colours")).to_have_text("12")
+
+
+def test_a_strip_has_the_number_of_texts_of_each_bucket(page: Page) -> None:
+    [strip] = [trace for trace in data_of(page, "profile") if trace.get("name") == "texts"]
+    assert strip["z"] == [[8 - bucket for bucket in range(1, BUCKETS)]]
+    assert strip["x"] == [128 * bucket for bucket in range(1, BUCKETS + 1)]
+    expect(page.locator("#profile g.y2tick")).to_have_text("texts")
+    page.locator("#profile .nsewdrag").nth(1).hover(position={"x": 300, "y": 5})
+    tooltip = page.locator("#profile .hoverlayer")
+    expect(tooltip).to_contain_text("texts with queries of this head at ")
+    words = page.locator("#profile").get_attribute("aria-label") or ""
+    assert "7 texts in the first bucket, 2 in the last" in words
+
+
+def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:
+    notice = page.locator("#link-notice")
+    expect(notice).to_be_hidden()
+    page.select_option("#beside", label=HALF)
+    page.wait_for_url(lambda url: f"beside={HALF}" in url)
+    assert "run=one+%26+only%2F%C3%BC" in page.url
+    bad = "run=77&head=99.9&metric=nothing&beside=x&layers=odd&axis=z&sure=7&haed=1"
+    show(page, bad)
+    expect(notice).to_be_visible()
+    text = notice.text_content() or ""
+    for part in bad.split("&")[:-1]:
+        assert f"“{part}” (shown instead: " in text
+    assert "“haed”" in text
+    assert f"“run=77” (shown instead: the run {WIDE})" in text
+    assert "(shown instead: the metric plasticity)" in text
+    expect(page.locator("#run")).to_have_value("0")
+    title = page.locator("#head-title").text_content() or ""
+    assert f"“head=99.9” (shown instead: {title.lower()})" in text
+    page.locator("#link-close").click()
+    expect(notice).to_be_hidden()
+
+
+def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> None:
+    reason = page.locator("#head-reason")
+    expect(reason).to_have_text("")  # the link names a head
+    show(page, "")
+    drop = corrected(runs[0].head_metrics, "ap_drop").max()
+    expect(reason).to_have_text(
+        f"Selected at first: the head with the largest plasticity drop ({drop:.3f})."
+    )
+    row, box = (
+        page.locator(name).bounding_box() or {} for name in ("tr[aria-selected=true]", "#heads")
+    )
+    assert box["y"] < row["y"] <= box["y"] + box["height"] - row["height"] + 1
+    page.locator("tr.row").first.click()
+    expect(reason).to_have_text("")
+
+
+def test_filters_compare_metrics(page: Page, runs: list[FinishedRun]) -> None:
+    table = runs[0].head_metrics
+    layer, overall, drop = (
+        table["layer"],
+        corrected(table, "ap_overall"),
+        corrected(table, "ap_drop"),
+    )
+    shown = overall[(layer == 3) & (table["q_head"] == 1)].item()
+    search, problem = page.locator("#search"), page.locator("#search-problem")
+    for text, wanted in (
+        ("plasticity>0.6", overall > 0.6),
+        ("drop<0", drop < 0),
+        ("layer 3-4", layer.between(3, 4)),
+        ("l3-4 plasticity>=.5", layer.between(3, 4) & (overall >= 0.5)),
+        ("layers 0, 3-4, plasticity drop ≥ −0.1", layer.isin([0, 3, 4]) & (drop >= -0.1)),
+        ("AP_Overall > 0.2 drop<=1e-1", (overall > 0.2) & (drop <= 0.1)),
+        ("plasticity, 0–20 % < 2 window=256", layer == 1),
+        ("layer>=3", layer >= 3),
+        (f"l3h1 plasticity={shown:.3f}", (layer == 3) & (table["q_head"] == 1)),
+        (f"l3h1 plasticity={shown + 0.001:.3f}", layer > 99),
+        ("sliding", layer == 1),
+        ("l0-2 full attention, plasticity>0.5", layer.isin([0, 2]) & (overall > 0.5)),
+        ("full sliding_attention", layer < 99),
+        ("chunked", layer > 99),
+    ):
+        search.fill(text)
+        heads = table[wanted]
+        expect(page.locator("#found")).to_have_text(f"{len(heads)} of {len(table)} heads")
+        names = [f"L{row.layer} H{row.q_head}" for row in heads.itertuples()]
+        assert [name.rstrip("◇") for name in first_rows(page, 8)] == names[:8]
+        expect(problem).to_have_text("")
+    for text, words in (
+        ("plasticity>", "“plasticity>” needs a name, a sign and a number"),
+        (">0.9", "A comparison needs a name before its sign"),
+        ("l3 variance>0.1", "“variance” is not a metric of this run; did you mean “variance from"),
+        ("elsewhat>1", "“elsewhat” is not a metric of this run; give a column"),
+        ("layer 5-3", "“layer 5-3”: the first number is larger than the last"),
+        ("full variance>0.1", "“variance” is not a metric of this run; did you mean"),
+    ):
+        search.fill(text)
+        expect(problem).to_contain_text(words)
+        expect(search).to_have_attribute("aria-invalid", "true")
+        assert first_rows(page, 9) == []
+    search.fill("plasticity")
+    expect(problem).to_have_text(
+        "“plasticity” is not understood; try l12h3, layer 3-5, full or plasticity>0.9."
+    )
+    search.fill("plasticity>7")
+    expect(page.locator("#heads-rows")).to_have_text("No head meets all parts of the search")
+    search.press("Escape")
+    expect(problem).to_have_text("")
+
+
+def download(page: Page, chart: str) -> tuple[str, bytes]:
+    with page.expect_download() as waiting:
+        page.locator(f'[data-image="{chart}"]').click()
+    return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
+
+
+def test_charts_are_saved_as_svg_and_png(page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    settled(page)
+    for chart, name, words in (
+        ("profile", "one-only-ü-profile-l1h2", ["plasticity", "query position (tokens)", "texts"]),
+        ("cells", "one-only-ü-cells-l1h2", ["key position (tokens)"]),
+        ("components", "one-only-ü-components-l1h2", ["dimension"]),
+        ("attention", "one-only-ü-attention-l1h2", ["share of attention", "layer 1, head 2"]),
+        ("map-0", "one-only-ü-map-ap_overall", ["layer", "head", "bar at the right"]),
+        ("runs", "runs-profiles", [HALF, "small"]),
+    ):
+        file, content = download(page, f"{chart}.svg")
+        assert file == f"{name}.svg"
+        drawn = ElementTree.fromstring(content)
+        text = " ".join(drawn.itertext())
+        for word in words:
+            assert word in text
+        width, height = (int(drawn.attrib[side]) for side in ("width", "height"))
+        file, content = download(page, f"{chart}.png")
+        assert file == f"{name}.png"
+        with Image.open(BytesIO(content)) as image:
+            assert image.size == (2 * width, 2 * height)
+            assert image.convert("RGB").getpixel((3, 3)) == (255, 255, 255)
+            assert image.convert("RGB").getcolors(100_000) is not None
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.emulate_media(color_scheme="light")
+    settled(page)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+def test_every_card_explains_its_words(page: Page) -> None:
+    dialog, buttons = page.locator("#glossary"), page.locator(".help")
+    found: set[str] = set()
+    assert buttons.count() == 10
+    for number in range(10):
+        button = buttons.nth(number)
+        button.focus()
+        page.keyboard.press("Enter")
+        expect(dialog).to_be_visible()
+        assert page.evaluate("document.activeElement.closest('dialog')?.id") == "glossary"
+        terms = page.locator("#glossary dt").all_text_contents()
+        assert len(terms) == page.locator("#glossary dd").count() > 1
+        found |= set(terms)
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        expect(button).to_be_focused()
+    assert found >= {
+        *("Query bucket", "Key bucket", "Plasticity", "Attended plasticity", "Drop"),
+        *("Variance from position", "Texts", "Window", "95 % interval"),
+    }
+    buttons.first.click()
+    page.mouse.click(5, 5)
+    expect(dialog).to_be_hidden()
+
+
+def test_runs_with_other_contexts_share_an_axis(page: Page) -> None:
+    expect(page.locator("#profile-axis")).to_be_hidden()
+    page.select_option("#beside", label=HALF)
+    settled(page)
+    code = "['profile', 'runs-chart'].map(id => document.getElementById(id).layout.xaxis.range[1])"
+    assert page.evaluate(code) == pytest.approx([1.01 * 896] * 2)
+    expect(page.locator(".card").nth(1)).to_contain_text("do not compare these drops")
+    tokens = data_of(page, "profile")[-1]["x"]
+    page.select_option("#profile-axis", label="share of the context")
+    settled(page)
+    assert page.evaluate(code) == [101, 101]
+    other, head = data_of(page, "profile")[-2:]
+    np.testing.assert_allclose(head["x"], 100 * np.array(tokens) / 896)
+    np.testing.assert_allclose(other["x"], 100 * np.array(tokens) / 448)
+    expect(page.locator("#profile")).to_have_attribute(
+        "data-x", "query position (share of the context)"
+    )
+    expect(page.locator("#runs-axis")).to_have_value("share")
+    page.wait_for_url(lambda url: "axis=share" in url)
+
+
+def test_models_of_other_sizes_are_compared_by_means_alone(
+    page: Page, runs: list[FinishedRun]
+) -> None:
+    options = page.locator("#beside option").all_text_contents()
+    assert options == ["none", HALF, "small (means only)"]
+    page.select_option("#beside", label="small (means only)")
+    settled(page)
+    expect(page.locator("#subtitle")).to_contain_text(
+        f"Only means are compared: {WIDE} has {LAYERS} layers × {HEADS} heads and small 3 layers"
+    )
+    assert page.locator(".map-plot").count() == 1
+    expect(page.locator("#heads-names")).not_to_contain_text("difference")
+    expect(page.locator("#metrics .value.other")).to_have_count(0)
+    expect(page.locator("#attention-facts .other")).to_have_count(0)
+    expect(page.locator("#profile-keys")).to_contain_text("mean of heads, small")
+    mean = run_content(runs[2], "x")[1]["mean"]
+    np.testing.assert_allclose(data_of(page, "profile")[-2]["y"], mean["plasticity"])
+    small = f"{runs[2].head_metrics['ap_overall'].mean():.3f}"
+    expect(page.locator(".card .number .other").first).to_have_text(small)
+
+
+def test_tooltips_lie_above_the_frame_of_the_selected_head(page: Page) -> None:
+    order = page.evaluate(
+        f"""['.hoverlayer', '.map-mark'].map(name => {{
+            const found = {MAP}.querySelector(name);
+            return Number(getComputedStyle(found.closest('svg') ?? found).zIndex);
+        }})"""
+    )
+    assert order[0] > order[1]
+    assert page.evaluate(f"getComputedStyle({MAP}).isolation") == "isolate"
+
+
+def test_no_screen_cuts_a_chart_or_a_table(page: Page) -> None:
+    boxes = """ids => ids.map(id => {
+        const { top, bottom, left, right } = document.querySelector(id).getBoundingClientRect();
+        return [top + scrollY, bottom + scrollY, left, right];
+    })"""
+    charts = [".map-plot", "#profile", "#cells", "#components"]
+    for address in (f"beside={HALF}", "beside=small", "metric=ap_drop"):
+        show(page, address)
+        for width, height in ((1366, 768), (1920, 1080)):
+            page.set_viewport_size({"width": width, "height": height})
+            settled(page)
+            for top, bottom, _, right in page.evaluate(boxes, charts):
+                assert bottom <= height or top >= height
+                assert right <= width
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            table = "(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)"
+            assert page.evaluate(f"{table}(document.querySelector('.runs-scroll'))") == 0
+    show(page, f"beside={HALF}")
+    page.set_viewport_size({"width": 390, "height": 844})
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    cells = page.locator("#runs-table td").evaluate_all(
+        "all => all.map(cell => cell.getBoundingClientRect().right)"
+    )
+    assert max(cells) <= 390
+    expect(page.locator("#runs-table")).to_contain_text("sliding window")

@@ -1,0 +1,197 @@
+"""Every example of the README and of docs/ runs as it stands.
+
+A Python block runs alone, in a folder with runs and dumps under the names that the pages use. A
+command of the analysis runs too; of other commands the flags are checked. A block whose first line
+is `# needs the network` or `# needs a GPU` is not run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import report_runs
+from attention_plasticity.cli import main as attention_plasticity
+from attention_plasticity.config import make_config as analysis_config
+from attention_plasticity.demo.sample import sample_path
+from attention_plasticity.plots import style
+from attention_runs import add_attention
+from dumps import make_dump
+from qk_sniffer.cli import main as sniff_qk
+from qk_sniffer.config import make_config as capture_config
+from qk_toolkit.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MARK = re.compile(r"# needs (the network|a GPU)")
+RUNS = [
+    "mine",
+    "smollm2-135m",
+    "a",
+    "b",
+    "c",
+    "base",
+    "tuned",
+    "qwen3-0.6b",
+    "qwen3-8b",
+    "step-1000",
+    "step-2000",
+    "step-3000",
+    "step-4000",
+    "context",
+]
+RUN_VERBS = ("analyze", "plot", "compare", "report", "power")
+OTHER_PROGRAMS = ("pip", "export", "git")
+LAUNCHERS = ("torchrun", "accelerate", "srun")
+FLAG = re.compile(r"--[a-z_.-]+")
+
+
+def blocks(language: str) -> list[Any]:
+    """The fenced blocks of a language, with the page and the line as name."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.M | re.S):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(pytest.param(match[1], id=f"{page.relative_to(ROOT)}:{line}"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with 13 layers, errors and attention, and a dump."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_runs, "LAYERS", 13)
+        patch.setattr(report_runs, "HEADS", 4)
+        run = report_runs.write_run(folder / "run", model="owner/tiny", errors=True)
+    add_attention(run)
+    make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=200)
+    return folder
+
+
+def add_distances(run: Path) -> None:
+    """Add plasticity by distance, as a run with context pairs has it."""
+    rows = [f"{layer},0,0,1,{distance},0.5,9\n" for layer in range(13) for distance in range(3)]
+    header = "layer,q_head,k_head,query_distance,key_distance,plasticity,n_pairs\n"
+    (run / "head_distance_plasticity.csv").write_text(header + "".join(rows))
+    info = json.loads((run / "run.json").read_text())
+    info["tables"]["distances"] = "head_distance_plasticity.csv"
+    (run / "run.json").write_text(json.dumps(info))
+
+
+@pytest.fixture
+def workspace(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the files that the pages name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(style._STYLE, "savefig.dpi", 60)  # faster
+    for name in RUNS:
+        shutil.copytree(made / "run", tmp_path / "results" / name)
+    (tmp_path / "path" / "to").mkdir(parents=True)
+    (tmp_path / "path" / "to" / "dump").symlink_to(sample_path())
+    add_distances(tmp_path / "results" / "context")
+    steps = "".join(f"step-{number}000,{number * number}\n" for number in range(1, 5))
+    scores = f"model,ruler\nsmall,40\nmiddle,60\nlarge,50\n{steps}"
+    (tmp_path / "scores.csv").write_text(scores)
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_a_python_block_runs(block: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = compile(block, "example", "exec")
+    if MARK.match(block):
+        return
+    if "load_dataset" in block:
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", workspace / "cache")
+    exec(code, names_for(block))
+
+
+def names_for(block: str) -> dict[str, Any]:
+    """What a reader of a block about models has: a model, its tokenizer and a text."""
+    if "tokenizer" not in block:
+        return {}
+    from tiny_models import VOCABULARY, other_model
+    from tiny_texts import some_text, tiny_tokenizer
+
+    shape = {"num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2}
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 48, "head_dim": 8, "intermediate_size": 32}
+    model = other_model("llama", shape | sizes)
+    return {"model": model, "tokenizer": tiny_tokenizer(), "text": some_text(400)}
+
+
+@pytest.mark.parametrize("block", blocks("bash"))
+def test_a_block_of_commands_runs(
+    block: str, made: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(made / "dump", workspace / "data" / "mine")
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        program, arguments = words[0] if words else "", expanded(words[1:])
+        if program == "attention-plasticity":
+            if arguments[0] in RUN_VERBS and not MARK.match(block):
+                assert attention_plasticity(arguments) == 0, line
+            else:
+                require_flags(attention_plasticity, arguments[:1], arguments, capsys)
+        elif program == "sniff-qk" or program in LAUNCHERS:
+            own = re.split(r"sniff-qk|qk_sniffer", line)[-1]
+            require_flags(sniff_qk, [], shlex.split(own, comments=True), capsys)
+        elif program == "python":
+            require_script(arguments)
+        elif program == "make":
+            targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            assert arguments[0] in targets, line
+        else:
+            assert program in ("", *OTHER_PROGRAMS), line
+
+
+def expanded(words: list[str]) -> list[str]:
+    """Words as a shell passes them: with the names of files, without a redirection."""
+    if ">" in words:
+        words = words[: words.index(">")]
+    return [
+        name
+        for word in words
+        for name in (sorted(map(str, Path().glob(word))) if "*" in word else [word])
+    ]
+
+
+def require_flags(
+    command: Callable[[list[str]], int],
+    verb: list[str],
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        command([*verb, "--help"])
+    known = set(FLAG.findall(capsys.readouterr().out))
+    assert {word for word in arguments if FLAG.fullmatch(word)} <= known
+
+
+def require_script(arguments: list[str]) -> None:
+    """A script, a module or a file of settings exists in the repository."""
+    if arguments[0] == "-m":
+        assert (ROOT / arguments[1].replace(".", "/")).with_suffix(".py").is_file()
+    elif arguments[0] != "-c":
+        files = [word for word in arguments if word.endswith((".py", ".yaml"))]
+        assert all((ROOT / name).is_file() for name in files), arguments
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_a_block_of_settings_is_accepted(block: str) -> None:
+    settings = yaml.safe_load(block)
+    required = {"dataset": {"path": "texts/"}, "model": {"name": "model"}}
+    refusals = []
+    for accept, others in ((capture_config, required), (analysis_config, {})):
+        try:
+            accept({**others, **settings})
+        except ConfigError as error:
+            refusals.append(str(error))
+    assert len(refusals) < 2, refusals
