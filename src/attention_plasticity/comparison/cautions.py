@@ -1,4 +1,4 @@
-"""What a reader of a comparison must know: obstacles, and cautions about single numbers."""
+"""Obstacles to a comparison, and cautions about its numbers."""
 
 from __future__ import annotations
 
