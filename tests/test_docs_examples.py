@@ -48,7 +48,7 @@ RUNS = [
     "step-4000",
     "context",
 ]
-RUN_VERBS = ("analyze", "plot", "compare", "report", "power")
+RUN_VERBS = ("analyze", "merge", "plot", "compare", "report", "power")
 OTHER_PROGRAMS = ("pip", "export", "git")
 LAUNCHERS = ("torchrun", "accelerate", "srun")
 FLAG = re.compile(r"--[a-z_.-]+")

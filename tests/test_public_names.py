@@ -38,12 +38,12 @@ CAPTURE_LIBRARY = """
     CaptureConfig PositionSampler Tap TappedRows load_config make_config probe run_capture tap
 """
 ANALYSIS_FLAGS = """
-    dataset_local_root model_dir dataset_name dataset_revision dataset_cache_dir
+    dataset_local_root dumps model_dir dataset_name dataset_revision dataset_cache_dir
     download_max_workers num_layers num_q_heads num_k_heads layers heads single_example
     equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket max_rel_dist
     normality_max_dims p_alpha error_bars counting distant_from seed output_dir output_csv
-    bucket_csv component_csv influence_csv distance_csv attention_csv max_workers overwrite
-    dry_run
+    bucket_csv component_csv influence_csv distance_csv attention_csv engine ray_address num_shards
+    shard_index max_workers overwrite dry_run
 """
 CAPTURE_FLAGS = """
     dataset.path dataset.name dataset.revision dataset.split dataset.text_column
@@ -109,7 +109,7 @@ OWN_PLOT_FLAGS = """
     color_by_layer color_range color_trend component_csv distance_csv head layer limit line_width
     metric metrics_csv trend_threshold vmax vmin ylabel
 """
-VERBS = "capture verify analyze power plot compare report push pull demo"
+VERBS = "capture verify analyze merge power plot compare report push pull demo"
 
 
 def test_names_of_the_libraries() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from attention_plasticity import __version__
@@ -31,6 +32,7 @@ commands to paste:
   attention-plasticity analyze --dataset_local_root path/to/dump
   attention-plasticity analyze --dataset_local_root path/to/dump --dry_run
   attention-plasticity analyze --dataset_local_root hf://datasets/owner/name@branch
+  attention-plasticity analyze dumps/qwen3-0.6b dumps/qwen3-8b --output_dir results
   python analyze.py --config configs/smollm2-135m.yaml --dataset_local_root path/to/dump
   python analyze.py --config configs/qwen3-8b.yaml --dataset_local_root path/to/dump \\
       --layers 0-3 --query_model full --output_dir out
@@ -46,6 +48,7 @@ How flexibly attention heads choose between keys as context grows.
   capture   run a model over texts and keep sampled queries and keys
   verify    check that captured queries and keys are those a model's attention uses
   analyze   compute tables of plasticity, head by head, from a dump of queries and keys
+  merge     make the tables of an analysis whose heads were computed by several commands
   power     show what the errors come from, and what would reduce them
   plot      draw figures of an analysis, for a paper
   compare   compare several analyses, also with benchmark scores
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    verbs = {"analyze": _analyze, "demo": _demo, "push": _push, "pull": _pull}
+    verbs = {"analyze": _analyze, "merge": _merge, "demo": _demo, "push": _push, "pull": _pull}
     verbs |= {"plot": _plot, "compare": _compare, "report": _report, "power": _power}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
@@ -97,16 +100,26 @@ def analyze() -> int:
 
 
 def _analyze(arguments: Sequence[str], program: str = "attention-plasticity analyze") -> int:
-    from attention_plasticity.run.engines import EarlyWorkers
+    from attention_plasticity.run.local_engine import EarlyWorkers
 
+    dumps = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    arguments = arguments[len(dumps) :]
     helps = {"-h", "--help", "--dry_run", "--dry-run"} & set(arguments)
     with EarlyWorkers(0 if helps else 1) as workers:  # imports while this process plans
-        from attention_plasticity.config import RunnerConfig
+        from attention_plasticity.config import RunnerConfig, one_dump
 
         parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
+        parser.usage = f"{program} [DUMP …] [--FIELD VALUE …]"
         config = command_settings(parser, RunnerConfig, arguments, section="analysis")
+        dumps = [*dumps, *(config.dumps or ())]
+        if len(dumps) > 1:
+            return _analyze_several(config, dumps)
+        if dumps:
+            config = one_dump(config, dumps[0])
         if config.dry_run:
             return _dry_run(config)
+        if config.engine == "shards":
+            return _run_shard(config)
         from attention_plasticity.run.runner import run_analysis
         from attention_plasticity.tables.summary import print_summary
         from qk_toolkit.terminal import TerminalWatcher
@@ -117,11 +130,42 @@ def _analyze(arguments: Sequence[str], program: str = "attention-plasticity anal
     return 1 if outcome.failures else 0
 
 
+def _analyze_several(config: RunnerConfig, dumps: Sequence[str]) -> int:
+    from attention_plasticity.run.runner import run_analyses
+    from attention_plasticity.run.several import configs_of
+    from attention_plasticity.tables.summary import print_several
+    from qk_toolkit.terminal import TerminalWatcher
+
+    configs = configs_of(config, dumps)
+    if config.dry_run:
+        return max(_dry_run(one) for one in configs)
+    outcomes = list(run_analyses(configs, TerminalWatcher()))
+    with allow_closed_stdout():
+        return print_several(outcomes)
+
+
+def _run_shard(config: RunnerConfig) -> int:
+    from attention_plasticity.run.shards import run_shard
+    from attention_plasticity.tables.summary import print_shard
+    from qk_toolkit.terminal import TerminalWatcher
+
+    outcome = run_shard(config, TerminalWatcher())
+    with allow_closed_stdout():
+        print_shard(outcome)
+    return 1 if outcome.failures else 0
+
+
+def _merge(arguments: Sequence[str]) -> int:
+    from attention_plasticity.merge_command import merge
+
+    return guarded(lambda: merge(arguments), "the records of the shards are kept")
+
+
 def _dry_run(config: RunnerConfig) -> int:
     from attention_plasticity.run.fingerprints import InputFiles
     from attention_plasticity.run.plan import estimate
+    from attention_plasticity.run.preparation import prepare
     from attention_plasticity.run.records import FinishedHeads, Records, run_settings
-    from attention_plasticity.run.runner import prepare
     from attention_plasticity.tables.summary import print_plan
     from qk_toolkit.terminal import TerminalWatcher
 

@@ -10,9 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS, require_multiple
 from qk_toolkit.cpus import available_cpus
-from qk_toolkit.settings import Indices, settings_from, validated
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.settings import Indices, Names, settings_from, validated
 
 QueryModel = Literal["positional", "full", "diagonal"]
+Engine = Literal["local", "ray", "shards"]
 PairSampling = Literal["bucket", "local", "context", "attended"]
 
 FIRST_PAIRS = 256
@@ -37,6 +39,13 @@ class RunnerConfig(BaseModel):
         default=None,
         min_length=1,
         description="folder of a dump, or hf://datasets/owner/name@branch",
+    )
+    dumps: Names | None = Field(
+        title=_DATA,
+        default=None,
+        min_length=1,
+        description="several dumps, which are analysed together; each run has a folder in "
+        "output_dir (in a command, they can also follow the word analyze)",
     )
     model_dir: str | None = Field(
         title=_DATA,
@@ -193,6 +202,32 @@ class RunnerConfig(BaseModel):
         default="head_attention.csv",
         description="table of attention, if the dump has attention columns; the same rule applies",
     )
+    engine: Engine = Field(
+        title=_RUN,
+        default="local",
+        description="where heads are computed: processes of this machine (local), a Ray cluster "
+        "(ray), or one of several independent commands (shards)",
+    )
+    ray_address: str | None = Field(
+        title=_RUN,
+        default=None,
+        min_length=1,
+        description="address of a running Ray cluster, such as auto (default: a cluster of this "
+        "machine for this run)",
+    )
+    num_shards: int | None = Field(
+        title=_RUN,
+        default=None,
+        ge=1,
+        description="number of commands that share the run, with engine shards (default: the "
+        "size of the Slurm array)",
+    )
+    shard_index: int | None = Field(
+        title=_RUN,
+        default=None,
+        ge=0,
+        description="number of this command, from 0 on (default: from the Slurm array)",
+    )
     max_workers: int | None = Field(
         title=_RUN,
         default=None,
@@ -266,6 +301,16 @@ ANALYSIS_FIELDS = (
     "seed",
 )
 """Fields that change the results of a head. Recorded heads are reused only if all are equal."""
+
+PLACEMENT_FIELDS = ("dumps", "engine", "ray_address", "num_shards", "shard_index")
+"""Fields that change where heads are computed, not their results."""
+
+
+def one_dump(config: RunnerConfig, dump: str) -> RunnerConfig:
+    """The config for one dump that is not given as `dataset_local_root`."""
+    if config.dataset_local_root is not None:
+        raise ConfigError("dataset_local_root: the dump is given twice; leave one out")
+    return config.model_copy(update={"dataset_local_root": dump, "dumps": None})
 
 
 def make_config(values: dict[str, Any] | None = None, /, **fields: Any) -> RunnerConfig:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, NonNegativeInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, ValidationError
 from pydantic.fields import FieldInfo
 
 from qk_toolkit.errors import ConfigError, in_short
@@ -37,6 +37,11 @@ def parse_indices(value: object) -> object:
     return index_list(str(value))
 
 
+def split_names(value: object) -> object:
+    """Turn `"a,b"` into a list of names; return any other value unchanged."""
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
 def index_list(text: str) -> list[int]:
     """The sorted numbers of `"0-3,8"`."""
     found: set[int] = set()
@@ -57,6 +62,7 @@ def index_list(text: str) -> list[int]:
 
 SEE_HELP = "; --help lists them all"
 Indices = Annotated[list[NonNegativeInt], BeforeValidator(parse_indices)]
+Names = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(split_names)]
 
 
 def settings_from(
@@ -152,7 +158,8 @@ def describe(field: FieldInfo) -> str:
     if base is str:
         return "text"
     if get_origin(base) is list:
-        return "a list of integers such as 0-3,8"
+        numbers = get_args(base)[0] is NonNegativeInt
+        return "a list of integers such as 0-3,8" if numbers else "a list of names such as a,b"
     if get_origin(base) is dict:
         return "a mapping such as {name: value}"
     return ("an integer" if base is int else "a number") + _bounds(field)

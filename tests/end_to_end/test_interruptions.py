@@ -296,7 +296,7 @@ def test_a_full_disk_is_told_and_leaves_earlier_results_whole(
     assert tables(out) == before
 
 
-def test_a_worker_that_dies_fails_its_heads_alone(dump: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_a_second_attempt_only(dump: Path, tmp_path: Path) -> None:
     run = start(
         "analyze",
         *("--dataset_local_root", dump, "--output_dir", tmp_path, "--max_workers", 1),
@@ -305,9 +305,7 @@ def test_a_worker_that_dies_fails_its_heads_alone(dump: Path, tmp_path: Path) ->
     )
     wait_for_records(tmp_path, 1, run)
     os.kill(int(children(run)[0]), signal.SIGKILL)
-    told = run.communicate(timeout=60)[0].decode()
-    assert run.returncode == 1
-    assert "the worker process died (killed, probably out of memory" in told
-    failures = json.loads((tmp_path / "run.json").read_text())["failures"]
-    assert 1 <= len(failures) <= 2
-    assert len(records(tmp_path)) == 12 - len(failures)
+    assert run.communicate(timeout=60)[0]
+    assert run.returncode == 0
+    assert json.loads((tmp_path / "run.json").read_text())["failures"] == []
+    assert len(records(tmp_path)) == 12

@@ -12,7 +12,7 @@ from qk_toolkit.flags import parse_flags
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.run.runner import Outcome
+    from attention_plasticity.run.finish import Outcome
 
 _STORY = """\
 Analyse real queries and keys that come with the package (three layers of SmolLM2-135M reading

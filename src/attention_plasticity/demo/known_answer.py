@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from attention_plasticity.run.runner import Outcome
+from attention_plasticity.run.finish import Outcome
 from attention_plasticity.tables.summary import mean_of
 from qk_dump.layout import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest

@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 from attention_plasticity.layer_logits import logits_of
-from qk_dump.layout import Dump, HeadId
+from qk_dump.layout import Dump, HeadId, parse_head
 from qk_dump.limits import MOST_FOOTER_BYTES
 from qk_dump.parquet import footer_length
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular
+
+Files = dict[str, list[list[str]]]  # name and fingerprint of every file, by the folder of a head
 
 
 class InputFiles:
@@ -46,14 +47,12 @@ class InputFiles:
             for head in _pair(layer, q_head, k_head)
         )
 
-    def fingerprint(self, heads: Iterable[HeadId]) -> str:
-        """One hash over the fingerprints of the files of many heads."""
-        lines = [
-            f"{head.folder} {state.name} {state.content}\n"
-            for head in heads
-            for state in self._first_state(head)
-        ]
-        return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
+    def files_of(self, layer: int, q_head: int, k_head: int) -> Files:
+        """Names and fingerprints of the files of a query head and its key head, by folder."""
+        return {
+            head.folder: [[state.name, state.content] for state in self._first_state(head)]
+            for head in _pair(layer, q_head, k_head)
+        }
 
     def _first_state(self, head: HeadId) -> list[_FileState]:
         if head not in self._states:
@@ -66,6 +65,13 @@ class InputFiles:
         except DumpError as error:
             return [_FileState("", str(error), 0)]
         return [_file_state(path) for path in files]
+
+
+def joint_fingerprint(files: Files) -> str:
+    """One hash over the fingerprints of the files of many heads."""
+    heads = sorted((parse_head(folder), folder) for folder in files)
+    lines = [f"{folder} {' '.join(file)}\n" for _, folder in heads for file in files[folder]]
+    return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
 
 
 class _FileState(NamedTuple):

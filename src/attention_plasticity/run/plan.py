@@ -38,6 +38,10 @@ class Group:
     k_head: int
     q_heads: tuple[int, ...]
 
+    def only(self, q_heads: Iterable[int]) -> Group:
+        """The group with some of its query heads."""
+        return Group(self.layer, self.k_head, tuple(q_heads))
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -72,10 +76,7 @@ class Plan:
     def without(self, done: Iterable[tuple[int, int]]) -> list[Group]:
         """The groups without finished heads and without empty groups."""
         finished = set(done)
-        rest = (
-            Group(g.layer, g.k_head, tuple(q for q in g.q_heads if (g.layer, q) not in finished))
-            for g in self.groups
-        )
+        rest = (g.only(q for q in g.q_heads if (g.layer, q) not in finished) for g in self.groups)
         return [group for group in rest if group.q_heads]
 
 
@@ -131,7 +132,7 @@ def split_groups(groups: list[Group], workers: int) -> list[Group]:
         if middle == len(largest.q_heads):
             break
         halves = (largest.q_heads[:middle], largest.q_heads[middle:])
-        parts[index : index + 1] = [Group(largest.layer, largest.k_head, half) for half in halves]
+        parts[index : index + 1] = [largest.only(half) for half in halves]
     return parts
 
 

@@ -13,8 +13,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from filelock import FileLock, Timeout
 from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
 from attention_plasticity.head_layout import HeadLayout
-from attention_plasticity.results import HeadResult
+from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.outputs import METRIC_COLUMNS
 from attention_plasticity.run.plan import format_heads
 from qk_toolkit.errors import ConfigError, ToolkitError
-from qk_toolkit.files import DRAFT_PATTERN, MOST_JSON_BYTES, read_bounded, write_text
+from qk_toolkit.files import DRAFT_PATTERN, MOST_JSON_BYTES, is_locked, read_bounded, write_text
 from qk_toolkit.formatting import index_ranges
 
 FOLDER = ".heads"
@@ -37,6 +38,11 @@ NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
 
 Metrics = dict[str, Any]
 
+_RESULT_FIELDS = [field.name for field in fields(HeadResult)]
+
+_FACTS = "facts.json"  # of a run that consists of shards
+_SHARD_LOCK = ".lock-"
+_PATIENCE = 10.0  # seconds; shards that start together lock the folder for a moment
 _RECORD_NAME = re.compile(r"l(\d{2,})h(\d{2,})\.json")
 
 
@@ -61,6 +67,14 @@ class FinishedHeads:
         ]
 
 
+@dataclass(frozen=True)
+class ShardRecord:
+    """The end of a shard."""
+
+    failures: list[Failure]
+    seconds: float
+
+
 class Records:
     """Records of the finished heads in the folder of a run, with a lock against other runs."""
 
@@ -71,28 +85,59 @@ class Records:
         self._settings = settings
         self._digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
+    @property
+    def output_dir(self) -> Path:
+        """The folder of the run."""
+        return self._output_dir
+
     def lock(self) -> None:
         """Lock the folder for this process. The lock is released when the process ends."""
+        self._acquire(self._lock)
+        if any(is_locked(path) for path in self._output_dir.glob(f"{_SHARD_LOCK}*")):
+            self._lock.release()
+            raise self._in_use("a shard of a run")
+
+    def lock_shard(self, name: str) -> None:
+        """Lock the folder for one shard. Other shards can work in the same folder."""
+        self._acquire(self._lock, _PATIENCE)  # no whole run is writing here
+        shard = FileLock(self._output_dir / f"{_SHARD_LOCK}{name}")
         try:
-            self._lock.acquire(timeout=0)
+            self._acquire(shard)
+        finally:
+            self._lock.release()
+        self._lock = shard
+
+    def _acquire(self, lock: FileLock, seconds: float = 0.0) -> None:
+        try:
+            lock.acquire(timeout=seconds)
         except Timeout as error:
-            raise ConfigError(
-                f"{self._output_dir}: another run is writing here. "
-                "Wait until it ends, or choose another output_dir."
-            ) from error
+            raise self._in_use("another run") from error
+
+    def _in_use(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"{self._output_dir}: {what} is writing here. "
+            "Wait until it ends, or choose another output_dir."
+        )
 
     def release(self) -> None:
         """Unlock the folder."""
         self._lock.release()
 
-    def finished_heads(self, inputs: InputFiles) -> FinishedHeads:
-        """Heads finished with the same settings and the same input files. Writes nothing."""
+    def finished_heads(
+        self, inputs: InputFiles, only: Collection[tuple[int, int]] | None = None
+    ) -> FinishedHeads:
+        """Heads finished with the same settings and the same input files. Writes nothing.
+
+        `only` limits this to some heads, such as those of a shard.
+        """
         settings = _read_sealed(self._folder / "settings.json")
         if settings is not None and settings != self._settings:
             return FinishedHeads({}, self._conflict(_differences(settings, self._settings)))
         metrics: dict[tuple[int, int], Metrics] = {}
         changed_input, damaged, other_settings = [], [], []
         for head, path in self._files():
+            if only is not None and head not in only:
+                continue
             record = _read_sealed(path)
             if record is None or (record["layer"], record["q_head"]) != head:
                 damaged.append(head)
@@ -133,10 +178,67 @@ class Records:
                 draft.unlink()  # from a run that was killed while writing
         write_text(self._folder / "settings.json", _sealed(self._settings))
 
+    def begin_shard(self, facts: RunFacts) -> None:
+        """Prepare the folder for a shard. Nothing of other shards is deleted."""
+        write_text(self._folder / "settings.json", _sealed(self._settings))
+        write_text(self._folder / _FACTS, _sealed(asdict(facts)))
+
+    def add_shard(self, name: str, record: ShardRecord) -> None:
+        """Record the end of a shard: its failures and its duration."""
+        write_text(self._folder / f"{name}.json", _sealed(asdict(record)))
+
+    def heads(self) -> list[tuple[int, int]]:
+        """(layer, q_head) of every recorded head."""
+        return [head for head, _ in self._files()]
+
+    @classmethod
+    def of_shards(cls, output_dir: Path) -> Records:
+        """The records in a folder in which a shard has worked."""
+        settings = _read_sealed(output_dir / FOLDER / "settings.json")
+        if settings is None or _read_sealed(output_dir / FOLDER / _FACTS) is None:
+            raise ConfigError(
+                f"{output_dir}: has no records of shards; give the output_dir of an analysis with "
+                "engine: shards"
+            )
+        return cls(output_dir, settings)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that change results."""
+        return self._settings
+
+    def facts(self) -> RunFacts:
+        """Settings, input and heads of a run that consists of shards."""
+        content = _read_sealed(self._folder / _FACTS)
+        if content is None:
+            raise ToolkitError(f"{self._folder / _FACTS}: is damaged; run a shard again")
+        return RunFacts(**content)
+
+    def shards(self) -> list[ShardRecord]:
+        """The ends of the shards that worked in this folder."""
+        found = [_read_sealed(path) for path in sorted(self._folder.glob("shard-*.json"))]
+        return [
+            ShardRecord([Failure(**failure) for failure in record["failures"]], record["seconds"])
+            for record in found
+            if record is not None
+        ]
+
+    def usable(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+        """Heads with undamaged records of these settings."""
+        for head, path in self._files():
+            record = _read_sealed(path)
+            if record is not None and record["settings"] == self._digest:
+                yield head, record
+
     def add(self, result: HeadResult, inputs: InputFiles) -> None:
         """Record a finished head, with the state of its input files."""
         head = result.layer, result.q_head, result.k_head
-        record = {"settings": self._digest, "input": inputs.record_state(*head), **asdict(result)}
+        record = {
+            "settings": self._digest,
+            "input": inputs.record_state(*head),
+            "files": inputs.files_of(*head),
+            **asdict(result),
+        }
         write_text(self._path(result.layer, result.q_head), _sealed(record))
 
     def drop(self, layer: int, q_head: int) -> None:
@@ -149,8 +251,7 @@ class Records:
         record = _read_sealed(path)
         if record is None:
             raise ToolkitError(f"{path}: changed during the run; run the same command again")
-        del record["settings"], record["input"]
-        return HeadResult(**record)
+        return HeadResult(**{name: record[name] for name in _RESULT_FIELDS})
 
     def _path(self, layer: int, q_head: int) -> Path:
         return self._folder / f"l{layer:02d}h{q_head:02d}.json"
@@ -172,6 +273,14 @@ def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
         "num_k_heads": layout.num_k_heads,
         **{name: getattr(config, name) for name in (*ANALYSIS_FIELDS, "layers", "heads")},
     }
+
+
+def settings_difference(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """The settings in which two runs differ, with both values; empty if they are equal."""
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return ", ".join(
+        f"{name} ({_setting_text(name, one)} and {_setting_text(name, other)})" for name in names
+    )
 
 
 def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> str:

@@ -10,9 +10,16 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attention_plasticity.results import Failure, HeadResult
+    from attention_plasticity.run.worker_log import WorkerLog
+    from qk_dump.layout import Dump
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -30,7 +37,10 @@ _NO_MEMORY = "out of memory; lower max_workers, max_tokens_per_head or num_pairs
 
 
 def main() -> None:
-    """Compute groups until standard input closes. The first line has the dump and the config."""
+    """Compute groups until standard input closes.
+
+    A line has either a job, which is a dump and a config, or a group of heads of the last job.
+    """
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keep prints out of the results
     import pyarrow as pa
@@ -40,18 +50,20 @@ def main() -> None:
     from qk_dump.source import open_dump
 
     pa.set_cpu_count(1)
-    first = json.loads(sys.stdin.readline() or "null")
-    if first is None:
-        return
-    dump = open_dump(Path(first["dump"]))
-    config = RunnerConfig(**first["config"])
+    dump: Dump | None = None
+    config = RunnerConfig()
     for line in sys.stdin:
-        for message in _messages(dump, config, json.loads(line)):
+        content = json.loads(line)
+        if "dump" in content:
+            dump, config = open_dump(Path(content["dump"])), RunnerConfig(**content["config"])
+            continue
+        for message in chain(group_messages(dump, config, content), [{"kind": "end"}]):
             replies.write(json.dumps(message) + "\n")
             replies.flush()
 
 
-def _messages(dump: Any, config: Any, group: dict[str, Any]) -> Any:
+def group_messages(dump: Any, config: Any, group: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Analyse a group of heads: a message for every head. Errors become messages too."""
     from attention_plasticity.head_analysis import analyze_group
     from attention_plasticity.results import Failure
 
@@ -72,7 +84,16 @@ def _messages(dump: Any, config: Any, group: dict[str, Any]) -> Any:
         for q_head in pending:
             failure = Failure(layer, q_head, k_head, " ".join(reason.split()))
             yield {"kind": "defect", "content": asdict(failure)}
-    yield {"kind": "end"}
+
+
+def outcome_of(message: dict[str, Any], log: WorkerLog) -> HeadResult | Failure:
+    """The outcome of a head, from the message of a worker."""
+    from attention_plasticity.results import Failure, HeadResult
+
+    content = message["content"]
+    if message["kind"] == "defect":
+        content["reason"] += f"; the traceback is in {log.path}"
+    return HeadResult(**content) if message["kind"] == "result" else Failure(**content)
 
 
 if __name__ == "__main__":

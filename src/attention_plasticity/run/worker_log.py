@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qk_toolkit.formatting import index_ranges
+
+if TYPE_CHECKING:
+    from attention_plasticity.run.plan import Group
 
 MOST_BYTES = 1 << 20
 _END = b"The rest is left out.\n"
+
+
+def group_name(group: Group | None) -> str:
+    """Which heads a worker was computing, for the log."""
+    if group is None:
+        return "between two groups of heads"
+    heads = index_ranges(group.q_heads)
+    return f"layer {group.layer}, key head {group.k_head}, query heads {heads}"
 
 
 class WorkerLog:
@@ -19,8 +33,11 @@ class WorkerLog:
         self.path = path
         self.written = False
         self._bytes_left = limit
+
+    def begin(self) -> None:
+        """Delete the log of an earlier run."""
         with suppress(OSError):
-            path.unlink(missing_ok=True)  # log of an earlier run
+            self.path.unlink(missing_ok=True)
 
     def add(self, where: str, text: bytes) -> None:
         """Append the output that a worker printed while it computed the heads `where`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from rich import box
@@ -13,11 +14,14 @@ from rich.text import Text
 from attention_plasticity.columns import ATTENDED, FIFTHS
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure
+from attention_plasticity.run.facts import RunFacts
+from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
 from attention_plasticity.run.outputs import OutputPaths
 from attention_plasticity.run.plan import Estimate, Plan, format_heads, split_groups
 from attention_plasticity.run.records import FinishedHeads, Metrics
-from attention_plasticity.run.runner import Outcome
+from attention_plasticity.run.runner import Refused
+from attention_plasticity.run.shards import ShardOutcome
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from qk_dump.layout import Dump
@@ -42,13 +46,58 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
         _print_attention(means, console)
     for warning in outcome.warnings:
         console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
-    _print_not_captured(outcome.plan, console)
+    _print_not_captured(outcome.facts, console)
     if outcome.failures:
-        _print_failures(outcome.failures, len(outcome.plan.heads), console)
+        _print_failures(outcome.failures, len(outcome.facts.heads), console)
     console.print()
     files = outcome.paths.all if metrics else (outcome.paths.run,)
     for label, path in zip(["Files", *[""] * len(files)], files, strict=False):
         print_line(console, label, str(path))
+
+
+def print_several(outcomes: Sequence[Outcome | Refused]) -> int:
+    """Print a line per run, and the failures. Returns the exit code."""
+    console = command_console()
+    console.print()
+    table = Table(box=box.SIMPLE)
+    table.add_column("run")
+    for name in ("heads", "failed", "plasticity", "drop"):
+        table.add_column(name, justify="right")
+    for outcome in outcomes:
+        if isinstance(outcome, Outcome) and outcome.metrics:
+            means = outcome.means.estimates
+            numbers = (f"{len(outcome.metrics):,}", f"{len(outcome.failures):,}")
+            values = (_estimate(means["ap_overall"]), _estimate(means["ap_drop"]))
+            table.add_row(Text(str(outcome.paths.folder)), *numbers, *values)
+    console.print(table)
+    failed = 0
+    for outcome in outcomes:
+        if isinstance(outcome, Refused):
+            failed += 1
+            where = outcome.config.dataset_local_root
+            print_line(console, "Not analysed", f"{where}: {outcome.reason}")
+        elif outcome.failures:
+            failed += 1
+            print_line(console, "Failures", f"{outcome.paths.folder}: see run.json")
+    return 1 if failed else 0
+
+
+def print_shard(outcome: ShardOutcome) -> None:
+    """Print what a shard has done, and what to do next."""
+    console = command_console()
+    if outcome.failures:
+        _print_failures(outcome.failures, outcome.finished + len(outcome.failures), console)
+    print_line(console, "Finished", f"{count(outcome.finished, 'head')} of {outcome.shard}")
+    print_line(
+        console,
+        "Recorded",
+        f"{outcome.recorded:,} of {count(outcome.heads, 'head')} of the run in {outcome.folder}",
+    )
+    print_line(console, "Next", f"when all shards are finished: {_merge_command(outcome)}")
+
+
+def _merge_command(outcome: ShardOutcome) -> str:
+    return f"attention-plasticity merge {shlex.quote(str(outcome.folder))}"
 
 
 def print_plan(
@@ -223,11 +272,12 @@ def _print_attention(means: dict[str, MeanEstimate], console: Console) -> None:
         )
 
 
-def _print_not_captured(plan: Plan, console: Console) -> None:
-    if plan.not_captured:
+def _print_not_captured(facts: RunFacts, console: Console) -> None:
+    missing = [(layer, q_head) for layer, q_head in facts.not_captured]
+    if missing:
         console.print(
-            f"{count(len(plan.not_captured), 'query head')} not in the dump, left out: "
-            f"{format_heads(plan.not_captured)}",
+            f"{count(len(missing), 'query head')} not in the dump, left out: "
+            f"{format_heads(missing)}",
             markup=False,
         )
 

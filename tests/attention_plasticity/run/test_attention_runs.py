@@ -16,8 +16,9 @@ from attention_plasticity import ConfigError, analyze_dump, open_run
 from attention_plasticity.cli import main
 from attention_plasticity.config import make_config
 from attention_plasticity.layer_logits import WRONG_SCALE
+from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.plan import estimate, make_plan
-from attention_plasticity.run.runner import Outcome, run_analysis
+from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.warnings import attended_warnings
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.summary import print_summary

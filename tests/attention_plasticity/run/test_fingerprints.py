@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from attention_plasticity.run.fingerprints import InputFiles
+from attention_plasticity.run.fingerprints import InputFiles, joint_fingerprint
 from dumps import make_dump
 from odd_files import NOT_REGULAR, Maker, huge, replace_by
-from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
 
 
@@ -21,22 +20,23 @@ def dump(tmp_path: Path) -> Path:
     return make_dump(tmp_path / "dump", layers=1, n=60)
 
 
-HEADS = [HeadId(0, 0, "q"), HeadId(0, 0, "k")]
+def fingerprint(inputs: InputFiles) -> str:
+    return joint_fingerprint(inputs.files_of(0, 0, 0))
 
 
 def test_a_copy_has_the_same_fingerprint(dump: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(dump, tmp_path / "copy", copy_function=shutil.copy)
     os.utime(copy / "l00h00q" / "data.parquet", (1, 1))
-    one, two = (InputFiles(open_dump(path)).fingerprint(HEADS) for path in (dump, copy))
+    one, two = (fingerprint(InputFiles(open_dump(path))) for path in (dump, copy))
     assert one == two
 
 
 def test_other_content_has_another_fingerprint(dump: Path) -> None:
-    before = InputFiles(open_dump(dump)).fingerprint(HEADS)
+    before = fingerprint(InputFiles(open_dump(dump)))
     make_dump(dump, layers=1, n=60, drift=2.0)
-    assert InputFiles(open_dump(dump)).fingerprint(HEADS) != before
+    assert fingerprint(InputFiles(open_dump(dump))) != before
     shutil.rmtree(dump / "l00h00k")
-    assert InputFiles(open_dump(dump)).fingerprint(HEADS) != before
+    assert fingerprint(InputFiles(open_dump(dump))) != before
 
 
 def test_a_change_after_the_first_look_is_seen(dump: Path) -> None:
@@ -50,9 +50,9 @@ def test_a_change_after_the_first_look_is_seen(dump: Path) -> None:
 
 def test_the_fingerprint_is_that_of_the_first_look(dump: Path) -> None:
     inputs = InputFiles(open_dump(dump))
-    before = inputs.fingerprint(HEADS)
+    before = fingerprint(inputs)
     make_dump(dump, layers=1, n=60, drift=2.0)
-    assert inputs.fingerprint(HEADS) == before
+    assert fingerprint(inputs) == before
 
 
 def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
@@ -70,10 +70,10 @@ def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
 
 @pytest.mark.parametrize("make", [make for make, _ in NOT_REGULAR.values()], ids=NOT_REGULAR)
 def test_what_is_no_regular_file_is_not_opened(dump: Path, make: Maker) -> None:
-    before = InputFiles(open_dump(dump)).fingerprint(HEADS)
+    before = fingerprint(InputFiles(open_dump(dump)))
     replace_by(make, dump / "l00h00q" / "data.parquet")
     inputs = InputFiles(open_dump(dump))
-    assert inputs.fingerprint(HEADS) != before
+    assert fingerprint(inputs) != before
     assert inputs.unchanged(0, 0, 0)
 
 
@@ -89,4 +89,4 @@ def test_a_file_is_hashed_in_bounded_memory(dump: Path) -> None:
 def test_names_that_are_not_utf8_have_a_fingerprint(dump: Path) -> None:
     file = dump / "l00h00q" / "data.parquet"
     file.rename(file.with_name("caf\udce9.parquet"))
-    assert InputFiles(open_dump(dump)).fingerprint(HEADS)
+    assert fingerprint(InputFiles(open_dump(dump)))

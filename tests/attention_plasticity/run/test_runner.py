@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.config import make_config
-from attention_plasticity.run.runner import prepare, run_analysis
+from attention_plasticity.run.preparation import prepare
+from attention_plasticity.run.runner import run_analysis
 from dumps import make_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError

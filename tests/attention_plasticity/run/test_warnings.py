@@ -12,7 +12,8 @@ import pytest
 from attention_plasticity import open_run
 from attention_plasticity.config import make_config
 from attention_plasticity.results import HeadResult
-from attention_plasticity.run.runner import Outcome, run_analysis
+from attention_plasticity.run.finish import Outcome
+from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.warnings import SampleSizes, bias_warnings
 from dumps import make_dump
 from qk_dump.buckets import BucketGeometry

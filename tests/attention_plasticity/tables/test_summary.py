@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from attention_plasticity.config import make_config
-from attention_plasticity.run.runner import Outcome, run_analysis
+from attention_plasticity.run.finish import Outcome
+from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.tables.summary import print_summary
 from dumps import make_dump
 

@@ -1,0 +1,129 @@
+"""The end of a run: tables and run.json from the records of its heads."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from attention_plasticity import __version__
+from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.run.facts import Head, RunFacts
+from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
+from attention_plasticity.run.outputs import OutputPaths, set_aside, write_outputs
+from attention_plasticity.run.records import NUMERIC_LIBRARIES, Metrics
+from attention_plasticity.run.warnings import (
+    RunWarning,
+    SampleSizes,
+    attended_warnings,
+    bias_warnings,
+    selective_warnings,
+)
+from qk_dump.buckets import geometry_of
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a run: a row of metrics per finished head, the failures and the files."""
+
+    paths: OutputPaths
+    facts: RunFacts
+    metrics: list[Metrics] = field(repr=False)
+    failures: list[Failure]
+    warnings: list[RunWarning]
+    means: HeadMeans
+
+
+def finish_run(
+    facts: RunFacts,
+    paths: OutputPaths,
+    done: dict[Head, Metrics],
+    load: Callable[[int, int], HeadResult],
+    failures: Sequence[Failure],
+    fingerprint: str,
+    seconds: float,
+) -> Outcome:
+    """Write the tables and run.json of the finished heads. `load` reads the record of a head."""
+    failures = sorted(failures, key=lambda failure: (failure.layer, failure.q_head))
+    heads = sorted(done)
+    metrics = [done[head] for head in heads]
+    if all(math.isnan(row["attn_entropy"]) for row in metrics):
+        paths = replace(paths, attention=None)
+        set_aside(paths, include_own=False)  # a table of attention of an earlier run
+    settings, means = facts.settings, HeadMeans()
+    sizes = SampleSizes(single_example=settings.single_example, equal_texts=settings.equal_texts)
+    manifest = facts.manifest
+    geometry = (
+        None if manifest is None else geometry_of(manifest.bucket_type, manifest.min_bucket_size)
+    )
+
+    def warnings() -> list[RunWarning]:
+        return [
+            *sizes.warnings(geometry),
+            *bias_warnings(metrics),
+            *attended_warnings(metrics),
+            *selective_warnings(manifest, heads),
+        ]
+
+    write_outputs(
+        paths,
+        means.collected(sizes.counted(load(*head) for head in heads)),
+        _provenance(facts, paths, heads, failures, fingerprint, seconds),
+        lambda: {
+            "warnings": [asdict(warning) for warning in warnings()],
+            "means": _means_record(means.estimates),
+            "means_by_layer_type": {
+                name: _means_record(found) for name, found in means.by_layer_type.items()
+            },
+        },
+    )
+    return Outcome(paths, facts, metrics, failures, warnings(), means)
+
+
+def _provenance(
+    facts: RunFacts,
+    paths: OutputPaths,
+    heads: Sequence[Head],
+    failures: Sequence[Failure],
+    fingerprint: str,
+    seconds: float,
+) -> dict[str, Any]:
+    return {
+        "attention_plasticity": __version__,
+        "config": facts.config,
+        "seed": facts.config["seed"],
+        "input": {**facts.input, "fingerprint": fingerprint},
+        "head_layout": facts.layout,
+        "heads": {
+            "analysed": len(heads),
+            "not_captured": len(facts.not_captured),
+            "failed": len(failures),
+        },
+        "not_captured": facts.not_captured,
+        "failures": [asdict(failure) for failure in failures],
+        "tables": paths.names() if heads else {},
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 3),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in NUMERIC_LIBRARIES},
+        },
+    }
+
+
+def _means_record(means: dict[str, MeanEstimate]) -> dict[str, Any]:
+    """Means over heads for run.json, without NaN, which JSON does not have."""
+    return {
+        name: {
+            "value": mean.value,
+            "standard_error": None if math.isnan(mean.standard_error) else mean.standard_error,
+            "heads": mean.heads,
+            "corrected": mean.corrected,
+        }
+        for name, mean in means.items()
+        if mean.heads
+    }

@@ -1,0 +1,190 @@
+"""A run that has begun: its heads are recorded as they are computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.dump_texts import equal_texts_note
+from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.run.facts import Head, RunFacts
+from attention_plasticity.run.fingerprints import Files, InputFiles, joint_fingerprint
+from attention_plasticity.run.finish import Outcome, finish_run
+from attention_plasticity.run.outputs import (
+    OutputPaths,
+    check_writable,
+    set_aside,
+    tables_locked,
+)
+from attention_plasticity.run.plan import Plan, split_groups
+from attention_plasticity.run.preparation import prepare
+from attention_plasticity.run.records import FinishedHeads, Metrics, Records, run_settings
+from attention_plasticity.run.tasks import Computed, Job, Task
+from attention_plasticity.run.worker_log import WorkerLog
+from qk_dump.layout import Dump
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.watcher import Watcher
+
+
+class HeadsInProgress:
+    """The heads of a run, or of a shard of it. Finished heads are recorded as they come."""
+
+    def __init__(
+        self,
+        dump: Dump,
+        plan: Plan,
+        config: RunnerConfig,
+        records: Records,
+        log: WorkerLog,
+        only: Collection[Head] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.triples = [head for head in plan.triples if only is None or head[:2] in only]
+        self.job = Job(dump.path, config, log)
+        self.done: dict[Head, Metrics] = {}
+        self.failures: list[Failure] = []
+        self._records = records
+        self._inputs = InputFiles(dump)
+        for head in self.triples:
+            self._inputs.record_state(*head)
+
+    def resume(self, earlier: FinishedHeads) -> None:
+        """Keep the heads that an earlier run finished. Raises if its settings differ."""
+        if earlier.conflict:
+            raise ConfigError(earlier.conflict)
+        planned = {(layer, q_head) for layer, q_head, _ in self.triples}
+        self.done = {head: row for head, row in earlier.metrics.items() if head in planned}
+
+    def recorded(self) -> FinishedHeads:
+        """Heads that are recorded with the same settings and input files."""
+        wanted = {(layer, q_head) for layer, q_head, _ in self.triples}
+        return self._records.finished_heads(self._inputs, wanted)
+
+    @property
+    def remaining(self) -> int:
+        """Number of heads that are neither finished nor failed."""
+        return len(self.triples) - len(self.done) - len(self.failures)
+
+    def tasks(self) -> list[Task]:
+        """The missing heads as work for an engine."""
+        own = {(layer, q_head) for layer, q_head, _ in self.triples}
+        missing = [
+            group.only(q for q in group.q_heads if (group.layer, q) in own)
+            for group in self.plan.without(self.done)
+        ]
+        groups = split_groups([group for group in missing if group.q_heads], self._workers)
+        return [Task(self.job, group) for group in groups]
+
+    @property
+    def _workers(self) -> int:
+        return self.job.config.workers
+
+    def add(self, outcome: HeadResult | Failure) -> None:
+        """Record a head that was computed."""
+        if isinstance(outcome, Failure):
+            self.failures.append(outcome)
+        else:
+            self._records.add(outcome, self._inputs)
+            self.done[outcome.layer, outcome.q_head] = outcome.metrics
+
+    def drop_changed(self) -> None:
+        """Heads whose input files changed during the run become failures."""
+        for layer, q_head, k_head in self.triples:
+            if (layer, q_head) in self.done and not self._inputs.unchanged(layer, q_head, k_head):
+                self._records.drop(layer, q_head)
+                del self.done[layer, q_head]
+                reason = "its files changed during the run; run the same command again"
+                self.failures.append(Failure(layer, q_head, k_head, reason))
+
+    def files(self) -> Files:
+        """The files of the finished heads."""
+        found: Files = {}
+        for layer, q_head, k_head in self.triples:
+            if (layer, q_head) in self.done:
+                found |= self._inputs.files_of(layer, q_head, k_head)
+        return found
+
+
+class OpenRun:
+    """A run whose folder is locked by this process."""
+
+    def __init__(
+        self, dump: Dump, plan: Plan, paths: OutputPaths, config: RunnerConfig, records: Records
+    ) -> None:
+        self._dump = dump
+        self._paths = paths
+        self._config = config
+        self._records = records
+        self._began = time.monotonic()
+        self.heads = HeadsInProgress(dump, plan, config, records, WorkerLog(paths.log))
+
+    def resume(self, watcher: Watcher) -> None:
+        """Keep heads that an earlier run finished, and move tables of other runs away."""
+        earlier = FinishedHeads({}) if self._config.overwrite else self.heads.recorded()
+        self.heads.resume(earlier)
+        done = self.heads.done
+        self._records.begin(discard=not done)
+        keep = set_aside(self._paths, include_own=not done)
+        self.heads.job.log.begin()
+        for note in earlier.notes:
+            watcher.note(note)
+        if keep:
+            watcher.note(f"files of an earlier run were moved to {keep}")
+        if done:
+            total = len(self.heads.triples)
+            watcher.note(f"{len(done)} of {total} heads were finished earlier and are kept")
+
+    def finish(self, watcher: Watcher) -> Outcome:
+        """Write the tables and run.json."""
+        log = self.heads.job.log
+        if log.written:
+            watcher.note(f"messages of the workers are in {log.path}")
+        self.heads.drop_changed()
+        return finish_run(
+            RunFacts.of(self._dump, self.heads.plan, self._config),
+            self._paths,
+            self.heads.done,
+            self._records.load,
+            self.heads.failures,
+            joint_fingerprint(self.heads.files()),
+            time.monotonic() - self._began,
+        )
+
+
+@contextmanager
+def open_run(config: RunnerConfig, watcher: Watcher, dump: Dump | None = None) -> Iterator[OpenRun]:
+    """Lock the folder of a run and keep the heads that an earlier run finished."""
+    dump, plan, paths = prepare(config, watcher, dump)
+    check_writable(paths)
+    for note in plan.notes:
+        watcher.note(note)
+    if config.equal_texts:
+        watcher.note(equal_texts_note(dump))
+    records = Records(paths.folder, run_settings(config, plan.layout))
+    with tables_locked(paths):
+        records.lock()
+        try:
+            run = OpenRun(dump, plan, paths, config, records)
+            run.resume(watcher)
+            yield run
+        finally:
+            records.release()
+
+
+def compute(
+    engine: Generator[Computed], heads: Mapping[int, HeadsInProgress], watcher: Watcher
+) -> Iterator[HeadsInProgress]:
+    """Record heads as the engine computes them. Yields the heads of every computed head.
+
+    `heads` are by the id of their job.
+    """
+    with closing(engine) as computed:
+        try:
+            for job, outcome in computed:
+                heads[id(job)].add(outcome)
+                watcher.advance(failed=int(isinstance(outcome, Failure)))
+                yield heads[id(job)]
+        finally:
+            watcher.stop()

@@ -1,0 +1,130 @@
+"""Worker processes: all work is done once, and a death is an outcome, not an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from attention_plasticity.config import RunnerConfig, make_config
+from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.run.local_engine import EarlyWorkers, run_local
+from attention_plasticity.run.plan import Group, make_plan
+from attention_plasticity.run.tasks import Job, Task
+from attention_plasticity.run.worker_log import WorkerLog
+from dumps import make_dump
+from qk_dump.source import open_dump
+
+
+def run(
+    dump: Path,
+    groups: Iterable[Group],
+    config: RunnerConfig,
+    workers: int,
+    early: EarlyWorkers | None = None,
+) -> Generator[HeadResult | Failure]:
+    """The outcomes of one job."""
+    job = Job(dump, config, WorkerLog(dump.with_name("workers.log")))
+    with closing(run_local([Task(job, group) for group in groups], workers, early)) as computed:
+        for found, outcome in computed:
+            assert found is job
+            yield outcome
+
+
+def children() -> set[int]:
+    return {
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    }
+
+
+def test_every_head_comes_out_once(tmp_path: Path) -> None:
+    dump = open_dump(make_dump(tmp_path, layers=3, q_heads=4, k_heads=2, n=60))
+    config = make_config()
+    groups = make_plan(dump, config).groups
+    outcomes = list(run(dump.path, groups, config, 2))
+    assert all(isinstance(outcome, HeadResult) for outcome in outcomes)
+    heads = sorted((outcome.layer, outcome.q_head) for outcome in outcomes)
+    assert heads == [(layer, head) for layer in range(3) for head in range(4)]
+
+
+def test_no_work_starts_no_process(tmp_path: Path) -> None:
+    before = children()
+    assert list(run(tmp_path, [], make_config(), 4)) == []
+    assert children() == before
+
+
+def test_workers_that_start_before_the_plan_are_used_and_ended(tmp_path: Path) -> None:
+    dump = open_dump(make_dump(tmp_path, layers=1, q_heads=4, k_heads=2, n=60))
+    config = make_config(max_workers=2)
+    groups = make_plan(dump, config).groups
+    before = children()
+    with EarlyWorkers(2) as workers:
+        started = children() - before
+        assert len(started) == 2
+        outcomes = list(run(dump.path, groups[:1], config, 2, early=workers))
+        assert len(outcomes) == 2
+        assert children() - before < started  # the one that was used has ended
+    assert children() == before
+
+
+def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
+    dump = open_dump(make_dump(tmp_path, layers=2, q_heads=4, k_heads=2, n=60))
+    before = children()
+    outcomes = run(dump.path, make_plan(dump, make_config()).groups, make_config(), 2)
+    next(outcomes)
+    assert len(children() - before) == 2
+    outcomes.close()
+    assert children() == before
+
+
+def test_the_heads_of_a_killed_worker_are_computed_again(tmp_path: Path) -> None:
+    dump = open_dump(make_dump(tmp_path, layers=3, q_heads=2, k_heads=1, n=4000, d=32))
+    config = make_config()
+    before = children()
+    outcomes = run(dump.path, make_plan(dump, config).groups, config, 1)
+    found = [next(outcomes)]
+    (worker,) = children() - before
+    os.kill(worker, signal.SIGKILL)
+    found += list(outcomes)
+    assert all(isinstance(outcome, HeadResult) for outcome in found)
+    heads = [(layer, head) for layer in range(3) for head in range(2)]
+    assert sorted((outcome.layer, outcome.q_head) for outcome in found) == heads
+
+
+def test_a_head_that_kills_two_workers_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = open_dump(make_dump(tmp_path / "dump", layers=2, q_heads=4, k_heads=1, n=60))
+    lethal = (  # the workers import this file at their start
+        "import os, attention_plasticity.head_analysis as module\n"
+        "original = module._analyze_query_head\n"
+        "def analyze(dump, layer, q_head, *rest):\n"
+        "    if (layer, q_head) == (1, 1):\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    return original(dump, layer, q_head, *rest)\n"
+        "module._analyze_query_head = analyze\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(lethal)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = make_config()
+    outcomes = list(run(dump.path, make_plan(dump, config).groups, config, 2))
+    (failure,) = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    assert (failure.layer, failure.q_head) == (1, 1)
+    assert failure.reason.endswith("max_tokens_per_head), in 2 attempts")
+    assert len({(outcome.layer, outcome.q_head) for outcome in outcomes}) == len(outcomes) == 8
+
+
+def test_a_dump_that_vanishes_is_told_with_the_workers_last_words(tmp_path: Path) -> None:
+    group = Group(layer=0, k_head=0, q_heads=(0, 1))
+    outcomes = list(run(tmp_path / "gone", [group], make_config(), 1))
+    assert [outcome.q_head for outcome in outcomes] == [0, 1]
+    for outcome in outcomes:
+        assert isinstance(outcome, Failure)
+        assert "exit code 1" in outcome.reason
+        assert "does not exist" in outcome.reason

@@ -1,0 +1,66 @@
+"""Several dumps in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import attention_plasticity as ap
+from attention_plasticity.cli import main
+from attention_plasticity.config import make_config
+from attention_plasticity.run.finish import Outcome
+from attention_plasticity.run.runner import Refused, run_analyses, run_analysis
+from attention_plasticity.run.several import configs_of
+from dumps import make_dump
+
+
+def test_runs_are_those_of_single_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dumps = [make_dump(tmp_path / name, layers=1, n=80 + 20 * i) for i, name in enumerate("ab")]
+    gone = tmp_path / "gone"
+    words = ["analyze", *map(str, [*dumps, gone]), "--output_dir", str(tmp_path / "out")]
+    assert main([*words[:3], *words[4:], "--dry_run"]) == 0
+    assert capsys.readouterr().out.count("Nothing was computed or written.") == 2
+    assert not (tmp_path / "out").exists()
+    assert main([*words, "--max_workers", "2"]) == 1
+    told = capsys.readouterr().out
+    assert f"{gone}: does not exist" in told
+    for name, dump in zip("ab", dumps, strict=True):
+        alone = run_analysis(
+            make_config(dataset_local_root=str(dump), output_dir=str(tmp_path / f"alone-{name}"))
+        )
+        for path in alone.paths.tables.values():
+            assert (tmp_path / "out" / name / path.name).read_bytes() == path.read_bytes()
+    (tmp_path / "out" / "b" / ".heads" / "l00h01.json").unlink()
+    file = tmp_path / "several.yaml"
+    file.write_text(f"dumps: [{dumps[0]}, {dumps[1]}]\noutput_dir: {tmp_path / 'out'}\n")
+    assert main(["analyze", "--config", str(file)]) == 0  # computes the missing head only
+
+
+def test_one_run_that_cannot_begin_does_not_stop_the_others(tmp_path: Path) -> None:
+    make_dump(tmp_path / "a", layers=1, n=80)
+    (tmp_path / "b").mkdir()
+    config = make_config(output_dir=str(tmp_path / "out"), max_workers=1)
+    found = list(run_analyses(configs_of(config, [str(tmp_path / "b"), str(tmp_path / "a")])))
+    refused, outcome = found
+    assert isinstance(refused, Refused)
+    assert isinstance(outcome, Outcome)
+    assert len(outcome.metrics) == 4
+    (again,) = run_analyses(configs_of(config, [str(tmp_path / "a")]))  # nothing is left to do
+    assert isinstance(again, Outcome)
+    assert again.metrics == outcome.metrics
+
+
+def test_names_of_runs_are_different() -> None:
+    config = make_config()
+    places = ["dumps/a", "hf://datasets/me/qk@small"]
+    folders = [one.output_dir for one in configs_of(config, places)]
+    assert folders == ["results/a", "results/small"]
+    with pytest.raises(ap.ConfigError, match="2 of them have the name a"):
+        configs_of(config, ["x/a", "y/a"])
+    with pytest.raises(ap.ConfigError, match="engine: shards computes one dump"):
+        configs_of(make_config(engine="shards"), places)
+    with pytest.raises(ap.ConfigError, match="dataset_local_root: cannot be used together"):
+        configs_of(make_config(dataset_local_root="x"), ["x/a", "y/b"])

@@ -1,0 +1,143 @@
+"""Runs of several commands: every head once, and the same bytes as one run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attention_plasticity as ap
+from attention_plasticity.run.finish import Outcome
+from attention_plasticity.run.merging import NOT_COMPUTED, merge_shards
+from attention_plasticity.run.plan import make_plan
+from attention_plasticity.run.runner import run_analysis
+from attention_plasticity.run.shards import Shard, ShardOutcome, run_shard, shard_of
+from dumps import head_rows, make_dump
+from qk_dump.layout import HeadId
+from qk_dump.source import open_dump
+from qk_dump.writer import write_head
+from qk_toolkit.files import try_lock
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dump(tmp_path_factory.mktemp("dump"), layers=3, q_heads=4, k_heads=2, n=120)
+
+
+@pytest.fixture(scope="module")
+def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return run_analysis(config(dump, tmp_path_factory.mktemp("whole")))
+
+
+def config(dump: Path, out: Path, **fields: Any) -> ap.RunnerConfig:
+    return ap.make_config(
+        dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **fields
+    )
+
+
+def shard(dump: Path, out: Path, index: int, count: int = 3, **fields: Any) -> ShardOutcome:
+    return run_shard(
+        config(dump, out, engine="shards", num_shards=count, shard_index=index, **fields)
+    )
+
+
+def assert_same(merged: Outcome, whole: Outcome) -> None:
+    for path, other in zip(merged.paths.tables.values(), whole.paths.tables.values(), strict=True):
+        assert path.read_bytes() == other.read_bytes()
+    one, two = (json.loads(outcome.paths.run.read_text()) for outcome in (merged, whole))
+    for info in (one, two):
+        del info["finished"], info["seconds"], info["config"]["output_dir"]
+    assert one == two
+
+
+def test_shards_of_one_folder_make_the_tables_of_one_run(
+    dump: Path, whole: Outcome, tmp_path: Path
+) -> None:
+    outcomes = [shard(dump, tmp_path, index) for index in (2, 0)]
+    assert [outcome.recorded for outcome in outcomes] == [4, 8]
+    merged = merge_shards([tmp_path])
+    assert len(merged.failures) == 4
+    assert {failure.reason for failure in merged.failures} == {NOT_COMPUTED}
+    again = [shard(dump, tmp_path, index) for index in (1, 1)]  # a repeated shard does nothing
+    assert [outcome.recorded for outcome in again] == [12, 12]
+    assert_same(merge_shards([tmp_path]), whole)
+
+
+def test_shards_with_folders_of_their_own(dump: Path, whole: Outcome, tmp_path: Path) -> None:
+    folders = [tmp_path / str(index) for index in range(3)]
+    for index, folder in enumerate(folders):
+        shard(dump, folder, index)
+    shutil.copytree(folders[0], tmp_path / "copy")  # a head can be in two folders
+    merged = merge_shards([*folders, tmp_path / "copy"], tmp_path / "all")
+    assert_same(merged, whole)
+    words = [sys.executable, "-m", "attention_plasticity", "merge", *map(str, folders)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert f"{folders[0]}/head_metrics.csv" in done.stdout
+    other = tmp_path / "other"
+    shard(dump, other, 0, seed=5)
+    with pytest.raises(ap.ConfigError, match=r"other: differs from .*0 in seed \(0 and 5\)"):
+        merge_shards([folders[0], other])
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12, 40])
+def test_every_head_is_in_one_shard(dump: Path, count: int) -> None:
+    plan = make_plan(open_dump(dump), ap.make_config())
+    shares = [Shard(index, count).share(plan) for index in range(count)]
+    heads = [
+        (group.layer, q_head) for share in shares for group in share for q_head in group.q_heads
+    ]
+    assert sorted(heads) == plan.heads
+    sizes = [sum(len(group.q_heads) for group in share) for share in shares]
+    assert max(sizes) - min(sizes) <= 2
+
+
+def test_a_failure_of_a_shard_is_in_the_merged_run(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=60)
+    (dump / "l00h01q" / "data.parquet").write_text("spoilt")
+    (failure,) = shard(dump, tmp_path / "out", 0, 1).failures
+    assert merge_shards([tmp_path / "out"]).failures == [failure]
+    write_head(dump, HeadId(0, 1, "q"), **head_rows(60))
+    shard(dump, tmp_path / "out", 0, 1)
+    assert merge_shards([tmp_path / "out"]).failures == []
+
+
+def test_the_numbers_of_a_shard() -> None:
+    slurm = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in
+             {"COUNT": 4, "ID": 7, "MIN": 1, "STEP": 2}.items()}  # fmt: skip
+    settings = ap.make_config(engine="shards")
+    assert shard_of(settings, slurm) == Shard(3, 4)
+    assert shard_of(ap.make_config(num_shards=3, shard_index=1), slurm) == Shard(1, 3)
+    for fields, environment, message in (
+        ({}, {}, "needs num_shards and shard_index, or the variables of a Slurm array"),
+        ({"num_shards": 2}, slurm, "shard_index: is missing"),
+        ({"shard_index": 2}, slurm, "num_shards: is missing"),
+        ({"num_shards": 2, "shard_index": 2}, {}, "shard_index: expected 0 to 1, got 2"),
+    ):
+        with pytest.raises(ap.ConfigError, match=message):
+            shard_of(ap.make_config(engine="shards", **fields), environment)
+
+
+def test_folders_that_are_in_use_or_not_of_shards_are_refused(dump: Path, tmp_path: Path) -> None:
+    with pytest.raises(ap.ConfigError, match="has no records of shards"):
+        merge_shards([tmp_path])
+    with pytest.raises(ap.ConfigError, match="cannot discard the work of other shards"):
+        shard(dump, tmp_path / "out", 0, overwrite=True)
+    shard(dump, tmp_path / "out", 0)
+    lock = try_lock(tmp_path / "out" / ".lock-shard-001-of-003")
+    assert lock is not None
+    for action in (
+        lambda: merge_shards([tmp_path / "out"]),
+        lambda: run_analysis(config(dump, tmp_path / "out")),
+    ):
+        with pytest.raises(ap.ConfigError, match="a shard of a run is writing here"):
+            action()
+    with pytest.raises(ap.ConfigError, match="another run is writing here"):
+        shard(dump, tmp_path / "out", 1)
+    assert shard(dump, tmp_path / "out", 2).finished == 4  # shards do not disturb each other
+    lock.release()
+    assert len(run_analysis(config(dump, tmp_path / "out")).metrics) == 12
