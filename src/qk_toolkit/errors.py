@@ -38,6 +38,10 @@ class HubError(ToolkitError):
     """The Hub refused a request, failed or cannot be reached. Earlier results are intact."""
 
 
+class StoreError(ToolkitError):
+    """A file at a URL cannot be read or written. Earlier results are intact."""
+
+
 def in_short(value: object) -> str:
     """The value as YAML or Python writes it, in at most 200 characters."""
     if value is None or isinstance(value, bool):
