@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 
-.PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report \
+.PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report cost \
 	browser architectures coverage hub-faults reliability clean
 
 setup: $(VENV)/.dev
@@ -53,6 +53,10 @@ bench: $(VENV)/.base
 
 bench-capture: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.capture $(ARGS)
+
+# What a study of many models costs, from formulas; ARGS=--measure checks them on a GPU.
+cost: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.cost $(ARGS)
 
 bench-report: $(VENV)/.dev browser
 	$(BIN)/python -m benchmarks.report $(ARGS)

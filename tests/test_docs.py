@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,16 @@ def test_the_api_reference_has_every_public_name(package: object) -> None:
     pages = (ROOT / "docs" / "api" / f"{name}.md", ROOT / "docs" / "api" / "errors.md")
     shown = re.findall(r"^::: \S+\.(\w+)$", "\n".join(page.read_text() for page in pages), re.M)
     assert public - {"__version__"} <= set(shown)
+
+
+def test_the_cost_of_a_study_is_what_the_formulas_give() -> None:
+    """Every number of hours, dollars and gigabytes that `make cost` prints is in the page."""
+    command = [sys.executable, "-m", "benchmarks.cost"]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    costs = re.findall(r"capture, .*?([\d.]+) h +([\d,.]+) \$", printed)
+    assert len(costs) == 10
+    for hours, dollars in costs:
+        rounded = [f"{float(hours):,.{digits}f}" for digits in range(3)]
+        whole = f"{float(dollars.replace(',', '')):,.0f}"
+        assert any(f"{number} h, {whole} $" in page for number in rounded), (hours, dollars)
