@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 
-.PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report cost \
+.PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost \
 	browser architectures coverage hub-faults reliability clean
 
 setup: $(VENV)/.dev
@@ -60,6 +60,10 @@ cost: $(VENV)/.dev
 
 bench-report: $(VENV)/.dev browser
 	$(BIN)/python -m benchmarks.report $(ARGS)
+
+# Needs 6 GB in bench-data/. ARGS="--only heads,rows" runs a part.
+bench-scale: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 # Installs Debian's Chromium for the tests of the report page, if no browser is found and the user is root.
 browser:

@@ -89,6 +89,7 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
     from benchmarks.shapes import make_shape
     from qk_dump.layout import HeadId
     from qk_dump.reader import read_head
+    from qk_dump.remote import local
     from qk_dump.source import open_dump
 
     config = RunnerConfig(error_bars=False)  # as the floor; see versions.py
@@ -96,8 +97,8 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
     heads = list(range(shape.group_size))
     index = KeyHead.read(dump, 0, 0, config).index
     pairs = index.bucket_pairs(config.most_pairs_per_bucket, np.random.default_rng(0))
-    key_file = dump.files(HeadId(0, 0, "k"))[0]
-    query_files = [dump.files(HeadId(0, head, "q"))[0] for head in heads]
+    key_file = local(dump.files(HeadId(0, 0, "k"))[0])
+    query_files = [local(dump.files(HeadId(0, head, "q"))[0]) for head in heads]
 
     def ours() -> None:
         for outcome in analyze_group(dump, 0, 0, heads, config):

@@ -12,20 +12,20 @@ import pyarrow.parquet as pq
 from benchmarks.shapes import vectors_of
 from qk_dump.schema import written_schema
 
-_WIDTH, _CONTEXT, _BUCKET, _PART = 64, 131_072, 8192, 1_000_000
+_CONTEXT, _BUCKET, _PART = 131_072, 8192, 1_000_000
 
 
-def make_large(data: Path, rows: int) -> Path:
+def make_large(data: Path, rows: int, width: int = 64) -> Path:
     """A dump of one head with so many rows; keys are a link to the queries."""
-    folder = data / f"large-{rows}"
+    folder = data / (f"large-{rows}" if width == 64 else f"large-{rows}x{width}")
     target = folder / "l00h00q" / "data.parquet"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_suffix(".part")
-        schema = written_schema(_WIDTH, pa.float32())
+        schema = written_schema(width, pa.float32())
         with pq.ParquetWriter(draft, schema, compression="none") as writer:
             for part in range(rows // _PART):
-                writer.write_table(_part(part, schema), row_group_size=_PART)
+                writer.write_table(_part(part, width, schema), row_group_size=_PART)
         draft.rename(target)
         keys = folder / "l00h00k" / "data.parquet"
         keys.parent.mkdir()
@@ -33,15 +33,15 @@ def make_large(data: Path, rows: int) -> Path:
     return folder
 
 
-def _part(number: int, schema: pa.Schema) -> pa.Table:
+def _part(number: int, width: int, schema: pa.Schema) -> pa.Table:
     rng = np.random.default_rng(number)
     position = rng.integers(0, _CONTEXT, _PART)
-    vectors = vectors_of(rng, position, _WIDTH, _CONTEXT, "gaussian")
+    vectors = vectors_of(rng, position, width, _CONTEXT, "gaussian")
     columns = [
         pa.array((position // _BUCKET).astype(np.int32)),
         pa.array(np.full(_PART, number, np.int32)),
         pa.array(position.astype(np.int32)),
-        pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), _WIDTH),
+        pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), width),
         pa.nulls(_PART, pa.int32()),
     ]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -94,6 +94,7 @@ def random_setup(
         loaded=loaded,
         layout=layout,
         wanted=wanted_heads(layout, config.capture),
+        dump_heads=wanted_heads(layout, config.capture),
         sampler=sampler_of(config.capture),
         max_length=length,
     )

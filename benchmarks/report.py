@@ -2,6 +2,8 @@
 
     python -m benchmarks.report                    # 1,200 heads, 140,400 cells, 128 dimensions
     python -m benchmarks.report --rounds 9
+    python -m benchmarks.report --size 36x32x256   # 1,152 heads, each with 16 × 16 cells
+    python -m benchmarks.report --run FOLDER       # a finished run
 
 Each also as a ratio to a bare Plotly page with one heatmap of as many cells, timed in turn in the
 same run. On a machine that is busy with other things, look at the thread's CPU time.
@@ -29,7 +31,7 @@ from attention_plasticity.run.outputs import METRIC_NUMBERS
 from attention_plasticity.tables.csv_tables import FILE_NAMES
 from attention_plasticity.tables.finished_run import FinishedRun
 
-LAYERS, HEADS, BUCKETS, CELLS, WIDTH, CONTEXT = 30, 40, 16, 117, 128, 131_072
+BUCKETS, WIDTH, CONTEXT = 16, 128, 131_072
 ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     "--disable-background-networking --disable-component-update --disable-sync"
@@ -75,6 +77,8 @@ def main() -> None:
     """Print size and times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5, help="loads of each page, in turn")
+    parser.add_argument("--size", default="30x40x117", help="layers x heads x cells of a head")
+    parser.add_argument("--run", type=Path, help="a finished run, instead of random tables")
     options = parser.parse_args()
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
@@ -82,14 +86,17 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
-        write_large(folder)
+        if options.run is None:
+            write_large(folder, *map(int, options.size.split("x")))
         began = time.perf_counter()
-        ours = make_report([FinishedRun.open(folder)]).save(folder / "report.html")
+        run = FinishedRun.open(options.run or folder)
+        ours = make_report([run]).save(folder / "report.html")
+        heads, cells = len(run.head_metrics), len(run.bucket_plasticity)
         print(f"written in {time.perf_counter() - began:.1f} s, {ours.stat().st_size / 1e6:.2f} MB")
         bare = folder / "bare.html"
-        bare.write_text(_bare_page(), encoding="utf-8")
+        bare.write_text(_bare_page(heads, cells // heads), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS.split())
-        print(f"Chromium {browser.version}, 1366 × 768, {LAYERS * HEADS * CELLS:,} cells\n")
+        print(f"Chromium {browser.version}, 1366 × 768, {heads:,} heads, {cells:,} cells\n")
         _print(_measured(browser, ours, bare, options.rounds))
         browser.close()
 
@@ -155,17 +162,17 @@ def _print(found: dict[str, Times]) -> None:
             print(f"{name:12s} {clock} {np.median(busy):19.0f} {note}")
 
 
-def _bare_page() -> str:
+def _bare_page(heads: int, cells: int) -> str:
     """What Plotly alone takes: its library uncompressed in the page, and one heatmap."""
     plotly = gzip.decompress(plotly_bundle()).decode()
-    z = np.random.default_rng(0).random((LAYERS * HEADS, CELLS)).round(4)
+    z = np.random.default_rng(0).random((heads, cells)).round(4)
     return _BARE.format(plotly=plotly.replace("</script", "<\\/script"), z=json.dumps(z.tolist()))
 
 
-def write_large(folder: Path) -> None:
-    """Tables of a run with 1,200 heads."""
+def write_large(folder: Path, layers: int, heads: int, cells_per_head: int) -> None:
+    """Tables of a run with so many layers, heads per layer, and cells per head."""
     rng = np.random.default_rng(0)
-    layer, head = (part.ravel() for part in np.indices((LAYERS, HEADS)))
+    layer, head = (part.ravel() for part in np.indices((layers, heads)))
     profile = np.clip(
         rng.normal(0.7, 0.15, (len(layer), 1))
         - rng.normal(0.1, 0.15, (len(layer), 1)) * np.linspace(-0.3, 0.7, BUCKETS),
@@ -180,12 +187,15 @@ def write_large(folder: Path) -> None:
     metrics["ap_drop"] = profile[:, 0] - profile[:, -1]
     metrics.to_csv(folder / "head_metrics.csv", index=False)
 
-    query, key = (part[:CELLS] for part in np.tril_indices(BUCKETS, -1))
+    pairs = sorted(np.ndindex(BUCKETS, BUCKETS), key=lambda pair: pair[1] >= pair[0])
+    query, key = np.array(pairs[:cells_per_head]).T  # earlier keys first
     size = CONTEXT // BUCKETS
-    cells = pd.DataFrame({name: np.repeat(values, CELLS) for name, values in ids.items()}).assign(
-        q_bucket=np.tile(query, len(layer)), k_bucket=np.tile(key, len(layer))
-    )
+    cells = pd.DataFrame(
+        {name: np.repeat(values, cells_per_head) for name, values in ids.items()}
+    ).assign(q_bucket=np.tile(query, len(layer)), k_bucket=np.tile(key, len(layer)))
     cells["plasticity"] = np.clip(profile[:, query].ravel() + rng.normal(0, 0.02, len(cells)), 0, 1)
+    for column, largest in (("_se", 0.02), ("_bias", 0.002), ("_counted", 1.0)):
+        cells[f"plasticity{column}"] = rng.random(len(cells)) * largest
     cells["n_pairs"] = 256
     drift = rng.normal(0, 20, (len(layer), BUCKETS)) + (np.arange(BUCKETS) + 0.5) * size
     cells["q_position"], cells["k_position"] = drift[:, query].ravel(), drift[:, key].ravel()

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["s3_server"]  # fixtures s3, s3_endpoint
+
 # timings are no assertions; what fails once fails again
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")

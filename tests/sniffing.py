@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from qk_dump.source import open_dump
 from qk_sniffer.cli import main
@@ -34,6 +35,23 @@ def words(model: Path, texts: Path, dump: Path, **fields: object) -> list[str]:
 def sniff(model: Path, texts: Path, dump: Path, **fields: object) -> int:
     """Run the capture in this process; its exit code."""
     return main(words(model, texts, dump, **fields))
+
+
+def sniff_first(
+    patch: pytest.MonkeyPatch, number: int, model: Path, texts: Path, dump: Path, **fields: object
+) -> None:
+    """Run the capture, and interrupt it after its first batches."""
+    from qk_sniffer.pipeline import hand_out
+
+    def interrupted(setup: Any, batch: int, group: Any) -> Any:
+        if batch >= number:
+            raise KeyboardInterrupt
+        return make_batch(setup, batch, group)
+
+    make_batch = hand_out.make_batch
+    with patch.context() as change:
+        change.setattr(hand_out, "make_batch", interrupted)
+        assert sniff(model, texts, dump, **fields) == 130
 
 
 def start_sniffing(*flags: str, launcher: tuple[str, ...] = (), **options: Any) -> Any:

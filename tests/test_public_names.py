@@ -27,8 +27,8 @@ from qk_toolkit.settings import fields_of, section_of
 
 LIBRARY = """
     AttentionPlasticity Comparison ConfigError Dump DumpError HeadError HeadResult HubError
-    OutputError Run RunnerConfig ToolkitError __version__ analyze_dump analyze_head compare
-    compute_attention_plasticity
+    OutputError Run RunnerConfig StoreError ToolkitError __version__ analyze_dump analyze_head
+    compare compute_attention_plasticity
     compute_first_component_residual_stats compute_noise_normality_stats
     compute_scalar_position_predictability fit_multioutput_linear_regressor load_config
     make_config make_pos_rotation open_dump open_run open_sample orientation_from_keys report
@@ -48,8 +48,9 @@ ANALYSIS_FLAGS = """
 CAPTURE_FLAGS = """
     dataset.path dataset.name dataset.revision dataset.split dataset.text_column
     dataset.id_column dataset.max_samples dataset.streaming model.name model.revision
-    model.gguf_file model.dtype model.device_map model.attn_implementation
-    model.config_overrides model.trust_remote_code tokenizer.name tokenizer.revision
+    model.gguf_file model.dtype model.device_map model.tensor_parallel
+    model.attn_implementation model.config_overrides model.trust_remote_code tokenizer.name
+    tokenizer.revision
     tokenizer.max_length tokenizer.add_special_tokens inference.batch_size capture.sampler.type
     capture.sampler.base_rate capture.sampler.key_base_rate capture.sampler.seed
     capture.min_bucket_size
@@ -57,8 +58,8 @@ CAPTURE_FLAGS = """
     capture.head_sampling.count capture.head_sampling.seed capture.full_attention_only
     capture.capture_pre_rope capture.attention capture.capture_token_strings
     capture.max_rows_per_batch
-    output.data_root output.vector_dtype output.save_seconds output.hf_repo_id output.hf_branch
-    output.private overwrite dry_run
+    output.data_root output.work_dir output.vector_dtype output.save_seconds output.hf_repo_id
+    output.hf_branch output.private engine ray_address num_actors num_gpus overwrite dry_run
 """
 HEAD_METRICS = """
     layer q_head k_head n_q_tokens n_k_tokens d_model q_R2_pos q_R2_scalar q_mae_baseline

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         HeadError,
         HubError,
         OutputError,
+        StoreError,
         ToolkitError,
     )
 
@@ -61,6 +62,7 @@ _MODULES = {
         "HeadError",
         "HubError",
         "OutputError",
+        "StoreError",
         "ToolkitError",
     ),
     "qk_dump.source": ("open_dump",),
@@ -79,6 +81,7 @@ __all__ = [
     "OutputError",
     "Run",
     "RunnerConfig",
+    "StoreError",
     "ToolkitError",
     "__version__",
     "analyze_dump",

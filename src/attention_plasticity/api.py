@@ -67,7 +67,7 @@ def analyze_dump(
         raise ToolkitError(
             f"no head could be analysed; the first reason: {outcome.failures[0].reason}"
         )
-    return open_run(outcome.paths.folder)
+    return open_run(outcome.paths.place)
 
 
 def _as_fields(config: RunnerConfig | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _as_fields(config: RunnerConfig | Mapping[str, Any] | None) -> dict[str, Any
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
-    """Open the folder of a finished run."""
+    """Open the folder of a finished run, or its URL, such as s3://bucket/run."""
     return Run.open(folder)
 
 

@@ -13,6 +13,7 @@ from qk_toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.run.local_engine import EarlyWorkers
 
 _INTERRUPTED = (
     "finished heads are kept; run the same command again to continue (without --overwrite)"
@@ -32,6 +33,8 @@ commands to paste:
   attention-plasticity analyze --dataset_local_root path/to/dump
   attention-plasticity analyze --dataset_local_root path/to/dump --dry_run
   attention-plasticity analyze --dataset_local_root hf://datasets/owner/name@branch
+  attention-plasticity analyze s3://bucket/dump --output_dir results/dump
+  attention-plasticity analyze 'hf://datasets/owner/name@*' --output_dir results
   attention-plasticity analyze dumps/qwen3-0.6b dumps/qwen3-8b --output_dir results
   python analyze.py --config configs/smollm2-135m.yaml --dataset_local_root path/to/dump
   python analyze.py --config configs/qwen3-8b.yaml --dataset_local_root path/to/dump \\
@@ -107,19 +110,22 @@ def _analyze(arguments: Sequence[str], program: str = "attention-plasticity anal
     helps = {"-h", "--help", "--dry_run", "--dry-run"} & set(arguments)
     with EarlyWorkers(0 if helps else 1) as workers:  # imports while this process plans
         from attention_plasticity.config import RunnerConfig, one_dump
+        from attention_plasticity.run.several import are_several
 
         parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
         parser.usage = f"{program} [DUMP …] [--FIELD VALUE …]"
         config = command_settings(parser, RunnerConfig, arguments, section="analysis")
+        if config.engine == "ray":
+            workers.stop()  # the cluster has its own
         dumps = [*dumps, *(config.dumps or ())]
-        if len(dumps) > 1:
-            return _analyze_several(config, dumps)
+        if dumps and are_several(dumps):
+            return _analyze_several(config, dumps, workers)
         if dumps:
             config = one_dump(config, dumps[0])
         if config.dry_run:
             return _dry_run(config)
         if config.engine == "shards":
-            return _run_shard(config)
+            return _run_shard(config, workers)
         from attention_plasticity.run.runner import run_analysis
         from attention_plasticity.tables.summary import print_summary
         from qk_toolkit.terminal import TerminalWatcher
@@ -130,26 +136,26 @@ def _analyze(arguments: Sequence[str], program: str = "attention-plasticity anal
     return 1 if outcome.failures else 0
 
 
-def _analyze_several(config: RunnerConfig, dumps: Sequence[str]) -> int:
+def _analyze_several(config: RunnerConfig, dumps: Sequence[str], workers: EarlyWorkers) -> int:
     from attention_plasticity.run.runner import run_analyses
     from attention_plasticity.run.several import configs_of
     from attention_plasticity.tables.summary import print_several
     from qk_toolkit.terminal import TerminalWatcher
 
-    configs = configs_of(config, dumps)
+    configs = configs_of(config, dumps, TerminalWatcher().note)
     if config.dry_run:
         return max(_dry_run(one) for one in configs)
-    outcomes = list(run_analyses(configs, TerminalWatcher()))
+    outcomes = list(run_analyses(configs, TerminalWatcher(), workers))
     with allow_closed_stdout():
         return print_several(outcomes)
 
 
-def _run_shard(config: RunnerConfig) -> int:
+def _run_shard(config: RunnerConfig, workers: EarlyWorkers) -> int:
     from attention_plasticity.run.shards import run_shard
     from attention_plasticity.tables.summary import print_shard
     from qk_toolkit.terminal import TerminalWatcher
 
-    outcome = run_shard(config, TerminalWatcher())
+    outcome = run_shard(config, TerminalWatcher(), workers)
     with allow_closed_stdout():
         print_shard(outcome)
     return 1 if outcome.failures else 0
@@ -166,11 +172,13 @@ def _dry_run(config: RunnerConfig) -> int:
     from attention_plasticity.run.plan import estimate
     from attention_plasticity.run.preparation import prepare
     from attention_plasticity.run.records import FinishedHeads, Records, run_settings
+    from attention_plasticity.run.results_at_url import fetch_records
     from attention_plasticity.tables.summary import print_plan
     from qk_toolkit.terminal import TerminalWatcher
 
     dump, plan, paths = prepare(config, TerminalWatcher())
-    records = Records(paths.folder, run_settings(config, plan.layout))
+    folder = paths.folder if paths.url is None else fetch_records(paths.url)
+    records = Records(folder, run_settings(config, plan.layout), paths.place)
     earlier = FinishedHeads({}) if config.overwrite else records.finished_heads(InputFiles(dump))
     print_plan(dump, plan, paths, estimate(dump, plan, config), earlier, config)
     return 0

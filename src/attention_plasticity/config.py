@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS, require_multiple
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import Indices, Names, settings_from, validated
+from qk_toolkit.urls import is_remote, refuse_password, require_usable
 
 QueryModel = Literal["positional", "full", "diagonal"]
 Engine = Literal["local", "ray", "shards"]
@@ -19,6 +21,15 @@ PairSampling = Literal["bucket", "local", "context", "attended"]
 
 FIRST_PAIRS = 256
 MOST_PAIRS_PER_BUCKET = 4096  # that `auto` chooses
+
+TABLE_FIELDS = (
+    *("output_csv", "bucket_csv", "component_csv", "influence_csv", "distance_csv"),
+    "attention_csv",
+)
+"""Fields with the names of tables."""
+
+_ENGINE_OF = {"ray_address": "ray", "num_shards": "shards", "shard_index": "shards"}
+"""The engine that uses a field."""
 
 # Headings of the help. The title of a field is its heading.
 _DATA = "which data"
@@ -38,14 +49,16 @@ class RunnerConfig(BaseModel):
         title=_DATA,
         default=None,
         min_length=1,
-        description="folder of a dump, or hf://datasets/owner/name@branch",
+        description="folder of a dump, s3://bucket/dump or another URL of fsspec, or "
+        "hf://datasets/owner/name@branch",
     )
     dumps: Names | None = Field(
         title=_DATA,
         default=None,
         min_length=1,
         description="several dumps, which are analysed together; each run has a folder in "
-        "output_dir (in a command, they can also follow the word analyze)",
+        "output_dir (in a command, they can also follow the word analyze); "
+        "hf://datasets/owner/name@* stands for every branch",
     )
     model_dir: str | None = Field(
         title=_DATA,
@@ -170,7 +183,8 @@ class RunnerConfig(BaseModel):
         title=_RESULTS,
         default=None,
         min_length=1,
-        description="folder of the run (default: results/<name of the dump>)",
+        description="folder of the run, or a URL such as s3://bucket/run (default: "
+        "results/<name of the dump>)",
     )
     output_csv: str = Field(
         title=_RESULTS,
@@ -272,6 +286,48 @@ class RunnerConfig(BaseModel):
         if self.distant_from.bit_count() != 1:
             raise ValueError(f"distant_from: expected a power of two, got {self.distant_from}")
         return self
+
+    @model_validator(mode="after")
+    def _flags_belong_to_the_engine(self) -> RunnerConfig:
+        for name, engine in _ENGINE_OF.items():
+            if getattr(self, name) is not None and self.engine != engine:
+                raise ValueError(
+                    f"{name}: works with engine: {engine} only, got engine: {self.engine}; "
+                    f"set engine to {engine}, or leave {name} out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _no_url_has_a_password(self) -> RunnerConfig:
+        for value in (*vars(self).values(), *(self.dumps or ())):
+            if isinstance(value, str) and is_remote(value):
+                refuse_password(value)
+        return self
+
+    @model_validator(mode="after")
+    def _tables_are_beside_each_other_at_a_url(self) -> RunnerConfig:
+        for name in TABLE_FIELDS:
+            table = getattr(self, name)
+            if is_remote(table):
+                raise ValueError(f"{name}: {table}: is a URL; give its folder as output_dir")
+            if self.output_url is not None and PurePath(table).name != table:
+                raise ValueError(
+                    f"{name}: {table}: expected a name without a folder; output_dir is a URL"
+                )
+        if self.output_url is not None and is_hub_path(self.output_url):
+            parse_place(self.output_url)
+            if self.engine == "shards":
+                raise ValueError(
+                    "engine: shards cannot record heads on the Hub; use a folder, or a URL such as "
+                    "s3://bucket/folder, as output_dir"
+                )
+        return self
+
+    @property
+    def output_url(self) -> str | None:
+        """The URL for the results; None if they are written to a folder."""
+        given = self.output_dir
+        return require_usable(given) if given is not None and is_remote(given) else None
 
     @property
     def most_pairs_per_bucket(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,7 @@ from attention_plasticity.text_groups import TextGroups
 from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows, read_head
+from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError, HeadError
 
 Array = npt.NDArray[np.float64]
@@ -133,7 +133,7 @@ def _equal_texts(dump: Dump, keys: HeadRows) -> Ints:
     return texts_to_last_fifth(keys.example_id, keys.position)
 
 
-def _rows_of_texts(rows: HeadRows, texts: Ints, folder: Path) -> HeadRows:
+def _rows_of_texts(rows: HeadRows, texts: Ints, folder: DumpPath) -> HeadRows:
     if rows.example_id is None:
         raise HeadError(f"{folder}: equal_texts needs queries with example_id. Leave it out.")
     found = rows.of_texts(texts)
@@ -144,7 +144,7 @@ def _rows_of_texts(rows: HeadRows, texts: Ints, folder: Path) -> HeadRows:
     return found
 
 
-def _in_range(rows: HeadRows, folder: Path, *, queries: bool = False) -> tuple[HeadRows, int]:
+def _in_range(rows: HeadRows, folder: DumpPath, *, queries: bool = False) -> tuple[HeadRows, int]:
     """The rows with vectors scaled by a power of two if needed, and its exponent.
 
     After scaling, the squares of every query dimension, query bucket and key fit into float64.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from qk_dump.remote import DumpPath
 from qk_toolkit.errors import HeadError
 
 MOST_BUCKETS = 1024
@@ -13,7 +12,7 @@ MOST_PAIRS = 1 << 25  # key pairs of a head: about 3 GiB of indices
 _WIDER_BUCKETS = "Capture with a larger min_bucket_size."
 
 
-def require_buckets(buckets: int, folder: Path) -> None:
+def require_buckets(buckets: int, folder: DumpPath) -> None:
     """Raise a `HeadError` if the table of bucket × bucket cells would be too large."""
     if buckets > MOST_BUCKETS:
         raise HeadError(
@@ -22,7 +21,7 @@ def require_buckets(buckets: int, folder: Path) -> None:
         )
 
 
-def require_covariances(buckets: int, width: int, folder: Path) -> None:
+def require_covariances(buckets: int, width: int, folder: DumpPath) -> None:
     """Raise a `HeadError` if the covariances of the query buckets need too much memory."""
     if buckets * width**2 > MOST_COVARIANCES:
         raise HeadError(
@@ -32,7 +31,7 @@ def require_covariances(buckets: int, width: int, folder: Path) -> None:
         )
 
 
-def require_pairs(pairs: int, per_bucket: int, buckets: int, folder: Path) -> None:
+def require_pairs(pairs: int, per_bucket: int, buckets: int, folder: DumpPath) -> None:
     """Raise a `HeadError` if there would be too many key pairs."""
     if pairs > MOST_PAIRS:
         raise HeadError(

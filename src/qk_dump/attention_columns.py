@@ -9,7 +9,6 @@ attention of the layer is not known.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
 
 LSE, MAX_LOGIT, ENTROPY, SINK_MASS = "lse", "max_logit", "entropy", "sink_mass"
@@ -98,7 +98,7 @@ def has_attention(schema: pa.Schema) -> bool:
     return all(name in schema.names for name in ATTENTION_COLUMNS)
 
 
-def check_attention_types(schema: pa.Schema, path: Path) -> None:
+def check_attention_types(schema: pa.Schema, path: DumpPath) -> None:
     """Raise a `DumpError` unless the attention columns have accepted types."""
     for name in ATTENTION_COLUMNS:
         if schema.names.count(name) > 1:
@@ -113,7 +113,7 @@ def check_attention_types(schema: pa.Schema, path: Path) -> None:
 
 
 def attention_values(
-    batch: pa.RecordBatch, path: Path, first_row: int
+    batch: pa.RecordBatch, path: DumpPath, first_row: int
 ) -> dict[str, npt.NDArray[np.float32]]:
     """The attention columns of a batch as arrays; NaN for null.
 
@@ -148,7 +148,7 @@ def _numbers(column: pa.Array) -> npt.NDArray[np.float32]:
         return np.array(values, np.float32)
 
 
-def _masses(column: pa.Array, path: Path, first_row: int) -> npt.NDArray[np.float32]:
+def _masses(column: pa.Array, path: DumpPath, first_row: int) -> npt.NDArray[np.float32]:
     """(n, bins); rows without a list are zero. No bins if no row shows how many there are."""
     present = ~column.is_null().to_numpy(zero_copy_only=False)  # (n,)
     number = int(present.sum())
@@ -171,7 +171,7 @@ def _masses(column: pa.Array, path: Path, first_row: int) -> npt.NDArray[np.floa
     return masses
 
 
-def _wrong_bins(path: Path, bins: int) -> str:
+def _wrong_bins(path: DumpPath, bins: int) -> str:
     return f"{path}: {MASSES} has {bins} bins, expected 1 to {MOST_MASS_BINS}"
 
 

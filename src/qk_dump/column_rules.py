@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME
+from qk_dump.remote import DumpPath
 from qk_dump.schema import WINDOW
 from qk_toolkit.errors import ConfigError, DumpError
 
@@ -36,7 +36,7 @@ class ColumnRules:
         self,
         bucket: npt.NDArray[np.int64],
         position: npt.NDArray[Any],
-        path: Path,
+        path: DumpPath,
         first_row: int,
     ) -> None:
         """Raise an error for a row with the wrong bucket for its position."""
@@ -54,7 +54,7 @@ class ColumnRules:
             )
 
     def check_window(
-        self, found: Set[int | None], column: pa.Array | None, path: Path, first_row: int
+        self, found: Set[int | None], column: pa.Array | None, path: DumpPath, first_row: int
     ) -> None:
         """Raise an error when `sliding_window` is missing or differs from `dump.json`."""
         if not self.window_known or (column is None and self.window is None):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from qk_dump.parquet import opened_parquet, vector_width_of
+from qk_dump.remote import DumpPath, read_tails
 from qk_dump.schema import BUCKET, check_columns
 from qk_toolkit.errors import DumpError
 
 
-def count_rows(files: Sequence[Path]) -> int:
+def count_rows(files: Sequence[DumpPath]) -> int:
     """Number of rows of a head, from the Parquet footers."""
+    read_tails(files)
     total = 0
     for path in files:
         with opened_parquet(path) as parquet:
@@ -19,7 +20,7 @@ def count_rows(files: Sequence[Path]) -> int:
     return total
 
 
-def vector_width(files: Sequence[Path]) -> int:
+def vector_width(files: Sequence[DumpPath]) -> int:
     """Dimensions of a head's vectors: the maximum over the first rows of its files."""
     width = 0
     for path in files:
@@ -30,20 +31,20 @@ def vector_width(files: Sequence[Path]) -> int:
     return width
 
 
-def count_buckets(files: Sequence[Path], most: int) -> int:
+def count_buckets(files: Sequence[DumpPath], most: int) -> int:
     """Number of buckets of a head. Counting stops above `most`; only one column is read."""
     found: set[int] = set()
     for path in files:
         with opened_parquet(path) as parquet:
-            check_columns(parquet.schema_arrow, path, need_example_id=False)
-            for batch in parquet.iter_batches(1 << 16, columns=[BUCKET], use_threads=False):
+            check_columns(parquet.schema, path, need_example_id=False)
+            for batch in parquet.batches(1 << 16, [BUCKET]):
                 found.update(batch.column(BUCKET).unique().drop_null().to_pylist())
                 if len(found) > most:
                     return len(found)
     return len(found)
 
 
-def check_file(path: Path) -> None:
+def check_file(path: DumpPath) -> None:
     """Check the footer and the column types of a head's file. No row is read."""
     with opened_parquet(path) as parquet:
-        check_columns(parquet.schema_arrow, path, need_example_id=False)
+        check_columns(parquet.schema, path, need_example_id=False)

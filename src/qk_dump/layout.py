@@ -6,15 +6,17 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
+from qk_dump.remote import DumpPath, Listing, RemotePath
 from qk_toolkit.errors import ConfigError, DumpError
 from qk_toolkit.files import user_path
+from qk_toolkit.store import Store
 
 Kind = Literal["q", "k"]
 
@@ -56,10 +58,10 @@ def require_head(head: HeadId, folder: object) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Dump:
-    """A dump on disk: its folder, its heads and its optional `dump.json`."""
+    """A dump in a folder or at a URL: its place, its heads and its optional `dump.json`."""
 
-    path: Path
-    folders: dict[HeadId, Path]
+    path: DumpPath
+    folders: dict[HeadId, DumpPath]
     manifest: DumpManifest | None = None
     origin: dict[str, Any] | None = None  # its place on the Hub, if it was fetched
 
@@ -70,7 +72,9 @@ class Dump:
 
     @property
     def name(self) -> str:
-        """The name of the folder, or of the branch on the Hub."""
+        """The name of the folder, the last part of the URL, or the branch on the Hub."""
+        if isinstance(self.path, RemotePath):
+            return self.path.name
         if self.origin is None:
             return self.path.resolve().name or "dump"
         return str(self.origin.get("model_dir") or self.origin["revision"]).replace("/", "-")
@@ -85,11 +89,11 @@ class Dump:
         """(layer, head) of every captured key head, sorted."""
         return sorted((head.layer, head.head) for head in self.folders if head.kind == "k")
 
-    def files(self, head: HeadId) -> tuple[Path, ...]:
+    def files(self, head: HeadId) -> tuple[DumpPath, ...]:
         """The Parquet shards of the head in name order; may be empty."""
         return parquet_files(self.folders[head])
 
-    def require_files(self, head: HeadId) -> tuple[Path, ...]:
+    def require_files(self, head: HeadId) -> tuple[DumpPath, ...]:
         """The Parquet shards of the head, at least one. Raises a `DumpError` without any."""
         if head not in self.folders:
             kind = "key" if head.kind == "k" else "query"
@@ -99,11 +103,26 @@ class Dump:
             raise DumpError(f"{self.folders[head]}: holds no Parquet file")
         return files
 
+    def listed_again(self) -> Dump:
+        """The dump with the present state of its files. Folders on disk are not listed before."""
+        if not isinstance(self.path, RemotePath):
+            return self
+        path = self.path.listed_again()
+        return replace(self, path=path, folders={h: path / f.name for h, f in self.folders.items()})
 
-def parquet_files(folder: Path) -> tuple[Path, ...]:
+
+@overload
+def parquet_files(folder: Path) -> tuple[Path, ...]: ...
+
+
+@overload
+def parquet_files(folder: DumpPath) -> tuple[DumpPath, ...]: ...
+
+
+def parquet_files(folder: DumpPath) -> tuple[DumpPath, ...]:
     """Parquet files of a folder in name order, without hidden (unfinished) files."""
     try:
-        entries = sorted(folder.iterdir())
+        entries: list[DumpPath] = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as error:
         raise DumpError(f"{folder}: cannot be read ({error.strerror or error})") from error
     found = tuple(
@@ -118,26 +137,42 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
 
 
 def open_folder(root: str | os.PathLike[str], model_dir: str | None = None) -> Dump:
-    """Find the heads in `root`, or in `root/model_dir`.
+    """Find the heads in the folder `root`, or in `root/model_dir`.
 
     Without `model_dir`, heads are searched in the root, then in its only subfolder with heads.
     With several such subfolders (models), `model_dir` is required.
     """
     base = user_path(root)
     _require_folder(base)
-    if model_dir:
-        path = user_path(base / model_dir)
+    return _open(base, user_path(base / model_dir) if model_dir else None)
+
+
+def open_url(url: str, model_dir: str | None = None) -> Dump:
+    """Find the heads at a URL of fsspec, in the same way. One listing finds all files."""
+    listing = Listing(Store(url))
+    base = RemotePath(listing)
+    if not listing.files:
+        raise ConfigError(
+            f"{base}: holds no files. Give the URL of the folder of a dump, the one that holds "
+            "l00h00q, l00h00k, …"
+        )
+    return _open(base, base / model_dir if model_dir else None)
+
+
+def _open(base: DumpPath, model: DumpPath | None) -> Dump:
+    if model is not None:
+        path = model
         folders = _find_heads(path) if path.is_dir() else {}
         if not folders:
             raise ConfigError(f"{path}: no heads found. {_where_heads_are(base)}")
     else:
-        path, folders = base, _find_heads(base)
+        inside = _subfolders(base)
+        path, folders = base, _heads_among(inside, base)
         if not folders:
-            models = _models_below(base)
+            models = _models_among(inside)
             if len(models) != 1:
                 raise ConfigError(f"{base}: no heads found. {_where_heads_are(base)}")
-            path = base / models[0]
-            folders = _find_heads(path)
+            ((path, folders),) = models.items()
     return Dump(path, folders, read_manifest(path / MANIFEST_NAME))
 
 
@@ -158,9 +193,13 @@ def _require_folder(base: Path) -> None:
     )
 
 
-def _find_heads(path: Path) -> dict[HeadId, Path]:
-    found: dict[HeadId, Path] = {}
-    for entry in sorted(_subfolders(path), key=lambda folder: folder.name):
+def _find_heads(path: DumpPath) -> dict[HeadId, DumpPath]:
+    return _heads_among(_subfolders(path), path)
+
+
+def _heads_among(subfolders: Iterable[DumpPath], path: DumpPath) -> dict[HeadId, DumpPath]:
+    found: dict[HeadId, DumpPath] = {}
+    for entry in subfolders:
         head = parse_head(entry.name)
         if head is None:
             continue
@@ -174,24 +213,30 @@ def _find_heads(path: Path) -> dict[HeadId, Path]:
     return dict(sorted(found.items()))
 
 
-def _subfolders(path: Path) -> Iterable[Path]:
+def _subfolders(path: DumpPath) -> list[DumpPath]:
+    """Subfolders in name order, from one listing and without a system call per entry."""
+    if isinstance(path, RemotePath):
+        return [entry for entry in path.iterdir() if entry.is_dir()]
     try:
-        # a broken link counts as a head: reading it fails later with a clear message
-        return [entry for entry in path.iterdir() if entry.is_dir() or entry.is_symlink()]
+        with os.scandir(path) as entries:
+            # a broken link counts as a head: reading it fails later with a clear message
+            names = [entry.name for entry in entries if entry.is_symlink() or entry.is_dir()]
+        return [path / name for name in sorted(names)]
     except OSError as error:
         raise ConfigError(f"{path}: cannot be listed: {error.strerror or error}") from error
 
 
-def _models_below(base: Path) -> list[str]:
-    return sorted(
-        folder.name for folder in _subfolders(base) if folder.is_dir() and _find_heads(folder)
-    )
+def _models_among(subfolders: Iterable[DumpPath]) -> dict[DumpPath, dict[HeadId, DumpPath]]:
+    """The subfolders with heads, and their heads."""
+    found = {folder: _find_heads(folder) for folder in subfolders if folder.is_dir()}
+    return {folder: heads for folder, heads in found.items() if heads}
 
 
-def _where_heads_are(base: Path) -> str:
-    if _find_heads(base):
+def _where_heads_are(base: DumpPath) -> str:
+    inside = _subfolders(base)
+    if _heads_among(inside, base):
         return f"The heads are in {base} itself: leave model_dir out."
-    models = _models_below(base)
+    models = [folder.name for folder in _models_among(inside)]
     if models:
         return f"Set model_dir to one of: {', '.join(models)}."
     return "A dump holds folders named l00h00q (queries) and l00h00k (keys) with Parquet files."

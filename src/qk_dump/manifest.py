@@ -22,8 +22,9 @@ from qk_dump.limits import (
     require_head_count,
     require_multiple,
 )
+from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import read_json, write_text
+from qk_toolkit.files import parsed_json, read_json, write_text
 
 MANIFEST_NAME = "dump.json"
 FORMAT_VERSION = 1
@@ -63,10 +64,13 @@ class DumpManifest(BaseModel):
         return self
 
 
-def read_manifest(path: Path) -> DumpManifest | None:
+def read_manifest(path: DumpPath) -> DumpManifest | None:
     """The manifest at `path`, or None without the file."""
     try:
-        content = read_json(path, most_bytes=MOST_MANIFEST_BYTES, int64=True)
+        if isinstance(path, RemotePath):
+            content = parsed_json(path.read_bounded(MOST_MANIFEST_BYTES), int64=True)
+        else:
+            content = read_json(path, most_bytes=MOST_MANIFEST_BYTES, int64=True)
         return DumpManifest.model_validate(content, strict=True)
     except FileNotFoundError:
         return None

@@ -6,10 +6,10 @@ not check the numbers in the footer. The ones that determine sizes are checked h
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import IO
 
 import pyarrow as pa
@@ -18,6 +18,8 @@ import pyarrow.types as kinds
 
 from qk_dump.attention_columns import has_attention
 from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
+from qk_dump.read_ahead import ReadAheadFile
+from qk_dump.remote import DumpPath, RemotePath, size_of
 from qk_dump.schema import VECTOR, too_wide
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular
@@ -34,13 +36,11 @@ def footer_length(file: IO[bytes], size: int) -> int:
     return int.from_bytes(file.read(4), "little")
 
 
-def require_footer(path: Path) -> None:
+def require_footer(path: DumpPath) -> None:
     """Raise a `ValueError` when the file gives an impossible footer length."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < _SMALLEST_FILE:
-            raise ValueError(f"it has {size} bytes")
-        length = footer_length(file, size)
+    size, length = _footer_length_of(path)
+    if size < _SMALLEST_FILE:
+        raise ValueError(f"it has {size} bytes")
     if length > size - _SMALLEST_FILE:
         raise ValueError(f"its footer would be {length:,} bytes long, the file has {size:,}")
     if length > MOST_FOOTER_BYTES:
@@ -48,11 +48,22 @@ def require_footer(path: Path) -> None:
         raise ValueError(f"its footer is {length:,} bytes long, {limit}")
 
 
+def _footer_length_of(path: DumpPath) -> tuple[int, int]:
+    """The size of a file, and the footer length that it gives."""
+    if isinstance(path, RemotePath):
+        tail = path.tail()
+        return path.size, footer_length(io.BytesIO(tail), len(tail))
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        return size, footer_length(file, size)
+
+
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: DumpPath) -> Iterator[None]:
     """Convert errors of Arrow and of the system to a `DumpError` that names the file."""
     try:
-        yield
+        with _replacement_found(path):
+            yield
     except UnicodeEncodeError as error:  # Arrow accepts only UTF-8 names
         raise DumpError(f"{path}: its name is not UTF-8; rename it") from error
     except ValueError as error:
@@ -64,22 +75,66 @@ def _readable(path: Path) -> Iterator[None]:
         raise DumpError(f"{path}: cannot be read ({reason_of(error)})") from error
 
 
+class OpenParquet:
+    """An open Parquet file."""
+
+    def __init__(self, file: pq.ParquetFile, remote: ReadAheadFile | None) -> None:
+        self._file = file
+        self._remote = remote
+        self.metadata: pq.FileMetaData = file.metadata
+        self.schema: pa.Schema = file.schema_arrow
+
+    def batches(
+        self, rows: int, columns: Sequence[str], *, read_ahead: bool = True
+    ) -> Iterator[pa.RecordBatch]:
+        """Some columns of all rows, in batches. At a URL, only these columns are read.
+
+        `read_ahead` is of use if all batches are needed.
+        """
+        if self._remote is not None and read_ahead:
+            self._remote.expect(_column_parts(self.metadata, set(columns)))
+        found: Iterator[pa.RecordBatch] = self._file.iter_batches(
+            rows, columns=list(columns), use_threads=False
+        )
+        return found
+
+    def require_unchanged(self) -> None:
+        """Raise a `DumpError` if a file at a URL was replaced while it was read."""
+        if self._remote is not None:
+            self._remote.require_unchanged()
+
+
 @contextmanager
-def opened_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+def opened_parquet(path: DumpPath) -> Iterator[OpenParquet]:
     """An open Parquet file with a checked footer."""
-    with _readable(path):
+    with _readable(path), ExitStack() as stack:
         require_footer(path)
-        with pq.ParquetFile(
-            path,
+        remote = None
+        if isinstance(path, RemotePath):
+            remote = stack.enter_context(ReadAheadFile(path))
+        file = pq.ParquetFile(
+            path if remote is None else remote,
             buffer_size=_STREAM_BUFFER,
             pre_buffer=False,
             page_checksum_verification=True,
-        ) as parquet:
-            _check_numbers(parquet.metadata, path)
-            yield parquet
+        )
+        stack.enter_context(file)
+        _check_numbers(file.metadata, path)
+        yield OpenParquet(file, remote)
 
 
-def _check_numbers(metadata: pq.FileMetaData, path: Path) -> None:
+def _column_parts(metadata: pq.FileMetaData, columns: set[str]) -> list[tuple[int, int]]:
+    """First and last byte of the columns in every row group, as the footer gives them."""
+    parts = []
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema.partition(".")[0] in columns:
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                parts.append((max(0, start), start + chunk.total_compressed_size))
+    return parts
+
+
+def _check_numbers(metadata: pq.FileMetaData, path: DumpPath) -> None:
     if metadata.num_columns > MOST_COLUMNS:
         raise DumpError(
             f"{path}: has {metadata.num_columns:,} columns, at most {MOST_COLUMNS:,} can be read"
@@ -90,7 +145,7 @@ def _check_numbers(metadata: pq.FileMetaData, path: Path) -> None:
             f"{path}: its footer gives {metadata.num_rows:,} rows for the file and {sum(rows):,} "
             "for its row groups. Capture or download it again."
         )
-    size = path.stat().st_size
+    size = size_of(path)
     if metadata.num_rows > size * _MOST_ROWS_PER_BYTE:
         raise DumpError(
             f"{path}: its footer gives {metadata.num_rows:,} rows, the file has {size:,} bytes. "
@@ -98,19 +153,19 @@ def _check_numbers(metadata: pq.FileMetaData, path: Path) -> None:
         )
 
 
-def vector_width_of(parquet: pq.ParquetFile, path: Path) -> int:
+def vector_width_of(parquet: OpenParquet, path: DumpPath) -> int:
     """Dimensions of the first vector, 0 without rows.
 
     Column statistics in the footer are not used: a wrong one makes Arrow end the process.
     """
-    schema = parquet.schema_arrow
+    schema = parquet.schema
     if schema.names.count(VECTOR) != 1 or not parquet.metadata.num_rows:
         return 0
     kind = schema.field(VECTOR).type
     if kinds.is_fixed_size_list(kind):
         width = int(kind.list_size)
     elif kinds.is_list(kind) or kinds.is_large_list(kind):
-        first = next(parquet.iter_batches(1, columns=[VECTOR], use_threads=False), None)
+        first = next(parquet.batches(1, [VECTOR], read_ahead=False), None)
         width = len(first.column(VECTOR).flatten()) if first is not None else 0
     else:
         width = 0
@@ -119,16 +174,27 @@ def vector_width_of(parquet: pq.ParquetFile, path: Path) -> int:
     return width
 
 
+@contextmanager
+def _replacement_found(path: DumpPath) -> Iterator[None]:
+    """A file at a URL that was replaced looks damaged: check this first."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException):
+        if isinstance(path, RemotePath):
+            path.require_unchanged()
+        raise
+
+
 def reason_of(error: Exception) -> str:
     """The reason of an error in one line, without the file name."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()).rstrip(".")
 
 
-def has_attention_columns(files: Sequence[Path]) -> bool:
+def has_attention_columns(files: Sequence[DumpPath]) -> bool:
     """Whether every file of a head has the attention columns."""
     for path in files:
         with opened_parquet(path) as parquet:
-            if not has_attention(parquet.schema_arrow):
+            if not has_attention(parquet.schema):
                 return False
     return True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ from qk_dump.column_rules import ColumnRules
 from qk_dump.head_counts import count_rows
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.parquet import opened_parquet, vector_width_of
+from qk_dump.remote import DumpPath
 from qk_dump.schema import (
     BUCKET,
     EXAMPLE,
@@ -92,7 +92,7 @@ def subsample(num_rows: int, max_rows: int, seed: int) -> Ints | None:
 
 
 def read_head(
-    files: Sequence[Path],
+    files: Sequence[DumpPath],
     *,
     max_rows: int,
     seed: int,
@@ -148,7 +148,7 @@ class _Collector:
         self._window_recorded = False
         self._first = True
 
-    def add(self, rows: _Rows, path: Path) -> None:
+    def add(self, rows: _Rows, path: DumpPath) -> None:
         self._check_window(rows, path)
         self._check_width(rows.columns[VECTOR], path)
         self._check_bins(rows.columns.get(MASSES), path)
@@ -182,7 +182,7 @@ class _Collector:
         self._read += count
         self._kept += kept
 
-    def _allocate(self, values: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
+    def _allocate(self, values: npt.NDArray[Any], path: DumpPath) -> npt.NDArray[Any]:
         try:
             return np.empty((self._size, *values.shape[1:]), values.dtype)
         except (MemoryError, ValueError) as error:  # ValueError: beyond the limit of numpy
@@ -191,7 +191,7 @@ class _Collector:
                 "lower max_tokens_per_head"
             ) from error
 
-    def result(self, with_examples: bool, path: Path) -> HeadRows:
+    def result(self, with_examples: bool, path: DumpPath) -> HeadRows:
         if self._read < self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
         examples = self._columns.get(EXAMPLE) if self._examples_known else None
@@ -215,7 +215,7 @@ class _Collector:
         found = AttentionRows(*(self._columns[name] for name in ATTENTION_COLUMNS))
         return None if np.isnan(found.lse).all() else found
 
-    def _check_window(self, rows: _Rows, path: Path) -> None:
+    def _check_window(self, rows: _Rows, path: DumpPath) -> None:
         windows = rows.windows if self._first else rows.windows | {self._window}
         if len(windows) > 1:
             values = ", ".join(sorted("null" if w is None else str(w) for w in windows))
@@ -227,7 +227,7 @@ class _Collector:
         self._window_recorded |= rows.window_recorded
         self._first = False
 
-    def _check_bins(self, masses: npt.NDArray[Any] | None, path: Path) -> None:
+    def _check_bins(self, masses: npt.NDArray[Any] | None, path: DumpPath) -> None:
         known = self._columns.get(MASSES)
         if masses is None or not masses.shape[1] or known is None:
             return
@@ -237,7 +237,7 @@ class _Collector:
                 f"{known.shape[1]}"
             )
 
-    def _check_width(self, vectors: Floats, path: Path) -> None:
+    def _check_width(self, vectors: Floats, path: DumpPath) -> None:
         known = self._columns.get(VECTOR)
         if known is not None and known.shape[1] != vectors.shape[1]:
             raise DumpError(
@@ -247,14 +247,14 @@ class _Collector:
 
 
 def _batches(
-    path: Path, read_examples: bool | Literal["if present"], with_attention: bool
+    path: DumpPath, read_examples: bool | Literal["if present"], with_attention: bool
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Record batches of a file, each with the number of its first row.
 
     With "if present", a batch without usable `example_id` comes without this column.
     """
     with opened_parquet(path) as parquet:
-        schema = parquet.schema_arrow
+        schema = parquet.schema
         check_columns(schema, path, need_example_id=read_examples is True)
         columns = [BUCKET, POSITION, VECTOR]
         if read_examples and EXAMPLE in schema.names:
@@ -266,12 +266,13 @@ def _batches(
             columns += ATTENTION_COLUMNS
         rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, vector_width_of(parquet, path))))
         first_row = 0
-        for batch in parquet.iter_batches(rows, columns=columns, use_threads=False):
+        for batch in parquet.batches(rows, columns):
             if read_examples == "if present" and not _usable_examples(batch):
                 batch = batch.select([name for name in batch.schema.names if name != EXAMPLE])
             if batch.num_rows:
                 yield batch, first_row
             first_row += batch.num_rows
+        parquet.require_unchanged()
         if first_row != parquet.metadata.num_rows:
             raise DumpError(
                 f"{path}: its footer gives {parquet.metadata.num_rows:,} rows, the file holds "
@@ -288,7 +289,7 @@ def _usable_examples(batch: pa.RecordBatch) -> bool:
     return column.type != pa.uint64() or bool((np.from_dlpack(column) < 1 << 63).all())
 
 
-def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRules) -> _Rows:
+def _checked(batch: pa.RecordBatch, path: DumpPath, first_row: int, rules: ColumnRules) -> _Rows:
     """The batch as numpy arrays. Raises a `DumpError` that names the first invalid row."""
     columns: dict[str, npt.NDArray[Any]] = {}
     for name in (BUCKET, EXAMPLE, POSITION):
@@ -318,7 +319,7 @@ def _checked(batch: pa.RecordBatch, path: Path, first_row: int, rules: ColumnRul
     return _Rows(columns, windows, recorded)
 
 
-def _vectors(batch: pa.RecordBatch, path: Path, first_row: int) -> Floats:
+def _vectors(batch: pa.RecordBatch, path: DumpPath, first_row: int) -> Floats:
     column = batch.column(VECTOR)
     _refuse_nulls(column, VECTOR, path, first_row)
     width = _width(column, path, first_row)
@@ -337,7 +338,7 @@ def _vectors(batch: pa.RecordBatch, path: Path, first_row: int) -> Floats:
     return vectors
 
 
-def _width(column: pa.Array, path: Path, first_row: int) -> int:
+def _width(column: pa.Array, path: DumpPath, first_row: int) -> int:
     if kinds.is_fixed_size_list(column.type):
         width = int(column.type.list_size)
     else:
@@ -358,7 +359,7 @@ def _width(column: pa.Array, path: Path, first_row: int) -> int:
 
 
 def _windows(
-    batch: pa.RecordBatch, path: Path, first_row: int
+    batch: pa.RecordBatch, path: DumpPath, first_row: int
 ) -> tuple[frozenset[int | None], bool]:
     if WINDOW not in batch.schema.names:
         return frozenset({None}), False
@@ -371,11 +372,11 @@ def _windows(
     return windows, True
 
 
-def _refuse_nulls(column: pa.Array, name: str, path: Path, first_row: int) -> None:
+def _refuse_nulls(column: pa.Array, name: str, path: DumpPath, first_row: int) -> None:
     if column.null_count:
         _refuse(column.is_null().to_numpy(zero_copy_only=False), f"{name} is null", path, first_row)
 
 
-def _refuse(invalid: npt.NDArray[np.bool_], problem: str, path: Path, first_row: int) -> None:
+def _refuse(invalid: npt.NDArray[np.bool_], problem: str, path: DumpPath, first_row: int) -> None:
     if invalid.any():
         raise DumpError(f"{path}: row {first_row + int(np.argmax(invalid))}: {problem}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow.types as kinds
 
 from qk_dump.attention_columns import attention_fields
 from qk_dump.limits import MOST_DIMENSIONS
+from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
 
 BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN = (
@@ -52,7 +52,7 @@ def written_schema(
     return pa.schema(columns)
 
 
-def check_columns(schema: pa.Schema, path: Path, *, need_example_id: bool) -> None:
+def check_columns(schema: pa.Schema, path: DumpPath, *, need_example_id: bool) -> None:
     """Raise a `DumpError` unless every required column is present with an accepted type."""
     for name in (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW):
         if schema.names.count(name) > 1:
@@ -77,7 +77,7 @@ def check_columns(schema: pa.Schema, path: Path, *, need_example_id: bool) -> No
         raise DumpError(too_wide(path, vector.list_size))
 
 
-def too_wide(path: Path, width: int) -> str:
+def too_wide(path: DumpPath, width: int) -> str:
     """The message for vectors beyond the limit."""
     return f"{path}: has vectors of {width:,} dimensions, at most {MOST_DIMENSIONS:,} can be read"
 
@@ -88,7 +88,11 @@ def vector_dtype(schema: pa.Schema) -> type[np.floating[Any]]:
 
 
 def _check_type(
-    schema: pa.Schema, name: str, path: Path, expected: str, accepts: Callable[[pa.DataType], bool]
+    schema: pa.Schema,
+    name: str,
+    path: DumpPath,
+    expected: str,
+    accepts: Callable[[pa.DataType], bool],
 ) -> None:
     found = schema.field(name).type
     if not accepts(found):

@@ -1,4 +1,4 @@
-"""Where a dump comes from: a folder here, or a branch of a dataset on the Hugging Face Hub."""
+"""Where a dump comes from: a folder here, a URL, or a branch of a dataset on the Hub."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from qk_dump.hub.place import HubPlace, is_hub_path, parse_place
-from qk_dump.layout import Dump, open_folder
+from qk_dump.hub.place import HubPlace, is_every_branch, is_hub_path, parse_place
+from qk_dump.layout import Dump, open_folder, open_url
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.urls import is_url, without_file_scheme
 
 if TYPE_CHECKING:
     from qk_dump.hub.pull import HeadChoice
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DumpSource:
-    """A dump as a config names it: a path (a folder, or `hf://…`), or else a dataset's branch."""
+    """A dump as a config names it: a path (a folder, or a URL), or else a dataset's branch."""
 
     path: str | None
     model_dir: str | None = None
@@ -27,11 +29,16 @@ class DumpSource:
 
     @property
     def place(self) -> HubPlace | None:
-        """The dump's place on the Hub, None for a folder here."""
+        """The dump's place on the Hub, None for a folder here or another URL."""
         if self.path is None:
             return HubPlace(self.dataset, self.revision or "main", self.model_dir)
         if not is_hub_path(self.path):
             return None
+        if is_every_branch(self.path):
+            raise ConfigError(
+                f"{self.path}: stands for every branch; give it under dumps, or after the word "
+                "analyze"
+            )
         place = parse_place(self.path)
         if self.revision is not None and "@" not in self.path:
             place = replace(place, revision=self.revision)
@@ -46,16 +53,20 @@ def open_dump(
     note: Callable[[str], None] = lambda text: None,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Dump:
-    """Find the heads of a dump: in a folder, or on the Hub at `hf://datasets/owner/name@branch`.
+    """Find the heads of a dump: in a folder, at a URL, or at `hf://datasets/owner/name@branch`.
 
-    Heads are in the root, or below it in `model_dir`, which may be left out where there is one
-    model only. A dump on the Hub is fetched first, whole or the heads of `choice`. All heads of its
-    branch are listed, so that settings are checked against the whole dump.
+    URLs are those of fsspec, such as `s3://bucket/dump`. Nothing is downloaded: heads are read in
+    ranges when they are analysed. Heads are in the root, or below it in `model_dir`, which may be
+    left out where there is one model only. A dump on the Hub is fetched first, whole or the heads
+    of `choice`. All heads of its branch are listed, so that settings are checked against the whole
+    dump.
     """
     if not isinstance(source, DumpSource):
         source = DumpSource(os.fspath(source), model_dir)
     if source.place is None:
-        return open_folder(str(source.path), source.model_dir)
+        path = without_file_scheme(str(source.path))
+        opened = open_url if is_url(path) else open_folder
+        return opened(path, source.model_dir)
     from qk_dump.hub.pull import fetch_dump
 
     fetched = fetch_dump(

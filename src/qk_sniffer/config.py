@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from qk_dump.layout import Kind
 from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
 from qk_toolkit.settings import Indices, settings_from, validated
+from qk_toolkit.urls import is_remote, require_usable
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplerType = Literal["log_uniform", "uniform", "all"]
@@ -71,6 +72,11 @@ class ModelSettings(_Section):
         default=None,
         description="cpu, cuda, cuda:1, or auto to use all GPUs (default: one GPU per process if "
         "there is one, else cpu)",
+    )
+    tensor_parallel: bool = Field(
+        default=False,
+        description="spread every layer over the processes of torchrun, each of which holds some "
+        "of the heads",
     )
     attn_implementation: str | None = Field(
         default=None, description="sdpa, eager, flash_attention_2, … (default: the model's)"
@@ -193,7 +199,14 @@ class OutputSettings(_Section):
 
     data_root: str = Field(
         min_length=1,
-        description="folder of the dump; {model} and {revision} are replaced by the model's",
+        description="folder of the dump, or a URL such as s3://bucket/dump; {model} and "
+        "{revision} are replaced by the model's",
+    )
+    work_dir: str | None = Field(
+        default=None,
+        min_length=1,
+        description="where a dump for a URL is made before it is sent (default: the cache folder); "
+        "processes on several machines need a shared folder",
     )
     vector_dtype: Literal["float32", "float16"] = Field(
         default="float32", description="precision of the vectors on disk"
@@ -209,6 +222,23 @@ class OutputSettings(_Section):
     )
     private: bool = Field(default=False, description="create that dataset as a private one")
 
+    @model_validator(mode="after")
+    def _one_place_for_the_dump(self) -> OutputSettings:
+        if self.data_root.startswith("hf://"):
+            raise ValueError(
+                f"data_root: {self.data_root}: is on the Hub; give a folder as data_root, and the "
+                "dataset as output.hf_repo_id and output.hf_branch"
+            )
+        if is_remote(self.data_root):
+            require_usable(self.data_root)
+        if is_remote(self.data_root) and self.hf_repo_id is not None:
+            raise ValueError(
+                "hf_repo_id: cannot be used together with a URL in data_root; choose one"
+            )
+        if self.work_dir is not None and not is_remote(self.data_root):
+            raise ValueError("work_dir: has an effect only if data_root is a URL; leave it out")
+        return self
+
 
 class CaptureConfig(_Section):
     """The settings of one capture. `model_dump()` returns them as plain values."""
@@ -219,6 +249,32 @@ class CaptureConfig(_Section):
     inference: InferenceSettings = Field(default=InferenceSettings())
     capture: CaptureSettings = Field(default=CaptureSettings())
     output: OutputSettings
+    engine: Literal["local", "ray"] = Field(
+        title="how to run",
+        default="local",
+        description="where the model runs: in this process, or in the processes of torchrun, "
+        "accelerate or srun (local), or in a Ray cluster (ray)",
+    )
+    ray_address: str | None = Field(
+        title="how to run",
+        default=None,
+        min_length=1,
+        description="address of a running Ray cluster, such as auto (default: a cluster of this "
+        "machine for this capture)",
+    )
+    num_actors: int | None = Field(
+        title="how to run",
+        default=None,
+        ge=1,
+        description="processes in the Ray cluster (default: its GPUs divided by num_gpus)",
+    )
+    num_gpus: float | None = Field(
+        title="how to run",
+        default=None,
+        ge=0,
+        description="GPUs of each of these processes; 0 for CPUs, 0.5 for two on one GPU "
+        "(default: 1)",
+    )
     overwrite: bool = Field(
         title="how to run",
         default=False,
@@ -229,6 +285,36 @@ class CaptureConfig(_Section):
         default=False,
         description="print heads, expected rows and bytes, then stop",
     )
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> CaptureConfig:
+        if self.model.tensor_parallel and self.engine == "ray":
+            raise ValueError(
+                "model.tensor_parallel: is not possible with engine ray; start the command with "
+                "torchrun"
+            )
+        if self.model.tensor_parallel and self.model.device_map is not None:
+            raise ValueError(
+                "model.tensor_parallel: chooses the devices itself; leave model.device_map out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_ray_settings(self) -> CaptureConfig:
+        for name in ("ray_address", "num_actors", "num_gpus"):
+            if self.engine != "ray" and getattr(self, name) is not None:
+                raise ValueError(f"{name}: has an effect only with engine ray; leave it out")
+        if self.gpus_per_actor > 1 and not self.gpus_per_actor.is_integer():
+            raise ValueError(
+                f"num_gpus: {self.gpus_per_actor:g} given, expected a whole number, or a part of "
+                "one GPU such as 0.5"
+            )
+        return self
+
+    @property
+    def gpus_per_actor(self) -> float:
+        """`num_gpus`, or its default."""
+        return 1.0 if self.num_gpus is None else self.num_gpus
 
     @property
     def data_root(self) -> str:

@@ -26,6 +26,7 @@ from qk_sniffer.config import CaptureSettings
 from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config
 from qk_sniffer.model.probe_forward import is_probe_running
 from qk_sniffer.model.probing import probe
+from qk_sniffer.model.tensor_parallel import refuse_tensor_parallel
 from qk_sniffer.pipeline.description import capture_manifest
 from qk_sniffer.pipeline.rows import RowTap
 from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
@@ -100,6 +101,7 @@ def tap(
             "attention": attention,
         },
     )
+    refuse_tensor_parallel(model)
     layout = probe(model)
     return Tap(model, layout, wanted_heads(layout, settings), sampler_of(settings), settings)
 

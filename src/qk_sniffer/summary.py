@@ -12,6 +12,7 @@ from rich.table import Table
 
 from qk_dump.examples import read_examples
 from qk_dump.head_counts import count_rows
+from qk_dump.remote import size_of
 from qk_dump.source import open_dump
 from qk_toolkit.formatting import index_ranges
 from qk_toolkit.terminal import command_console
@@ -20,19 +21,20 @@ from qk_toolkit.watcher import Watcher
 if TYPE_CHECKING:
     from qk_dump.layout import Kind
     from qk_sniffer.config import CaptureConfig
-    from qk_sniffer.pipeline.capture import CaptureResult
     from qk_sniffer.pipeline.estimate import Estimate
+    from qk_sniffer.pipeline.result import CaptureResult
 
 
 def print_result(result: CaptureResult, watcher: Watcher) -> None:
     """What a capture has made, and the next command."""
-    if result.missing:
-        watcher.note(
-            f"this rank is done; {result.missing:,} batches remain on other ranks. The last rank "
-            "to finish completes the dump. If a rank has died, run the same command again."
-        )
+    if result.left_to_others:
+        watcher.note("this process is done; another process completes the dump")
         return
-    if not result.was_complete:
+    if result.url is not None:
+        if result.sent is not None:
+            print(f"{result.url}: {result.sent.files:,} files, {decimal(result.sent.size)}")
+        print(f"next: attention-plasticity analyze {shlex.quote(result.url)}")
+    elif not result.was_complete:
         _print_dump(result.folder)
     if result.published is not None:
         print(result.published.describe())
@@ -41,7 +43,7 @@ def print_result(result: CaptureResult, watcher: Watcher) -> None:
 def _print_dump(folder: Path) -> None:
     dump = open_dump(folder)
     rows = sum(count_rows(dump.files(head)) for head in dump.folders)
-    size = sum(file.stat().st_size for head in dump.folders for file in dump.files(head))
+    size = sum(size_of(file) for head in dump.folders for file in dump.files(head))
     examples = read_examples(folder)
     texts = f"{examples.num_rows:,} texts, " if examples is not None else ""
     print(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.passwords import without_secrets
 
 if TYPE_CHECKING:
     from qk_toolkit.settings import Settings
@@ -108,7 +109,7 @@ def _report_error(error: ToolkitError | OSError) -> int:
     if error.errno == errno.ENAMETOOLONG:  # a setting or an argument names such a file
         print(f"error: {_shortened(error.filename)}: the name is too long", file=sys.stderr)
         return 2
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {without_secrets(str(error))}", file=sys.stderr)
     return 1
 
 

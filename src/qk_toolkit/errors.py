@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import reprlib
 
+from qk_toolkit.passwords import without_secrets
+
 _MAX_CHARACTERS = 3_000  # of a message; a quoted file or flag may have millions
 _MAX_END = 1_000  # of these, taken from the end of the message, which says what to do
 
@@ -11,7 +13,8 @@ _MAX_END = 1_000  # of these, taken from the end of the message, which says what
 class ToolkitError(Exception):
     """Base of all user errors. The command line prints the message without a traceback.
 
-    The message is one line of bounded length. Non-printable characters are shown as escapes.
+    The message is one line of bounded length, without passwords of URLs. Non-printable characters
+    are shown as escapes.
     """
 
     def __init__(self, message: str) -> None:
@@ -69,6 +72,7 @@ _SHORT = _Short()
 
 
 def _one_line(message: str) -> str:
+    message = without_secrets(message)
     if len(message) > _MAX_CHARACTERS:
         message = f"{message[: _MAX_CHARACTERS - _MAX_END]} … {message[-_MAX_END:]}"
     return "".join(

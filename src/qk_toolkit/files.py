@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from qk_toolkit.errors import ConfigError, OutputError, in_short
+from qk_toolkit.urls import is_url, without_file_scheme
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 def user_path(text: str | os.PathLike[str]) -> Path:
     """The path that a user gave, with `~` expanded."""
+    text = without_file_scheme(os.fspath(text))
+    if is_url(text):
+        raise ConfigError(f"{text}: is a URL; a path on this machine is needed here")
     try:
         if b"\0" in os.fsencode(text):
             raise ValueError("it contains the character NUL")
@@ -96,7 +100,12 @@ def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES, int64: bool = Fa
     one JSON value in UTF-8, has a duplicate key, or is nested more than 100 deep, and with `int64`
     also when an integer does not fit 64 bits.
     """
-    text = read_bounded(path, most_bytes).decode("utf-8")
+    return parsed_json(read_bounded(path, most_bytes), int64=int64)
+
+
+def parsed_json(content: bytes, *, int64: bool = False) -> Any:
+    """The value of a JSON text; raises a `ValueError` as `read_json` does."""
+    text = content.decode("utf-8")
     try:
         value = json.loads(
             text, object_pairs_hook=_unique_keys, parse_int=_int64 if int64 else None

@@ -7,25 +7,30 @@ failure becomes a `StoreError` of one line.
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Event
 from typing import Any, TypeVar
 
-from qk_toolkit.errors import ConfigError, StoreError, ToolkitError
-from qk_toolkit.files import staged, sync
+from qk_toolkit.errors import StoreError, ToolkitError
+from qk_toolkit.files import cannot_write, staged, sync
+from qk_toolkit.parallel import for_each
+from qk_toolkit.store_errors import is_disk_full, is_transient, remedy
+from qk_toolkit.urls import file_system, is_url, require_usable
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://", re.ASCII)
+__all__ = ["Store", "StoredFile", "is_url"]
+
 _WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before each retry
 _PARALLEL = 8  # transfers at a time
-_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs"}
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "mtime", "LastModified")
 
 Result = TypeVar("Result")
+
+
+class StoppedError(Exception):
+    """The caller stopped the requests."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +41,15 @@ class StoredFile:
     version: str
 
 
-def is_url(text: object) -> bool:
-    """Whether a path is a URL such as s3://bucket/folder."""
-    return _URL.match(str(text)) is not None
-
-
 class Store:
-    """A folder at a URL. Names of files are relative to it."""
+    """A folder at a URL. Names of files are relative to it.
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+    After `stopped` is set, no request begins and none is repeated; a `StoppedError` is raised.
+    """
+
+    def __init__(self, url: str, stopped: Event | None = None) -> None:
+        self.url = require_usable(url)
+        self._stopped = stopped or Event()
 
     def __repr__(self) -> str:
         return f"<Store {self.url!r}>"
@@ -65,15 +69,27 @@ class Store:
             return self._system.find(self._root, detail=True)
 
         prefix = f"{self._root}/"
-        found: dict[str, Any] = self._try(request, self.url, "listing") or {}
+        found: dict[str, Any] = self._try_existing(request, self.url, "listing") or {}
         return {
-            name.removeprefix(prefix): _stored(entry)
+            name.removeprefix(prefix): _stored(entry, name)
             for name, entry in sorted(found.items())
             if name.startswith(prefix) and not name.endswith("/")
         }
 
+    def file(self, name: str) -> StoredFile | None:
+        """Size and version of one file now; None if there is no such file."""
+
+        def request() -> Any:
+            self._system.invalidate_cache()
+            return self._system.info(f"{self._root}/{name}")
+
+        entry = self._try_existing(request, self.inside(name), "reading")
+        return None if entry is None or entry["type"] != "file" else _stored(entry, name)
+
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
         """The bytes from `start` to `end` of a file; None if there is no such file."""
+        if start is not None and start == end:
+            return b""  # no request has such a range
 
         def request() -> bytes:
             content: bytes = self._system.cat_file(f"{self._root}/{name}", start=start, end=end)
@@ -81,7 +97,7 @@ class Store:
                 raise ConnectionError(f"{len(content):,} of {end - start:,} bytes were received")
             return content
 
-        return self._try(request, self.inside(name), "reading")
+        return self._try_existing(request, self.inside(name), "reading")
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file. Readers see the old file or the complete new one."""
@@ -93,10 +109,15 @@ class Store:
         with staged(target) as draft:
 
             def request() -> bool:
-                self._system.get_file(f"{self._root}/{name}", str(draft))
+                try:
+                    self._system.get_file(f"{self._root}/{name}", str(draft))
+                except OSError as error:
+                    if is_disk_full(error):
+                        raise cannot_write(target, error) from error
+                    raise
                 return True
 
-            if self._try(request, self.inside(name), "reading") is None:
+            if self._try_existing(request, self.inside(name), "reading") is None:
                 raise StoreError(f"{self.inside(name)}: does not exist")
             with draft.open("rb+") as file:
                 sync(file)
@@ -110,18 +131,11 @@ class Store:
         """Remove files. Files that do not exist are skipped."""
         for name in names:
             request = partial(self._system.rm_file, f"{self._root}/{name}")
-            self._try(request, self.inside(name), "removing")
+            self._try_existing(request, self.inside(name), "removing")
 
     def each(self, action: Callable[[str], Any], names: Iterable[str]) -> None:
         """Call `action` for every name, several at a time. The first error is raised."""
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            futures = [pool.submit(action, name) for name in names]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        for_each(action, names, _PARALLEL)
 
     @cached_property
     def _root(self) -> str:
@@ -131,53 +145,40 @@ class Store:
     @cached_property
     def _system(self) -> Any:
         """The file system of fsspec for the URL."""
-        import fsspec
+        return file_system(self.url)
 
-        protocol = self.url.partition("://")[0]
-        try:
-            system, _ = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
-        except ImportError as error:
-            package = _PACKAGES.get(protocol, "a package of fsspec")
-            raise ConfigError(
-                f"{self.url}: needs {package} (pip install {package})"
-                if package in _PACKAGES.values()
-                else f"{self.url}: needs {package}: {error}"
-            ) from error
-        except ValueError as error:
-            raise ConfigError(f"{self.url}: is not a usable URL ({_reason(error)})") from error
-        return system
-
-    def _try(self, request: Callable[[], Result], url: str, doing: str) -> Result | None:
+    def _try_existing(self, request: Callable[[], Result], url: str, doing: str) -> Result | None:
         """Run a request and retry it. None if the file does not exist."""
+
+        def found() -> Result | None:
+            try:
+                return request()
+            except FileNotFoundError as error:
+                if "bucket does not exist" in str(error):
+                    raise
+                return None
+
+        return self._try(found, url, doing)
+
+    def _try(self, request: Callable[[], Result], url: str, doing: str) -> Result:
+        """Run a request and retry it."""
         for wait in (*_WAITS, None):
+            if self._stopped.is_set():
+                raise StoppedError
             try:
                 return request()
             except ToolkitError:
                 raise
-            except FileNotFoundError:
-                return None
             except Exception as error:
-                if wait is None or not _is_transient(error):
-                    raise StoreError(f"{url}: {doing} failed: {_remedy(error)}") from error
-            time.sleep(wait)
+                missing = isinstance(error, FileNotFoundError)
+                if wait is None or missing or not is_transient(error):
+                    raise StoreError(f"{url}: {doing} failed: {remedy(error)}") from error
+            self._stopped.wait(wait)
         raise AssertionError("unreachable")
 
 
-def _stored(entry: dict[str, Any]) -> StoredFile:
+def _stored(entry: dict[str, Any], name: str) -> StoredFile:
+    if entry.get("size") is None:
+        raise StoreError(f"{name}: the server does not give the size of the file")
     version = next((str(entry[key]) for key in _VERSION_KEYS if entry.get(key)), "")
-    return StoredFile(int(entry["size"] or 0), version)
-
-
-def _is_transient(error: Exception) -> bool:
-    """Whether a retry may help."""
-    return not isinstance(error, PermissionError) and "credentials" not in str(error).lower()
-
-
-def _remedy(error: Exception) -> str:
-    if isinstance(error, PermissionError) or "credentials" in str(error).lower():
-        return f"no access ({_reason(error)}); check the credentials, then run the same command"
-    return f"{_reason(error)}; run the same command again"
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return StoredFile(int(entry["size"]), version)

@@ -182,3 +182,12 @@ def test_what_decides_a_heads_numbers_is_a_field_and_where_things_lie_is_not_amo
     assert {"output_dir", "max_workers", "layers", "heads", "overwrite"} & set(
         ANALYSIS_FIELDS
     ) == set()
+
+
+def test_flags_of_another_engine_are_refused() -> None:
+    for fields, engine in (
+        ({"num_shards": 2, "shard_index": 1}, "shards"),
+        ({"shard_index": 0, "engine": "ray"}, "shards"),
+        ({"ray_address": "auto"}, "ray"),
+    ):
+        assert f"works with engine: {engine} only" in refusal(**fields)

@@ -35,28 +35,31 @@ _PROGRAM = "attention-plasticity compare"
 def compare(arguments: Sequence[str]) -> int:
     """Print the tables, and write tables and figures where a folder is given."""
     given = _given(arguments)
-    from attention_plasticity.comparison.data import comparison_data
-    from qk_toolkit.files import user_path
+    if given["output_dir"] is None:
+        _print(_compared(given), given["format"])
+        return 0
+    from attention_plasticity.comparison.files import planned_files, write_comparison
+    from qk_toolkit.output_folder import output_folder
 
-    files = None
-    if given["output_dir"] is not None:
-        from attention_plasticity.comparison.files import planned_files
-
+    with output_folder(given["output_dir"]) as output:
         files = planned_files(
-            user_path(given["output_dir"]),
+            output.folder,
             given["figures"],
             scores=given["scores"] is not None,
             trajectory=bool(given["trajectory"]),
         )
-    remedy = None if given["force"] else "--force"
-    data = comparison_data(given["runs"], given["labels"], given["scores"], remedy)
-    _print(data, given["format"])
-    if files is not None:
-        from attention_plasticity.comparison.files import write_comparison
-
+        data = _compared(given)
+        _print(data, given["format"])
         for path in write_comparison(data, files):
-            print(path, file=sys.stderr)
+            print(output.shown(path), file=sys.stderr)
     return 0
+
+
+def _compared(given: dict[str, Any]) -> ComparisonData:
+    from attention_plasticity.comparison.data import comparison_data
+
+    remedy = None if given["force"] else "--force"
+    return comparison_data(given["runs"], given["labels"], given["scores"], remedy)
 
 
 def _given(arguments: Sequence[str]) -> dict[str, Any]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from qk_toolkit.command_line import command_parser
-from qk_toolkit.files import user_path
 from qk_toolkit.flags import parse_flags
 
 _DESCRIPTION = """\
@@ -33,11 +31,13 @@ def report(arguments: Sequence[str]) -> int:
     given: dict[str, Any] = parse_flags(parser, arguments)
     from attention_plasticity.page.report import make_report, require_target
     from attention_plasticity.tables.finished_run import FinishedRun
+    from qk_toolkit.output_folder import output_file
 
     runs = [FinishedRun.open(folder) for folder in given["runs"]]
-    default = runs[0].folder / "report.html" if len(runs) == 1 else Path("report.html")
-    target = user_path(given["output"]) if given["output"] else default
-    require_target(target, runs)
+    default = f"{runs[0].place.rstrip('/')}/report.html" if len(runs) == 1 else "report.html"
     labels = given["labels"].split(",") if given["labels"] else None
-    print(make_report(runs, labels, given["title"]).save(target))
+    with output_file(given["output"] or default) as (target, output):
+        require_target(target, runs)
+        make_report(runs, labels, given["title"]).save(target)
+    print(output.shown(target))
     return 0

@@ -31,7 +31,7 @@ def provenance(run: FinishedRun) -> list[tuple[str, Lines]]:
     """Sections of (name, value) lines."""
     info = run.info
     if not info:
-        return [("Run", [("folder", str(run.folder)), (RUN_FILE, "missing")])]
+        return [("Run", [("folder", run.place), (RUN_FILE, "missing")])]
     sections = [
         ("Run", list(_run_lines(run))),
         ("Model and dump", list(_dump_lines(run))),
@@ -45,7 +45,7 @@ def provenance(run: FinishedRun) -> list[tuple[str, Lines]]:
 
 def _run_lines(run: FinishedRun) -> Iterator[tuple[str, str]]:
     info = run.info
-    yield "folder", str(run.folder)
+    yield "folder", run.place
     if run.layers is not None:
         yield "layers of this page", index_ranges(run.layers).replace(",", ", ")
     for name, label in (

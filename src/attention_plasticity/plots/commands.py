@@ -55,7 +55,7 @@ def plot(arguments: Sequence[str]) -> int:
 def plot_one(kind: str, arguments: Sequence[str], program: str) -> int:
     """Draw one figure and save or show it."""
     from attention_plasticity.plots.settings import KINDS
-    from qk_toolkit.files import user_path
+    from qk_toolkit.output_folder import output_file
 
     example = f"results/mine --output {kind}.png"
     settings: Any = _settings(KINDS[kind], arguments, program, example)
@@ -71,25 +71,25 @@ def plot_one(kind: str, arguments: Sequence[str], program: str) -> int:
         require_display()
         show_figure(draw(settings))
         return 0
-    path = user_path(settings.output)
-    require_target(path)
-    save_figure(draw(settings), path)
-    print(path)
+    with output_file(settings.output) as (path, output):
+        require_target(path)
+        save_figure(draw(settings), path)
+    print(output.shown(path))
     return 0
 
 
 def _plot_all(arguments: Sequence[str], program: str) -> int:
     from attention_plasticity.plots.settings import AllPlots
-    from qk_toolkit.files import user_path
+    from qk_toolkit.output_folder import output_folder
 
     settings: Any = _settings(AllPlots, arguments, program, "results/mine --format pdf")
     from attention_plasticity.plots.all_figures import save_all
 
-    run = user_path(settings.run)
-    folder = user_path(settings.output_dir) if settings.output_dir else run / "figures"
+    place = settings.output_dir or f"{settings.run.rstrip('/')}/figures"
     options = settings.model_dump(exclude={"run", "output_dir", "format"})
-    for path in save_all(run, folder, settings.format, **options):
-        print(path)
+    with output_folder(place) as output:
+        for path in save_all(settings.run, output.folder, settings.format, **options):
+            print(output.shown(path))
     return 0
 
 

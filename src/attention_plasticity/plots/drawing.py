@@ -88,7 +88,7 @@ def plot_run(run: FinishedRun, kind: str, options: Mapping[str, Any]) -> Figure:
     for name in options:
         if name not in known:
             raise ConfigError(f"{name}: unknown option of {kind!r}{_hint(name, known)}")
-    given = {**options, "run": str(run.folder)}
+    given = {**options, "run": run.place}
     if given.get("layers") is not None:
         given["layers"] = layer_numbers(given["layers"])
     settings: Any = validated(KINDS[kind], given)
@@ -175,7 +175,7 @@ def _source(settings: Any, field: str) -> _Source:
 def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
     missing = {"distances": not run.has_distances, "attention": not run.has_attention}
     if missing.get(kind):
-        raise ConfigError(f"{run.folder}: {_MISSING[kind]}")
+        raise ConfigError(f"{run.place}: {_MISSING[kind]}")
     run = with_layers(run, settings.layers, settings.layer_type)
     table = getattr(run, kind)
     types = run.layer_types if run.layers is not None else {}

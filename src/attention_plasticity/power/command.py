@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from qk_toolkit.command_line import command_parser
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.flags import parse_flags
+from qk_toolkit.urls import is_url
 
 if TYPE_CHECKING:
     from attention_plasticity.tables.finished_run import FinishedRun
@@ -53,16 +54,16 @@ def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VariancePa
     recorded = run.info.get("config") or {}
     if not recorded:
         raise ConfigError(
-            f"{run.folder}: has no run.json, so its settings are not known; run the analysis again"
+            f"{run.place}: has no run.json, so its settings are not known; run the analysis again"
         )
     if recorded.get("single_example"):
         raise ConfigError(
-            f"{run.folder}: was made with single_example, so its texts are not known; run the "
+            f"{run.place}: was made with single_example, so its texts are not known; run the "
             "analysis without it"
         )
     if recorded.get("pair_sampling") == "attended":
         raise ConfigError(
-            f"{run.folder}: was made with attended pairs; their error cannot be split into parts. "
+            f"{run.place}: was made with attended pairs; their error cannot be split into parts. "
             "Run the analysis with another pair_sampling"
         )
     fields = {name: recorded[name] for name in ANALYSIS_FIELDS if name in recorded}
@@ -85,7 +86,7 @@ def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VariancePa
         watcher.stop()
     if not found:
         raise ToolkitError(
-            f"{run.folder}: no head has a standard error, so there is nothing to predict. "
+            f"{run.place}: no head has a standard error, so there is nothing to predict. "
             "Queries need example_id, and texts of four groups or more."
         )
     return found
@@ -97,10 +98,11 @@ def _open(run: FinishedRun, place: str | None) -> Dump:
     from qk_dump.source import open_dump
 
     recorded = run.info.get("input") or {}
-    if place is None and not Path(recorded.get("path") or "/nowhere").is_dir():
+    known = str(recorded.get("path") or "/nowhere")
+    if place is None and not (is_url(known) or Path(known).is_dir()):
         raise ConfigError(
-            f"{run.folder}: its dump is not at {recorded.get('path') or 'a known place'} any more; "
-            "give its folder or hf:// address with --dump"
+            f"{run.place}: its dump is not at {recorded.get('path') or 'a known place'} any more; "
+            "give its folder or URL with --dump"
         )
     dump = open_dump(place or recorded["path"])
     equal_texts = (run.info.get("config") or {}).get("equal_texts") is True

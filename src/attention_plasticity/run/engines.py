@@ -6,7 +6,7 @@ give the same results.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING
 
 from attention_plasticity.run.local_engine import EarlyWorkers, run_local
@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 
 
 def make_engine(
-    tasks: Sequence[Task], config: RunnerConfig, workers: EarlyWorkers | None = None
+    tasks: Iterable[Task | None],
+    config: RunnerConfig,
+    workers: EarlyWorkers | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Generator[Computed]:
-    """Compute tasks with the engine of the config. Closing the generator stops its workers."""
+    """Compute tasks with the engine of the config. Closing the generator stops its workers.
+
+    The first tasks are computed while the others are taken from `tasks`. `note` gets messages for
+    the user.
+    """
     if config.engine == "ray":
         from attention_plasticity.run.ray_engine import run_ray
 
-        return run_ray(tasks, config)
+        return run_ray(tasks, config, note)
     return run_local(tasks, config.workers, workers)

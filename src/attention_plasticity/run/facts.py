@@ -20,6 +20,7 @@ class RunFacts:
     """Settings, input and heads of a run, as values for JSON."""
 
     name: str  # of the dump
+    identity: str  # of its files
     config: dict[str, Any]
     input: dict[str, Any]  # path, place on the Hub, texts and dump.json
     layout: dict[str, Any]
@@ -27,11 +28,12 @@ class RunFacts:
     not_captured: list[list[int]]
 
     @classmethod
-    def of(cls, dump: Dump, plan: Plan, config: RunnerConfig) -> RunFacts:
+    def of(cls, dump: Dump, identity: str, plan: Plan, config: RunnerConfig) -> RunFacts:
         """The facts of a run that is about to start."""
         manifest = dump.manifest.model_dump(exclude_none=True) if dump.manifest else None
         return cls(
             name=dump.name,
+            identity=identity,
             config=config.model_dump(exclude={"dry_run", "overwrite", *PLACEMENT_FIELDS}),
             input={
                 "path": str(dump.path),
@@ -43,6 +45,10 @@ class RunFacts:
             heads=[list(head) for head in plan.triples],
             not_captured=[list(head) for head in plan.not_captured],
         )
+
+    def is_of_dump(self, other: RunFacts) -> bool:
+        """Whether both are about the same heads of the same dump."""
+        return self.identity == other.identity and self.heads == other.heads
 
     @property
     def settings(self) -> RunnerConfig:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
+from functools import cached_property
 from typing import NamedTuple
 
 from attention_plasticity.layer_logits import logits_of
+from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.layout import Dump, HeadId, parse_head
 from qk_dump.limits import MOST_FOOTER_BYTES
+from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.parquet import footer_length
+from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular
 
@@ -24,12 +28,32 @@ class InputFiles:
 
     The fingerprint of a file is its size and a hash of its Parquet footer. The footer lists every
     column chunk with its offset, size and statistics. The fingerprint does not depend on the path.
-    Changes of a file are detected by its fingerprint and its modification time.
+    Changes of a file are detected by its fingerprint and its modification time. At a URL, the
+    fingerprint is the size and the version (ETag) in the listing of the store.
     """
 
-    def __init__(self, dump: Dump) -> None:
+    def __init__(self, dump: Dump, first: tuple[int, int, int] | None = None) -> None:
         self._dump = dump
+        self._first = first  # layer, query head and key head of the first head of the run
+        self._now = dump
         self._states: dict[HeadId, list[_FileState]] = {}
+        self._shared = self._shared_content()
+
+    @cached_property
+    def identity(self) -> str:
+        """A hash by which shards of a run notice that they read different dumps.
+
+        It includes the files that all heads use, and the files of the first head of the run. The
+        files of all heads are not read, so that the first head of a large dump starts at once.
+        """
+        files = None if self._first is None else self.files_of(*self._first)
+        return hashlib.sha256(json.dumps([self._shared, files]).encode()).hexdigest()
+
+    def record(self, layer: int, q_heads: Iterable[int], k_head: int) -> None:
+        """Record the files of query heads and their key head, before they are read."""
+        for q_head in q_heads:
+            for head in _pair(layer, q_head, k_head):
+                self._first_state(head)
 
     def record_state(self, layer: int, q_head: int, k_head: int) -> str:
         """Record the files of a query head and its key head; return a hash of the first state.
@@ -40,12 +64,16 @@ class InputFiles:
         logits = asdict(logits_of(self._dump, layer))
         return hashlib.sha256(json.dumps([states, logits]).encode()).hexdigest()
 
-    def unchanged(self, layer: int, q_head: int, k_head: int) -> bool:
-        """Whether the files are still in their first state."""
-        return all(
-            self._current_state(head) == self._first_state(head)
-            for head in _pair(layer, q_head, k_head)
-        )
+    def changed(self) -> set[HeadId]:
+        """The heads whose files are no longer in their first state.
+
+        These are all heads if the content of a file that all heads use changed.
+        """
+        self._now = self._dump.listed_again()
+        if self._shared_content() != self._shared:
+            return set(self._states)
+        first = self._states.items()
+        return {head for head, state in first if self._current_state(head) != state}
 
     def files_of(self, layer: int, q_head: int, k_head: int) -> Files:
         """Names and fingerprints of the files of a query head and its key head, by folder."""
@@ -54,6 +82,10 @@ class InputFiles:
             for head in _pair(layer, q_head, k_head)
         }
 
+    def _shared_content(self) -> list[str]:
+        paths = [self._now.path / name for name in (MANIFEST_NAME, EXAMPLES_FILE)]
+        return [_file_state(path).content for path in paths]
+
     def _first_state(self, head: HeadId) -> list[_FileState]:
         if head not in self._states:
             self._states[head] = self._current_state(head)
@@ -61,7 +93,7 @@ class InputFiles:
 
     def _current_state(self, head: HeadId) -> list[_FileState]:
         try:
-            files = self._dump.files(head) if head in self._dump.folders else ()
+            files = self._now.files(head) if head in self._now.folders else ()
         except DumpError as error:
             return [_FileState("", str(error), 0)]
         return [_file_state(path) for path in files]
@@ -84,8 +116,10 @@ def _pair(layer: int, q_head: int, k_head: int) -> tuple[HeadId, HeadId]:
     return HeadId(layer, q_head, "q"), HeadId(layer, k_head, "k")
 
 
-def _file_state(path: Path) -> _FileState:
+def _file_state(path: DumpPath) -> _FileState:
     try:
+        if isinstance(path, RemotePath):
+            return _FileState(path.name, f"{path.size} {path.stored.version}", 0)
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
             length = min(footer_length(file, status.st_size), MOST_FOOTER_BYTES) + 8

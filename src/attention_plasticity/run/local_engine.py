@@ -8,15 +8,14 @@ import selectors
 import subprocess
 import sys
 import tempfile
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Self
 
 from attention_plasticity.results import Failure
 from attention_plasticity.run.retries import Retries
-from attention_plasticity.run.tasks import Computed, Job, Task
+from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
 from attention_plasticity.run.worker import MEMORY_VARIABLES, THREAD_VARIABLES, outcome_of
 from attention_plasticity.run.worker_log import MOST_BYTES, group_name
 
@@ -37,8 +36,12 @@ class EarlyWorkers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for worker in self._idle:
-            worker.stop()
+        self.stop()
+
+    def stop(self) -> None:
+        """End the workers that were not taken."""
+        while self._idle:
+            self._idle.pop().stop()
 
     def take(self) -> _Worker:
         """A started worker, or a new one."""
@@ -46,7 +49,7 @@ class EarlyWorkers:
 
 
 def run_local(
-    tasks: Iterable[Task], workers: int, early: EarlyWorkers | None = None
+    tasks: Iterable[Task | None], workers: int, early: EarlyWorkers | None = None
 ) -> Generator[Computed]:
     """Analyse groups in worker processes and yield each head as it finishes.
 
@@ -54,7 +57,7 @@ def run_local(
     of memory, a new worker tries its heads again; a head that was being computed at two kills
     fails. Closing the generator stops the workers.
     """
-    waiting, retries = deque(tasks), Retries()
+    waiting, retries = TaskQueue(tasks), Retries()
 
     def new_worker() -> _Worker:
         return early.take() if early is not None else _Worker()
@@ -62,31 +65,43 @@ def run_local(
     with selectors.DefaultSelector() as selector:
         running: list[_Worker] = []
         try:
-            while waiting and len(running) < workers:
-                running.append(_start(new_worker(), waiting.popleft(), selector))
+            while len(running) < workers and waiting:
+                running.append(_start(new_worker(), waiting.take(), selector))
             while running:
-                for key, _ in selector.select():
+                for key, _ in _next_events(selector, waiting):
                     worker: _Worker = key.data
-                    yield from worker.receive()
+                    outcomes = worker.receive()
                     if worker.death is not None:
                         job = worker.death.task.job
                         again, failures = worker.death.outcome(retries)
-                        yield from (Computed(job, failure) for failure in failures)
+                        outcomes += [Computed(job, failure) for failure in failures]
                         if again is not None:
-                            waiting.appendleft(Task(job, again))
-                    if worker.busy:
-                        continue
-                    if worker.death is None and waiting:
-                        worker.assign(waiting.popleft())
-                        continue
-                    selector.unregister(worker.output)
-                    worker.stop()
-                    running.remove(worker)
-                    if waiting:
-                        running.append(_start(new_worker(), waiting.popleft(), selector))
+                            waiting.put_back([Task(job, again)])
+                    # the next task first: a worker does not wait while its results are recorded
+                    if worker.is_idle and waiting.has_ready():
+                        worker.assign(waiting.take())
+                    yield from outcomes
+                    if worker.is_idle and waiting:
+                        worker.assign(waiting.take())
+                    if not worker.busy:
+                        selector.unregister(worker.output)
+                        worker.stop()
+                        running.remove(worker)
+                        if waiting:
+                            running.append(_start(new_worker(), waiting.take(), selector))
         finally:
             for worker in running:
                 worker.stop()
+
+
+def _next_events(
+    selector: selectors.BaseSelector, waiting: TaskQueue
+) -> list[tuple[selectors.SelectorKey, int]]:
+    """Outputs of workers that can be read. Tasks are prepared until there is one."""
+    found = selector.select(timeout=0)
+    while not found and waiting.prepare():
+        found = selector.select(timeout=0)
+    return found or selector.select()
 
 
 def _start(worker: _Worker, task: Task, selector: selectors.BaseSelector) -> _Worker:
@@ -144,6 +159,10 @@ class _Worker:
     def busy(self) -> bool:
         return self._task is not None
 
+    @property
+    def is_idle(self) -> bool:
+        return self._task is None and self.death is None
+
     def assign(self, task: Task) -> None:
         if task.job is not self._job:
             self._job = task.job
@@ -151,26 +170,27 @@ class _Worker:
         self._task, self._pending = task, list(task.group.q_heads)
         self._send(asdict(task.group))
 
-    def receive(self) -> Iterator[Computed]:
+    def receive(self) -> list[Computed]:
         """Outcomes that have arrived. If the process died, `death` is set."""
         chunk = os.read(self.output.fileno(), 1 << 20)
         if not chunk:
             self.death = self._died()
-            return
+            return []
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._partial, lines[0]])
             self._partial = []
         self._partial.append(rest)
+        found: list[Computed] = []
         for line in lines:
             message = json.loads(line)
-            if message["kind"] == "end":
-                self._log_output()
-                self._task = None
-                continue
             assert self._job is not None
             self._pending.remove(message["content"]["q_head"])
-            yield Computed(self._job, outcome_of(message, self._job.log))
+            found.append(Computed(self._job, outcome_of(message, self._job.log)))
+        if found and not self._pending:
+            self._log_output()
+            self._task = None
+        return found
 
     def stop(self) -> None:
         self._process.kill()

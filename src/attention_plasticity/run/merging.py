@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attention_plasticity.results import Failure, HeadResult
@@ -19,36 +19,44 @@ from attention_plasticity.run.outputs import (
     tables_locked,
 )
 from attention_plasticity.run.records import Metrics, Records, ShardRecord, settings_difference
+from attention_plasticity.run.results_at_url import destination, fetch_records
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import resolved
+from qk_toolkit.files import resolved, user_path
+from qk_toolkit.urls import is_remote
+from qk_toolkit.watcher import Watcher
 
 NOT_COMPUTED = "no shard has computed this head"
 
 
-def merge_shards(folders: Sequence[Path], output_dir: Path | None = None) -> Outcome:
+def merge_shards(places: Sequence[Path | str], output_dir: Path | str | None = None) -> Outcome:
     """Make the tables of a run from the records in the folders of its shards.
 
-    The tables are written to the first folder, or to `output_dir`. Heads that no shard computed are
-    failures of the outcome.
+    The tables are written to the first folder, or to `output_dir`. Each of them can be a URL. Heads
+    that no shard computed are failures of the outcome.
     """
-    merged = _Merged.read(folders)
-    target = output_dir or folders[0]
-    config = merged.facts.settings.model_copy(update={"output_dir": str(target)})
-    paths = output_paths(config, merged.facts.name)
+    target = output_dir or places[0]
+    folders = [_folder(place) for place in places]
+    merged = _Merged.read(folders, [str(place) for place in places])
+    config = {**merged.facts.config, "output_dir": str(target)}
+    facts = replace(merged.facts, config=config)
+    paths = output_paths(facts.settings, facts.name)
     refuse_reserved(paths)
     check_writable(paths)
     failures = merged.failures()
     if not merged.done:
-        raise ConfigError(f"{folders[0]}: no shard has finished a head; run the shards again")
+        raise ConfigError(f"{places[0]}: no shard has finished a head; run the shards again")
     with ExitStack() as stack:
         stack.enter_context(tables_locked(paths))
-        for folder in {resolved(folder): folder for folder in (*folders, target)}.values():
+        for folder in {resolved(folder): folder for folder in (*folders, paths.folder)}.values():
             records = Records(folder, {})
             records.lock()
             stack.callback(records.release)
+        goal = stack.enter_context(destination(paths, Watcher()))
+        Records(paths.folder, merged.records[0].settings, paths.place).begin_merged(facts)
+        goal.begin()
         set_aside(paths, include_own=False)
-        return finish_run(
-            merged.facts,
+        outcome = finish_run(
+            facts,
             paths,
             merged.done,
             merged.load,
@@ -56,6 +64,15 @@ def merge_shards(folders: Sequence[Path], output_dir: Path | None = None) -> Out
             joint_fingerprint(merged.files),
             sum(shard.seconds for shard in merged.shards),
         )
+        goal.finish()
+        return outcome
+
+
+def _folder(place: Path | str) -> Path:
+    """The folder with the records of shards. Records at a URL are fetched."""
+    if not is_remote(place):
+        return user_path(place)
+    return fetch_records(str(place))
 
 
 @dataclass(frozen=True)
@@ -70,36 +87,38 @@ class _Merged:
     places: dict[Head, Records]
 
     @classmethod
-    def read(cls, folders: Sequence[Path]) -> _Merged:
+    def read(cls, folders: Sequence[Path], places: Sequence[str]) -> _Merged:
         """Read the folders. Raises a `ConfigError` if they belong to different runs."""
-        opened = [Records.of_shards(folder) for folder in folders]
+        opened = [Records.of_shards(*one) for one in zip(folders, places, strict=True)]
         facts = opened[0].facts()
         merged = cls(facts, opened, [], {}, {}, {})
-        for folder, records in zip(folders, opened, strict=True):
+        for records in opened:
             difference = settings_difference(opened[0].settings, records.settings)
             if difference:
-                raise ConfigError(f"{folder}: differs from {folders[0]} in {difference}")
-            if records.facts().heads != facts.heads:
-                raise ConfigError(f"{folder}: has other heads than {folders[0]}; use one dump")
+                raise ConfigError(f"{records.place}: differs from {places[0]} in {difference}")
+            if not records.facts().is_of_dump(facts):
+                raise _other_dump(records.place, places[0])
             merged.shards.extend(records.shards())
-            merged._add(records, folder)
+            merged._add(records)
         return merged
 
-    def _add(self, records: Records, folder: Path) -> None:
+    def _add(self, records: Records) -> None:
         for head, record in records.usable():
             if head not in self.facts.key_heads:
                 continue
+            if record.get("dump") != self.facts.identity:
+                raise _other_dump(f"{records.place}: layer {head[0]}, head {head[1]}", "others")
             known = self.done.get(head)
             if known is not None and repr(known) != repr(record["metrics"]):
                 raise ConfigError(
-                    f"{folder}: layer {head[0]}, head {head[1]} has other results here than in "
-                    "another folder; remove one of them"
+                    f"{records.place}: layer {head[0]}, head {head[1]} has other results here than "
+                    "in another folder; remove one of them"
                 )
             for name, files in record["files"].items():
                 if self.files.setdefault(name, files) != files:
                     raise ConfigError(
-                        f"{folder}: {name} was computed from other files than in another shard; "
-                        "use one dump for all shards"
+                        f"{records.place}: {name} was computed from other files than in another "
+                        "shard; use one dump for all shards"
                     )
             self.done[head] = record["metrics"]
             self.places[head] = records
@@ -120,3 +139,9 @@ class _Merged:
             for (layer, q_head), k_head in sorted(self.facts.key_heads.items())
             if (layer, q_head) not in self.done
         ]
+
+
+def _other_dump(where: str, other: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: was computed from another dump than {other}; use one dump for all shards"
+    )

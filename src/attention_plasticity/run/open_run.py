@@ -21,9 +21,10 @@ from attention_plasticity.run.outputs import (
 from attention_plasticity.run.plan import Plan, split_groups
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.records import FinishedHeads, Metrics, Records, run_settings
+from attention_plasticity.run.results_at_url import Destination, destination
 from attention_plasticity.run.tasks import Computed, Job, Task
 from attention_plasticity.run.worker_log import WorkerLog
-from qk_dump.layout import Dump
+from qk_dump.layout import Dump, HeadId
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
 
@@ -46,9 +47,7 @@ class HeadsInProgress:
         self.done: dict[Head, Metrics] = {}
         self.failures: list[Failure] = []
         self._records = records
-        self._inputs = InputFiles(dump)
-        for head in self.triples:
-            self._inputs.record_state(*head)
+        self._inputs = InputFiles(dump, plan.triples[0])
 
     def resume(self, earlier: FinishedHeads) -> None:
         """Keep the heads that an earlier run finished. Raises if its settings differ."""
@@ -63,19 +62,31 @@ class HeadsInProgress:
         return self._records.finished_heads(self._inputs, wanted)
 
     @property
+    def dump_identity(self) -> str:
+        """A hash by which shards of a run notice that they read different dumps."""
+        return self._inputs.identity
+
+    @property
     def remaining(self) -> int:
         """Number of heads that are neither finished nor failed."""
         return len(self.triples) - len(self.done) - len(self.failures)
 
-    def tasks(self) -> list[Task]:
-        """The missing heads as work for an engine."""
+    def tasks(self) -> Iterator[Task]:
+        """The missing heads as work for an engine.
+
+        The states of the input files of a task are recorded when an engine takes the task, before a
+        worker reads them. So the first head of a dump of many files does not wait for all of them.
+        Engines take the other tasks while the first ones are computed.
+        """
         own = {(layer, q_head) for layer, q_head, _ in self.triples}
         missing = [
             group.only(q for q in group.q_heads if (group.layer, q) in own)
             for group in self.plan.without(self.done)
         ]
         groups = split_groups([group for group in missing if group.q_heads], self._workers)
-        return [Task(self.job, group) for group in groups]
+        for group in groups:
+            self._inputs.record(group.layer, group.q_heads, group.k_head)
+            yield Task(self.job, group)
 
     @property
     def _workers(self) -> int:
@@ -91,8 +102,10 @@ class HeadsInProgress:
 
     def drop_changed(self) -> None:
         """Heads whose input files changed during the run become failures."""
+        changed = self._inputs.changed()
         for layer, q_head, k_head in self.triples:
-            if (layer, q_head) in self.done and not self._inputs.unchanged(layer, q_head, k_head):
+            files = {HeadId(layer, q_head, "q"), HeadId(layer, k_head, "k")}
+            if (layer, q_head) in self.done and not changed.isdisjoint(files):
                 self._records.drop(layer, q_head)
                 del self.done[layer, q_head]
                 reason = "its files changed during the run; run the same command again"
@@ -111,12 +124,19 @@ class OpenRun:
     """A run whose folder is locked by this process."""
 
     def __init__(
-        self, dump: Dump, plan: Plan, paths: OutputPaths, config: RunnerConfig, records: Records
+        self,
+        dump: Dump,
+        plan: Plan,
+        paths: OutputPaths,
+        config: RunnerConfig,
+        records: Records,
+        target: Destination,
     ) -> None:
         self._dump = dump
         self._paths = paths
         self._config = config
         self._records = records
+        self._target = target
         self._began = time.monotonic()
         self.heads = HeadsInProgress(dump, plan, config, records, WorkerLog(paths.log))
 
@@ -131,19 +151,19 @@ class OpenRun:
         for note in earlier.notes:
             watcher.note(note)
         if keep:
-            watcher.note(f"files of an earlier run were moved to {keep}")
+            watcher.note(f"files of an earlier run were moved to {self._paths.shown(keep)}")
         if done:
             total = len(self.heads.triples)
             watcher.note(f"{len(done)} of {total} heads were finished earlier and are kept")
 
     def finish(self, watcher: Watcher) -> Outcome:
-        """Write the tables and run.json."""
+        """Write the tables and run.json, and send them if they belong to a URL."""
         log = self.heads.job.log
         if log.written:
-            watcher.note(f"messages of the workers are in {log.path}")
+            watcher.note(f"messages of the workers are in {self._paths.shown(log.path)}")
         self.heads.drop_changed()
-        return finish_run(
-            RunFacts.of(self._dump, self.heads.plan, self._config),
+        outcome = finish_run(
+            RunFacts.of(self._dump, self.heads.dump_identity, self.heads.plan, self._config),
             self._paths,
             self.heads.done,
             self._records.load,
@@ -151,6 +171,8 @@ class OpenRun:
             joint_fingerprint(self.heads.files()),
             time.monotonic() - self._began,
         )
+        self._target.finish()
+        return outcome
 
 
 @contextmanager
@@ -162,13 +184,15 @@ def open_run(config: RunnerConfig, watcher: Watcher, dump: Dump | None = None) -
         watcher.note(note)
     if config.equal_texts:
         watcher.note(equal_texts_note(dump))
-    records = Records(paths.folder, run_settings(config, plan.layout))
+    records = Records(paths.folder, run_settings(config, plan.layout), paths.place)
     with tables_locked(paths):
         records.lock()
         try:
-            run = OpenRun(dump, plan, paths, config, records)
-            run.resume(watcher)
-            yield run
+            with destination(paths, watcher) as target:
+                run = OpenRun(dump, plan, paths, config, records, target)
+                run.resume(watcher)
+                target.begin()
+                yield run
         finally:
             records.release()
 
@@ -178,13 +202,13 @@ def compute(
 ) -> Iterator[HeadsInProgress]:
     """Record heads as the engine computes them. Yields the heads of every computed head.
 
-    `heads` are by the id of their job.
+    `heads` are by the number of their job. They can be added while the engine works.
     """
     with closing(engine) as computed:
         try:
             for job, outcome in computed:
-                heads[id(job)].add(outcome)
+                heads[job.number].add(outcome)
                 watcher.advance(failed=int(isinstance(outcome, Failure)))
-                yield heads[id(job)]
+                yield heads[job.number]
         finally:
             watcher.stop()

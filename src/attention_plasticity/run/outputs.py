@@ -29,7 +29,7 @@ from qk_dump.card import CARD_FILE
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.layout import UNFINISHED, parse_head
 from qk_dump.manifest import MANIFEST_NAME
-from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import (
     cannot_write,
     open_regular,
@@ -40,6 +40,7 @@ from qk_toolkit.files import (
     user_path,
     write_through,
 )
+from qk_toolkit.mirror import mirror_folder
 
 if TYPE_CHECKING:
     from _csv import Writer
@@ -81,7 +82,8 @@ INFLUENCE_COLUMNS = (*IDS, "quantity", "q_bucket", "value", "bias", "n_groups", 
 
 RUN_FILE = "run.json"
 _LOG_FILE = "workers.log"
-_PREVIOUS = "previous"
+PREVIOUS = "previous"
+"""Beginning of the names of folders with files of earlier runs."""
 _LONGEST_NAME = "x" * 60  # at least as long as the draft of a record in `.heads`
 
 
@@ -96,6 +98,18 @@ class OutputPaths:
     influences: Path
     distances: Path | None  # for context and attended pairs only
     attention: Path | None  # only if the dump has attention columns
+    url: str | None = None  # where the files are sent, if the folder is a copy
+
+    @property
+    def place(self) -> str:
+        """The folder or the URL of the run, as the user gave it."""
+        return self.url or str(self.folder)
+
+    def shown(self, path: Path) -> str:
+        """The place of a file of the run, as the user sees it."""
+        if self.url is None or not path.is_relative_to(self.folder):
+            return str(path)
+        return f"{self.url}/{path.relative_to(self.folder).as_posix()}"
 
     @property
     def run(self) -> Path:
@@ -147,8 +161,11 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
     Without `output_dir`, the run folder is the folder of `output_csv`, or `results/<dump>`. The
     table of attention is included; whether there is one is known after the analysis.
     """
+    url = config.output_url
     named = user_path(config.output_csv)
-    if config.output_dir is not None:
+    if url is not None:
+        folder = mirror_folder(url, "runs")
+    elif config.output_dir is not None:
         folder = user_path(config.output_dir)
     elif named.name != config.output_csv:
         folder = named.parent
@@ -167,6 +184,7 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
         place(config.influence_csv),
         place(config.distance_csv) if config.pair_sampling in ("context", "attended") else None,
         place(config.attention_csv),
+        url,
     )
     files = (*paths.all, paths.log)
     if len({resolved(path) for path in files}) < len(files):
@@ -185,6 +203,8 @@ def check_writable(paths: OutputPaths) -> None:
 
 def refuse_reserved(paths: OutputPaths) -> None:
     """Raise if a table would replace a file of a dump or the records of the run."""
+    if paths.url is not None and any(parse_head(part) for part in paths.url.split("/")):
+        raise ConfigError(f"{paths.url}: is inside a dump; choose another URL for results")
     home = resolved(paths.folder)
     for path in paths.all:
         refuse_inside_dump(path)
@@ -258,7 +278,7 @@ def set_aside(paths: OutputPaths, *, include_own: bool) -> Path | None:
     if not present:
         return None
     number = 1
-    while (target := paths.folder / f"{_PREVIOUS}-{number}").exists():
+    while (target := paths.folder / f"{PREVIOUS}-{number}").exists():
         number += 1
     try:
         target.mkdir()
@@ -297,14 +317,6 @@ def sha256_of(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError):  # ValueError: invalid file name
         return None
-
-
-def require_unchanged(path: Path, digest: str | None) -> None:
-    """Raise a `ToolkitError` if a table is missing or was changed after the run."""
-    if sha256_of(path) != digest:
-        raise ToolkitError(
-            f"{path}: is missing, or was changed after the run; run the analysis again"
-        )
 
 
 def write_outputs(

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head_layout import HeadLayout, head_layout
@@ -23,11 +22,14 @@ from qk_dump.column_rules import rules_of
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.layout import Dump, HeadId, Kind
 from qk_dump.parquet import has_attention_columns
+from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
 from qk_toolkit.formatting import index_ranges
 
 _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
+
+_REMOTE_MEMORY = 200 << 20  # the client of a store, and blocks that are read ahead
 
 
 @dataclass(frozen=True)
@@ -169,12 +171,13 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
         memory += max(rows, default=0) * (28 * 4 + 2 * 27 * 8 + 4 * width) + (8 << 20)
     cells = buckets * (buckets - 1) // 2
     total = sum(size.rows for size in sizes)
-    return Estimate(total, sum(rows), cells, tuple(problems), _BASE_MEMORY + memory)
+    base = _BASE_MEMORY + (_REMOTE_MEMORY if isinstance(dump.path, RemotePath) else 0)
+    return Estimate(total, sum(rows), cells, tuple(problems), base + memory)
 
 
 @dataclass(frozen=True)
 class _HeadSize:
-    folder: Path
+    folder: DumpPath
     kind: Kind
     rows: int
     width: int

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter, deque
-from collections.abc import Generator, Iterable
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
 from contextlib import redirect_stderr
 from dataclasses import asdict
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.results import Failure
 from attention_plasticity.run.retries import ATTEMPTS
-from attention_plasticity.run.tasks import Computed, Task
+from attention_plasticity.run.tasks import Computed, Task, TaskQueue
 from attention_plasticity.run.worker import (
     MEMORY_VARIABLES,
     THREAD_VARIABLES,
@@ -22,51 +23,61 @@ from attention_plasticity.run.worker import (
     outcome_of,
 )
 from attention_plasticity.run.worker_log import group_name
-from qk_toolkit.errors import ConfigError, in_short
+from qk_toolkit.errors import in_short
+from qk_toolkit.ray_cluster import connect, import_ray
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
 
 _TASKS_PER_CPU = 2  # in the queue of the cluster, so that no CPU waits for this process
+_NODE_ATTEMPTS = 5  # the death of a node is rarely the fault of the head
+_SECONDS_BETWEEN_COUNTS = 10.0  # of the CPUs of the cluster, which can grow and shrink
+_SECONDS_BEFORE_NOTE = 30.0  # until the user is told that no CPU of the cluster is free
 
 
-def run_ray(tasks: Iterable[Task], config: RunnerConfig) -> Generator[Computed]:
+def run_ray(
+    tasks: Iterable[Task | None],
+    config: RunnerConfig,
+    note: Callable[[str], None] = lambda text: None,
+) -> Generator[Computed]:
     """Analyse groups as tasks of one CPU each, and yield the heads of each group as it finishes.
 
     If a worker or a node of the cluster dies, the heads of its tasks are computed again, each in a
-    task of its own. A head whose task dies again fails.
+    task of its own. A head fails if its worker dies twice in such a task, or its node five times.
+    `note` gets a message if the cluster has no free CPU for a while.
     """
-    waiting = deque(tasks)
+    waiting = TaskQueue(tasks)
     if not waiting:
         return
-    ray = _import_ray()
-    started = _connect(ray, config)
+    ray = import_ray()
+    started = connect(ray, config.ray_address, config.workers)
     running: dict[Any, Task] = {}
-    deaths: Counter[tuple[int, int, int]] = Counter()
+    deaths = _Deaths(ray)
+    token = uuid.uuid4().hex  # workers of a long session open the dump again for every run
     try:
-        analyze = _remote(ray)
-        most = _TASKS_PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        while waiting or running:
-            while waiting and len(running) < most:
-                task = waiting.popleft()
-                job = json.dumps(task.job.as_message())
+        start = _Start(ray, note)
+        analyze, places = _remote(ray, _analyze), _Places(ray)
+        while running or waiting:
+            while len(running) < places.number() and waiting:
+                task = waiting.take()
+                job = json.dumps({**task.job.as_message(), "run": token})
                 running[analyze.remote(job, asdict(task.group))] = task
-            (reference, *_), _ = ray.wait(list(running), num_returns=1)
-            task = running.pop(reference)
-            try:
-                messages, printed = ray.get(reference)
-            except ray.exceptions.RayTaskError as error:
-                yield from _failures(task, " ".join(str(error.cause).split()))
-                continue
-            except ray.exceptions.RayError as error:
-                again, failures = _after_death(task, deaths, error)
-                waiting.extendleft(again)
-                yield from failures
-                continue
-            log = task.job.log
-            log.add(group_name(task.group), printed.encode())
-            for message in messages:
-                yield Computed(task.job, outcome_of(message, log))
+            for reference in _finished(ray, running, waiting, start):
+                task = running.pop(reference)
+                try:
+                    messages, printed = ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    yield from _failures(task, " ".join(str(error.cause).split()))
+                    continue
+                except ray.exceptions.RayError as error:
+                    again, failures = deaths.after(task, error)
+                    waiting.put_back(again)
+                    yield from failures
+                    continue
+                log = task.job.log
+                log.add(group_name(task.group), printed.encode())
+                for message in messages:
+                    yield Computed(task.job, outcome_of(message, log))
     finally:
         for reference in running:
             ray.cancel(reference, force=True)
@@ -74,38 +85,10 @@ def run_ray(tasks: Iterable[Task], config: RunnerConfig) -> Generator[Computed]:
             ray.shutdown()
 
 
-def _import_ray() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise ConfigError(
-            "engine: ray is not installed; install it with pip install 'attention-plasticity[ray]'"
-        ) from error
-    return ray
-
-
-def _connect(ray: Any, config: RunnerConfig) -> bool:
-    """Connect to the cluster, or start one on this machine. Returns whether to disconnect."""
-    if ray.is_initialized():
-        return False
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    if config.ray_address is None:
-        options |= {"num_cpus": config.workers, "include_dashboard": False}
-    try:
-        ray.init(address=config.ray_address or "local", **options)
-    except Exception as error:  # Ray has no common class for these errors
-        raise ConfigError(
-            f"ray_address: {config.ray_address or 'local'}: no cluster can be reached "
-            f"({in_short(error)})"
-        ) from error
-    return True
-
-
-def _remote(ray: Any) -> Any:
+def _remote(ray: Any, function: Callable[..., Any]) -> Any:
     variables = {**MEMORY_VARIABLES, **dict.fromkeys(THREAD_VARIABLES, "1")}
     options = {"num_cpus": 1, "max_retries": 0, "runtime_env": {"env_vars": variables}}
-    return ray.remote(**options)(_analyze)
+    return ray.remote(**options)(function)
 
 
 def _analyze(job: str, group: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
@@ -127,23 +110,87 @@ def _opened(job: str) -> tuple[Any, Any]:
 
     pa.set_cpu_count(1)
     content = json.loads(job)
-    return open_dump(Path(content["dump"])), RunnerConfig(**content["config"])
+    return open_dump(content["dump"]), RunnerConfig(**content["config"])
 
 
-def _after_death(
-    task: Task, deaths: Counter[tuple[int, int, int]], error: Exception
-) -> tuple[list[Task], list[Computed]]:
-    """The heads of a dead task, each to be computed alone; failures of heads that died alone."""
-    job, group = task
-    again: list[int] = []
-    failed: list[int] = []
-    for q_head in group.q_heads:
-        head = id(job), group.layer, q_head
-        deaths[head] += 1
-        (failed if deaths[head] >= ATTEMPTS else again).append(q_head)
-    reason = f"its worker in the cluster died, in {ATTEMPTS} attempts: {in_short(error)}"
-    failures = _failures(Task(job, group.only(failed)), reason)
-    return [Task(job, group.only([q_head])) for q_head in again], failures
+class _Places:
+    """How many tasks are given to the cluster at once."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._number = 0
+        self._next_count = 0.0
+
+    def number(self) -> int:
+        """The number of tasks, from the CPUs that the cluster had a few seconds ago or less."""
+        now = time.monotonic()
+        if now >= self._next_count:
+            cpus = int(self._ray.cluster_resources().get("CPU", 1))
+            self._number = _TASKS_PER_CPU * max(1, cpus)
+            self._next_count = now + _SECONDS_BETWEEN_COUNTS
+        return self._number
+
+
+class _Start:
+    """Notes if the cluster has no free CPU: a task that does nothing does not end in time."""
+
+    def __init__(self, ray: Any, note: Callable[[str], None]) -> None:
+        self._ray = ray
+        self._note = note
+        self._first: Any = _remote(ray, _do_nothing).remote()
+
+    def wait(self, references: list[Any]) -> None:
+        """Wait for the first task of all, or until there was a note."""
+        if self._first is None:
+            return
+        found, _ = self._ray.wait([self._first, *references], timeout=_SECONDS_BEFORE_NOTE)
+        self._first = None
+        if not found:
+            self._note("waiting for a free CPU of the Ray cluster")
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _finished(ray: Any, running: dict[Any, Task], waiting: TaskQueue, start: _Start) -> list[Any]:
+    """The tasks that have finished; at least one. Tasks are prepared until there is one."""
+    references = list(running)
+    found, _ = ray.wait(references, num_returns=len(references), timeout=0)
+    while not found and waiting.prepare():
+        found, _ = ray.wait(references, num_returns=len(references), timeout=0)
+    if not found:
+        start.wait(references)
+        found, _ = ray.wait(references, num_returns=1)
+    return list(found)
+
+
+class _Deaths:
+    """Decides which heads are computed again after the death of a worker or a node.
+
+    The death of a task of several heads counts for none of them, because only one is the cause.
+    They are computed again, each alone, and further deaths count.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        errors = ray.exceptions
+        self._of_nodes = (errors.NodeDiedError, errors.ObjectLostError)
+        self._workers: Counter[tuple[int, int, int]] = Counter()
+        self._nodes: Counter[tuple[int, int, int]] = Counter()
+
+    def after(self, task: Task, error: Exception) -> tuple[list[Task], list[Computed]]:
+        """The heads of a dead task, each to be computed alone; a failure after too many deaths."""
+        what, deaths, most = "worker", self._workers, ATTEMPTS
+        if isinstance(error, self._of_nodes):
+            what, deaths, most = "node", self._nodes, _NODE_ATTEMPTS
+        job, group = task
+        if len(group.q_heads) == 1:
+            head = job.number, group.layer, group.q_heads[0]
+            deaths[head] += 1
+            if deaths[head] >= most:
+                reason = f"its {what} in the cluster died, in {most} attempts: {in_short(error)}"
+                return [], _failures(task, reason)
+        return [Task(job, group.only([q_head])) for q_head in group.q_heads], []
 
 
 def _failures(task: Task, reason: str) -> list[Computed]:

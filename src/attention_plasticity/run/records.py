@@ -41,9 +41,10 @@ Metrics = dict[str, Any]
 _RESULT_FIELDS = [field.name for field in fields(HeadResult)]
 
 _FACTS = "facts.json"  # of a run that consists of shards
+_MERGED = "merged.json"  # facts of a run whose shards have other folders
 _SHARD_LOCK = ".lock-"
 _PATIENCE = 10.0  # seconds; shards that start together lock the folder for a moment
-_RECORD_NAME = re.compile(r"l(\d{2,})h(\d{2,})\.json")
+_RECORD_NAME = re.compile(rf"{re.escape(FOLDER)}/l(\d{{2,}})h(\d{{2,}})\.json")
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,21 @@ class ShardRecord:
 class Records:
     """Records of the finished heads in the folder of a run, with a lock against other runs."""
 
-    def __init__(self, output_dir: Path, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, output_dir: Path, settings: dict[str, Any], place: str | None = None
+    ) -> None:
         self._output_dir = output_dir
+        self._place = place or str(output_dir)  # for messages
         self._folder = output_dir / FOLDER
         self._lock = FileLock(output_dir / ".lock")
+        self._can_overwrite = True
         self._settings = settings
         self._digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+    @property
+    def place(self) -> str:
+        """The folder or the URL of the run, for messages."""
+        return self._place
 
     @property
     def output_dir(self) -> Path:
@@ -106,6 +116,7 @@ class Records:
         finally:
             self._lock.release()
         self._lock = shard
+        self._can_overwrite = False
 
     def _acquire(self, lock: FileLock, seconds: float = 0.0) -> None:
         try:
@@ -115,7 +126,7 @@ class Records:
 
     def _in_use(self, what: str) -> ConfigError:
         return ConfigError(
-            f"{self._output_dir}: {what} is writing here. "
+            f"{self._place}: {what} is writing here. "
             "Wait until it ends, or choose another output_dir."
         )
 
@@ -161,9 +172,9 @@ class Records:
     def _files(self) -> Iterator[tuple[tuple[int, int], Path]]:
         """(layer, q_head) and path of every record."""
         for path in sorted(self._folder.glob("l*h*.json")):
-            name = _RECORD_NAME.fullmatch(path.name)
-            if name is not None:
-                yield (int(name[1]), int(name[2])), path
+            head = head_of_record(f"{FOLDER}/{path.name}")
+            if head is not None:
+                yield head, path
 
     def begin(self, *, discard: bool) -> None:
         """Prepare the folder. With `discard`, delete the records of an earlier run."""
@@ -179,9 +190,38 @@ class Records:
         write_text(self._folder / "settings.json", _sealed(self._settings))
 
     def begin_shard(self, facts: RunFacts) -> None:
-        """Prepare the folder for a shard. Nothing of other shards is deleted."""
+        """Prepare the folder for a shard. Nothing of other shards is deleted.
+
+        Raises a `ConfigError` if other shards here read another dump.
+        """
+        self._require_dump(facts)
         write_text(self._folder / "settings.json", _sealed(self._settings))
         write_text(self._folder / _FACTS, _sealed(asdict(facts)))
+
+    def begin_merged(self, facts: RunFacts) -> None:
+        """Prepare the folder for the tables of shards, which can have other folders.
+
+        Raises a `ConfigError` if the folder has results of a run with other settings or of another
+        dump.
+        """
+        self._can_overwrite = False
+        settings = _read_sealed(self._folder / "settings.json")
+        if settings is not None and settings != self._settings:
+            raise ConfigError(self._conflict(_differences(settings, self._settings)))
+        if any(record.get("dump") != facts.identity for _, record in self.usable()):
+            raise ConfigError(self._conflict("the dump"))
+        self._require_dump(facts)
+        if not (self._folder / _FACTS).exists():
+            write_text(self._folder / "settings.json", _sealed(self._settings))
+            write_text(self._folder / _MERGED, _sealed(asdict(facts)))
+
+    def _require_dump(self, facts: RunFacts) -> None:
+        for name in (_FACTS, _MERGED):
+            content = _read_sealed(self._folder / name)
+            earlier = facts if content is None else RunFacts(**content)
+            if not earlier.is_of_dump(facts):
+                paths = f"{earlier.input['path']} then, {facts.input['path']} now"
+                raise ConfigError(self._conflict(f"the dump ({paths})"))
 
     def add_shard(self, name: str, record: ShardRecord) -> None:
         """Record the end of a shard: its failures and its duration."""
@@ -192,15 +232,15 @@ class Records:
         return [head for head, _ in self._files()]
 
     @classmethod
-    def of_shards(cls, output_dir: Path) -> Records:
+    def of_shards(cls, output_dir: Path, place: str | None = None) -> Records:
         """The records in a folder in which a shard has worked."""
         settings = _read_sealed(output_dir / FOLDER / "settings.json")
         if settings is None or _read_sealed(output_dir / FOLDER / _FACTS) is None:
             raise ConfigError(
-                f"{output_dir}: has no records of shards; give the output_dir of an analysis with "
-                "engine: shards"
+                f"{place or output_dir}: has no records of shards; give the output_dir of an "
+                "analysis with engine: shards"
             )
-        return cls(output_dir, settings)
+        return cls(output_dir, settings, place)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -236,8 +276,9 @@ class Records:
         record = {
             "settings": self._digest,
             "input": inputs.record_state(*head),
+            "dump": inputs.identity,
             "files": inputs.files_of(*head),
-            **asdict(result),
+            **vars(result),  # asdict would copy every number
         }
         write_text(self._path(result.layer, result.q_head), _sealed(record))
 
@@ -258,9 +299,23 @@ class Records:
 
     def _conflict(self, difference: str) -> str:
         return (
-            f"{self._output_dir}: holds results of an earlier run that differs in {difference}. "
-            "Choose another output_dir, or set overwrite to compute all heads again."
+            f"{self._place}: holds results of an earlier run that differs in {difference}. "
+            f"Choose another output_dir, or {self._remedy}."
         )
+
+    @property
+    def _remedy(self) -> str:
+        if self._can_overwrite:
+            return "set overwrite to compute all heads again"
+        if self._place == str(self._output_dir):
+            return f"remove {self._place}"
+        return f"remove {self._place} and the local copy {self._output_dir}"
+
+
+def head_of_record(name: str) -> tuple[int, int] | None:
+    """(layer, q_head) of the record with this name in the run folder; None for other files."""
+    found = _RECORD_NAME.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:

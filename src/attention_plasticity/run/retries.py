@@ -30,7 +30,7 @@ class Retries:
     ) -> tuple[Group | None, list[Failure]]:
         """The pending heads to compute again, and the failure of the first one if it has failed."""
         group, first = task.group, pending[0]
-        head = id(task.job), group.layer, first
+        head = task.job.number, group.layer, first
         self._deaths[head] += 1
         if self._deaths[head] < ATTEMPTS:
             return group.only(pending), []

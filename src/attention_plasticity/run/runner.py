@@ -7,16 +7,17 @@ workers and interruptions. Tables of another run are never mixed with those of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.run.engines import make_engine
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.local_engine import EarlyWorkers
-from attention_plasticity.run.open_run import OpenRun, compute, open_run
+from attention_plasticity.run.open_run import HeadsInProgress, OpenRun, compute, open_run
+from attention_plasticity.run.tasks import Task
 from qk_dump.layout import Dump
-from qk_toolkit.errors import ToolkitError
+from qk_toolkit.errors import HubError, StoreError, ToolkitError
 from qk_toolkit.watcher import Watcher
 
 
@@ -35,53 +36,97 @@ def run_analysis(
     with open_run(config, watcher, dump) as run:
         heads = run.heads
         watcher.start("heads", len(heads.triples), len(heads.done))
-        engine = make_engine(heads.tasks(), config, workers)
-        for _ in compute(engine, {id(heads.job): heads}, watcher):
+        engine = make_engine(heads.tasks(), config, workers, watcher.note)
+        for _ in compute(engine, {heads.job.number: heads}, watcher):
             pass  # the heads are recorded
         return run.finish(watcher)
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A run that could not begin, and the reason."""
+    """A run that could not begin, or whose files could not be sent, and the reason."""
 
     config: RunnerConfig
     reason: ToolkitError
 
 
 def run_analyses(
-    configs: Sequence[RunnerConfig], watcher: Watcher | None = None
+    configs: Sequence[RunnerConfig],
+    watcher: Watcher | None = None,
+    workers: EarlyWorkers | None = None,
 ) -> Iterator[Outcome | Refused]:
     """Analyse several dumps with one set of workers, and yield each run when it is finished.
 
-    The workers begin with the heads of the next run when those of one run are used up, so that no
-    CPU waits for the last heads of a run. A run that cannot begin does not stop the others.
+    A run is opened, and its dump is fetched, when the heads of the run before are used up. Workers
+    then do not wait for the last heads of that run. A run that cannot begin does not stop the
+    others, nor does a failed upload.
     """
     watcher = watcher or Watcher()
-    with ExitStack() as stack:
-        runs: dict[int, OpenRun] = {}
-        for config in configs:
+    runs = _Runs(configs, watcher)
+    with closing(runs):
+        engine = make_engine(runs.tasks(), configs[0], workers, watcher.note)
+        for heads in compute(engine, runs.heads, watcher):
+            if not heads.remaining:
+                runs.finish(heads)
+            yield from runs.take_ended()
+        yield from runs.take_ended()
+
+
+class _Runs:
+    """Runs that are opened one after another, and closed when they are finished."""
+
+    def __init__(self, configs: Sequence[RunnerConfig], watcher: Watcher) -> None:
+        self.heads: dict[int, HeadsInProgress] = {}  # of the open runs, by the number of their job
+        self._configs = configs
+        self._watcher = watcher
+        self._open: dict[int, tuple[OpenRun, ExitStack]] = {}
+        self._ended: list[Outcome | Refused] = []
+        self._finished_heads = 0  # of closed runs
+
+    def tasks(self) -> Iterator[Task | None]:
+        """The heads of all runs as work for an engine. A run is opened after each None."""
+        for config in self._configs:
+            yield None
+            heads = self._opened(config)
+            if heads is not None:
+                yield from heads.tasks()
+
+    def _opened(self, config: RunnerConfig) -> HeadsInProgress | None:
+        """The heads of a run that begins; None if it cannot begin or has nothing to compute."""
+        with ExitStack() as stack:
             try:
-                run = stack.enter_context(open_run(config, watcher))
+                run = stack.enter_context(open_run(config, self._watcher))
             except ToolkitError as error:
-                yield Refused(config, error)
-                continue
-            runs[id(run.heads.job)] = run
-        if not runs:
-            return
-        yield from _compute_all(runs, configs[0], watcher)
+                self._ended.append(Refused(config, error))
+                return None
+            heads = run.heads
+            self.heads[heads.job.number] = heads
+            self._open[heads.job.number] = run, stack.pop_all()
+        if not heads.remaining:
+            self.finish(heads)
+            return None
+        left = sum(one.remaining for one in self.heads.values())
+        total = self._finished_heads + sum(len(one.triples) for one in self.heads.values())
+        self._watcher.start("heads", total, total - left)
+        return heads
 
+    def finish(self, heads: HeadsInProgress) -> None:
+        """Write the tables of a run whose heads are all computed, and close it."""
+        run, stack = self._open.pop(heads.job.number)
+        del self.heads[heads.job.number]
+        self._finished_heads += len(heads.triples)
+        with stack:
+            try:
+                self._ended.append(run.finish(self._watcher))
+            except (HubError, StoreError) as error:
+                self._ended.append(Refused(heads.job.config, error))
 
-def _compute_all(
-    runs: dict[int, OpenRun], config: RunnerConfig, watcher: Watcher
-) -> Iterator[Outcome]:
-    heads = {key: run.heads for key, run in runs.items()}
-    total = sum(len(one.triples) for one in heads.values())
-    watcher.start("heads", total, sum(len(one.done) for one in heads.values()))
-    tasks = [task for one in heads.values() for task in one.tasks()]
-    for key, one in heads.items():
-        if not one.remaining:
-            yield runs[key].finish(watcher)
-    for one in compute(make_engine(tasks, config), heads, watcher):
-        if not one.remaining:
-            yield runs[id(one.job)].finish(watcher)
+    def take_ended(self) -> list[Outcome | Refused]:
+        """Runs that have ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        """Close the runs that are still open."""
+        for _, stack in self._open.values():
+            stack.close()

@@ -9,21 +9,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure
 from attention_plasticity.run.engines import make_engine
 from attention_plasticity.run.facts import RunFacts
+from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, compute
 from attention_plasticity.run.plan import Group, Plan, split_groups
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.records import Records, ShardRecord, run_settings
+from attention_plasticity.run.results_at_url import destination
 from attention_plasticity.run.worker_log import WorkerLog
-from qk_dump.layout import Dump
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import require_writable
+from qk_toolkit.mirror import mirror_folder
 from qk_toolkit.watcher import Watcher
 
 _SLURM = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("COUNT", "ID", "MIN"))
@@ -55,7 +56,7 @@ class ShardOutcome:
     """The result of a shard."""
 
     shard: Shard
-    folder: Path
+    place: str  # folder or URL
     finished: int  # heads of this shard
     failures: list[Failure]
     recorded: int  # heads of the run that are recorded in the folder, by any shard
@@ -82,7 +83,9 @@ def shard_of(config: RunnerConfig, environment: Mapping[str, str] = os.environ) 
     return Shard(index, count)
 
 
-def run_shard(config: RunnerConfig, watcher: Watcher | None = None) -> ShardOutcome:
+def run_shard(
+    config: RunnerConfig, watcher: Watcher | None = None, workers: EarlyWorkers | None = None
+) -> ShardOutcome:
     """Compute and record the heads of one shard. Heads that are recorded already are kept."""
     watcher = watcher or Watcher()
     shard = shard_of(config)
@@ -91,42 +94,42 @@ def run_shard(config: RunnerConfig, watcher: Watcher | None = None) -> ShardOutc
             "overwrite: a shard cannot discard the work of other shards; remove the output_dir"
         )
     dump, plan, paths = prepare(config, watcher)
+    if paths.url is not None:  # shards of one machine do not share the copy of the results
+        paths = replace(paths, folder=mirror_folder(paths.url, shard.name))
     require_writable(paths.folder / "x", "Choose another output_dir.")
-    records = Records(paths.folder, run_settings(config, plan.layout))
+    records = Records(paths.folder, run_settings(config, plan.layout), paths.place)
     records.lock_shard(shard.name)
+    own = {(group.layer, q_head) for group in shard.share(plan) for q_head in group.q_heads}
     try:
-        log = WorkerLog(paths.folder / f"workers-{shard.name}.log")
-        log.begin()
-        return _compute(shard, dump, plan, records, config, watcher, log)
+        with destination(paths, watcher, own) as target:
+            log = WorkerLog(paths.folder / f"workers-{shard.name}.log")
+            log.begin()
+            heads = HeadsInProgress(dump, plan, config, records, log, own)
+            heads.resume(heads.recorded())
+            records.begin_shard(RunFacts.of(dump, heads.dump_identity, plan, config))
+            target.begin()
+            _compute(shard, heads, records, watcher, workers)
+            here = len(records.heads())
+            target.finish()
+            recorded = here if target.recorded is None else target.recorded
+            failures, finished = heads.failures, len(heads.done)
+            return ShardOutcome(shard, paths.place, finished, failures, recorded, len(plan.heads))
     finally:
         records.release()
 
 
 def _compute(
     shard: Shard,
-    dump: Dump,
-    plan: Plan,
+    heads: HeadsInProgress,
     records: Records,
-    config: RunnerConfig,
     watcher: Watcher,
-    log: WorkerLog,
-) -> ShardOutcome:
+    workers: EarlyWorkers | None,
+) -> None:
+    """Compute the missing heads of a shard and record them."""
     began = time.monotonic()
-    own = {(group.layer, q_head) for group in shard.share(plan) for q_head in group.q_heads}
-    heads = HeadsInProgress(dump, plan, config, records, log, own)
-    heads.resume(heads.recorded())
-    records.begin_shard(RunFacts.of(dump, plan, config))
-    watcher.start(f"heads of {shard}", len(own), len(heads.done))
-    engine = make_engine(heads.tasks(), config)
-    for _ in compute(engine, {id(heads.job): heads}, watcher):
+    watcher.start(f"heads of {shard}", len(heads.triples), len(heads.done))
+    engine = make_engine(heads.tasks(), heads.job.config, workers, watcher.note)
+    for _ in compute(engine, {heads.job.number: heads}, watcher):
         pass  # the heads are recorded
     heads.drop_changed()
     records.add_shard(shard.name, ShardRecord(heads.failures, time.monotonic() - began))
-    return ShardOutcome(
-        shard,
-        records.output_dir,
-        len(heads.done),
-        heads.failures,
-        len(records.heads()),
-        len(plan.heads),
-    )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,19 +14,22 @@ if TYPE_CHECKING:
     from attention_plasticity.results import Failure, HeadResult
     from attention_plasticity.run.plan import Group
     from attention_plasticity.run.worker_log import WorkerLog
+    from qk_dump.remote import DumpPath
 
 
 @dataclass(frozen=True)
 class Job:
     """A run as its workers see it: the dump that they read, the settings, and a log."""
 
-    dump: Path
+    dump: DumpPath
     config: RunnerConfig
     log: WorkerLog
+    number: int = field(default_factory=count().__next__)  # no other job of this process has it
 
     def as_message(self) -> dict[str, object]:
-        """The job as values for JSON."""
-        return {"dump": str(self.dump), "config": self.config.model_dump()}
+        """The job as values for JSON. Workers can have another current folder."""
+        path = self.dump.absolute() if isinstance(self.dump, Path) else self.dump
+        return {"dump": str(path), "config": self.config.model_dump()}
 
 
 class Task(NamedTuple):
@@ -31,6 +37,52 @@ class Task(NamedTuple):
 
     job: Job
     group: Group
+
+
+class TaskQueue:
+    """Tasks that wait. They are taken from their source one by one, as preparing one takes time.
+
+    An engine prepares further tasks when it has nothing else to do. Tasks that are computed again,
+    after the death of a worker, come first. None in the source stands before a task that takes long
+    to prepare; it is prepared when no other task waits.
+    """
+
+    def __init__(self, tasks: Iterable[Task | None]) -> None:
+        self._source = iter(tasks)
+        self._waiting: deque[Task] = deque()
+        self._next_takes_long = False
+
+    def __bool__(self) -> bool:
+        """Whether there is a task. It is prepared if none waits, even if this takes long."""
+        while not self._waiting and self._advance():
+            pass
+        return bool(self._waiting)
+
+    def has_ready(self) -> bool:
+        """Whether a task waits, or can be prepared at once."""
+        return bool(self._waiting) or self.prepare()
+
+    def prepare(self) -> bool:
+        """Prepare the next task, unless this takes long. Returns whether a task was prepared."""
+        return not self._next_takes_long and self._advance() and not self._next_takes_long
+
+    def _advance(self) -> bool:
+        for task in self._source:
+            self._next_takes_long = task is None
+            if task is not None:
+                self._waiting.append(task)
+            return True
+        return False
+
+    def take(self) -> Task:
+        """The next task of a queue that is not empty."""
+        if not self:
+            raise IndexError("no task waits")
+        return self._waiting.popleft()
+
+    def put_back(self, tasks: Iterable[Task]) -> None:
+        """Add tasks that are computed again, as the next ones."""
+        self._waiting.extendleft(tasks)
 
 
 class Computed(NamedTuple):

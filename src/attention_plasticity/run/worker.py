@@ -12,9 +12,10 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from qk_toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from attention_plasticity.results import Failure, HeadResult
@@ -47,19 +48,28 @@ def main() -> None:
 
     import attention_plasticity.head_analysis  # noqa: F401 (imported while the main process plans)
     from attention_plasticity.config import RunnerConfig
-    from qk_dump.source import open_dump
 
     pa.set_cpu_count(1)
-    dump: Dump | None = None
+    dump: Dump | ToolkitError | None = None
     config = RunnerConfig()
     for line in sys.stdin:
         content = json.loads(line)
         if "dump" in content:
-            dump, config = open_dump(Path(content["dump"])), RunnerConfig(**content["config"])
+            dump, config = _opened(content["dump"]), RunnerConfig(**content["config"])
             continue
-        for message in chain(group_messages(dump, config, content), [{"kind": "end"}]):
+        for message in group_messages(dump, config, content):
             replies.write(json.dumps(message) + "\n")
             replies.flush()
+
+
+def _opened(place: str) -> Dump | ToolkitError:
+    """The dump, or the reason why it cannot be opened."""
+    from qk_dump.source import open_dump
+
+    try:
+        return open_dump(place)
+    except ToolkitError as error:
+        return error
 
 
 def group_messages(dump: Any, config: Any, group: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -69,11 +79,15 @@ def group_messages(dump: Any, config: Any, group: dict[str, Any]) -> Iterator[di
 
     layer, k_head, q_heads = group["layer"], group["k_head"], group["q_heads"]
     pending = list(q_heads)
+    if isinstance(dump, ToolkitError):
+        for q_head in pending:
+            yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, str(dump)))}
+        return
     try:
         for outcome in analyze_group(dump, layer, k_head, q_heads, config):
             pending.remove(outcome.q_head)
             kind = "failure" if isinstance(outcome, Failure) else "result"
-            yield {"kind": kind, "content": asdict(outcome)}
+            yield {"kind": kind, "content": vars(outcome)}  # asdict would copy every number
     except MemoryError:
         for q_head in pending:
             yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, _NO_MEMORY))}

@@ -11,15 +11,17 @@ from typing import Any, Self
 
 import pandas as pd
 
-from attention_plasticity.run.outputs import RUN_FILE, require_unchanged
+from attention_plasticity.run.outputs import RUN_FILE, sha256_of
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.csv_tables import FILE_NAMES, TableKind, read_table
+from attention_plasticity.tables.fetched_run import fetched_run
 from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
 from attention_plasticity.tables.names import clean
 from qk_dump.buckets import BucketGeometry, geometry_of
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import resolved, user_path
 from qk_toolkit.formatting import count, index_ranges
+from qk_toolkit.urls import is_remote
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,10 +31,17 @@ class FinishedRun:
     folder: Path
     info: dict[str, Any]
     layers: frozenset[int] | None = None  # of the tables; None: all
+    url: str | None = None  # where the run is, if the folder is a copy
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Open the folder of a run. `info` is empty in a folder that holds only tables."""
+        """Open the folder of a run, or its URL. `info` is empty if there are only tables.
+
+        The tables of a URL are fetched into the cache folder, if they have changed.
+        """
+        if is_remote(folder):
+            url = str(folder).rstrip("/")
+            return replace(cls.open(fetched_run(url)), url=url)
         path = user_path(folder)
         if not path.is_dir():
             state = "is a file, not the folder of a run" if path.exists() else "does not exist"
@@ -49,6 +58,11 @@ class FinishedRun:
             info = {}
         return cls(path, info)
 
+    @property
+    def place(self) -> str:
+        """The folder or the URL of the run, for messages."""
+        return self.url or str(self.folder)
+
     def __repr__(self) -> str:
         heads = (self.info.get("heads") or {}).get("analysed")
         parts = [self.model_name]
@@ -56,7 +70,7 @@ class FinishedRun:
             parts.append(self.selection)
         elif isinstance(heads, int):
             parts.append(count(heads, "head"))
-        return f"<{type(self).__name__} {str(self.folder)!r}: {', '.join(parts)}>"
+        return f"<{type(self).__name__} {self.place!r}: {', '.join(parts)}>"
 
     @property
     def selection(self) -> str | None:
@@ -166,14 +180,17 @@ class FinishedRun:
         """The path of a table."""
         tables = self.info.get("tables")
         if tables == {}:
-            raise ConfigError(f"{self.folder}: no head was analysed, so there are no tables")
+            raise ConfigError(f"{self.place}: no head was analysed, so there are no tables")
         return self.folder / (tables or FILE_NAMES).get(kind, FILE_NAMES[kind])
 
     def checked_path(self, kind: TableKind) -> Path:
         """The path of a table, after a check that the file did not change since the run."""
         path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
-        if digest is not None:
-            require_unchanged(path, digest)
+        if digest is not None and sha256_of(path) != digest:
+            shown = path if self.url is None else f"{self.url}/{path.name}"
+            raise ToolkitError(
+                f"{shown}: is missing, or was changed after the run; run the analysis again"
+            )
         return path
 
 

@@ -25,6 +25,7 @@ from attention_plasticity.run.shards import ShardOutcome
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from qk_dump.layout import Dump
+from qk_toolkit.errors import StoreError
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.terminal import command_console, print_line
 
@@ -52,7 +53,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     console.print()
     files = outcome.paths.all if metrics else (outcome.paths.run,)
     for label, path in zip(["Files", *[""] * len(files)], files, strict=False):
-        print_line(console, label, str(path))
+        print_line(console, label, outcome.paths.shown(path))
 
 
 def print_several(outcomes: Sequence[Outcome | Refused]) -> int:
@@ -68,17 +69,18 @@ def print_several(outcomes: Sequence[Outcome | Refused]) -> int:
             means = outcome.means.estimates
             numbers = (f"{len(outcome.metrics):,}", f"{len(outcome.failures):,}")
             values = (_estimate(means["ap_overall"]), _estimate(means["ap_drop"]))
-            table.add_row(Text(str(outcome.paths.folder)), *numbers, *values)
+            table.add_row(Text(outcome.paths.place), *numbers, *values)
     console.print(table)
     failed = 0
     for outcome in outcomes:
         if isinstance(outcome, Refused):
             failed += 1
             where = outcome.config.dataset_local_root
-            print_line(console, "Not analysed", f"{where}: {outcome.reason}")
+            label = "Not sent" if isinstance(outcome.reason, StoreError) else "Not analysed"
+            print_line(console, label, f"{where}: {outcome.reason}")
         elif outcome.failures:
             failed += 1
-            print_line(console, "Failures", f"{outcome.paths.folder}: see run.json")
+            print_line(console, "Failures", f"{outcome.paths.place}: see run.json")
     return 1 if failed else 0
 
 
@@ -91,13 +93,13 @@ def print_shard(outcome: ShardOutcome) -> None:
     print_line(
         console,
         "Recorded",
-        f"{outcome.recorded:,} of {count(outcome.heads, 'head')} of the run in {outcome.folder}",
+        f"{outcome.recorded:,} of {count(outcome.heads, 'head')} of the run in {outcome.place}",
     )
     print_line(console, "Next", f"when all shards are finished: {_merge_command(outcome)}")
 
 
 def _merge_command(outcome: ShardOutcome) -> str:
-    return f"attention-plasticity merge {shlex.quote(str(outcome.folder))}"
+    return f"attention-plasticity merge {shlex.quote(outcome.place)}"
 
 
 def print_plan(
@@ -128,7 +130,7 @@ def print_plan(
         "Memory",
         f"about {each:,.0f} MB per worker, {count(workers, 'worker')}: {workers * each:,.0f} MB",
     )
-    print_line(console, "Output", str(paths.folder))
+    print_line(console, "Output", paths.place)
     for problem in estimate.problems:
         print_line(console, "Will fail", problem)
     if earlier.conflict:

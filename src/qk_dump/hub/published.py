@@ -16,6 +16,7 @@ from qk_dump.hub.files import RemoteFile, is_commit
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.parquet import opened_parquet
+from qk_dump.remote import local
 from qk_toolkit.errors import ConfigError, DumpError
 from qk_toolkit.files import require_regular, resolved
 
@@ -28,7 +29,8 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
     Raises an error for an incomplete dump, an unreadable file, and a link to a file outside the
     dump.
     """
-    if (dump.path / _UNFINISHED).exists():
+    home = local(dump.path)
+    if (home / _UNFINISHED).exists():
         raise ConfigError(
             f"{dump.path}: its capture is not finished; run the same capture again, then push"
         )
@@ -41,23 +43,23 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
             )
         for path in shards:
             check_file(path)
-            files[f"{head.folder}/{path.name}"] = LocalFile(_own_file(path, dump))
+            files[f"{head.folder}/{path.name}"] = LocalFile(_own_file(local(path), home))
     for name in (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE):
-        if os.path.lexists(dump.path / name):
-            files[name] = LocalFile(_own_file(dump.path / name, dump))
+        if os.path.lexists(home / name):
+            files[name] = LocalFile(_own_file(home / name, home))
     if EXAMPLES_FILE in files:
-        with opened_parquet(dump.path / EXAMPLES_FILE):
+        with opened_parquet(home / EXAMPLES_FILE):
             pass
-    if CARD_FILE not in files or not is_card(dump.path / CARD_FILE):
+    if CARD_FILE not in files or not is_card(home / CARD_FILE):
         manifest = dump.manifest or DumpManifest()
         text = card(manifest, list(dump.folders), EXAMPLES_FILE in files)
         files[CARD_FILE] = LocalFile(text.encode("utf-8"))
     return files
 
 
-def _own_file(path: Path, dump: Dump) -> Path:
+def _own_file(path: Path, dump: Path) -> Path:
     """The file with its links followed; it must be a regular file inside the dump."""
-    real, home = resolved(path), resolved(dump.path)
+    real, home = resolved(path), resolved(dump)
     # in the cache of the Hub client, files of a dump are links to `blobs/`
     commits = [folder for folder in (home, home.parent) if is_commit(folder.name)]
     blobs = [folder.parents[1] / "blobs" for folder in commits if folder.parent.name == "snapshots"]

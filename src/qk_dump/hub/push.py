@@ -96,7 +96,7 @@ def push_dump(
         remote = _Remote(hub_api(token), place)
         remote.create_missing(private)
         quiet = lambda done, total: None  # noqa: E731
-        commit, changed = _publish(remote, remote.state(), files, on_bytes or quiet, clean=True)
+        commit, changed = _publish(remote, remote.state(), files, on_bytes or quiet, _is_of_a_dump)
     with hub_errors(place, "the dump is published, but listing it on main"):
         notes = _list_branches(_Remote(remote.api, HubPlace(repo, "main")))
     if len(dump.folders) > MOST_CONFIGS:
@@ -105,6 +105,30 @@ def push_dump(
             "load_dataset still works, by name or with data_files='l00h00q/*.parquet'"
         )
     return Pushed(place, commit, changed, tuple(notes))
+
+
+def open_branch(place: HubPlace) -> None:
+    """Create the dataset and the branch if they are missing. Raises if this is not allowed."""
+    require_token(place, "publishing")
+    with hub_errors(place, "publishing"):
+        _Remote(hub_api(None), HubPlace(place.repo, place.revision)).create_missing(private=False)
+
+
+def push_files(files: Mapping[str, Path], place: HubPlace, is_old: Callable[[str], bool]) -> str:
+    """Publish files in the folder of `place` in one commit. Returns the commit.
+
+    Files of the folder for which `is_old` is true are removed, unless they are in `files`.
+    """
+    prefix = f"{place.folder}/" if place.folder else ""
+    content = {f"{prefix}{name}": LocalFile(path) for name, path in files.items()}
+
+    def replaced(path: str) -> bool:
+        return path.startswith(prefix) and is_old(path.removeprefix(prefix))
+
+    with hub_errors(place, "publishing"), local_errors():
+        remote = _Remote(hub_api(None), HubPlace(place.repo, place.revision))
+        quiet = lambda done, total: None  # noqa: E731
+        return _publish(remote, remote.state(), content, quiet, replaced)[0]
 
 
 def require_target(repo: str, branch: str | None) -> str:
@@ -146,33 +170,34 @@ def _publish(
     state: tuple[str, dict[str, RemoteFile]],
     files: Mapping[str, LocalFile],
     on_bytes: Callable[[int, int], None],
-    *,
-    clean: bool,
+    is_old: Callable[[str], bool],
 ) -> tuple[str, bool]:
-    """Publish the files in one commit; `clean` removes old files of an earlier dump.
+    """Publish the files in one commit, which also removes the other files with `is_old`.
 
     The commit is refused when the branch is no longer in the given state.
     """
     parent, current = state
-    new, old = _difference(files, current, clean)
+    new, old = _difference(files, current, is_old)
     if not new and not old:
         return parent, False
     additions = remote.send(new, on_bytes)
 
     def find_commit() -> str | None:
         latest, tree = remote.state()
-        return None if any(_difference(files, tree, clean)) else latest
+        return None if any(_difference(files, tree, is_old)) else latest
 
     commit = with_retries(lambda: remote.commit(additions, old, parent), find_result=find_commit)
     return commit, True
 
 
 def _difference(
-    files: Mapping[str, LocalFile], current: Mapping[str, RemoteFile], clean: bool
+    files: Mapping[str, LocalFile],
+    current: Mapping[str, RemoteFile],
+    is_old: Callable[[str], bool],
 ) -> tuple[dict[str, LocalFile], list[str]]:
-    """New or changed files, and the old files of a dump to remove from the branch."""
+    """New or changed files, and the old files to remove from the branch."""
     new = {path: file for path, file in files.items() if not file.same_as(current.get(path))}
-    old = [path for path in current if clean and _is_of_a_dump(path) and path not in files]
+    old = [path for path in current if is_old(path) and path not in files]
     return new, old
 
 
@@ -304,7 +329,7 @@ def _update_card(main: _Remote, scratch: Path) -> list[str]:
             manifests[name] = manifest
     text = overview_card(main.place.repo, manifests)
     quiet = lambda done, total: None  # noqa: E731
-    _publish(main, (head, files), {CARD_FILE: LocalFile(text.encode())}, quiet, clean=False)
+    _publish(main, (head, files), {CARD_FILE: LocalFile(text.encode())}, quiet, lambda path: False)
     return []
 
 

@@ -6,7 +6,6 @@ Converting weights and tokenizer takes minutes, so the checkpoint is stored in a
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from filelock import FileLock
 
 from qk_sniffer.config import ModelSettings
 from qk_sniffer.model.files import files_hash
+from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import staged_folder, user_path
 
@@ -51,7 +51,7 @@ def converted_model(
         return settings
     source = gguf_path(settings)
     dtype = _DEFAULT_DTYPE if settings.dtype == "auto" else settings.dtype
-    target = _cache_folder() / "gguf" / _cache_name(settings, source, dtype)
+    target = cache_folder() / "gguf" / _cache_name(settings, source, dtype)
     if not (target / "config.json").is_file():
         if not convert_now:
             return settings
@@ -63,14 +63,6 @@ def converted_model(
             note(f"{target}: cannot be written ({reason}); every run converts the file again")
             return settings
     return settings.model_copy(update={"name": str(target), "gguf_file": None, "revision": None})
-
-
-def _cache_folder() -> Path:
-    folder = os.environ.get("ATTENTION_PLASTICITY_CACHE")
-    if folder:
-        return user_path(folder)
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return user_path(base) / "attention-plasticity"
 
 
 def _cache_name(settings: ModelSettings, source: Path, dtype: str) -> str:

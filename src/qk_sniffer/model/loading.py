@@ -25,6 +25,7 @@ from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.model.files import Note, files_hash, require_unchanged
 from qk_sniffer.model.gguf import add_special_tokens_of, converted_model, gguf_path
 from qk_sniffer.model.layout import decoder_config, text_config
+from qk_sniffer.model.tensor_parallel import spread_over
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
 from qk_toolkit.settings import nearest
@@ -141,20 +142,26 @@ def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
             )
 
 
-def load_model(settings: ModelSettings, device: str, note: Note = lambda text: None) -> LoadedModel:
+def load_model(
+    settings: ModelSettings, device: str, note: Note = lambda text: None, processes: int = 1
+) -> LoadedModel:
     """The model with its weights, on `device` or as `device_map` specifies.
 
-    A GGUF file is converted first. `note` is called with a message before each slow step.
+    A GGUF file is converted first. `note` is called with a message before each slow step. A
+    tensor parallel model is spread over all `processes`, which must be connected.
     """
     _require_device(settings.device_map)
     original, settings = settings, _converted(settings, note)
     folder = user_path(settings.name)
     files = files_hash(folder, settings.gguf_file, note)
     config = load_model_config(settings)
+    placement: dict[str, Any] = {"device_map": settings.device_map or device}
+    if settings.tensor_parallel:
+        placement = spread_over(processes, decoder_config(config))
     options = {
         "config": config,
         "dtype": settings.dtype,
-        "device_map": settings.device_map or device,
+        **placement,
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # `_refuse_random_weights` names them
         **_attention(settings, config),

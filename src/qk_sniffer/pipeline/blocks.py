@@ -111,6 +111,8 @@ class Segment:
     batches: dict[int, list[Example]]
     files: dict[str, SegmentFile]
     num_rows: int  # of all heads
+    part: int = 0  # which of the parts; a tensor parallel model has one for each process,
+    parts: int = 1  # with some of the heads of every batch
     repeated: frozenset[int] = frozenset()  # ids of examples that are also in an earlier segment
 
     @property
@@ -152,7 +154,11 @@ class Segment:
 
 
 def write_segment(
-    target: Path, batches: Mapping[int, Sequence[Example]], blocks: Sequence[Block]
+    target: Path,
+    batches: Mapping[int, Sequence[Example]],
+    blocks: Sequence[Block],
+    part: int = 0,
+    parts: int = 1,
 ) -> None:
     """Write a segment to `target` in one step, and sync it to disk."""
     with staged_folder(target) as draft:
@@ -164,6 +170,7 @@ def write_segment(
             },
             "files": _write_blocks(draft, blocks),
             "num_rows": sum(len(block.bucket) * len(block.heads) for block in blocks),
+            "part": [part, parts],
         }
         stored = {"content": content, "sha256": _digest_of_json(content)}
         write_through(draft / _SEGMENT_FILE, json.dumps(stored))
@@ -188,7 +195,8 @@ def read_segment(path: Path) -> Segment | None:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Segment(path, batches, files, content["num_rows"])
+    part, parts = content.get("part", (0, 1))
+    return Segment(path, batches, files, content["num_rows"], part, parts)
 
 
 def _digest(content: bytes | pa.Buffer) -> str:

@@ -3,26 +3,32 @@
 Three threads share the work. One tokenises the next batch and samples its positions, the main
 thread runs the model, and one checks and writes the rows of the previous batch. Each holds one or
 two batches, so memory does not grow with the number of texts. Finished batches are saved within a
-minute and are not run again when the command is repeated.
+minute and are not run again when the command is repeated. Several processes may share a capture;
+`hand_out` decides which of them runs a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qk_dump.hub.push import Pushed, push_dump, require_target
+from filelock import FileLock
+
 from qk_dump.manifest import MANIFEST_NAME, read_manifest
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import run_backbone
 from qk_sniffer.model.memory import is_out_of_memory, out_of_memory_advice
-from qk_sniffer.pipeline.batches import Batch, make_batch
+from qk_sniffer.pipeline.at_url import capture_to_url
+from qk_sniffer.pipeline.batches import Batch
+from qk_sniffer.pipeline.claims import Claims
 from qk_sniffer.pipeline.description import capture_manifest, capture_plan
-from qk_sniffer.pipeline.ranks import Ranks, ranks_from
+from qk_sniffer.pipeline.hand_out import HandOut, longest_first
+from qk_sniffer.pipeline.publishing import publish, require_publishable
+from qk_sniffer.pipeline.ranks import ANOTHER_ENDED, Ranks, is_lost_connection, ranks_from
+from qk_sniffer.pipeline.result import CaptureResult
 from qk_sniffer.pipeline.rows import RowTap, TakenRows
 from qk_sniffer.pipeline.segments import (
     CaptureFolder,
@@ -32,37 +38,44 @@ from qk_sniffer.pipeline.segments import (
 )
 from qk_sniffer.pipeline.setup import Setup, prepare
 from qk_sniffer.pipeline.storing import blocks_of
-from qk_sniffer.pipeline.texts import Text, batches
-from qk_sniffer.pipeline.threads import BackgroundWriter, prepared_ahead
+from qk_sniffer.pipeline.threads import BackgroundWriter
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
 from qk_toolkit.formatting import index_ranges
+from qk_toolkit.urls import is_remote
 from qk_toolkit.watcher import Watcher
 
 _TRIES = 3  # when rows on disk are damaged
 
 
-@dataclass(frozen=True)
-class CaptureResult:
-    """What a process of a capture has done."""
-
-    folder: Path
-    missing: int = 0  # batches that other ranks have not finished; the dump is not complete
-    was_complete: bool = False  # an earlier process had completed the dump
-    published: Pushed | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether the dump is complete."""
-        return self.missing == 0
-
-
 def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> CaptureResult:
     """Make the dump that a config describes, or complete it, and publish it where asked for."""
-    watcher, ranks = watcher or Watcher(), ranks_from()
+    watcher = watcher or Watcher()
+    if is_remote(config.data_root):
+        return capture_to_url(config, watcher, run_capture)
+    if config.engine == "ray":
+        from qk_sniffer.pipeline.ray_actors import run_on_ray
+
+        return run_on_ray(config, watcher, run_rank)
+    return run_rank(config, watcher, ranks_from())
+
+
+def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
+    """Run the part of one process, which may be the only one."""
+    if config.model.tensor_parallel:
+        if ranks.world == 1:
+            raise ConfigError(
+                "model.tensor_parallel: there is one process; start several with torchrun, or use "
+                "model.device_map: auto"
+            )
+        with ranks.connected("model.tensor_parallel", "use model.device_map: auto"):
+            return _run_connected(config, watcher, ranks)
+    return _run_connected(config, watcher, ranks)
+
+
+def _run_connected(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
     folder = user_path(config.data_root)
-    if config.output.hf_repo_id is not None:
-        require_target(config.output.hf_repo_id, config.hf_branch)
+    require_publishable(config)
     with out_of_memory_advice(_LESS_MEMORY):
         require_folder(folder)
         setup = prepare(config, ranks, watcher.note)
@@ -73,39 +86,43 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
                 _check_number(setup.texts.total, folder)
                 watcher.note(f"{folder}: is complete already; nothing to do")
             else:
-                missing = _run_all(setup, capture, ranks, watcher)
-                if missing:
-                    return CaptureResult(folder, missing)
+                if not _run_all(setup, capture, ranks, watcher):
+                    return CaptureResult(folder, left_to_others=True)
     published = None
     if ranks.rank == 0 or not was_complete:  # one rank is enough where all find it complete
-        published = _publish(config, folder, watcher)
-    return CaptureResult(folder, 0, was_complete, published)
+        published = publish(config, folder, watcher)
+    return CaptureResult(folder, False, was_complete, published)
 
 
-def _publish(config: CaptureConfig, folder: Path, watcher: Watcher) -> Pushed | None:
-    output = config.output
-    if output.hf_repo_id is None:
-        return None
-    watcher.note(f"{folder}: is complete; sending it to {output.hf_repo_id}")
-    on_bytes = partial(watcher.show, "sending", in_bytes=True)
-    pushed = push_dump(
-        folder, output.hf_repo_id, config.hf_branch, private=output.private, on_bytes=on_bytes
-    )
-    for note in pushed.notes:
-        watcher.note(note)
-    return pushed
-
-
-def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> int:
-    """Run this rank's batches and complete the dump. Returns the batches that other ranks miss."""
+def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> bool:
+    """Run batches and complete the dump. False if another process completes it."""
+    together = setup.config.model.tensor_parallel
     for _ in range(_TRIES):
+        if together:
+            capture.finished = ranks.share(capture.finished)
         num_batches = run_batches(setup, capture, ranks, watcher)
+        if together:
+            ranks.share(None)  # all processes have saved their heads
         missing = capture.missing(num_batches)
         if missing:
-            return len(missing)
-        _require_rows(setup, capture)
-        if _finish(setup, capture, num_batches, watcher):
-            return 0
+            raise ToolkitError(
+                f"{capture.folder}: {len(missing):,} batches are not on disk, the first is "
+                f"{missing[0]}. Run the same command again."
+            )
+        turn = capture.turn_to_finish()
+        if turn is None:
+            return False
+        try:
+            _require_rows(setup, capture)
+            if _finish(setup, capture, num_batches, watcher, turn):
+                return True
+        finally:
+            turn.release()
+        if together:  # the other processes have ended
+            raise ToolkitError(
+                f"{capture.folder}: rows on disk were damaged. Run the same command again; it runs "
+                "their texts again."
+            )
         watcher.note("rows on disk are damaged; their texts are run again")
     raise ToolkitError(
         f"{capture.folder}: rows on disk were damaged {_TRIES} times. Use another disk, or run the "
@@ -144,9 +161,9 @@ _LESS_MEMORY = (
 
 
 def _announce(setup: Setup, watcher: Watcher) -> None:
-    layers = [layer.facts.layer for layer in setup.wanted]
-    q = sum(len(layer.q) for layer in setup.wanted)
-    k = sum(len(layer.k) for layer in setup.wanted)
+    layers = [layer.facts.layer for layer in setup.dump_heads]
+    q = sum(len(layer.q) for layer in setup.dump_heads)
+    k = sum(len(layer.k) for layer in setup.dump_heads)
     context = f"{setup.max_length:,} tokens" if setup.max_length else "whole texts"
     watcher.note(
         f"{setup.config.model.name} ({setup.loaded.dtype}, {setup.loaded.attention}): "
@@ -160,7 +177,7 @@ def _announce(setup: Setup, watcher: Watcher) -> None:
 def _notes(setup: Setup) -> Iterator[str]:
     layout = setup.layout
     silent, compressed = layout.layers_without_attention, layout.compressed_layers
-    selective = [layer.facts.layer for layer in setup.wanted if layer.facts.selective]
+    selective = [layer.facts.layer for layer in setup.dump_heads if layer.facts.selective]
     if silent:
         yield f"layers {index_ranges(silent)} have no self-attention and are left out"
     if compressed:
@@ -173,13 +190,18 @@ def _notes(setup: Setup) -> Iterator[str]:
             f"layers {index_ranges(selective)} choose by content which keys a query sees; "
             "dump.json records them as selective"
         )
-    unknown = [layer.facts.layer for layer in setup.wanted if layer.facts.logits is None]
+    unknown = [layer.facts.layer for layer in setup.dump_heads if layer.facts.logits is None]
     is_eager = setup.loaded.attention == "eager"
     remedy = "" if is_eager else "; try model.attn_implementation: eager"
     if unknown and setup.config.capture.attention:
         yield (
             f"layers {index_ranges(unknown)}: the attention function computes its weights in an "
             f"unknown way ({setup.loaded.attention}), so the attention columns are null{remedy}"
+        )
+    if setup.config.model.tensor_parallel and setup.wanted == setup.dump_heads:
+        yield (
+            "model.tensor_parallel: transformers does not spread the heads of this model; every "
+            "process has all of them"
         )
     slower = setup.loaded.slower_than_float32()
     if slower > 3:
@@ -196,14 +218,19 @@ def _notes(setup: Setup) -> Iterator[str]:
 
 @contextmanager
 def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]:
-    plan = capture_plan(setup.config, setup.loaded, setup.max_length, setup.batch_size)
+    parts = ranks.world if setup.config.model.tensor_parallel else 1
+    plan = capture_plan(setup.config, setup.loaded, setup.max_length, setup.batch_size, parts)
     overwrite = setup.config.overwrite
     if overwrite and ranks.rank > 0:
         ranks.wait_for_all()
-    capture = open_capture(folder, plan, rank=ranks.rank, overwrite=overwrite and ranks.rank == 0)
+    first = ranks.rank == 0 or ranks.starts_first
+    discard, alone = overwrite and first, ranks.world == 1
+    capture = open_capture(
+        folder, plan, rank=ranks.rank, overwrite=discard, parts=parts, alone=alone
+    )
     capture.flush_seconds = setup.config.output.save_seconds
     try:
-        if overwrite and ranks.rank == 0:
+        if overwrite and first:
             ranks.wait_for_all()
         yield capture
     finally:
@@ -211,32 +238,33 @@ def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]
 
 
 def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> int:
-    """Run every unfinished batch of this rank. Returns the number of batches of all ranks."""
-    counter = _Counter()
-    settings = setup.config.capture
-    done = sum(1 for _ in capture.digests)
-    if done:
-        watcher.note(f"continuing: {done:,} texts are finished")
+    """Run the unfinished batches, or a part of them if several processes share the capture.
+
+    Returns the number of all batches.
+    """
+    if capture.digests:
+        watcher.note(f"continuing: {len(capture.digests):,} texts are finished")
     watcher.start("texts", setup.texts.total, rate="tokens")
     writer = BackgroundWriter()
-    tap = RowTap(
-        setup.decoder,
-        setup.wanted,
-        pre_rope=settings.capture_pre_rope,
-        attention=settings.attention,
-        max_rows=settings.max_rows_per_batch,
-    )
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(tap)
-            prepared = prepared_ahead(_prepared(setup, capture, ranks, counter, watcher))
-            stack.callback(prepared.close)
-            for batch in prepared:
-                setup.layout.rotary_tables.reset()
-                taken = _forward(setup.decoder, tap, batch)
-                writer.submit(partial(_store, setup, capture, watcher, batch, taken))
+    hand_out = HandOut(setup, capture, watcher)
+    shares_texts = ranks.world > 1 and not setup.config.model.tensor_parallel
+    claims = _claims(setup, capture) if shares_texts else None
+
+    def save() -> None:
         writer.wait()
         capture.flush()
+
+    try:
+        run = hand_out.shared(claims, save) if claims else hand_out.in_order()
+        with _row_tap(setup) as tap, closing(run):
+            for batch in run:
+                setup.layout.rotary_tables.reset()
+                taken = _forward(setup.decoder, tap, batch)
+                if claims:
+                    taken.wait()  # a batch that waits for the GPU could be run by another process
+                    claims.computed(batch.number)
+                writer.submit(partial(_store, setup, capture, watcher, batch, taken, claims))
+        save()
     except OutputError:
         raise
     except BaseException:
@@ -245,42 +273,30 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
         raise
     finally:
         writer.close()
+        if claims:
+            claims.close()
         watcher.stop()
-    if counter.batches == 0:
+    if hand_out.num_batches == 0:
         raise ConfigError(f"dataset.path: {setup.config.dataset.path}: holds no texts")
-    return counter.batches
+    return hand_out.num_batches
 
 
-@dataclass
-class _Counter:
-    batches: int = 0
+def _row_tap(setup: Setup) -> RowTap:
+    settings = setup.config.capture
+    return RowTap(
+        setup.decoder,
+        setup.wanted,
+        pre_rope=settings.capture_pre_rope,
+        attention=settings.attention,
+        max_rows=settings.max_rows_per_batch,
+    )
 
 
-def _prepared(
-    setup: Setup,
-    capture: CaptureFolder,
-    ranks: Ranks,
-    counter: _Counter,
-    watcher: Watcher,
-) -> Iterator[Batch]:
-    for number, group in batches(setup.texts, setup.batch_size):
-        counter.batches = number + 1
-        if number in capture.finished:
-            _check_unchanged(group, capture)
-            watcher.advance(len(group))
-        elif ranks.owns(number):
-            yield make_batch(setup, number, group)
-        else:
-            watcher.advance(len(group))
-
-
-def _check_unchanged(group: Sequence[Text], capture: CaptureFolder) -> None:
-    for text in group:
-        if capture.digests.get(text.example_id) != text.digest:
-            raise ConfigError(
-                f"dataset.path: text {text.example_id} (id {text.original_id!r}) has changed since "
-                "this capture began; use another output.data_root, or overwrite to start again"
-            )
+def _claims(setup: Setup, capture: CaptureFolder) -> Claims:
+    order = None
+    if setup.texts.has_index:
+        order = longest_first(setup.texts.sizes(), setup.batch_size)
+    return Claims(capture.folder, capture.saved_batches, order)
 
 
 def _check_number(texts: int | None, folder: Path) -> None:
@@ -304,6 +320,8 @@ def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:
         except (RuntimeError, IndexError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
+            if is_lost_connection(error):
+                raise ToolkitError(ANOTHER_ENDED) from error
             ids = ", ".join(str(number) for number in batch.run_ids)
             raise ToolkitError(
                 f"the model failed on text {ids} ({batch.tokens.shape[1]:,} tokens): "
@@ -318,21 +336,26 @@ def _store(
     watcher: Watcher,
     batch: Batch,
     taken: TakenRows,
+    claims: Claims | None,
 ) -> None:
     before = capture.rows
     capture.add(batch.number, blocks_of(setup, batch, taken), batch.examples)
+    if claims:
+        claims.stored(batch.number)
     tokens = sum(len(ids) for ids in batch.token_ids)
     watcher.advance(len(batch.examples), tokens=tokens, rows=capture.rows - before)
 
 
-def _finish(setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Watcher) -> bool:
+def _finish(
+    setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Watcher, turn: FileLock
+) -> bool:
     config = setup.config
     manifest = capture_manifest(
         model=config.model.name,
         revision=setup.loaded.commit or config.model.revision,
         text_config=setup.loaded.text_config,
         layout=setup.layout,
-        wanted=setup.wanted,
+        wanted=setup.dump_heads,
         sampler=setup.sampler,
         dtype=setup.loaded.dtype,
         pre_rope=config.capture.capture_pre_rope,
@@ -342,6 +365,7 @@ def _finish(setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Wat
         num_batches,
         manifest=manifest,
         heads=expected_heads(setup),
+        turn=turn,
         on_head=partial(watcher.show, "writing heads"),
     )
     watcher.stop()
@@ -354,6 +378,6 @@ def expected_heads(setup: Setup) -> list[ExpectedHead]:
         ExpectedHead(
             head, layer.facts.width, layer.facts.window, setup.config.has_attention(head.kind)
         )
-        for layer in setup.wanted
+        for layer in setup.dump_heads
         for head in layer.head_ids()
     ]

@@ -26,14 +26,21 @@ _TOOLS = (
 
 
 def capture_plan(
-    config: CaptureConfig, loaded: LoadedModel, max_length: int | None, batch_size: int
+    config: CaptureConfig,
+    loaded: LoadedModel,
+    max_length: int | None,
+    batch_size: int,
+    parts: int = 1,
 ) -> dict[str, Any]:
-    """All settings that affect the rows of a dump, and no others."""
+    """All settings that affect the rows of a dump, and no others.
+
+    `parts` is the number of processes of a tensor parallel model; their sums have another order.
+    """
     sections = config.model_dump(
         include={"dataset", "model", "tokenizer", "inference", "capture"},
         exclude={
             "dataset": {"streaming"},
-            "model": {"device_map", "trust_remote_code"},
+            "model": {"device_map", "tensor_parallel", "trust_remote_code"},
             "capture": {"max_rows_per_batch"},
         },
     )
@@ -44,6 +51,8 @@ def capture_plan(
         "attn_implementation": loaded.attention,
         "device": loaded.model.device.type,
     }
+    if parts > 1:
+        sections["model"]["tensor_parallel"] = parts
     sections["tokenizer"]["max_length"] = max_length
     sections["inference"]["batch_size"] = batch_size
     sections["output"] = {"vector_dtype": config.output.vector_dtype}

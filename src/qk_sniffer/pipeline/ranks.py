@@ -1,17 +1,27 @@
 """Rank and number of the processes that share a capture.
 
 `torchrun` and `accelerate launch` set RANK and WORLD_SIZE, `srun` sets its own variables. The
-processes share only the folder of the dump. The last process to finish completes the dump.
+processes share only the folder of the dump, where `claims` hands out the batches.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
 
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, ToolkitError
 
+Value = TypeVar("Value")
+
+ANOTHER_ENDED = (
+    "another process of this capture has ended; read its message, then run the same command again"
+)
+_LONGEST_WAIT = timedelta(hours=2)  # one process may load the model much later than another
+_CONNECTION_WORDS = ("gloo", "nccl", "connection")  # errors of gloo have no class of their own
 _NAMES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
@@ -25,26 +35,79 @@ class Ranks:
     rank: int = 0
     world: int = 1
     local: int = 0
+    starts_first: bool = False  # the others start when this process has opened the folder
 
-    def owns(self, batch: int) -> bool:
-        """Whether this process runs the batch."""
-        return batch % self.world == self.rank
+    @property
+    def device(self) -> str:
+        """The device of this process: a GPU of those that it sees, or cpu.
+
+        A launcher may show every process one GPU only, or not set the local rank.
+        """
+        import torch
+
+        if not torch.cuda.is_available():
+            return "cpu"
+        return f"cuda:{self.local % torch.cuda.device_count()}"
 
     def wait_for_all(self) -> None:
         """Wait until every process has called this method."""
-        if self.world == 1:
+        if self.world == 1 or self.starts_first:
             return
+        remedy = "remove the folder by hand and leave overwrite out"
+        with self.connected("overwrite", remedy):
+            self.share(None)
+
+    @contextmanager
+    def connected(self, setting: str, remedy: str) -> Iterator[None]:
+        """Connect the processes for the block; nothing is done if they are connected."""
+        import torch
         import torch.distributed as dist
 
+        if dist.is_initialized():
+            yield
+            return
+        backend = "gloo"
+        if torch.cuda.is_available() and dist.is_nccl_available():
+            backend = "cpu:gloo,cuda:nccl"
+            torch.cuda.set_device(self.device)
         try:
-            dist.init_process_group("gloo", rank=self.rank, world_size=self.world)
+            dist.init_process_group(
+                backend, rank=self.rank, world_size=self.world, timeout=_LONGEST_WAIT
+            )
         except (ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"overwrite: the processes cannot connect to each other ({error}). Start them with "
-                "torchrun, or remove the folder by hand and leave overwrite out."
+                f"{setting}: the processes cannot connect to each other ({error}). Start them with "
+                f"torchrun, or {remedy}."
             ) from error
-        dist.barrier()
-        dist.destroy_process_group()
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+    def gather(self, value: Value) -> list[Value]:
+        """The values of all processes, when all of them have called this method."""
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.world
+        try:
+            dist.all_gather_object(values, value)
+        except RuntimeError as error:
+            raise ToolkitError(ANOTHER_ENDED) from error
+        return values
+
+    def share(self, value: Value) -> Value:
+        """The value of rank 0, when all processes have called this method."""
+        return self.gather(value)[0]
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """Whether an error of connected processes means that one of them has ended."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return False
+    words = str(error).lower()
+    return isinstance(error, dist.DistError) or any(word in words for word in _CONNECTION_WORDS)
 
 
 def ranks_from(environment: Mapping[str, str] = os.environ) -> Ranks:

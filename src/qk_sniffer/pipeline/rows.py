@@ -67,19 +67,20 @@ class TakenRows:
 
         In memory the rows of a head are contiguous, as in the dump.
         """
-        self._wait()
+        self.wait()
         return self._tensors.pop(key).float().numpy().transpose(1, 0, 2)
 
     def attention(self, layer: int) -> AttentionRows | None:
         """The attention columns (n, heads) of a layer's queries; None if they were not computed."""
-        self._wait()
+        self.wait()
         if layer not in self._attention:
             return None
         columns = self._attention.pop(layer).numpy().transpose(1, 0, 2)  # (n, heads, COLUMNS)
         lse, largest, entropy, sinks = np.moveaxis(columns[..., :4], -1, 0)  # (n, heads) each
         return AttentionRows(lse, largest, entropy, sinks, columns[..., 4:])
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait until all copies are complete, and so the forward."""
         for event in self._events:
             event.synchronize()
         self._events.clear()

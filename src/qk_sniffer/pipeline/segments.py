@@ -14,8 +14,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,13 @@ from qk_sniffer.pipeline.blocks import (
     write_segment,
 )
 from qk_sniffer.pipeline.merging import ExpectedHead, write_dump
+from qk_sniffer.pipeline.rank_locks import busy, lock_of, lock_rank, other_ranks_running, release
+from qk_sniffer.pipeline.work_folder import PLAN, SEGMENTS, locked_work_folder
 from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.files import (
     DRAFT_PATTERN,
     cannot_write,
-    exclusive_folder,
     is_locked,
-    remove_exclusive_folder,
     sync_folder,
     try_lock,
     write_text,
@@ -56,8 +56,8 @@ from qk_toolkit.files import (
 
 __all__ = ["Block", "CaptureFolder", "Example", "ExpectedHead", "finish_capture", "open_capture"]
 
-_PLAN = "plan.json"
-_SEGMENTS = "segments"
+_FINISH_LOCK = "finish.lock"
+_SECONDS_BETWEEN_LOOKS = 0.2  # of a process that waits for the one that converts
 _REMEDY = "choose another output.data_root, or set overwrite to {}."
 
 
@@ -68,16 +68,26 @@ class CaptureFolder:
     flush_seconds = 60.0  # or when the last segment is this old
 
     def __init__(
-        self, folder: Path, plan: dict[str, Any], rank: int, lock: FileLock | None
+        self,
+        folder: Path,
+        plan: dict[str, Any],
+        rank: int,
+        locks: Sequence[FileLock] | None,
+        parts: int = 1,
     ) -> None:
         self.folder = folder
         self.plan = plan
-        self.complete = lock is None
+        self.complete = locks is None
         self.rows = 0  # of all heads, added by this process
         self._rank = rank
-        self._lock = lock
+        self._part = (rank, parts) if parts > 1 else (0, 1)
+        self._locks = locks or ()
         self.refresh()
         self._clear_pending()
+
+    def saved_batches(self) -> frozenset[int]:
+        """The batches that are in segments now, of all processes."""
+        return frozenset(_batches(_read_segments(self.folder)))
 
     def refresh(self) -> None:
         """Read again which batches are in segments."""
@@ -86,7 +96,9 @@ class CaptureFolder:
         self.digests = {
             example.example_id: example.text_digest
             for segment in segments
-            for example in segment.examples
+            for batch, examples in segment.batches.items()
+            for example in examples
+            if batch in self.finished
         }
 
     def add(self, batch: int, blocks: Sequence[Block], examples: Sequence[Example]) -> None:
@@ -111,7 +123,8 @@ class CaptureFolder:
             return
         name = f"{min(self._batches):08d}-r{self._rank}-{secrets.token_hex(4)}"
         try:
-            write_segment(self.folder / UNFINISHED / _SEGMENTS / name, self._batches, self._blocks)
+            target = self.folder / UNFINISHED / SEGMENTS / name
+            write_segment(target, self._batches, self._blocks, *self._part)
         except OSError as error:
             raise cannot_write(self.folder, error) from error
         self._clear_pending()
@@ -126,10 +139,17 @@ class CaptureFolder:
         missing = sorted({*range(num_batches)} - _batches(_read_segments(self.folder)))
         return [] if missing and _is_complete(self.folder, self.plan) else missing
 
+    def turn_to_finish(self) -> FileLock | None:
+        """The lock of the process that converts the segments.
+
+        None if another process converts them, or has converted them.
+        """
+        with locked_work_folder(self.folder) as place:
+            return try_lock(place / _FINISH_LOCK) if (place / PLAN).exists() else None
+
     def close(self) -> None:
-        """Release the lock of this rank; pending batches are not written."""
-        if self._lock is not None:
-            self._lock.release()
+        """Release the locks of this rank; pending batches are not written."""
+        release(self._locks)
 
     def _clear_pending(self) -> None:
         self._batches: dict[int, Sequence[Example]] = {}
@@ -144,13 +164,17 @@ def open_capture(
     *,
     rank: int = 0,
     overwrite: bool = False,
+    parts: int = 1,
+    alone: bool = False,
 ) -> CaptureFolder:
     """Start or continue the capture with this plan in `folder`.
 
     `plan` holds all settings that determine the dump's content, as JSON values. A folder with a
     capture or dump of another plan is refused. `overwrite` removes the files of a dump from the
     folder, and no other files. All processes of a capture may set it: it has no effect while
-    another process of the capture is running.
+    another process of the capture is running. With `parts` above 1 every rank adds its own heads
+    of every batch, and a batch is finished when all ranks have saved it. A process that is `alone`
+    runs all batches, so it refuses a folder in which others run, and they refuse its folder.
     """
     plain: dict[str, Any] = json.loads(json.dumps(plan))
     try:
@@ -158,13 +182,13 @@ def open_capture(
             raise ConfigError(
                 f"{folder}: is a file, not a folder. Choose another output.data_root."
             )
-        lock = None
+        locks = None
         if overwrite or not _is_complete(folder, plain) or (folder / UNFINISHED).exists():
-            with _locked_work_folder(folder):
-                lock = _join(folder, plain, rank, overwrite)
+            with locked_work_folder(folder):
+                locks = _join(folder, plain, rank, overwrite, alone)
     except OSError as error:
         raise cannot_write(folder, error) from error
-    return CaptureFolder(folder, plain, rank, lock)
+    return CaptureFolder(folder, plain, rank, locks, parts)
 
 
 def finish_capture(
@@ -173,24 +197,28 @@ def finish_capture(
     manifest: DumpManifest,
     heads: Sequence[ExpectedHead],
     *,
+    turn: FileLock | None = None,
     on_head: Callable[[int, int], None] | None = None,
 ) -> bool:
     """Convert the segments to the dump; False if a segment is damaged.
 
-    A damaged segment is removed, and its batches must be captured again. If several processes call
-    this, one converts and the others wait. The plan and the number of examples are added to
-    `manifest`. `on_head` is called with the number of written heads and of all heads.
+    A damaged segment is removed, and its batches must be captured again. `turn` is the lock of
+    `turn_to_finish`; without it, this function waits while another process converts. The plan and
+    the number of examples are added to `manifest`. `on_head` is called with the number of written
+    heads and of all heads.
     """
     if capture.complete:
         return True
     capture.flush()
+    own_turn = None
     try:
-        with _locked_work_folder(capture.folder) as place:
-            if not _is_complete(capture.folder, capture.plan):
-                segments = _read_segments(capture.folder)
-                _require_batches(capture.folder, segments, num_batches)
-                write_dump(capture.folder, capture.plan, segments, manifest, heads, on_head)
-            (place / _PLAN).unlink(missing_ok=True)
+        own_turn = None if turn else _wait_for_turn(capture)
+        if not _is_complete(capture.folder, capture.plan):
+            segments = _read_segments(capture.folder)
+            _require_batches(capture.folder, segments, num_batches)
+            write_dump(capture.folder, capture.plan, segments, manifest, heads, on_head)
+        with locked_work_folder(capture.folder) as place:
+            (place / PLAN).unlink(missing_ok=True)
     except DamagedSegmentError as error:
         shutil.rmtree(error.path, ignore_errors=True)
         if error.path.exists():
@@ -199,69 +227,56 @@ def finish_capture(
         return False
     except OSError as error:
         raise cannot_write(capture.folder, error) from error
+    finally:
+        if own_turn:
+            own_turn.release()
     capture.complete = True
     return True
 
 
-@contextmanager
-def _locked_work_folder(folder: Path) -> Iterator[Path]:
-    """Lock `.capture/` for the block; remove it afterwards if there is no unfinished capture."""
-    place = folder / UNFINISHED
-    with exclusive_folder(place):
-        try:
-            yield place
-        finally:
-            if not (place / _PLAN).exists():
-                remove_exclusive_folder(place)
+def _wait_for_turn(capture: CaptureFolder) -> FileLock | None:
+    """Wait until no process converts the segments; None if one has converted them."""
+    while (turn := capture.turn_to_finish()) is None:
+        if not (capture.folder / UNFINISHED / PLAN).exists():
+            return None
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return turn
 
 
-def _join(folder: Path, plan: dict[str, Any], rank: int, overwrite: bool) -> FileLock | None:
+def _join(
+    folder: Path, plan: dict[str, Any], rank: int, overwrite: bool, alone: bool
+) -> list[FileLock] | None:
     """Prepare `.capture/` for this rank and lock the rank; None if the dump is complete."""
     place = folder / UNFINISHED
-    busy = ConfigError(
-        f"{folder}: another capture is writing here. Wait until it ends, or choose another "
-        "output.data_root."
-    )
-    lock = try_lock(_lock_of(place, rank))
-    if lock is None:
-        raise busy
+    locks = lock_rank(folder, rank, alone)
     try:
-        if overwrite and not _other_ranks_running(place, rank):
+        if overwrite and not other_ranks_running(place, rank):
             _discard(folder)
-        elif overwrite and plan_difference(read_plan(place / _PLAN), plan):
-            raise busy
+        elif overwrite and plan_difference(read_plan(place / PLAN), plan):
+            raise busy(folder)
         if _is_complete(folder, plan):
-            (place / _PLAN).unlink(missing_ok=True)
-            lock.release()
+            (place / PLAN).unlink(missing_ok=True)
+            release(locks)
             return None
-        if not (place / _PLAN).exists():
-            shutil.rmtree(place / _SEGMENTS, ignore_errors=True)
-            (place / _SEGMENTS).mkdir()
-            write_text(place / _PLAN, json_text(plan))
+        if not (place / PLAN).exists():
+            shutil.rmtree(place / SEGMENTS, ignore_errors=True)
+            (place / SEGMENTS).mkdir()
+            write_text(place / PLAN, json_text(plan))
             sync_folder(place)
             sync_folder(folder)
         _remove_stale_drafts(place, rank)
     except BaseException:
-        lock.release()
+        release(locks)
         raise
-    return lock
-
-
-def _lock_of(place: Path, rank: int) -> Path:
-    return place / f"rank-{rank}.lock"
-
-
-def _other_ranks_running(place: Path, rank: int) -> bool:
-    locks = {*place.glob("rank-*.lock")} - {_lock_of(place, rank)}
-    return any(is_locked(lock) for lock in locks)
+    return locks
 
 
 def _remove_stale_drafts(place: Path, rank: int) -> None:
     """Remove unfinished segments of processes that no longer run."""
-    for draft in (place / _SEGMENTS).glob(DRAFT_PATTERN):
+    for draft in (place / SEGMENTS).glob(DRAFT_PATTERN):
         match = re.search(r"-r(\d+)-", draft.name)
         writer = int(match[1]) if match else rank
-        if writer == rank or not is_locked(_lock_of(place, writer)):
+        if writer == rank or not is_locked(lock_of(place, writer)):
             shutil.rmtree(draft, ignore_errors=True)
 
 
@@ -275,7 +290,7 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
         return False
     manifest = read_manifest(folder / MANIFEST_NAME)
     finished = manifest.capture if manifest else None
-    started = read_plan(folder / UNFINISHED / _PLAN)
+    started = read_plan(folder / UNFINISHED / PLAN)
     if started is not None and plan_difference(finished, started):
         _refuse_difference(folder, plan_difference(started, plan))
         return False
@@ -309,8 +324,8 @@ def _head_folders(folder: Path) -> list[Path]:
 
 def _discard(folder: Path) -> None:
     """Remove the files of a finished or unfinished dump, and no other files."""
-    shutil.rmtree(folder / UNFINISHED / _SEGMENTS, ignore_errors=True)
-    for name in (f"{UNFINISHED}/{_PLAN}", MANIFEST_NAME, EXAMPLES_FILE):
+    shutil.rmtree(folder / UNFINISHED / SEGMENTS, ignore_errors=True)
+    for name in (f"{UNFINISHED}/{PLAN}", MANIFEST_NAME, EXAMPLES_FILE):
         (folder / name).unlink(missing_ok=True)
     if is_card(folder / CARD_FILE):
         (folder / CARD_FILE).unlink()
@@ -326,24 +341,33 @@ def _discard(folder: Path) -> None:
 
 def _read_segments(folder: Path) -> list[Segment]:
     """The undamaged segments, sorted by first example; a batch in two segments counts once."""
-    known: set[int] = set()
+    known_by_part: dict[int, set[int]] = {}
     found = []
     paths: list[Path] = []
     with suppress(FileNotFoundError):  # another process has just completed the dump
-        paths = sorted((folder / UNFINISHED / _SEGMENTS).iterdir())
+        paths = sorted((folder / UNFINISHED / SEGMENTS).iterdir())
     for path in paths:
         segment = None if path.name.startswith(".") else read_segment(path)
-        if segment is None or segment.batches.keys() <= known:
+        if segment is None:
+            continue
+        known = known_by_part.setdefault(segment.part, set())
+        if segment.batches.keys() <= known:
             continue
         repeated = [segment.batches[batch] for batch in segment.batches.keys() & known]
-        known |= segment.batches.keys()
+        known.update(segment.batches)
         ids = frozenset(example.example_id for examples in repeated for example in examples)
         found.append(replace(segment, repeated=ids))
     return sorted(found, key=lambda segment: segment.first_example)
 
 
 def _batches(segments: Sequence[Segment]) -> set[int]:
-    return {batch for segment in segments for batch in segment.batches}
+    """The batches of which all parts are in segments."""
+    found: dict[int, set[int]] = {}  # part → batches
+    for segment in segments:
+        found.setdefault(segment.part, set()).update(segment.batches)
+    if not segments or len(found) < segments[0].parts:
+        return set()
+    return set.intersection(*found.values())
 
 
 def _require_batches(folder: Path, segments: Sequence[Segment], num_batches: int) -> None:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
-
 from qk_sniffer.config import CaptureConfig, CaptureSettings
 from qk_sniffer.model.files import Note
 from qk_sniffer.model.layout import ModelLayout, decoder_of, vocabulary_of
 from qk_sniffer.model.loading import LoadedModel, load_model, load_tokenizer
 from qk_sniffer.model.probing import probe
+from qk_sniffer.model.tensor_parallel import head_vectors
 from qk_sniffer.pipeline.ranks import Ranks
 from qk_sniffer.pipeline.texts import Texts, open_texts, tokenize
 from qk_sniffer.sampling.heads import WantedLayer, choose_heads, require_pre_rope
+from qk_sniffer.sampling.parallel_heads import ParallelHeads
 from qk_sniffer.sampling.positions import PositionSampler
 
 
@@ -28,7 +28,8 @@ class Setup:
     tokenizer: Any
     loaded: LoadedModel
     layout: ModelLayout
-    wanted: tuple[WantedLayer, ...]
+    wanted: tuple[WantedLayer, ...]  # of this process
+    dump_heads: tuple[WantedLayer, ...]  # of all processes
     sampler: PositionSampler
     max_length: int | None
 
@@ -70,16 +71,22 @@ def prepare(config: CaptureConfig, ranks: Ranks, note: Note = lambda text: None)
     """
     texts = open_texts(config.dataset)
     tokenizer = load_tokenizer(config.tokenizer, config.model, note)
-    device = f"cuda:{ranks.local}" if torch.cuda.is_available() else "cpu"
-    loaded = load_model(config.model, device, note)
-    layout = probe(loaded.model)
+    loaded = load_model(config.model, ranks.device, note, ranks.world)
+    part = layout = probe(loaded.model)
+    if config.model.tensor_parallel:
+        vectors = ranks.gather(head_vectors(decoder_of(loaded.model), part))
+        q_heads = getattr(loaded.text_config, "num_attention_heads", None)
+        parallel = ParallelHeads(vectors, ranks.rank, q_heads)
+        layout = parallel.whole(part)
+    wanted = wanted_heads(layout, config.capture)
     return Setup(
         config=config,
         texts=texts,
         tokenizer=tokenizer,
         loaded=loaded,
         layout=layout,
-        wanted=wanted_heads(layout, config.capture),
+        wanted=parallel.own(wanted, part) if config.model.tensor_parallel else wanted,
+        dump_heads=wanted,
         sampler=sampler_of(config.capture),
         max_length=config.tokenizer.max_length or loaded.context,
     )

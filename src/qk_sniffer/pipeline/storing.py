@@ -52,7 +52,7 @@ def _block(setup: Setup, batch: Batch, taken: TakenRows, layer: WantedLayer, kin
     return Block(
         layer=facts.layer,
         kind=kind,
-        heads=layer.heads(kind),
+        heads=layer.numbers(kind),
         bucket=setup.sampler.bucket(rows.position),
         example_id=example_id,
         position=rows.position,
@@ -77,7 +77,7 @@ def _attention(
     found = taken.attention(layer.facts.layer)
     if found is None:
         return AttentionRows.unknown(len(rows), len(layer.q))
-    check_attention(found, example_id, rows.position, layer.facts.layer, layer.q)
+    check_attention(found, example_id, rows.position, layer.facts.layer, layer.numbers("q"))
     return found
 
 

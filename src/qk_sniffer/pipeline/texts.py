@@ -15,6 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from qk_sniffer.config import DatasetSettings
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
@@ -31,6 +34,7 @@ _READERS = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
+_ROWS_AT_ONCE = 1_000  # when only the sizes of texts are read
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -66,6 +70,42 @@ class Texts:
                     f"dataset.path: more than {_MOST_EXAMPLES:,} texts; set dataset.max_samples"
                 )
             yield Text(number, self._original_id(number, row), self._text(number, row))
+
+    @property
+    def has_index(self) -> bool:
+        """Whether texts can be read in any order; a streamed dataset is read from its start."""
+        return not self.settings.streaming
+
+    def between(self, start: int, end: int) -> list[Text]:
+        """The texts with these numbers, of a dataset that is not streamed."""
+        try:
+            columns = self.rows[start:end]
+        except Exception as error:
+            raise _unreadable_error(self.settings.path, error) from error
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return [
+            Text(number, self._original_id(number, row), self._text(number, row))
+            for number, row in enumerate(rows, start)
+        ]
+
+    def sizes(self) -> list[int]:
+        """The bytes of every text, of a dataset that is not streamed."""
+        try:
+            return self._sizes()
+        except Exception as error:
+            raise _unreadable_error(self.settings.path, error) from error
+
+    def _sizes(self) -> list[int]:
+        column = self.settings.text_column
+        rows = self.rows.select_columns([column]).with_format("arrow")
+        sizes: list[int] = []
+        for start in range(0, self.total or 0, _ROWS_AT_ONCE):
+            end = min(start + _ROWS_AT_ONCE, self.total or 0)
+            values = rows[start:end][column]
+            if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+                return [0] * (self.total or 0)  # `_text` refuses such a column
+            sizes += pc.fill_null(pc.binary_length(values), 0).to_pylist()
+        return sizes
 
     def _original_id(self, number: int, row: dict[str, Any]) -> object:
         if self.settings.id_column is not None:

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 Item = TypeVar("Item")
 
@@ -50,6 +50,16 @@ def prepared_ahead(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
     finally:
         stopped.set()
         thread.join()
+
+
+def one_ahead(items: Iterable[Item]) -> Generator[Item]:
+    """The items; while one of them is used, the next one is prepared in a background thread."""
+    source = iter(items)
+    with ThreadPoolExecutor(1, thread_name_prefix="prepare") as pool:
+        coming = pool.submit(next, source, _END)
+        while (item := coming.result()) is not _END:
+            coming = pool.submit(next, source, _END)
+            yield cast(Item, item)
 
 
 class BackgroundWriter:

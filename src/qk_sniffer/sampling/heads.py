@@ -14,21 +14,31 @@ from qk_toolkit.formatting import index_ranges
 
 @dataclass(frozen=True)
 class WantedLayer:
-    """The heads to capture in one layer; a tuple is empty if that kind is not captured."""
+    """The heads to capture in one layer; a tuple is empty if that kind is not captured.
+
+    In a tensor parallel model `q` and `k` count the heads of this process from 0.
+    """
 
     facts: LayerFacts
     q: tuple[int, ...]
     k: tuple[int, ...]
+    first_q: int = 0  # true number of the first query head of this process
+    first_k: int = 0
 
     def heads(self, kind: Kind) -> tuple[int, ...]:
         """The heads of one kind, ascending."""
         return self.q if kind == "q" else self.k
 
+    def numbers(self, kind: Kind) -> tuple[int, ...]:
+        """The true numbers of the heads of one kind."""
+        first = self.first_q if kind == "q" else self.first_k
+        return tuple(first + head for head in self.heads(kind))
+
     def head_ids(self) -> list[HeadId]:
         """The ids of these heads in a dump."""
         layer = self.facts.layer
-        return [HeadId(layer, head, "q") for head in self.q] + [
-            HeadId(layer, head, "k") for head in self.k
+        return [HeadId(layer, head, "q") for head in self.numbers("q")] + [
+            HeadId(layer, head, "k") for head in self.numbers("k")
         ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from attention_plasticity.run.fingerprints import InputFiles, joint_fingerprint
 from dumps import make_dump
 from odd_files import NOT_REGULAR, Maker, huge, replace_by
+from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
 
 
@@ -42,10 +43,22 @@ def test_other_content_has_another_fingerprint(dump: Path) -> None:
 def test_a_change_after_the_first_look_is_seen(dump: Path) -> None:
     inputs = InputFiles(open_dump(dump))
     first = inputs.record_state(0, 0, 0)
-    assert inputs.unchanged(0, 0, 0)
-    os.utime(dump / "l00h00k" / "data.parquet", (1, 1))
+    inputs.record(0, [1], 0)
+    assert not inputs.changed()
+    os.utime(dump / "l00h00q" / "data.parquet", (1, 1))
     assert inputs.record_state(0, 0, 0) == first
-    assert not inputs.unchanged(0, 0, 0)
+    assert inputs.changed() == {HeadId(0, 0, "q")}
+
+
+@pytest.mark.parametrize("name", ["dump.json", "examples.parquet"])
+def test_a_changed_file_of_all_heads_changes_all_heads(dump: Path, name: str) -> None:
+    (dump / name).write_text("{}")
+    inputs = InputFiles(open_dump(dump))
+    inputs.record(0, [0, 1], 0)
+    os.utime(dump / name, (1, 1))  # a copy with the same content is no change
+    assert not inputs.changed()
+    (dump / name).write_text('{"seed": 1}')
+    assert inputs.changed() == {HeadId(0, 0, "q"), HeadId(0, 1, "q"), HeadId(0, 0, "k")}
 
 
 def test_the_fingerprint_is_that_of_the_first_look(dump: Path) -> None:
@@ -60,12 +73,12 @@ def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
     path.write_text("x")
     inputs = InputFiles(open_dump(dump))
     inputs.record_state(0, 0, 0)
-    assert inputs.unchanged(0, 0, 0)
+    assert not inputs.changed()
     path.unlink()
     path.symlink_to("data.parquet")
-    assert not inputs.unchanged(0, 0, 0)
+    assert inputs.changed() == {HeadId(0, 0, "q")}
     shutil.rmtree(path.parent)
-    assert not inputs.unchanged(0, 0, 0)
+    assert inputs.changed() == {HeadId(0, 0, "q")}
 
 
 @pytest.mark.parametrize("make", [make for make, _ in NOT_REGULAR.values()], ids=NOT_REGULAR)
@@ -74,7 +87,7 @@ def test_what_is_no_regular_file_is_not_opened(dump: Path, make: Maker) -> None:
     replace_by(make, dump / "l00h00q" / "data.parquet")
     inputs = InputFiles(open_dump(dump))
     assert fingerprint(inputs) != before
-    assert inputs.unchanged(0, 0, 0)
+    assert not inputs.changed()
 
 
 def test_a_file_is_hashed_in_bounded_memory(dump: Path) -> None:

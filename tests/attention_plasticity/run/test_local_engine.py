@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -120,11 +121,34 @@ def test_a_head_that_kills_two_workers_fails_alone(
     assert len({(outcome.layer, outcome.q_head) for outcome in outcomes}) == len(outcomes) == 8
 
 
-def test_a_dump_that_vanishes_is_told_with_the_workers_last_words(tmp_path: Path) -> None:
+def test_a_worker_does_not_wait_until_its_results_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = open_dump(make_dump(tmp_path / "dump", layers=2, q_heads=1, k_heads=1, n=60))
+    marking = (
+        "import attention_plasticity.head_analysis as module\n"
+        "original = module._analyze_query_head\n"
+        "def analyze(dump, layer, *rest):\n"
+        "    (dump.path.parent / f'began-{layer}').touch()\n"
+        "    return original(dump, layer, *rest)\n"
+        "module._analyze_query_head = analyze\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(marking)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = make_config()
+    outcomes = run(dump.path, make_plan(dump, config).groups, config, 1)
+    next(outcomes)  # nothing more is taken
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "began-1").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert len(list(outcomes)) == 1
+
+
+def test_a_dump_that_vanishes_is_the_reason_of_its_heads(tmp_path: Path) -> None:
     group = Group(layer=0, k_head=0, q_heads=(0, 1))
     outcomes = list(run(tmp_path / "gone", [group], make_config(), 1))
     assert [outcome.q_head for outcome in outcomes] == [0, 1]
     for outcome in outcomes:
         assert isinstance(outcome, Failure)
-        assert "exit code 1" in outcome.reason
-        assert "does not exist" in outcome.reason
+        assert "gone: does not exist" in outcome.reason

@@ -1,17 +1,25 @@
-"""Heads computed on a real Ray cluster of this machine."""
+"""Heads computed on a real Ray cluster of this machine, whose workers, nodes and drivers die."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.run import ray_engine
 from attention_plasticity.run.plan import Group, make_plan
-from attention_plasticity.run.ray_engine import run_ray
+from attention_plasticity.run.ray_engine import _Deaths, run_ray
 from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.tasks import Job, Task
 from attention_plasticity.run.worker_log import WorkerLog
@@ -20,59 +28,155 @@ from qk_dump.source import open_dump
 
 ray = pytest.importorskip("ray")
 
-LETHAL = """
+PLAN = """
 import os
-import attention_plasticity.head_analysis as module
-original = module._analyze_query_head
+import sys
+import time
 
-def analyze(dump, layer, q_head, *rest):
-    if "lethal" in str(dump.path) and (layer, q_head) == (1, 1):
-        os.kill(os.getpid(), 9)
-    if "lethal" in str(dump.path) and (layer, q_head) == (0, 3):
-        raise ZeroDivisionError("a defect")
-    return original(dump, layer, q_head, *rest)
+def wait_for(path):
+    for _ in range(6000):
+        if path.exists():
+            return
+        time.sleep(0.02)
 
-module._analyze_query_head = analyze
+def change():
+    import attention_plasticity.head_analysis as module
+    original = module._analyze_query_head
+
+    def analyze(dump, layer, q_head, *rest):
+        name, beside = dump.path.name, dump.path.parent
+        if name == "departing":
+            import ray
+            if ray.get_runtime_context().get_node_id() == (beside / "node").read_text():
+                (beside / f"busy-{layer}-{q_head}").touch()
+                wait_for(beside / "never")
+        if name == "waiting" and layer > 0:
+            wait_for(beside / "continue")
+        if name == "lethal" and (layer, q_head) == (1, 1):
+            os.kill(os.getpid(), 9)
+        if name == "lethal" and (layer, q_head) == (0, 3):
+            raise ZeroDivisionError("a defect")
+        return original(dump, layer, q_head, *rest)
+
+    module._analyze_query_head = analyze
+
+if any("default_worker.py" in word for word in sys.orig_argv):  # other processes start faster
+    change()
 """
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One cluster for all tests, as its start takes seconds.
 
-    Its workers import a file that kills them at one head of dumps with a certain name.
+    Its workers import a file that kills or stops them at some heads of dumps with certain names.
     """
+    from ray.cluster_utils import Cluster
+
     extra = tmp_path_factory.mktemp("extra")
-    (extra / "sitecustomize.py").write_text(LETHAL)
-    path = os.pathsep.join([str(extra), os.environ.get("PYTHONPATH", "")])
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
-    )
-    yield
-    ray.shutdown()
+    (extra / "sitecustomize.py").write_text(PLAN)
+    with pytest.MonkeyPatch.context() as patch:
+        path = os.pathsep.join([str(extra), *filter(None, sys.path)])
+        patch.setenv("PYTHONPATH", path)
+        nodes = Cluster(True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="error")
+        yield nodes
+        ray.shutdown()
+        nodes.shutdown()
 
 
-def computed(dump: Path, groups: Iterable[Group], log: WorkerLog) -> list[HeadResult | Failure]:
+def tables(run: Any) -> dict[str, bytes]:
+    return {kind: path.read_bytes() for kind, path in run.paths.tables.items()}
+
+
+def wait_for(paths: Iterable[Path]) -> None:
+    for path in paths:
+        for _ in range(6000):
+            if path.exists():
+                break
+            time.sleep(0.02)
+        assert path.exists()
+
+
+def computed(
+    dump: Path,
+    groups: Iterable[Group],
+    log: WorkerLog,
+    note: Callable[[str], None] = lambda text: None,
+) -> list[HeadResult | Failure]:
     """The outcomes of one job."""
     job = Job(dump, ap.make_config(), log)
-    return [outcome for _, outcome in run_ray([Task(job, group) for group in groups], job.config)]
+    tasks = [Task(job, group) for group in groups]
+    return [outcome for _, outcome in run_ray(tasks, job.config, note)]
 
 
-def test_tables_are_the_same_as_without_ray(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=2, q_heads=4, k_heads=2, n=200)
+def test_tables_are_the_same_as_without_ray_and_vectors_stay_in_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = make_dump(tmp_path / "dump", layers=2, q_heads=4, k_heads=2, n=4000, d=32)
+    received: list[int] = []
+    original = ray.get
+
+    def counting(reference: Any) -> Any:
+        value = original(reference)
+        received.append(len(pickle.dumps(value)))
+        return value
+
+    monkeypatch.setattr(ray, "get", counting)
     words = {"dataset_local_root": str(dump), "max_workers": 2}
     one = run_analysis(ap.make_config(words, output_dir=str(tmp_path / "a"), engine="ray"))
     two = run_analysis(ap.make_config(words, output_dir=str(tmp_path / "b")))
     assert len(one.metrics) == 8
-    (tmp_path / "b" / ".heads" / "l01h02.json").unlink()  # a run continues under any engine
-    again = run_analysis(ap.make_config(words, output_dir=str(tmp_path / "b"), engine="ray"))
-    for run in (two, again):
-        for path, other in zip(one.paths.tables.values(), run.paths.tables.values(), strict=True):
-            assert path.read_bytes() == other.read_bytes()
+    assert tables(one) == tables(two)
+    assert 0 < sum(received) < 8 * 4000 * 32 * 4 / 10  # bytes of the queries
+
+
+def test_the_heads_of_a_node_that_goes_away_are_computed_again(
+    tmp_path: Path, cluster: Any
+) -> None:
+    dump = make_dump(tmp_path / "departing", layers=4, q_heads=2, k_heads=1, n=60)
+    (tmp_path / "node").touch()
+    words = {"dataset_local_root": str(dump), "max_workers": 2}
+    expected = run_analysis(ap.make_config(words, output_dir=str(tmp_path / "a")))
+    node = cluster.add_node(num_cpus=2)
+    (tmp_path / "node").write_text(node.node_id)
+
+    def remove() -> None:
+        while not list(tmp_path.glob("busy-*")):
+            time.sleep(0.02)
+        cluster.remove_node(node, allow_graceful=False)
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    found = run_analysis(ap.make_config(words, output_dir=str(tmp_path / "b"), engine="ray"))
+    remover.join()
+    assert list(tmp_path.glob("busy-*"))
+    assert found.failures == []
+    assert tables(found) == tables(expected)
+
+
+def test_a_run_continues_under_any_engine_after_its_driver_was_killed(
+    tmp_path: Path, cluster: Any
+) -> None:
+    dump = make_dump(tmp_path / "waiting", layers=3, q_heads=2, k_heads=1, n=60)
+    words = [sys.executable, "-m", "attention_plasticity", "analyze", str(dump)]
+    words += ["--engine", "ray", "--ray_address", cluster.address, "--output_dir"]
+    records = [tmp_path / "a" / ".heads" / f"l00h0{head}.json" for head in (0, 1)]
+    with subprocess.Popen([*words, str(tmp_path / "a")]) as driver:
+        wait_for(records)  # the other heads wait
+        driver.kill()
+    assert len(list(records[0].parent.glob("l*.json"))) == 2
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("?/.heads/l*.json")}
+    (tmp_path / "continue").touch()
+    subprocess.run([*words, str(tmp_path / "a")], check=True, capture_output=True)
+    kept = {"dataset_local_root": str(dump)}
+    local = run_analysis(ap.make_config(kept, output_dir=str(tmp_path / "b")))
+    whole = run_analysis(ap.make_config(kept, output_dir=str(tmp_path / "c")))
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert tables(local) == tables(whole)
+    for path in local.paths.tables.values():
+        assert (tmp_path / "a" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_head_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
@@ -89,6 +193,56 @@ def test_a_head_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
     assert "died, in 2 attempts" in failures[1, 1]
     assert "ZeroDivisionError('a defect')" in failures[0, 3]
     assert "ZeroDivisionError: a defect" in log.path.read_text()
+
+
+def test_a_death_in_a_group_is_not_counted_for_its_heads(tmp_path: Path) -> None:
+    job = Job(tmp_path, ap.make_config(), WorkerLog(tmp_path / "log"))
+    deaths, error = _Deaths(ray), ray.exceptions.WorkerCrashedError()
+    alone, failures = deaths.after(Task(job, Group(0, 0, (0, 1))), error)
+    assert [task.group.q_heads for task in alone] == [(0,), (1,)]
+    assert failures == []
+    assert deaths.after(alone[1], error) == ([alone[1]], [])
+    (failure,) = deaths.after(alone[1], error)[1]
+    assert isinstance(failure.outcome, Failure)
+    assert failure.outcome.q_head == 1
+
+
+def test_the_dump_of_a_relative_path_is_opened_for_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # not the folder of the workers
+    for heads in (1, 2):  # the workers have opened the dump before the second head is added
+        dump = make_dump(Path("dump"), layers=1, q_heads=heads, k_heads=1, n=60)
+        plan = make_plan(open_dump(dump), ap.make_config())
+        outcomes = computed(dump, plan.groups, WorkerLog(tmp_path / "log"))
+        assert [type(outcome) for outcome in outcomes] == [HeadResult] * heads
+
+
+def test_a_cluster_without_a_free_cpu_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_engine, "_SECONDS_BEFORE_NOTE", 1.0)
+    dump = open_dump(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=60))
+    free, busy = tmp_path / "free", tmp_path / "busy"
+
+    def occupy() -> None:
+        busy.touch()
+        while not free.exists():
+            time.sleep(0.02)
+
+    occupied = ray.remote(num_cpus=2)(occupy).remote()
+    wait_for([busy])
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        free.touch()
+
+    groups = make_plan(dump, ap.make_config()).groups
+    (outcome,) = computed(dump.path, groups, WorkerLog(tmp_path / "log"), note)
+    ray.get(occupied)
+    assert isinstance(outcome, HeadResult)
+    assert notes == ["waiting for a free CPU of the Ray cluster"]
 
 
 def test_a_dump_that_the_cluster_cannot_read_is_a_failure(tmp_path: Path) -> None:

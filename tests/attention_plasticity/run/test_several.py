@@ -13,6 +13,7 @@ from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.runner import Refused, run_analyses, run_analysis
 from attention_plasticity.run.several import configs_of
 from dumps import make_dump
+from qk_toolkit.watcher import Watcher
 
 
 def test_runs_are_those_of_single_commands(
@@ -53,11 +54,32 @@ def test_one_run_that_cannot_begin_does_not_stop_the_others(tmp_path: Path) -> N
     assert again.metrics == outcome.metrics
 
 
+def test_a_run_is_opened_when_its_heads_are_needed(tmp_path: Path) -> None:
+    dumps = [make_dump(tmp_path / name, layers=3, q_heads=1, k_heads=1, n=60) for name in "abc"]
+    config = make_config(output_dir=str(tmp_path / "out"), max_workers=1)
+    begun: list[list[str]] = []
+
+    class Recording(Watcher):
+        def advance(self, steps: int = 1, **counts: int) -> None:
+            begun.append(sorted(path.name for path in (tmp_path / "out").iterdir()))
+
+    outcomes = run_analyses(configs_of(config, list(map(str, dumps))), Recording())
+    first = next(outcomes)
+    assert isinstance(first, Outcome)
+    assert begun == [["a"]] * 3
+    assert isinstance(run_analysis(first.facts.settings), Outcome)  # its folder is not locked
+    assert all(isinstance(outcome, Outcome) for outcome in outcomes)
+    assert begun[3:] == [["a", "b"]] * 3 + [["a", "b", "c"]] * 3
+
+
 def test_names_of_runs_are_different() -> None:
     config = make_config()
-    places = ["dumps/a", "hf://datasets/me/qk@small"]
+    places = ["dumps/a", "hf://datasets/me/qk@small", "s3://bucket/x/b/", "hf://datasets/me/qk"]
+    places += ["hf://datasets/me/qk@a%2Fb", "file:///dumps/c", "hf://datasets/me/qk@c/model"]
     folders = [one.output_dir for one in configs_of(config, places)]
-    assert folders == ["results/a", "results/small"]
+    assert folders == [
+        f"results/{name}" for name in ("a", "small", "b", "qk", "a-b", "c", "c-model")
+    ]
     with pytest.raises(ap.ConfigError, match="2 of them have the name a"):
         configs_of(config, ["x/a", "y/a"])
     with pytest.raises(ap.ConfigError, match="engine: shards computes one dump"):

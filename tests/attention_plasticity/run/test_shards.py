@@ -75,6 +75,8 @@ def test_shards_with_folders_of_their_own(dump: Path, whole: Outcome, tmp_path: 
     shutil.copytree(folders[0], tmp_path / "copy")  # a head can be in two folders
     merged = merge_shards([*folders, tmp_path / "copy"], tmp_path / "all")
     assert_same(merged, whole)
+    info = json.loads(merged.paths.run.read_text())
+    assert info["config"]["output_dir"] == str(tmp_path / "all")
     words = [sys.executable, "-m", "attention_plasticity", "merge", *map(str, folders)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert f"{folders[0]}/head_metrics.csv" in done.stdout
@@ -82,6 +84,46 @@ def test_shards_with_folders_of_their_own(dump: Path, whole: Outcome, tmp_path: 
     shard(dump, other, 0, seed=5)
     with pytest.raises(ap.ConfigError, match=r"other: differs from .*0 in seed \(0 and 5\)"):
         merge_shards([folders[0], other])
+
+
+def test_dumps_are_not_mixed(tmp_path: Path) -> None:
+    one, two = (
+        make_dump(tmp_path / name, layers=2, q_heads=1, k_heads=1, n=60, drift=drift)
+        for name, drift in (("modelA", 1.0), ("modelB", 2.0))
+    )
+    shard(one, tmp_path / "out", 0, 2)
+    expected = rf"out: holds results .* differs in the dump \({one} then, {two} now\)"
+    with pytest.raises(ap.ConfigError, match=rf"{expected}.* or remove {tmp_path}/out\.$"):
+        shard(two, tmp_path / "out", 1, 2)
+    shard(two, tmp_path / "other", 1, 2)
+    with pytest.raises(ap.ConfigError, match=r"other: was computed from another dump than .*out"):
+        merge_shards([tmp_path / "out", tmp_path / "other"], tmp_path / "merged")
+    for path in (tmp_path / "other" / ".heads").glob("*.json"):  # both shards began at once
+        shutil.copy(path, tmp_path / "out" / ".heads")
+    with pytest.raises(ap.ConfigError, match="layer 0, head 0: was computed from another dump"):
+        merge_shards([tmp_path / "out"])
+
+
+def test_tables_of_another_run_are_not_replaced(tmp_path: Path) -> None:
+    dump, other = (
+        make_dump(tmp_path / str(rows), layers=1, q_heads=1, k_heads=1, n=rows) for rows in (60, 80)
+    )
+    shard(dump, tmp_path / "part", 0, 1)
+    for name, source, seed, difference in (
+        ("seed", dump, 9, r"seed \(9 then, 0 now\)"),
+        ("dump", other, 0, "the dump"),
+    ):
+        target = tmp_path / name
+        paths = run_analysis(config(source, target, seed=seed)).paths
+        before = {path: path.read_bytes() for path in paths.all if path.exists()}
+        with pytest.raises(ap.ConfigError, match=f"differs in {difference}.* or remove"):
+            merge_shards([tmp_path / "part"], target)
+        assert {path: path.read_bytes() for path in before} == before
+    shard(other, tmp_path / "part-2", 0, 1)
+    merge_shards([tmp_path / "part"], tmp_path / "merged")
+    merge_shards([tmp_path / "part"], tmp_path / "merged")
+    with pytest.raises(ap.ConfigError, match="differs in the dump"):
+        merge_shards([tmp_path / "part-2"], tmp_path / "merged")
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 12, 40])
@@ -111,7 +153,9 @@ def test_the_numbers_of_a_shard() -> None:
              {"COUNT": 4, "ID": 7, "MIN": 1, "STEP": 2}.items()}  # fmt: skip
     settings = ap.make_config(engine="shards")
     assert shard_of(settings, slurm) == Shard(3, 4)
-    assert shard_of(ap.make_config(num_shards=3, shard_index=1), slurm) == Shard(1, 3)
+    assert shard_of(ap.make_config(engine="shards", num_shards=3, shard_index=1), slurm) == Shard(
+        1, 3
+    )
     for fields, environment, message in (
         ({}, {}, "needs num_shards and shard_index, or the variables of a Slurm array"),
         ({"num_shards": 2}, slurm, "shard_index: is missing"),

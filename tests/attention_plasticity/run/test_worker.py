@@ -33,13 +33,12 @@ def hello(tmp_path: Path) -> dict[str, Any]:
     return {"dump": str(dump), "config": make_config().model_dump()}
 
 
-def test_groups_are_answered_in_order_and_closed(hello: dict[str, Any]) -> None:
+def test_groups_are_answered_in_order(hello: dict[str, Any]) -> None:
     one = {"layer": 0, "k_head": 1, "q_heads": [2, 3]}
     two = {"layer": 0, "k_head": 0, "q_heads": [0]}
     messages, run = talk(hello, one, two)
-    assert [message["kind"] for message in messages] == ["result", "result", "end", "result", "end"]
-    heads = [m["content"]["q_head"] for m in messages if m["kind"] == "result"]
-    assert heads == [2, 3, 0]
+    assert [message["kind"] for message in messages] == ["result", "result", "result"]
+    assert [message["content"]["q_head"] for message in messages] == [2, 3, 0]
     assert run.returncode == 0
     assert run.stderr == ""
 
@@ -52,6 +51,15 @@ def test_nothing_to_do_is_no_error() -> None:
 def test_a_defect_is_reported_for_each_head_and_the_worker_goes_on(hello: dict[str, Any]) -> None:
     nonsense = {"layer": 0, "k_head": 0, "q_heads": ["zero"]}
     messages, run = talk(hello, nonsense, {"layer": 0, "k_head": 0, "q_heads": [0]})
-    assert [message["kind"] for message in messages] == ["defect", "end", "result", "end"]
+    assert [message["kind"] for message in messages] == ["defect", "result"]
     assert "internal error" in messages[0]["content"]["reason"]
     assert "Traceback" in run.stderr
+
+
+def test_a_dump_that_cannot_be_opened_is_the_reason_of_its_heads(hello: dict[str, Any]) -> None:
+    group = {"layer": 0, "k_head": 0, "q_heads": [0, 1]}
+    messages, run = talk({**hello, "dump": "nothing://bucket/dump"}, group, hello, group)
+    kinds = [message["kind"] for message in messages]
+    assert kinds == ["failure", "failure", "result", "result"]
+    assert "Protocol not known: nothing" in messages[0]["content"]["reason"]
+    assert run.returncode == 0

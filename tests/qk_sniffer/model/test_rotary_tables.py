@@ -14,7 +14,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 import qk_sniffer
 from qk_sniffer.model.probing import probe
 from qk_toolkit.errors import ConfigError
-from sniffing import sniff, tables_of
+from sniffing import sniff, sniff_first, tables_of
 from tiny_models import ARCHITECTURES, VOCABULARY
 from tiny_texts import some_text, tiny_tokenizer
 
@@ -76,24 +76,22 @@ def test_a_text_is_captured_alike_in_any_company(
         for number, length in enumerate(LENGTHS[::order]):
             (texts / f"{number}.txt").write_text(some_text(length, seed=length))
 
+    every_position: dict[str, object] = {
+        "capture__sampler__type": "all",
+        "tokenizer__max_length": 256,
+    }
+
     def captured(name: str, order: int = 1, **fields: object) -> dict[int, Any]:
-        settings: dict[str, object] = {
-            "capture__sampler__type": "all",
-            "tokenizer__max_length": 256,
-            **fields,
-        }
+        settings = {**every_position, **fields}
         assert sniff(model, tmp_path / f"texts{order}", tmp_path / name, **settings) == 0
-        return vectors_by_text(tmp_path / name) if (tmp_path / name / "dump.json").exists() else {}
+        return vectors_by_text(tmp_path / name)
 
     alone = captured("alone")
     assert "one at a time" not in capsys.readouterr().err
     together = captured("together", inference__batch_size=4)
     assert ("one at a time" in capsys.readouterr().err) == (rope_type in DEPENDENT)
     reversed_order = captured("reversed", order=-1)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert captured("resumed") == {}  # another process is to do its half
-    monkeypatch.delenv("RANK")
+    sniff_first(monkeypatch, 2, model, tmp_path / "texts1", tmp_path / "resumed", **every_position)
     resumed = captured("resumed")
     assert {*alone} == {length + 1 for length in LENGTHS}
     for length, expected in alone.items():

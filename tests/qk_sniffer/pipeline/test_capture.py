@@ -21,7 +21,7 @@ from qk_dump.source import open_dump
 from qk_sniffer.config import load_config
 from qk_sniffer.model.layout import decoder_of, run_backbone
 from qk_sniffer.sampling.positions import PositionSampler
-from sniffing import same_bytes, sniff, start_sniffing, tables_of, words
+from sniffing import same_bytes, sniff, sniff_first, start_sniffing, tables_of, words
 from tiny_models import ARCHITECTURES
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
@@ -211,6 +211,21 @@ def test_settings_that_change_no_row_change_no_dump(
     assert same_bytes(tmp_path, whole)
 
 
+def test_a_rank_that_saw_no_other_asks_whether_the_folder_is_shared(
+    model: Path,
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    assert sniff(model, texts, tmp_path, dataset__max_samples=1) == 0
+    assert f"no other process was seen in {tmp_path}; is the folder shared?" in (
+        " ".join(capsys.readouterr().err.split())
+    )
+
+
 def test_overwrite_starts_anew_and_keeps_other_files(
     model: Path, texts: Path, tmp_path: Path
 ) -> None:
@@ -307,10 +322,7 @@ def test_other_weights_in_the_middle_of_a_capture_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mine = save_tiny_model(tmp_path / "model")
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert sniff(mine, texts, tmp_path / "dump") == 0  # half of the texts
-    monkeypatch.delenv("RANK")
+    sniff_first(monkeypatch, 3, mine, texts, tmp_path / "dump")
     weights = load_file(mine / "model.safetensors")
     for layer in (1, 2):  # in the middle of the file, which keeps its size
         weights[f"model.layers.{layer}.self_attn.q_proj.weight"] *= 1.5
@@ -327,10 +339,7 @@ def test_rows_damaged_on_disk_are_captured_again(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert sniff(model, texts, tmp_path) == 0  # half of the texts
-    monkeypatch.delenv("RANK")
+    sniff_first(monkeypatch, 3, model, texts, tmp_path)
     [segment] = (tmp_path / ".capture" / "segments").iterdir()
     rows = bytearray((segment / "rows-16.arrow").read_bytes())
     rows[len(rows) // 2] ^= 1

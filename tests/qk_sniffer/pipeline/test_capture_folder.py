@@ -249,6 +249,18 @@ def test_a_rank_is_taken_by_one_process(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
+def test_a_single_process_and_several_do_not_share_a_folder(tmp_path: Path) -> None:
+    opened(tmp_path, rank=1).close()
+    with closing(opened(tmp_path, alone=True)):
+        assert "a single process is writing here" in refusal(tmp_path, rank=1)
+        assert "another capture is writing here" in refusal(tmp_path, alone=True)
+    with closing(opened(tmp_path, rank=1)):
+        assert "several processes are writing here" in refusal(tmp_path, alone=True)
+        assert "several processes" in refusal(tmp_path, alone=True, overwrite=True)
+        opened(tmp_path, rank=2).close()
+    opened(tmp_path, alone=True).close()
+
+
 def test_a_killed_process_gives_its_rank_back(tmp_path: Path) -> None:
     run = in_process(
         "capture = opened(folder); print('open', flush=True); time.sleep(60)", tmp_path
@@ -402,7 +414,8 @@ finish(capture, 12, on_head=wait)
         run = in_process(slow, tmp_path)
         assert run.stdout is not None
         assert run.stdout.readline() == "writing\n"
-        killer = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {run.pid}"])
+        killer = subprocess.Popen(["sh", "-c", f"sleep 3; kill -9 {run.pid}"])
+        assert capture.turn_to_finish() is None  # at once: a process that may end does not wait
         finish(capture, 12)
         killer.wait()
         run.communicate()

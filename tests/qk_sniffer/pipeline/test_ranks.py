@@ -8,8 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 
 from qk_sniffer.pipeline.ranks import Ranks, ranks_from
 from qk_toolkit.errors import ConfigError
@@ -56,6 +55,20 @@ def test_launchers() -> None:
         assert ranks_from(environment) == ranks
 
 
+def test_every_process_has_a_gpu_of_those_that_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for visible, environment, device in (
+        (1, SRUN, "cuda:0"),  # with --gpus-per-task=1
+        (4, SRUN, "cuda:1"),
+        (4, {"RANK": "6", "WORLD_SIZE": "8"}, "cuda:2"),
+        (1, {}, "cuda:0"),
+    ):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda visible=visible: visible)
+        assert ranks_from(environment).device == device
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert ranks_from(SRUN).device == "cpu"
+
+
 def test_invalid_variables_are_named_in_one_line() -> None:
     for environment, message in (
         ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK: 4 given, expected 0 to 3"),
@@ -78,19 +91,6 @@ def test_the_environment_is_read_when_asked(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert ranks_from() == Ranks(2, 3, 0)
-
-
-@given(world=st.integers(1, 64), batch=st.integers(0, 10_000))
-def test_every_batch_has_one_owner(world: int, batch: int) -> None:
-    owners = [rank for rank in range(world) if Ranks(rank, world).owns(batch)]
-    assert len(owners) == 1
-
-
-@given(world=st.integers(1, 16), batches=st.integers(0, 200))
-def test_shares_differ_by_one_at_most(world: int, batches: int) -> None:
-    shares = [sum(map(Ranks(rank, world).owns, range(batches))) for rank in range(world)]
-    assert sum(shares) == batches
-    assert max(shares) - min(shares) <= 1
 
 
 def test_one_process_waits_for_nobody() -> None:

@@ -8,6 +8,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -384,3 +385,29 @@ def test_settings_of_the_hub_are_refused_for_files(tmp_path: Path, field: str) -
         f"dataset.{field}: 'test' given, but PATH is a local path and not a dataset of the Hub; "
         f"leave dataset.{field} out"
     )
+
+
+def test_texts_are_read_by_number_with_their_sizes(tmp_path: Path) -> None:
+    rows = [{"text": text, "name": f"n{i}"} for i, text in enumerate(["a", "", "ééé", "bb", None])]
+    path = saved(tmp_path / "texts.jsonl", rows)
+    texts = open_texts(DatasetSettings(path=str(path), id_column="name", max_samples=5))
+    assert texts.has_index
+    assert texts.sizes() == [1, 0, 6, 2, 0]
+    assert texts.between(1, 4) == [*texts][1:4]
+    assert texts.between(4, 5) == [Text(4, "n4", "")]
+    numbers = saved(tmp_path / "numbers.jsonl", [{"text": 3}, {"text": 4}])
+    wrong = open_texts(DatasetSettings(path=str(numbers)))
+    assert wrong.sizes() == [0, 0]
+    with pytest.raises(ConfigError, match="holds int in row 1"):
+        wrong.between(1, 2)
+    assert not open_texts(DatasetSettings(path=str(path), streaming=True)).has_index
+
+    def undecodable(columns: dict[str, Any]) -> dict[str, Any]:
+        raise OSError("broken\nimage")
+
+    broken = replace(texts, rows=texts.rows.with_transform(undecodable))
+    with pytest.raises(ConfigError, match=r"texts.jsonl: cannot be read: broken image"):
+        broken.between(0, 1)
+    gone = replace(texts, settings=DatasetSettings(path=str(path), text_column="gone"))
+    with pytest.raises(ConfigError, match=r"texts.jsonl: cannot be read: .*gone"):
+        gone.sizes()

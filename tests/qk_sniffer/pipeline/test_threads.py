@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from qk_sniffer.pipeline.threads import BackgroundWriter, prepared_ahead
+from qk_sniffer.pipeline.threads import BackgroundWriter, one_ahead, prepared_ahead
 
 
 @pytest.fixture(autouse=True)
@@ -205,3 +205,29 @@ def test_closing_lets_the_running_task_end_and_drops_the_rest() -> None:
     behind.close()
     assert done == ["slow"]
     behind.close()
+
+
+def test_one_item_is_prepared_while_another_is_used() -> None:
+    made: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(5):
+            made.append(number)
+            yield number
+
+    with closing(one_ahead(items())) as prepared:
+        for number in prepared:
+            last = min(number + 1, 4)
+            assert soon(lambda last=last: made[-1] == last)  # type: ignore[misc]
+            time.sleep(0.01)
+            assert made[-1] == last
+    assert made == [*range(5)]
+
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(one_ahead(failing()))
+    with closing(one_ahead(items())) as prepared:
+        assert next(prepared) == 0

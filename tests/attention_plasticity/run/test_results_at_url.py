@@ -1,0 +1,378 @@
+"""Results at URLs, with a real S3 server: the same tables, interruptions, failures of uploads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attention_plasticity as ap
+import commands
+from attention_plasticity.cli import main
+from attention_plasticity.run.merging import merge_shards
+from attention_plasticity.run.runner import Refused, run_analyses, run_analysis
+from attention_plasticity.run.several import configs_of
+from attention_plasticity.run.shards import run_shard
+from attention_plasticity.tables.finished_run import FinishedRun
+from dumps import make_dump
+from hub_server import running_hub, status
+from hubs import client_of
+from qk_toolkit import store, uploads
+from qk_toolkit.cache import cache_folder
+from qk_toolkit.errors import ConfigError, HubError, StoreError
+from qk_toolkit.watcher import Watcher
+from s3_server import S3, error, slow
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_machine(tmp_path / "first", monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dump(tmp_path_factory.mktemp("dump"), layers=2, q_heads=4, k_heads=2, n=120)
+
+
+def use_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work as if on another machine: with a cache of its own."""
+    monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(folder))
+
+
+def config(dump: Path, out: object, **fields: Any) -> ap.RunnerConfig:
+    return ap.make_config(
+        dataset_local_root=str(dump), output_dir=str(out), **{"max_workers": 1, **fields}
+    )
+
+
+def run_info(content: bytes | str) -> dict[str, Any]:
+    """run.json without what differs between two runs."""
+    info: dict[str, Any] = json.loads(content)
+    del info["finished"], info["seconds"], info["config"]
+    return info
+
+
+def assert_same(s3: S3, prefix: str, folder: Path) -> None:
+    """The files at the URL are those of a run in a folder."""
+    for path in folder.glob("*.csv"):
+        assert s3.get(f"{prefix}/{path.name}") == path.read_bytes()
+    assert run_info(s3.get(f"{prefix}/run.json")) == run_info((folder / "run.json").read_text())
+    names = {name.removeprefix(f"{prefix}/") for name in s3.names(f"{prefix}/")}
+    local = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+    assert {name for name in names if "shard" not in name and "facts" not in name} == local
+
+
+def local_files() -> list[str]:
+    """Files that are left in the cache, except locks and what was fetched to be read."""
+    return [
+        path.name
+        for path in cache_folder().rglob("*")
+        if path.is_file()
+        and not path.name.startswith(".lock")
+        and not {"read", "records"} & set(path.parts)
+    ]
+
+
+def test_the_command_writes_the_tables_of_a_local_run_and_figures_read_them(
+    s3: S3, dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_analysis(config(dump, tmp_path / "local"))
+    done = commands.analyze(dump, "--output_dir", s3.url("results/mine/"))
+    assert done.returncode == 0, done.stderr
+    assert f"{s3.url('results/mine')}/head_metrics.csv" in done.stdout
+    assert str(cache_folder()) not in done.stdout + done.stderr
+    assert_same(s3, "results/mine", tmp_path / "local")
+    assert local_files() == []
+    url = s3.url("results/mine")
+    run, local = ap.open_run(url), ap.open_run(tmp_path / "local")
+    assert run.head_metrics.equals(local.head_metrics)
+    assert url in repr(run)
+    assert run.model_name == "mine"
+    for words in (
+        ["plot", "map", url, "--output", f"{url}/figures/map.png"],
+        ["report", url],
+        ["compare", url, tmp_path / "local", "--output_dir", s3.url("compared")],
+    ):
+        assert main([str(word) for word in words]) == 0
+        assert str(cache_folder()) not in "".join(capsys.readouterr())
+    assert s3.get("results/mine/figures/map.png").startswith(b"\x89PNG")
+    assert "results/mine/figures/map.txt" in s3.names()
+    assert url.encode() in s3.get("results/mine/report.html")
+    assert "compared/compare.csv" in s3.names()
+
+
+def test_reading_fetches_only_what_changed(s3: S3, dump: Path, tmp_path: Path) -> None:
+    run_analysis(config(dump, tmp_path / "local", heads="0"))
+    s3.put_folder(tmp_path / "local", "run")
+    FinishedRun.open(s3.url("run"))
+    s3.requests.clear()
+    FinishedRun.open(s3.url("run"))
+    assert {request.path.partition("?")[0] for request in s3.requests} <= {f"/{s3.bucket}"}
+    run_analysis(config(dump, tmp_path / "local", heads="1", overwrite=True))
+    s3.put_folder(tmp_path / "local", "run")
+    assert set(FinishedRun.open(s3.url("run")).head_metrics["q_head"]) == {1}
+    for name in s3.names("run/"):
+        s3.delete(name)
+    with pytest.raises(ConfigError, match=r"s3://.*/run: holds neither run.json nor tables"):
+        FinishedRun.open(s3.url("run"))
+
+
+def test_a_killed_run_continues_on_another_machine(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = make_dump(tmp_path / "dump", layers=6, q_heads=4, k_heads=2, n=1500, d=32)
+    url = s3.url("run")
+    words = ["analyze", str(dump), "--output_dir", url, "--max_workers", "1"]
+    code = f"""
+from attention_plasticity.cli import main
+from qk_toolkit import uploads
+uploads._SECONDS = 0.05
+main({words!r})
+"""
+    started = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    while not recorded(s3) and started.poll() is None:
+        time.sleep(0.05)
+    started.send_signal(signal.SIGKILL)
+    started.wait()
+    kept = recorded(s3)
+    assert 0 < kept < 24
+    use_machine(tmp_path / "second", monkeypatch)
+    notes: list[str] = []
+    run_analysis(config(dump, url, max_workers=2), Notes(notes))
+    assert notes[-1] == f"{kept} of 24 heads were finished earlier and are kept"
+    run_analysis(config(dump, tmp_path / "local", max_workers=2))
+    assert_same(s3, "run", tmp_path / "local")
+
+
+def recorded(s3: S3) -> int:
+    return len([name for name in s3.names("run/.heads/") if "/l0" in name])
+
+
+def test_a_failed_upload_loses_nothing(
+    s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAITS", (0.01,))
+    monkeypatch.setattr(uploads, "_SECONDS", 0.05)
+    s3.fail("PUT", error(500), path="/run/head_metrics.csv")
+    with pytest.raises(StoreError, match="all files are kept in") as caught:
+        run_analysis(config(dump, s3.url("run")))
+    folder = Path(str(caught.value).rpartition("kept in ")[2])
+    assert {"run.json", "head_metrics.csv"} <= {path.name for path in folder.iterdir()}
+    assert "secret-of-the-test" not in str(caught.value)
+    assert "run/run.json" not in s3.names()
+    s3.heal()
+    notes: list[str] = []
+    run_analysis(config(dump, s3.url("run")), Notes(notes))
+    assert notes[1:] == ["8 of 8 heads were finished earlier and are kept"]
+    run_analysis(config(dump, tmp_path / "local"))
+    assert_same(s3, "run", tmp_path / "local")
+
+
+@pytest.mark.parametrize("stalled", ["/.heads/l0", "/head_metrics.csv"])
+def test_an_interruption_does_not_wait_for_a_server_that_does_not_answer(
+    s3: S3, dump: Path, stalled: str
+) -> None:
+    """Records are sent by a thread, tables by the main thread."""
+    plan = s3.fail("PUT", slow(100.0), path=stalled)
+    words = ["analyze", str(dump), "--output_dir", s3.url("run"), "--max_workers", "1"]
+    code = f"""
+import sys
+from attention_plasticity.cli import main
+from qk_toolkit import uploads
+uploads._SECONDS = 0.05
+sys.exit(main({words!r}))
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
+        while not plan.hits and started.poll() is None:
+            time.sleep(0.05)
+        started.send_signal(signal.SIGINT)
+        _, messages = started.communicate()
+    assert started.returncode == 130, messages
+    assert messages.splitlines()[-1].startswith("interrupted; ")
+    assert not any(stalled in request.path for request in s3.requests)  # no answer until now
+
+
+class Notes(Watcher):
+    """Keeps the notes of a run."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self._notes = notes
+
+    def note(self, text: str) -> None:
+        self._notes.append(text)
+
+
+def test_other_results_at_the_url_are_refused_then_set_aside(
+    s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = s3.url("run")
+    run_analysis(config(dump, url, heads="0", output_csv="old.csv"))
+    old = s3.get("run/old.csv")
+    use_machine(tmp_path / "second", monkeypatch)
+    with pytest.raises(ConfigError, match=f"{url}: holds results of an earlier run that differs"):
+        run_analysis(config(dump, url, heads="1"))
+    for number in (1, 2):
+        notes: list[str] = []
+        run_analysis(config(dump, url, heads="1", overwrite=True), Notes(notes))
+        assert notes[-1] == f"files of an earlier run were moved to {url}/previous-{number}"
+        use_machine(tmp_path / f"machine-{number}", monkeypatch)
+    assert s3.get("run/previous-1/old.csv") == old
+    assert "run/old.csv" not in s3.names()
+    assert len([name for name in s3.names("run/.heads/") if "/l0" in name]) == 2
+    for name in s3.names("run/"):
+        s3.delete(name)
+    run_analysis(config(dump, url, heads="0"))  # nothing of the removed run is left
+    assert set(ap.open_run(url).head_metrics["q_head"]) == {0}
+
+
+def test_shards_record_at_one_url_and_merge_makes_the_tables(
+    s3: S3,
+    dump: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = s3.url("run")
+    for index in (0, 1):
+        use_machine(tmp_path / f"machine-{index}", monkeypatch)
+        fields = {"engine": "shards", "num_shards": 2, "shard_index": index}
+        outcome = run_shard(config(dump, url, **fields))
+        assert (outcome.place, outcome.recorded) == (url, 4 * (index + 1))
+        assert run_shard(config(dump, f"{url}-{index}", **fields)).recorded == 4
+        assert local_files() == []
+    run_analysis(config(dump, tmp_path / "local"))
+    assert main(["merge", f"{url}/"]) == 0
+    assert f"{url}/run.json" in capsys.readouterr().out
+    assert_same(s3, "run", tmp_path / "local")
+    merge_shards([f"{url}-0", f"{url}-1"], s3.url("merged"))
+    merge_shards([f"{url}-0", f"{url}-1"], tmp_path / "merged")
+    for path in (tmp_path / "local").glob("*.csv"):
+        assert s3.get(f"merged/{path.name}") == path.read_bytes()
+        assert (tmp_path / "merged" / path.name).read_bytes() == path.read_bytes()
+    with pytest.raises(ConfigError, match=f"{s3.url('merged')}: has no records of shards"):
+        merge_shards([s3.url("merged")])
+    removed = next(name for name in s3.names("run-0/.heads/") if "/l0" in name)
+    s3.delete(removed)
+    s3.put("run-0/run.json", b"{}")
+    FinishedRun.open(f"{url}-0")  # does not change the copy of the records
+    outcome = merge_shards([f"{url}-0", f"{url}-1"], tmp_path / "merged")
+    assert [failure.reason for failure in outcome.failures] == ["no shard has computed this head"]
+
+
+def test_a_shard_whose_local_copy_is_of_another_dump_names_the_folder(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAITS", ())
+    one, two = (
+        make_dump(tmp_path / str(rows), layers=1, q_heads=1, k_heads=1, n=rows) for rows in (60, 80)
+    )
+    fields = {"engine": "shards", "num_shards": 1, "shard_index": 0}
+    s3.fail("PUT", error(500), path="l0")
+    with pytest.raises(StoreError):
+        run_shard(config(one, s3.url("run"), **fields))
+    s3.heal()
+    for name in s3.names("run"):
+        s3.delete(name)
+    with pytest.raises(ConfigError, match=f"and the local copy {cache_folder()}") as caught:
+        run_shard(config(two, s3.url("run"), **fields))
+    shutil.rmtree(str(caught.value).rpartition("the local copy ")[2].rstrip("."))
+    assert run_shard(config(two, s3.url("run"), **fields)).finished == 1
+
+
+def test_several_dumps_have_folders_at_the_url(
+    s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAITS", ())
+    other = make_dump(tmp_path / "other", layers=1, q_heads=2, k_heads=1, n=120)
+    common = ap.make_config(output_dir=s3.url("all"), max_workers=2)
+    s3.fail("PUT", error(500), path="/all/other/run.json")
+    outcomes = list(run_analyses(configs_of(common, [str(other), str(dump)])))
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+    assert [isinstance(outcome.reason, StoreError) for outcome in failed] == [True]
+    assert f"all/{dump.name}/run.json" in s3.names()
+    assert "all/other/head_metrics.csv" in s3.names()
+
+
+def test_places_that_cannot_be_used_are_refused(
+    s3: S3, dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = s3.url("run")
+    for fields, reason in (
+        ({"output_dir": "hf://owner/name"}, "expected owner/name@branch"),
+        ({"output_dir": "hf://datasets/owner/name", "engine": "shards"}, "cannot record heads"),
+        ({"output_dir": url, "bucket_csv": "tables/b.csv"}, "a name without a folder"),
+        ({"output_dir": "s3://key:secret@bucket/run"}, "s3://…@bucket: a URL with a password"),
+        ({"output_csv": f"{url}/a.csv"}, "is a URL; give its folder as output_dir"),
+        ({"output_csv": "s3://key:secret@bucket/a.csv"}, "s3://…@bucket: a URL with a password"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            ap.make_config(fields)
+    with pytest.raises(ConfigError, match="inside a dump"):
+        run_analysis(config(dump, s3.url("dump/l00h00q")))
+    with pytest.raises(ConfigError, match="is a URL; a path on this machine is needed"):
+        ap.open_run(make_run(dump, tmp_path)).report().save(f"{url}/report.html")
+    secret = "s3://AKIAKEY:abc/SECRET@bucket/x"
+    for words in (
+        ["analyze", secret],
+        ["analyze", str(dump), "--output_dir", secret],
+        ["analyze", str(dump), "--model_dir", secret],
+        ["merge", secret],
+        ["report", secret],
+        ["push", secret, "--repo", "me/x", "--branch", "b"],
+    ):
+        assert main(words) == 2
+        printed = "".join(capsys.readouterr())
+        assert "s3://…@bucket" in printed
+        assert "SECRET" not in printed
+        assert "AKIAKEY" not in printed
+    assert main(["analyze", str(dump), "--output_dir", "s3://no-such-bucket-of-ours/run"]) == 1
+    error_line = capsys.readouterr().err.splitlines()[-1]
+    assert error_line.startswith("error: s3://no-such-bucket-of-ours/run: listing failed")
+    assert main(["analyze", str(dump), "--output_dir", url, "--dry_run"]) == 0
+    assert s3.names() == []
+
+
+def test_the_hub_gets_the_tables_in_one_commit(
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "hf://datasets/me/qk@results/mine"
+    local = run_analysis(config(dump, tmp_path / "local", heads="0")).paths
+    with running_hub() as hub, client_of(hub, tmp_path / "cache"):
+        hub.fail("commit", status(500), times=99)
+        with pytest.raises(HubError, match=f"all files are kept in {cache_folder()}"):
+            run_analysis(config(dump, url, heads="0", pair_sampling="context"))
+        hub.heal()
+        notes: list[str] = []
+        run_analysis(config(dump, url, heads="0", pair_sampling="context"), Notes(notes))
+        assert notes[-1] == "2 of 2 heads were finished earlier and are kept"
+        assert "mine/head_distance_plasticity.csv" in hub.branch("me/qk", "results")
+        run_analysis(config(dump, url, heads="0", overwrite=True))
+        found = hub.branch("me/qk", "results")
+        assert sorted(name for name in found if name.startswith("mine/")) == sorted(
+            f"mine/{path.name}" for path in local.folder.iterdir() if path.name[0] != "."
+        )
+        for path in local.tables.values():
+            if path.exists():
+                assert found[f"mine/{path.name}"] == path.read_bytes()
+        assert len(hub.commits("me/qk", "results")) == 3  # with that of the dataset
+        fields = {"engine": "shards", "num_shards": 1, "shard_index": 0}
+        run_shard(config(dump, tmp_path / "part", heads="0", **fields))
+        merge_shards([tmp_path / "part"], "hf://datasets/me/new@results")  # makes the dataset
+        assert "run.json" in hub.branch("me/new", "results")
+        assert ap.open_run(url).head_metrics.equals(ap.open_run(local.folder).head_metrics)
+
+
+def make_run(dump: Path, folder: Path) -> Path:
+    return run_analysis(config(dump, folder / "run", heads="0")).paths.folder

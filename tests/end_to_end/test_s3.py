@@ -1,0 +1,123 @@
+"""The real command on dumps in an S3 bucket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import attention_plasticity as ap
+from attention_plasticity.cli import main
+from attention_plasticity.config import make_config
+from commands import run
+from dumps import make_dump
+from qk_dump.examples import Example, write_examples
+from s3_server import S3, error, expired
+
+FAST = ("--max_workers", "2", "--num_pairs_per_bucket", "50")
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qk_toolkit.store._WAITS", (0.0,) * 4)  # in this process
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_dump(tmp_path_factory.mktemp("s3") / "tiny", layers=1, n=150)
+    write_examples(folder, [Example(i, f"text {i}", 1024, "") for i in range(4)])
+    return folder
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.csv")}
+
+
+def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) -> None:
+    s3.put_folder(dump, "dumps/tiny")
+    url = s3.url("dumps/tiny")
+    s3.fail("GET", error(500), times=1)
+    s3.fail("GET", error(503, "SlowDown"), path="l00h01q", times=1)
+    finished = run("analyze", url, "--output_dir", tmp_path / "s3", *FAST)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    listings = [r for r in s3.requests if "list-type" in r.path and r.status == 200]
+    assert len(listings) <= 4  # at the beginning, by two workers, and at the end
+    ap.analyze_dump(dump, output_dir=tmp_path / "local", max_workers=1, num_pairs_per_bucket=50)
+    assert tables(tmp_path / "s3") == tables(tmp_path / "local")
+    here, there = (
+        json.loads((tmp_path / name / "run.json").read_text()) for name in ("local", "s3")
+    )
+    assert there["input"]["path"] == there["config"]["dataset_local_root"] == url
+    assert there["input"]["texts"] == here["input"]["texts"] is not None
+    assert there["means"] == here["means"]
+    result = ap.analyze_head(0, 1, 0, dump=url, config=make_config(num_pairs_per_bucket=50))
+    metrics = ap.open_run(tmp_path / "local").head_metrics.set_index("q_head")
+    assert result.metrics["ap_overall"] == metrics.ap_overall[1]
+    before = len(s3.requests)
+    again = run("analyze", url, "--output_dir", tmp_path / "s3", *FAST)  # nothing is read again
+    assert "4 of 4 heads were finished earlier" in again.stderr
+    assert not [r for r in s3.requests[before:] if "l00h01q" in r.path]
+    power = run("power", tmp_path / "s3")
+    assert power.returncode == 0, power.stderr
+
+
+def test_only_heads_whose_files_cannot_be_read_fail(s3: S3, dump: Path, tmp_path: Path) -> None:
+    s3.put_folder(dump, "tiny")
+    s3.fail("GET", error(403, "AccessDenied", "Access Denied"), path="l00h01q")
+    words = ("analyze", s3.url("tiny"), "--output_dir", tmp_path / "out", *FAST)
+    finished = run(*words)
+    assert finished.returncode == 1
+    failures = json.loads((tmp_path / "out" / "run.json").read_text())["failures"]
+    assert [failure["q_head"] for failure in failures] == [1]
+    assert (
+        "tiny/l00h01q/data.parquet: reading failed: no access (Access Denied)"
+        in (failures[0]["reason"])
+    )
+    s3.heal()
+    again = run(*words)
+    assert again.returncode == 0
+    assert "3 of 4 heads were finished earlier" in again.stderr
+
+
+def test_files_that_change_during_the_run(
+    s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attention_plasticity.run.open_run import HeadsInProgress
+
+    s3.put_folder(dump, "tiny")
+    add = HeadsInProgress.add
+
+    def replaced(self: HeadsInProgress, outcome: object) -> None:
+        for head in ("l00h00q", "l00h03q"):  # the first one was read already
+            s3.put(f"tiny/{head}/data.parquet", (dump / "l00h02q" / "data.parquet").read_bytes())
+        add(self, outcome)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HeadsInProgress, "add", replaced)
+    found = ap.analyze_dump(s3.url("tiny"), output_dir=tmp_path / "out", max_workers=1)
+    reasons = dict(zip(found.failures.q_head, found.failures.reason, strict=True))
+    assert sorted(reasons) == [0, 3]
+    assert "its files changed during the run; run the same command again" in reasons[0]
+    assert "l00h03q/data.parquet: changed while it was read; run the same" in reasons[3]
+
+
+def test_several_dumps_and_places_that_cannot_be_used(
+    s3: S3, dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s3.put_folder(dump, "one/first")
+    words = ["analyze", s3.url("one/first"), f"file://{dump}", "s3://no-such-bucket/third"]
+    assert main([*words, "--output_dir", str(tmp_path / "out"), *FAST]) == 1
+    assert "bucket does not exist" in " ".join(capsys.readouterr().out.split())
+    assert tables(tmp_path / "out" / "first") == tables(tmp_path / "out" / "tiny")
+    assert main(["analyze", s3.url("one"), "--dry_run", "--output_dir", str(tmp_path / "o")]) == 0
+    assert s3.url("one/first") in capsys.readouterr().out
+    s3.fail("GET", error(500))
+    assert main(["analyze", s3.url("one")]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {s3.url('one')}: listing failed: a planned")
+    s3.heal()
+    s3.fail("GET", expired)
+    assert main(["analyze", s3.url("one")]) == 1
+    assert "no access (The provided token has expired); check the" in capsys.readouterr().err
+    for more in ([], ["dumps/a"]):  # one dump, and several
+        assert main(["analyze", "s3://key:hidden@bucket/one", *more]) == 2
+        assert "hidden" not in "".join(capsys.readouterr())

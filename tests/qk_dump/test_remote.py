@@ -1,0 +1,210 @@
+"""Dumps at URLs: found by one listing, read in ranges, checked as local files are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dumps import head_rows, make_dump
+from qk_dump.examples import Example, read_examples, write_examples
+from qk_dump.head_counts import count_buckets, count_rows, vector_width
+from qk_dump.layout import Dump, HeadId
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.reader import HeadRows, read_head
+from qk_dump.remote import RemotePath
+from qk_dump.source import open_dump
+from qk_dump.writer import write_head
+from qk_toolkit.errors import ConfigError, DumpError, StoreError
+from s3_server import S3, error, truncated
+
+HEAD = HeadId(0, 1, "q")
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qk_toolkit.store._WAITS", (0.0,) * 4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A dump with two shards of one head, dump.json and examples.parquet."""
+    folder = make_dump(tmp_path_factory.mktemp("remote") / "dump", layers=1, n=300)
+    shutil.copy(folder / HEAD.folder / "data.parquet", folder / HEAD.folder / "more.parquet")
+    write_examples(folder, [Example(i, f"text {i}", 1024, "") for i in range(4)])
+    write_manifest(folder, DumpManifest(model="tiny", num_layers=1, num_q_heads=4, num_k_heads=2))
+    return folder
+
+
+def read(dump: Dump, head: HeadId = HEAD) -> HeadRows:
+    files = dump.require_files(head)
+    return read_head(files, max_rows=500, seed=0, with_examples=head.kind == "k")
+
+
+def same(one: HeadRows, other: HeadRows) -> bool:
+    names = ("bucket", "position", "vectors", "example_id")
+    return all(np.array_equal(getattr(one, n), getattr(other, n)) for n in names)
+
+
+def test_a_dump_at_a_url_is_the_local_one(s3: S3, folder: Path) -> None:
+    s3.put_folder(folder, "models/dump")
+    s3.put("models/dump/l00h01q/.hidden.parquet", b"")
+    s3.put("models/dump/notes/l00h00q.txt", b"")
+    here, there = open_dump(folder), open_dump(s3.url("models/dump"))
+    assert [request.method for request in s3.requests] == ["GET", "GET"]  # listing, dump.json
+    assert there.manifest == here.manifest
+    assert there.name == "dump"
+    assert repr(there) == repr(here).replace(str(folder), s3.url("models/dump"))
+    assert list(there.folders) == list(here.folders)
+    for head in here.folders:
+        assert [file.name for file in there.files(head)] == [f.name for f in here.files(head)]
+        assert same(read(there, head), read(here, head))
+        assert count_rows(there.files(head)) == count_rows(here.files(head))
+        assert vector_width(there.files(head)) == vector_width(here.files(head))
+        assert count_buckets(there.files(head), 99) == count_buckets(here.files(head), 99)
+    assert read_examples(there.path) == read_examples(here.path)
+    before = len(s3.requests)
+    read_examples(there.path)
+    assert len(s3.requests) == before  # kept
+    assert str(there.files(HEAD)[0]) == s3.url("models/dump/l00h01q/data.parquet")
+    with pytest.raises(DumpError, match=r"models/dump/l07h00k: the key head is not in the dump"):
+        there.require_files(HeadId(7, 0, "k"))
+
+
+def test_models_in_subfolders(s3: S3, folder: Path) -> None:
+    s3.put_folder(folder, "all/one")
+    assert str(open_dump(s3.url("all")).path) == s3.url("all/one")
+    s3.put_folder(folder, "all/two")
+    with pytest.raises(ConfigError, match=r"no heads found. Set model_dir to one of: one, two"):
+        open_dump(s3.url("all"))
+    assert open_dump(s3.url("all"), "two").name == "two"
+    with pytest.raises(ConfigError, match=r"all/three: no heads found"):
+        open_dump(s3.url("all"), "three")
+    with pytest.raises(ConfigError, match="nothing: holds no files"):
+        open_dump(s3.url("nothing"))
+    assert open_dump(f"file://{folder}").path == folder
+
+
+def wide_file(path: Path, *, lists: bool = False) -> None:
+    """A large file of a foreign writer: a column of text, and one large row group."""
+    rows = head_rows(n=20_000, d=64)
+    vectors: Any = rows["vectors"]
+    if lists:
+        column = pa.ListArray.from_arrays(
+            np.arange(0, vectors.size + 1, 64, dtype=np.int32), vectors.reshape(-1)
+        )
+    else:
+        column = pa.FixedSizeListArray.from_arrays(vectors.reshape(-1), 64)
+    table = pa.table(
+        {
+            "comment": [f"{i:0400}" for i in range(20_000)],
+            "bucket": pa.array(rows["bucket"], pa.int32()),
+            "vector": column,
+            "position": pa.array(rows["position"], pa.int32()),
+            "example_id": pa.array(rows["example_id"], pa.int32()),
+        }
+    )
+    path.parent.mkdir(parents=True)
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_only_the_needed_columns_are_read(s3: S3, tmp_path: Path, lists: bool) -> None:
+    file = tmp_path / "dump" / HEAD.folder / "data.parquet"
+    wide_file(file, lists=lists)
+    s3.put_folder(tmp_path / "dump", "dump")
+    dump = open_dump(s3.url("dump"))
+    s3.requests.clear()
+    assert same(read(dump), read(open_dump(tmp_path / "dump")))
+    ranges = [r.range.removeprefix("bytes=").split("-") for r in s3.requests if r.method == "GET"]
+    total = sum(int(end) - int(start) + 1 for start, end in ranges)
+    assert total < 0.65 * file.stat().st_size  # without the 8 MB of comments
+    s3.requests.clear()
+    assert count_buckets(dump.files(HEAD), 99) == 8
+    ranges = [r.range.removeprefix("bytes=").split("-") for r in s3.requests]
+    assert sum(int(end) - int(start) + 1 for start, end in ranges) < 400_000
+
+
+def test_faults_in_the_middle_of_a_file(s3: S3, tmp_path: Path) -> None:
+    wide_file(tmp_path / "dump" / HEAD.folder / "data.parquet")
+    s3.put_folder(tmp_path / "dump", "dump")
+    here = read(open_dump(tmp_path / "dump"))
+    for fault in (truncated, error(500)):
+        plan = s3.fail("GET", fault, path=HEAD.folder, times=3, skip=1)
+        assert same(read(open_dump(s3.url("dump"))), here)
+        assert plan.hits == 3
+    s3.fail("GET", error(500), path=HEAD.folder, skip=1)
+    with pytest.raises(StoreError, match=r"l00h01q/data.parquet: reading failed: a planned fault"):
+        read(open_dump(s3.url("dump")))
+
+
+def test_files_that_change_or_vanish(s3: S3, tmp_path: Path) -> None:
+    path = write_head(tmp_path / "dump", HEAD, **head_rows(n=5000, d=32))
+    name = f"dump/{HEAD.folder}/data.parquet"
+    s3.put(name, path.read_bytes())
+    dump = open_dump(s3.url("dump"))
+    other = write_head(tmp_path / "other", HEAD, **head_rows(n=4000, d=32, seed=9))
+    dump.files(HEAD)[0].tail()  # type: ignore[union-attr]
+    s3.put(name, other.read_bytes())  # smaller: a range beyond its end is requested
+    with pytest.raises(DumpError, match=r"data.parquet: changed while it was read; run the same"):
+        read(dump)
+    again = dump.listed_again()
+    assert len(read(again)) == 500
+    content = bytearray(other.read_bytes())
+    s3.put(name, bytes(content[:-4]) + b"PAR2")  # the same size
+    with pytest.raises(DumpError, match=r"changed while it was read|not a readable Parquet"):
+        read(again)
+    s3.put(name, bytes(content))
+    dump = open_dump(s3.url("dump"))
+    s3.delete(name)
+    with pytest.raises(DumpError, match="was removed while it was read"):
+        read(dump)
+    with pytest.raises(DumpError, match=r"l00h01q: holds no Parquet file"):
+        read(dump.listed_again())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it has 0 bytes"),
+        (b"PAR1PAR1", "it has 8 bytes"),
+        (b"PAR1" + b"\xff" * 4 + b"PAR1", "its footer would be"),
+        (b"x" * 200_000 + b"\x10\0\0\0PAR1", "cannot be read|not a readable"),
+    ],
+)
+def test_damaged_files(s3: S3, content: bytes, message: str) -> None:
+    s3.put("dump/l00h01q/data.parquet", content)
+    s3.put("dump/examples.parquet", content)
+    dump = open_dump(s3.url("dump"))
+    with pytest.raises(DumpError, match=message):
+        read(dump)
+    with pytest.raises(DumpError, match=message):
+        read_examples(dump.path)
+
+
+def test_damaged_manifests(s3: S3) -> None:
+    s3.put("dump/l00h01q/data.parquet", b"")
+    for content, message in (
+        (b"{", "dump.json: is not JSON"),
+        (json.dumps({"num_layers": 0}).encode(), "dump.json: num_layers"),
+    ):
+        s3.put("dump/dump.json", content)
+        with pytest.raises(ConfigError, match=message):
+            open_dump(s3.url("dump"))
+
+
+def test_paths_of_a_listing(s3: S3) -> None:
+    s3.put("dump/l00h01q/data.parquet", b"12")
+    path = open_dump(s3.url("dump")).path
+    assert isinstance(path, RemotePath)
+    assert path / "l00h01q" == path.listed_again() / "l00h01q"
+    assert (path / "l00h01q" / "data.parquet").suffix == ".parquet"
+    with pytest.raises(FileNotFoundError):
+        _ = (path / "none").size

@@ -1,0 +1,171 @@
+"""A capture by actors of a real Ray cluster of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hub_server import CLIENT_WARNINGS, running_hub
+from qk_sniffer.config import CaptureConfig, make_config
+from qk_sniffer.pipeline.capture import run_capture, run_rank
+from qk_sniffer.pipeline.ranks import Ranks
+from qk_sniffer.pipeline.ray_actors import CaptureActor, run_on_ray
+from qk_sniffer.pipeline.result import CaptureResult
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.watcher import Watcher
+from rank_processes import Forwards
+from sniffing import ONE_THREAD, same_bytes, start_sniffing, words
+from tiny_texts import save_texts, save_tiny_model
+
+ray = pytest.importorskip("ray")
+
+LENGTHS = [20, 12, 25, 18, 0, 22, 30, 400]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One cluster for all tests, as its start takes seconds."""
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    ray.init(
+        address="local",  # not a cluster of another test
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        runtime_env={"env_vars": {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}},
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    place = tmp_path_factory.mktemp("inputs")
+    return save_tiny_model(place / "model"), save_texts(place / "texts", LENGTHS)
+
+
+class Notes(Watcher):
+    """Keeps what is reported."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.texts = 0
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def advance(self, steps: int = 1, **counts: int) -> None:
+        self.texts += steps
+
+
+def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureConfig:
+    return make_config(
+        model={"name": str(inputs[0])},
+        dataset={"path": str(inputs[1])},
+        output={"data_root": str(dump), "save_seconds": 3600},  # a killed actor saves nothing
+        capture={"sampler": {"type": "uniform", "base_rate": 8.0}, "min_bucket_size": 16},
+        **{"engine": "ray", "num_gpus": 0, "num_actors": 2, **more},
+    )
+
+
+def watched(
+    forwards: Forwards, config: CaptureConfig, watcher: Watcher, ranks: Ranks
+) -> CaptureResult:
+    """A rank whose forwards are logged."""
+    forwards.watch(ranks.rank)
+    return run_rank(config, watcher, ranks)
+
+
+def test_a_killed_actor_leaves_its_texts_to_the_other(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    assert start_sniffing(*words(*inputs, tmp_path / "whole")).wait(timeout=240) == 0
+    forwards, notes = Forwards(tmp_path / "log", 2, kills={0: 2}), Notes()
+    result = run_on_ray(config_of(inputs, tmp_path / "dump"), notes, partial(watched, forwards))
+    assert result.complete
+    assert sorted(batch for rank, batch in forwards.run() if rank == 1) == [*range(len(LENGTHS))]
+    assert any(note.startswith("actor 0 died; others run its texts") for note in notes.notes)
+    assert any("16 query and 8 key heads" in note for note in notes.notes)
+    assert notes.texts <= len(LENGTHS) + 2
+    assert same_bytes(tmp_path / "dump", tmp_path / "whole")
+    assert not [*(tmp_path / "dump").glob(".shared-*")]
+    local = config_of(inputs, tmp_path / "dump", engine="local", num_gpus=None, num_actors=None)
+    assert run_capture(local).was_complete  # the engine is no part of the plan
+
+
+def test_when_all_actors_die_or_fail_the_reason_is_told(
+    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forwards = Forwards(tmp_path / "log", 1, kills={0: 1})
+    alone = config_of(inputs, tmp_path / "dump", num_actors=1, overwrite=True)
+    with pytest.raises(Exception, match=r"no actor has completed the dump \(.*run the same comm"):
+        run_on_ray(alone, Watcher(), partial(watched, forwards))
+    wrong = config_of((tmp_path / "gone", inputs[1]), tmp_path / "other", num_actors=1)
+    with pytest.raises(ConfigError, match="gone: does not exist"):
+        run_capture(wrong)
+    for more, message in (
+        ({"num_actors": None}, "the cluster has 0 GPUs and num_gpus is 0"),
+        ({"num_gpus": 2}, "the cluster has 0 GPUs and num_gpus is 2, with 2 CPUs"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run_capture(config_of(inputs, tmp_path / "other", **more))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="start this command once"):
+        run_capture(config_of(inputs, tmp_path / "other"))
+
+
+def first_dies(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
+    """A rank; the first one dies before it opens the folder."""
+    assert config.output.hf_repo_id is None
+    if ranks.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_rank(config, watcher, ranks)
+
+
+@pytest.mark.filterwarnings(CLIENT_WARNINGS)
+def test_the_next_actor_overwrites_and_the_command_publishes(
+    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump, notes = tmp_path / "dump", Notes()
+    (dump / "l99h00q").mkdir(parents=True)
+    (dump / "l99h00q" / "data.parquet").write_bytes(b"of another model")
+    config = config_of(inputs, dump, num_actors=3, overwrite=True)
+    output = config.output.model_copy(update={"hf_repo_id": "me/by-ray", "hf_branch": "tiny"})
+    with running_hub() as hub:
+        for name, value in hub.environment.items():
+            monkeypatch.setenv(name, value)
+        result = run_on_ray(config.model_copy(update={"output": output}), notes, first_dies)
+        assert result.published is not None
+        assert "dump.json" in hub.branch("me/by-ray", "tiny")
+    assert not (dump / "l99h00q").exists()
+    assert "engine ray: 2 actors, 0 GPUs each" in notes.notes
+    assert any("3 given, but there are places for 2" in note for note in notes.notes)
+
+
+def test_an_actor_without_the_folder_of_the_command_is_refused(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    config = config_of(inputs, tmp_path / "dump")
+    with pytest.raises(ConfigError, match=r"data_root: node .* has no access to .*all nodes share"):
+        CaptureActor().run(run_rank, config, Ranks(), tmp_path, tmp_path / "dump" / ".shared-1")
+    assert not (tmp_path / "dump").exists()
+
+
+def test_settings_of_ray_are_checked(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    for more, message in (
+        ({"num_gpus": 1.5}, "num_gpus: 1.5 given, expected a whole number"),
+        ({"engine": "local", "num_actors": None}, "num_gpus: has an effect only with engine ray"),
+        ({"engine": "local", "num_gpus": None}, "num_actors: has an effect only with engine ray"),
+        ({"engine": "local", "ray_address": "auto"}, "ray_address: has an effect only with"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            config_of(inputs, tmp_path, **more)
+    for number in (0, 0.5, 4):
+        assert config_of(inputs, tmp_path, num_gpus=number).gpus_per_actor == number
+    assert config_of(inputs, tmp_path, num_gpus=None).gpus_per_actor == 1

@@ -1,0 +1,135 @@
+"""Real processes that share a capture, forked from one that has imported the libraries.
+
+Every forward is written to a log, and a process can be killed in one of its forwards.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+from sniffing import ONE_THREAD
+
+_PATIENCE = 120.0  # seconds
+
+
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["qk_sniffer.pipeline.capture"])
+    return context
+
+
+@dataclass(frozen=True)
+class Forwards:
+    """Logs the batches that processes run, and kills processes.
+
+    `kills` has for a rank the number of the forward in which it dies, counted from 1. All of them
+    die together, when their earlier batches are in segments of `dump`, if it is given. A process
+    dies also in any forward of a `deadly` batch. The first forward of a process ends when every
+    process is in its first forward, so that all of them take part.
+    """
+
+    log: Path
+    world: int
+    kills: Mapping[int, int] = field(default_factory=dict)
+    deadly: int | None = None
+    dump: Path | None = None
+
+    def run(self) -> list[tuple[int, int]]:
+        """(rank, batch) of every forward, in the order of their beginnings."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [(int(rank), int(batch)) for rank, batch in map(str.split, lines)]
+
+    def watch(self, rank: int) -> None:
+        """Watch the forwards of this process."""
+        from qk_sniffer.pipeline import capture
+
+        original, count = capture._forward, 0
+
+        def forward(decoder: Any, tap: Any, batch: Any) -> Any:
+            nonlocal count
+            count += 1
+            with self.log.open("a") as file:
+                file.write(f"{rank} {batch.number}\n")
+            if count == 1:
+                _wait(lambda: len({rank for rank, _ in self.run()}) == self.world)
+            if self.kills.get(rank) == count:
+                _wait(self._all_may_die)
+            if self.kills.get(rank) == count or batch.number == self.deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(decoder, tap, batch)
+
+        capture._forward = forward
+
+    def _all_may_die(self) -> bool:
+        begun = Counter(rank for rank, _ in self.run())
+        segments = [] if self.dump is None else list(self.dump.glob(".capture/segments/[0-9]*"))
+        saved = Counter(int(path.name.split("-")[1][1:]) for path in segments)
+        return all(
+            begun[rank] >= number and (self.dump is None or saved[rank] >= number - 1)
+            for rank, number in self.kills.items()
+        )
+
+
+def _wait(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + _PATIENCE
+    while not true() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Exit codes and messages of processes that ended."""
+
+    codes: list[int | None]
+    told: list[str]
+
+
+def run_ranks(flags: Sequence[str], forwards: Forwards, folder: Path) -> Ended:
+    """Run the command as `forwards.world` processes with the variables of torchrun."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    errors = [folder / f"stderr-{rank}" for rank in range(forwards.world)]
+    context = _context()
+    processes = [
+        context.Process(target=_rank, args=(rank, flags, forwards, errors[rank], port))
+        for rank in range(forwards.world)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(_PATIENCE * 2)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.close()
+    return Ended(codes, [path.read_text() for path in errors])
+
+
+def _rank(rank: int, flags: Sequence[str], forwards: Forwards, errors: Path, port: int) -> None:
+    world = str(forwards.world)
+    variables = {"RANK": str(rank), "WORLD_SIZE": world, "LOCAL_RANK": "0"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {**ONE_THREAD, **variables, **meeting}
+    descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    import torch
+
+    from qk_sniffer.cli import main
+
+    torch.set_num_threads(1)
+    forwards.watch(rank)
+    sys.exit(main(flags))

@@ -1,0 +1,360 @@
+"""An S3 server on this machine for the real client (s3fs): moto's server, with faults on demand.
+
+The fixture `s3` (conftest.py) gives a new bucket and sets the environment variables of the client:
+
+    from s3_server import S3, error
+
+    def test_it(s3: S3) -> None:
+        s3.put("dump/dump.json", b"{}")
+        s3.fail("GET", error(500), path="dump.json", times=2)
+        assert Store(s3.url("dump")).read("dump.json") == b"{}"
+
+moto runs in a process of its own, once per test process. Requests pass through a small proxy in the
+test process, which makes the faults and keeps a log. Child processes inherit the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pytest
+
+_BUCKETS = count()
+_HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "date", "server"}
+_UNSET = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE", "HTTP_PROXY", "http_proxy")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a request; see the functions below."""
+
+    kind: str
+    status: int = 0
+    body: bytes = b""
+    seconds: float = 0.0
+
+
+def error(status: int, code: str = "InternalError", message: str = "a planned fault") -> Fault:
+    """An error reply of S3; the request is not carried out."""
+    body = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code>'
+    return Fault("error", status, f"{body}<Message>{message}</Message></Error>".encode())
+
+
+expired = error(400, "ExpiredToken", "The provided token has expired.")
+"""The reply of S3 to temporary credentials that are too old."""
+truncated = Fault("truncated")
+"""Half of the body comes, then the connection is closed."""
+reset = Fault("reset")
+"""The connection is closed without a reply; the request is not carried out."""
+
+
+def slow(seconds: float) -> Fault:
+    """The right reply, late."""
+    return Fault("slow", seconds=seconds)
+
+
+@dataclass
+class Plan:
+    """A fault for some of the later requests."""
+
+    method: str
+    fault: Fault
+    path: str
+    times: int | None
+    skip: int
+    hits: int = 0
+
+    def takes(self, method: str, path: str) -> bool:
+        """Whether the fault applies to this request; counts it."""
+        if self.method not in ("*", method) or self.path not in path or self.times == self.hits:
+            return False
+        self.skip -= 1
+        self.hits += self.skip < 0
+        return self.skip < 0
+
+
+class Request(NamedTuple):
+    """An entry of the log; `range` is the header, and "" without one."""
+
+    method: str
+    path: str
+    range: str
+    status: int
+
+
+@dataclass
+class S3:
+    """A bucket, and the faults and the log of the proxy."""
+
+    bucket: str
+    endpoint: str
+    server: str = ""
+    plans: list[Plan] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+
+    def url(self, name: str = "") -> str:
+        """The URL of a folder or a file in the bucket."""
+        return f"s3://{self.bucket}/{name}".rstrip("/")
+
+    def fail(
+        self, method: str, fault: Fault, *, path: str = "", times: int | None = None, skip: int = 0
+    ) -> Plan:
+        """Plan a fault for requests with this method ("*" is any) and this text in the path.
+
+        `times` is how often (None is always), after `skip` requests without a fault. Listings have
+        the path `/bucket?list-type=2&prefix=…`.
+        """
+        plan = Plan(method, fault, path, times, skip)
+        self.plans.append(plan)
+        return plan
+
+    def heal(self) -> None:
+        """Forget all planned faults."""
+        self.plans.clear()
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write an object, past the proxy."""
+        self._direct("PUT", name, content)
+
+    def put_folder(self, folder: Path, prefix: str) -> None:
+        """Write all files of a folder as objects, past the proxy."""
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                self.put(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+    def get(self, name: str) -> bytes:
+        """The content of an object, past the proxy."""
+        return self._direct("GET", name)
+
+    def delete(self, name: str) -> None:
+        """Delete an object, past the proxy."""
+        self._direct("DELETE", name)
+
+    def names(self, prefix: str = "") -> list[str]:
+        """The names of all objects that begin with `prefix`, past the proxy."""
+        from xml.etree import ElementTree
+
+        names: list[str] = []
+        token = ""
+        while True:
+            query = f"?list-type=2&prefix={prefix}&max-keys=1000"
+            page = ElementTree.fromstring(self._direct("GET", query + token))
+            space = {"s3": "http://s3.amazonaws.com/doc/2006-03-01/"}
+            names += [str(key.text) for key in page.findall("s3:Contents/s3:Key", space)]
+            following = page.findtext("s3:NextContinuationToken", None, space)
+            if following is None:
+                return names
+            token = f"&continuation-token={following}"
+
+    def _direct(self, method: str, name: str, body: bytes | None = None) -> bytes:
+        connection = HTTPConnection(self.server.removeprefix("http://"), timeout=60)
+        try:
+            path = f"/{self.bucket}{name}" if name.startswith("?") else f"/{self.bucket}/{name}"
+            connection.request(method, path, body, {"Authorization": _SIGNATURE})
+            reply = connection.getresponse()
+            content = reply.read()
+        finally:
+            connection.close()
+        if reply.status >= 300:
+            raise AssertionError(f"{method} {path}: {reply.status} {content[:300]!r}")
+        return content
+
+
+_SIGNATURE = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"
+
+
+class _Proxy(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, target: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.target = target.removeprefix("http://")
+        self.current: S3 | None = None
+        self.lock = Lock()
+        self.stopping = Event()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away are part of the tests."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Proxy
+    bucket: S3 | None
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        self.bucket = self.server.current  # a late answer is not in the log of a later test
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if length else self._chunks()
+        if len(body) < length:  # the client was killed
+            self.close_connection = True
+            return
+        fault = self._fault()
+        if fault is not None and fault.kind == "reset":
+            self._log(0)
+            self.close_connection = True
+            return
+        if fault is not None and fault.kind == "error":
+            self._reply(fault.status, {"Content-Type": "application/xml"}, fault.body)
+            return
+        if fault is not None and fault.kind == "slow":
+            self.server.stopping.wait(fault.seconds)
+        status, headers, content = self._forward(body)
+        truncate = fault is not None and fault.kind == "truncated"
+        self._reply(status, headers, content, truncate=truncate)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815
+
+    def _chunks(self) -> bytes:
+        """A body in chunks; b"" if there is none."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return b""
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _fault(self) -> Fault | None:
+        with self.server.lock:
+            plans = self.server.current.plans if self.server.current else []
+            path = unquote(self.path)
+            return next((p.fault for p in plans if p.takes(self.command, path)), None)
+
+    def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        connection = HTTPConnection(self.server.target, timeout=60)
+        try:
+            headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_HEADERS}
+            if body or self.command in ("PUT", "POST"):
+                headers["Content-Length"] = str(len(body))
+            connection.request(self.command, self.path, body or None, headers)
+            reply = connection.getresponse()
+            content = reply.read()
+            kept = {k: v for k, v in reply.getheaders() if k.lower() not in _HOP_HEADERS}
+            if self.command == "HEAD" and reply.getheader("Content-Length"):
+                kept["Content-Length"] = str(reply.getheader("Content-Length"))
+            return reply.status, kept, content
+        finally:
+            connection.close()
+
+    def _reply(
+        self, status: int, headers: dict[str, str], body: bytes, *, truncate: bool = False
+    ) -> None:
+        self._log(status)
+        with suppress(ConnectionError):
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if "Content-Length" not in headers and status != 204:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body[: len(body) // 2] if truncate else body)
+        self.close_connection |= truncate
+
+    def _log(self, status: int) -> None:
+        with self.server.lock:
+            if self.bucket is not None:
+                byte_range = self.headers.get("Range", "")
+                entry = Request(self.command, unquote(self.path), byte_range, status)
+                self.bucket.requests.append(entry)
+
+
+@contextmanager
+def moto_process() -> Iterator[str]:
+    """moto's server in a process of its own; gives its address."""
+    command = [sys.executable, __file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().decode().strip()
+        finally:
+            process.kill()
+
+
+@contextmanager
+def s3_environment(endpoint: str, bucket: str, folder: Path) -> Iterator[S3]:
+    """A new bucket at an endpoint, and the environment variables of its clients.
+
+    `folder` takes the place of the configuration files of AWS.
+    """
+    import s3fs
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _UNSET:
+            patch.delenv(name, raising=False)
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_CONFIG_FILE", str(folder / "no-aws-config"))
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "no-aws-credentials"))
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        s3fs.S3FileSystem.clear_instance_cache()  # clients of earlier tests
+        made = S3(bucket, endpoint, endpoint)
+        made._direct("PUT", "")
+        yield made
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[_Proxy]:
+    """The proxy in front of moto's server."""
+    with moto_process() as address, _Proxy(address) as proxy:
+        thread = Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        yield proxy
+        proxy.stopping.set()
+        proxy.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def s3(s3_endpoint: _Proxy, tmp_path: Path) -> Iterator[S3]:
+    """A new bucket behind the proxy, and the environment of its clients."""
+    endpoint = f"http://127.0.0.1:{s3_endpoint.server_port}"
+    with s3_environment(endpoint, f"bucket-{next(_BUCKETS)}", tmp_path) as bucket:
+        bucket.server = f"http://{s3_endpoint.target}"
+        s3_endpoint.current = bucket
+        yield bucket
+        s3_endpoint.current = None
+
+
+def _serve() -> None:
+    """Run moto's server until standard input is closed."""
+    os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+    import logging
+
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    print("http://{}:{}".format(*server.get_host_and_port()), flush=True)
+    with suppress(KeyboardInterrupt):
+        while sys.stdin.buffer.read(1):
+            time.sleep(0.1)
+    server.stop()
+
+
+if __name__ == "__main__":
+    _serve()
