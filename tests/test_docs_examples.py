@@ -139,7 +139,8 @@ def test_a_block_of_commands_runs(
             if arguments[0] in RUN_VERBS and not MARK.match(block):
                 assert attention_plasticity(arguments) == 0, line
             else:
-                require_flags(attention_plasticity, arguments[:1], arguments, capsys)
+                verb = arguments[: 2 if arguments[0] == "plot" else 1]
+                require_flags(attention_plasticity, verb, arguments, capsys)
         elif program == "sniff-qk" or program in LAUNCHERS:
             own = re.split(r"sniff-qk|qk_sniffer", line)[-1]
             require_flags(sniff_qk, [], shlex.split(own, comments=True), capsys)

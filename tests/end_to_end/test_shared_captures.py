@@ -49,8 +49,8 @@ def test_four_processes_run_the_longest_texts_first_and_each_text_once(
     batches = [batch for _, batch in forwards.run()]
     assert sorted(batches) == [*BATCHES]
     longest = sorted(BATCHES, key=lambda batch: -LENGTHS[batch])
-    assert {*batches[:4]} == {*longest[:4]}
-    assert batches[-1] in longest[-4:]
+    assert longest[0] in batches[:4]
+    assert {*batches[:4]} <= {*longest[:8]}  # a process may have reserved its second batch early
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["loaded", "streamed"])
@@ -67,7 +67,9 @@ def test_a_killed_process_leaves_its_texts_to_the_others(
     lost = [batch for rank, batch in forwards.run() if rank == 1]
     again = [batch for rank, batch in forwards.run() if rank == 0]
     assert len(lost) == 2
-    assert sorted(again) == [*BATCHES]  # also the two, of which none was saved
+    # also the two; the first of them was saved if there was no other batch to reserve
+    assert {*BATCHES} - {*again} <= {lost[0]}
+    assert len(again) == len({*again})
 
 
 def test_when_all_are_killed_the_next_launch_runs_only_what_is_missing(
