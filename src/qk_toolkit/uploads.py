@@ -10,7 +10,7 @@ from qk_toolkit.mirror import Mirror
 from qk_toolkit.store import StoppedError
 
 _SECONDS = 5.0  # between two uploads
-_PATIENCE = 1.0  # seconds that an interrupted run waits for requests in progress
+_SECONDS_TO_STOP = 1.0  # seconds that an interrupted run waits for requests in progress
 
 
 class Uploads:
@@ -37,7 +37,7 @@ class Uploads:
 
         A request that the server does not answer is not waited for.
         """
-        self._stop(_PATIENCE)
+        self._stop(_SECONDS_TO_STOP)
 
     def _stop(self, most_seconds: float | None) -> None:
         self._stopped.set()

@@ -51,9 +51,9 @@ def merge_shards(places: Sequence[Path | str], output_dir: Path | str | None = N
             records = Records(folder, {})
             records.lock()
             stack.callback(records.release)
-        goal = stack.enter_context(destination(paths, Watcher()))
+        sending = stack.enter_context(destination(paths, Watcher()))
         Records(paths.folder, merged.records[0].settings, paths.place).begin_merged(facts)
-        goal.begin()
+        sending.begin()
         set_aside(paths, include_own=False)
         outcome = finish_run(
             facts,
@@ -64,7 +64,7 @@ def merge_shards(places: Sequence[Path | str], output_dir: Path | str | None = N
             joint_fingerprint(merged.files),
             sum(shard.seconds for shard in merged.shards),
         )
-        goal.finish()
+        sending.finish()
         return outcome
 
 

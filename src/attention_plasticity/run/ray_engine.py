@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TASKS_PER_CPU = 2  # in the queue of the cluster, so that no CPU waits for this process
 _NODE_ATTEMPTS = 5  # the death of a node is rarely the fault of the head
 _SECONDS_BETWEEN_COUNTS = 10.0  # of the CPUs of the cluster, which can grow and shrink
-_SECONDS_BEFORE_NOTE = 30.0  # until the user is told that no CPU of the cluster is free
+_SECONDS_BEFORE_NOTE = 30.0  # until a note reports that no CPU of the cluster is free
 
 
 def run_ray(

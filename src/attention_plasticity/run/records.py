@@ -43,7 +43,7 @@ _RESULT_FIELDS = [field.name for field in fields(HeadResult)]
 _FACTS = "facts.json"  # of a run that consists of shards
 _MERGED = "merged.json"  # facts of a run whose shards have other folders
 _SHARD_LOCK = ".lock-"
-_PATIENCE = 10.0  # seconds; shards that start together lock the folder for a moment
+_SECONDS_TO_LOCK = 10.0  # seconds; shards that start together lock the folder for a moment
 _RECORD_NAME = re.compile(rf"{re.escape(FOLDER)}/l(\d{{2,}})h(\d{{2,}})\.json")
 
 
@@ -109,7 +109,7 @@ class Records:
 
     def lock_shard(self, name: str) -> None:
         """Lock the folder for one shard. Other shards can work in the same folder."""
-        self._acquire(self._lock, _PATIENCE)  # no whole run is writing here
+        self._acquire(self._lock, _SECONDS_TO_LOCK)  # no whole run is writing here
         shard = FileLock(self._output_dir / f"{_SHARD_LOCK}{name}")
         try:
             self._acquire(shard)

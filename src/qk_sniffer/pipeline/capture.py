@@ -109,7 +109,7 @@ def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watche
                 f"{capture.folder}: {len(missing):,} batches are not on disk, the first is "
                 f"{missing[0]}. Run the same command again."
             )
-        turn = capture.turn_to_finish()
+        turn = capture.lock_to_finish()
         if turn is None:
             return False
         try:

@@ -48,17 +48,17 @@ class _Process:
     def is_alive(self) -> bool:
         return is_locked(_lock_of(self.log))
 
-    def read_news(self) -> list[tuple[str, int]]:
+    def read_new_lines(self) -> list[tuple[str, int]]:
         """Read the new lines of the log: (word, batch)."""
         with self.log.open("rb") as file:
             file.seek(self._bytes_read)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]  # a process may die while it writes a line
         self._bytes_read += len(whole)
-        news = [_parsed(line) for line in whole.decode().splitlines()]
-        for word, number in news:
+        lines = [_parsed(line) for line in whole.decode().splitlines()]
+        for word, number in lines:
             self.apply(word, number)
-        return news
+        return lines
 
     def apply(self, word: str, number: int) -> None:
         """Apply a line of the log."""
@@ -212,18 +212,18 @@ class Claims:
         return any(self._is_free(number, idle=False) for number in range(num_batches))
 
     def _first_free(self, idle: bool) -> int | None:
-        """The first free batch; those that a process died of come last."""
+        """The first free batch; batches during which a process died come last."""
         order = self._order or ()
         while self._first < len(order) and order[self._first] in self._taken:
             self._first += 1
-        risky = None
+        repeated = None
         for place in range(self._first, len(order)):
             number = order[place]
             if self._is_free(number, idle):
                 if not self._deaths[number]:
                     return number
-                risky = number if risky is None else risky
-        return risky
+                repeated = number if repeated is None else repeated
+        return repeated
 
     def _is_free(self, number: int, idle: bool) -> bool:
         if number in self._taken or number in self._own.reserved:
@@ -245,7 +245,7 @@ class Claims:
             if log != self._own.log and log.name not in self._dead:
                 if log.name not in self._others:
                     self._others[log.name] = _Process(log)
-                for word, number in self._others[log.name].read_news():
+                for word, number in self._others[log.name].read_new_lines():
                     if word == _BEGUN:
                         self._taken.add(number)
                     elif word == _STORED:

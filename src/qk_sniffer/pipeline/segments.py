@@ -139,7 +139,7 @@ class CaptureFolder:
         missing = sorted({*range(num_batches)} - _batches(_read_segments(self.folder)))
         return [] if missing and _is_complete(self.folder, self.plan) else missing
 
-    def turn_to_finish(self) -> FileLock | None:
+    def lock_to_finish(self) -> FileLock | None:
         """The lock of the process that converts the segments.
 
         None if another process converts them, or has converted them.
@@ -203,7 +203,7 @@ def finish_capture(
     """Convert the segments to the dump; False if a segment is damaged.
 
     A damaged segment is removed, and its batches must be captured again. `turn` is the lock of
-    `turn_to_finish`; without it, this function waits while another process converts. The plan and
+    `lock_to_finish`; without it, this function waits while another process converts. The plan and
     the number of examples are added to `manifest`. `on_head` is called with the number of written
     heads and of all heads.
     """
@@ -236,7 +236,7 @@ def finish_capture(
 
 def _wait_for_turn(capture: CaptureFolder) -> FileLock | None:
     """Wait until no process converts the segments; None if one has converted them."""
-    while (turn := capture.turn_to_finish()) is None:
+    while (turn := capture.lock_to_finish()) is None:
         if not (capture.folder / UNFINISHED / PLAN).exists():
             return None
         time.sleep(_SECONDS_BETWEEN_LOOKS)

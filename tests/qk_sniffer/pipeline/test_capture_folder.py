@@ -415,7 +415,7 @@ finish(capture, 12, on_head=wait)
         assert run.stdout is not None
         assert run.stdout.readline() == "writing\n"
         killer = subprocess.Popen(["sh", "-c", f"sleep 3; kill -9 {run.pid}"])
-        assert capture.turn_to_finish() is None  # at once: a process that may end does not wait
+        assert capture.lock_to_finish() is None  # at once: a process that may end does not wait
         finish(capture, 12)
         killer.wait()
         run.communicate()
