@@ -9,11 +9,13 @@ Data is generated below `bench-data/` and kept for the next time; delete the fol
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
+from scipy.optimize import curve_fit
 
 from benchmarks.reading import reading
 from benchmarks.scale_dumps import make_heads, make_rows
@@ -72,24 +74,25 @@ def _best(dumps: dict[int, Path], rounds: int) -> dict[int, Measured]:
 
 
 def _print_growth(unit: str, found: dict[int, Measured]) -> None:
-    """Times and memory, and slopes of log time above the smallest run against log size."""
+    """Times and memory, and the exponents of the growth above the constant part."""
     print(f"{unit:>12}{'s':>10}{'CPU, s':>10}{'driver, MB':>12}{'worker, MB':>12}")
     for count, run in found.items():
         memory = f"{run.driver_mb:>12.0f}{run.worker_mb:>12.0f}"
         print(f"{count:>12,}{run.seconds:>10.2f}{run.cpu_seconds:>10.2f}{memory}")
-    clock = _slope({count: run.seconds for count, run in found.items()})
-    cpu = _slope({count: run.cpu_seconds for count, run in found.items()})
+    clock = _slope(list(found), [run.seconds for run in found.values()])
+    cpu = _slope(list(found), [run.cpu_seconds for run in found.values()])
     print(f"{'slope':>12}{clock:>10.2f}{cpu:>10.2f}")
 
 
-def _slope(times: dict[int, float]) -> float:
-    """Slope of log (time − first time) against log (size − first size), by least squares."""
-    (first, least), *rest = times.items()
-    points = [(math.log(size - first), math.log(max(t - least, 1e-9))) for size, t in rest]
-    x_mean = sum(x for x, _ in points) / len(points)
-    y_mean = sum(y for _, y in points) / len(points)
-    products = sum((x - x_mean) * (y - y_mean) for x, y in points)
-    return products / sum((x - x_mean) ** 2 for x, _ in points)
+def _slope(sizes: list[int], times: list[float]) -> float:
+    """The slope s of time = constant + a · size^s, by least squares of the relative errors."""
+
+    def time(size: np.ndarray, constant: float, last: float, slope: float) -> np.ndarray:
+        return constant + last * (size / sizes[-1]) ** slope
+
+    guess = (times[0], times[-1] - times[0], 1.0)
+    fitted, _ = curve_fit(time, np.asarray(sizes, float), times, guess, sigma=times)
+    return float(fitted[2])
 
 
 PARTS: dict[str, Callable[[Path, int], None]] = {

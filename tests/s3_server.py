@@ -339,6 +339,25 @@ def s3(s3_endpoint: _Proxy, tmp_path: Path) -> Iterator[S3]:
         s3_endpoint.current = None
 
 
+def _keep_contents() -> None:
+    """Keep the bytes of every object in memory. moto reads the whole object for a range of it."""
+    from moto.s3.models import FakeKey
+
+    from_file, to_file = FakeKey.value.fget, FakeKey.value.fset
+
+    def read(key: Any) -> bytes:
+        if "kept" not in vars(key):
+            key.kept = from_file(key)
+        kept: bytes = key.kept
+        return kept
+
+    def write(key: Any, content: bytes) -> None:
+        vars(key).pop("kept", None)
+        to_file(key, content)
+
+    FakeKey.value = property(read, write)
+
+
 def _serve() -> None:
     """Run moto's server until standard input is closed."""
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
@@ -347,6 +366,7 @@ def _serve() -> None:
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    _keep_contents()
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     print("http://{}:{}".format(*server.get_host_and_port()), flush=True)

@@ -18,7 +18,7 @@ import pyarrow.types as kinds
 
 from qk_dump.attention_columns import has_attention
 from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
-from qk_dump.read_ahead import ReadAheadFile
+from qk_dump.read_ahead import FileStart, ReadAheadFile
 from qk_dump.remote import DumpPath, RemotePath, size_of
 from qk_dump.schema import VECTOR, too_wide
 from qk_toolkit.errors import DumpError
@@ -105,13 +105,13 @@ class OpenParquet:
 
 
 @contextmanager
-def opened_parquet(path: DumpPath) -> Iterator[OpenParquet]:
-    """An open Parquet file with a checked footer."""
+def opened_parquet(path: DumpPath, start: FileStart | None = None) -> Iterator[OpenParquet]:
+    """An open Parquet file with a checked footer. At a URL, `start` is what was requested of it."""
     with _readable(path), ExitStack() as stack:
         require_footer(path)
         remote = None
         if isinstance(path, RemotePath):
-            remote = stack.enter_context(ReadAheadFile(path))
+            remote = stack.enter_context(ReadAheadFile(path, start))
         file = pq.ParquetFile(
             path if remote is None else remote,
             buffer_size=_STREAM_BUFFER,

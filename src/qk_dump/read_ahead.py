@@ -2,36 +2,78 @@
 
 Arrow reads the columns of a row group in turns, each from its own place. `expect` gets the parts of
 the file that will be read. They are cut into blocks. A block is dropped when all of it was read, so
-memory holds a few blocks, for files of any size.
+memory holds a few blocks, for files of any size. `FileStarts` requests the first bytes of files
+before their footers are known.
 """
 
 from __future__ import annotations
 
 import io
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
-from qk_dump.remote import RemotePath
+from qk_dump.remote import TAIL_BYTES, DumpPath, RemotePath
 
-_BLOCK = 16 << 20  # bytes of a request
-_FIRST_BLOCK = 4 << 20  # decoding begins when it is there
+_BLOCK = 12 << 20  # most bytes of a request
+_START_BYTES = 8 << 20  # requested with the footer: a row group of 16,384 rows, 128 dimensions
 _GAP = 1 << 18  # parts that are closer than this are read in one request
-_AHEAD_BYTES = 2 * _BLOCK
+_AHEAD_BYTES = 3 * _BLOCK
 _AHEAD_BLOCKS = 8  # requests at a time
 _MOST_BLOCKS = 8  # in memory, if Arrow reads from many places in turns
 
 Part = tuple[int, int]  # first byte, and the byte after the last
 
 
+class FileStart(NamedTuple):
+    """The first bytes of a file, which were requested."""
+
+    length: int
+    content: Future[bytes]
+
+
+class FileStarts:
+    """The first bytes of files that are read one after another, requested early.
+
+    Those of the first file are requested at once, at the same time as its footer. Those of every
+    other file are requested when the file before it is begun.
+    """
+
+    def __init__(self, files: Sequence[DumpPath]) -> None:
+        self._left = [path for path in reversed(files) if isinstance(path, RemotePath)]
+        self._pool = ThreadPoolExecutor(1, "first-bytes") if self._left else None
+        self._following = self._request()
+
+    def __enter__(self) -> FileStarts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def take(self) -> FileStart | None:
+        """The start of the next file. None for files on this machine."""
+        start, self._following = self._following, self._request()
+        return start
+
+    def _request(self) -> FileStart | None:
+        if self._pool is None or not self._left:
+            return None
+        path = self._left.pop()
+        length = max(0, min(_START_BYTES, path.size - TAIL_BYTES))
+        return FileStart(length, self._pool.submit(path.read, 0, length))
+
+
 class ReadAheadFile:
     """A seekable file with the methods that Arrow calls. One thread may read it."""
 
-    def __init__(self, path: RemotePath) -> None:
+    def __init__(self, path: RemotePath, start: FileStart | None = None) -> None:
         self.closed = False
         self._path = path
         self._size = path.size
         self._tail = memoryview(path.tail())
+        self._start = start
         self._position = 0
         self._blocks: list[Part] = []
         self._starts: list[int] = []
@@ -42,13 +84,15 @@ class ReadAheadFile:
 
     def expect(self, parts: Iterable[Part]) -> None:
         """Begin to read these parts of the file. Other parts are read when they are needed."""
-        limit = self._size - len(self._tail)
+        first, limit = self._start.length if self._start else 0, self._size - len(self._tail)
         self._drop_all()
         self._check = None
-        self._blocks = _blocks([(start, min(end, limit)) for start, end in parts])
+        self._blocks = _blocks([(max(start, first), min(end, limit)) for start, end in parts])
         self._starts = [start for start, _ in self._blocks]
         self._unread = [end - start for start, end in self._blocks]
         self._request_from(0)
+        if not self._blocks:
+            self._begin_check()
 
     def __enter__(self) -> ReadAheadFile:
         return self
@@ -104,6 +148,8 @@ class ReadAheadFile:
         tail_start = self._size - len(self._tail)
         if position >= tail_start:
             return self._tail[position - tail_start :][:size]
+        if self._start is not None and position < self._start.length:
+            return memoryview(self._start.content.result())[position:][:size]
         index = bisect_right(self._starts, position) - 1
         if index < 0 or position >= self._blocks[index][1]:
             following = self._starts[index + 1] if index + 1 < len(self._starts) else tail_start
@@ -122,15 +168,15 @@ class ReadAheadFile:
         self._requested[index] = future = self._requested.pop(index)  # the last one used
         self._request_from(index + 1)
         content = future.result()
-        if index == len(self._blocks) - 1:
-            self._check_early()
+        if index == len(self._blocks) - 1 and self._check is None:
+            self._begin_check()
         return content
 
-    def _check_early(self) -> None:
-        """Begin `require_unchanged` while the last block is decoded, if all others are there."""
-        there = all(other.done() for other in self._requested.values())
-        if there and self._check is None and self._pool is not None:
-            self._check = self._pool.submit(self._path.require_unchanged)
+    def _begin_check(self) -> None:
+        """Begin `require_unchanged` while the last bytes are decoded, if all of them are there."""
+        requests = [*self._requested.values(), *([self._start.content] if self._start else [])]
+        if all(request.done() for request in requests):
+            self._check = self._threads.submit(self._path.require_unchanged)
 
     def _request_from(self, first: int) -> None:
         """Request the next blocks that were not read."""
@@ -145,9 +191,13 @@ class ReadAheadFile:
 
     def _request(self, index: int) -> None:
         if index not in self._requested:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_AHEAD_BLOCKS, "read-ahead")
-            self._requested[index] = self._pool.submit(self._path.read, *self._blocks[index])
+            self._requested[index] = self._threads.submit(self._path.read, *self._blocks[index])
+
+    @property
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_AHEAD_BLOCKS, "read-ahead")
+        return self._pool
 
     def _drop_all(self) -> None:
         for future in self._requested.values():
@@ -167,8 +217,6 @@ def _blocks(parts: Iterable[Part]) -> list[Part]:
             joined.append((start, end))
     cut: list[Part] = []
     for start, end in joined:
-        while start < end:
-            length = _BLOCK if cut else _FIRST_BLOCK
-            cut.append((start, min(start + length, end)))
-            start += length
+        length = -(-(end - start) // -(-(end - start) // _BLOCK))  # of equal blocks, rounded up
+        cut += [(first, min(first + length, end)) for first in range(start, end, length)]
     return cut

@@ -27,6 +27,7 @@ from qk_dump.column_rules import ColumnRules
 from qk_dump.head_counts import count_rows
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.parquet import opened_parquet, vector_width_of
+from qk_dump.read_ahead import FileStart, FileStarts
 from qk_dump.remote import DumpPath
 from qk_dump.schema import (
     BUCKET,
@@ -111,14 +112,15 @@ def read_head(
     rules = rules or ColumnRules(0)
     if not files:
         raise DumpError("the head's folder holds no Parquet file")
-    num_rows = count_rows(files)
-    if num_rows == 0:
-        raise DumpError(f"{files[0]}: holds no rows")
-    collector = _Collector(num_rows, subsample(num_rows, max_rows, seed))
     read_examples = False if single_example else with_examples
-    for path in files:
-        for batch, first_row in _batches(path, read_examples, with_attention):
-            collector.add(_checked(batch, path, first_row, rules), path)
+    with FileStarts(files) as starts:
+        num_rows = count_rows(files)
+        if num_rows == 0:
+            raise DumpError(f"{files[0]}: holds no rows")
+        collector = _Collector(num_rows, subsample(num_rows, max_rows, seed))
+        for path in files:
+            for batch, first_row in _batches(path, starts.take(), read_examples, with_attention):
+                collector.add(_checked(batch, path, first_row, rules), path)
     return collector.result(with_examples is True, files[-1])
 
 
@@ -247,13 +249,16 @@ class _Collector:
 
 
 def _batches(
-    path: DumpPath, read_examples: bool | Literal["if present"], with_attention: bool
+    path: DumpPath,
+    start: FileStart | None,
+    read_examples: bool | Literal["if present"],
+    with_attention: bool,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Record batches of a file, each with the number of its first row.
 
     With "if present", a batch without usable `example_id` comes without this column.
     """
-    with opened_parquet(path) as parquet:
+    with opened_parquet(path, start) as parquet:
         schema = parquet.schema
         check_columns(schema, path, need_example_id=read_examples is True)
         columns = [BUCKET, POSITION, VECTOR]

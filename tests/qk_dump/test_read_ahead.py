@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
 
 from qk_dump import read_ahead
-from qk_dump.read_ahead import ReadAheadFile
+from qk_dump.read_ahead import FileStarts, ReadAheadFile
 from qk_dump.remote import RemotePath
 
 CONTENT = np.random.default_rng(0).bytes(100_000)
@@ -37,8 +38,8 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"_BLOCK": 4000, "_FIRST_BLOCK": 500, "_GAP": 100, "_AHEAD_BYTES": 8000}
-    for name, value in (sizes | {"_MOST_BLOCKS": 6}).items():
+    sizes = {"_BLOCK": 4000, "_GAP": 100, "_AHEAD_BYTES": 8000}
+    for name, value in (sizes | {"_MOST_BLOCKS": 6, "_START_BYTES": 900}).items():
         monkeypatch.setattr(read_ahead, name, value)
 
 
@@ -75,7 +76,6 @@ def test_every_byte_is_requested_once_and_dropped_after_reading() -> None:
         file.require_unchanged()
     assert most <= 4  # the current block and those of 8,000 bytes
     assert sum(end - start for start, end in source.requests) == 49_996 + 39_000
-    assert source.requests[0] == (4, 504)  # decoding begins early
     assert source.checks == 1
 
 
@@ -91,6 +91,35 @@ def test_columns_in_turns_need_few_blocks() -> None:
                 assert file.read(500) == CONTENT[start : start + 500]
                 assert len(file._requested) <= 6
     assert sum(end - start for start, end in source.requests) < 90_000
+
+
+def test_the_start_of_a_file_is_requested_while_the_file_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read_ahead, "TAIL_BYTES", 1000)
+    monkeypatch.setattr(read_ahead, "RemotePath", Source)
+    sources = [Source() for _ in range(3)]
+    with FileStarts(cast(list[RemotePath], sources)) as starts:
+        for index, source in enumerate(sources):
+            start = starts.take()
+            assert start is not None
+            assert start.content.result() == CONTENT[:900]
+            assert starts._following is not None or source is sources[-1]
+            with ReadAheadFile(cast(RemotePath, source), start) as file:
+                file.expect([(4, 99_500)])
+                file.seek(4)
+                assert file.read(99_496) == CONTENT[4:99_500]
+                file.require_unchanged()
+            assert sorted(source.requests)[:2] == [(0, 900), (900, 4824)]  # 25 equal blocks
+            assert sum(end - start for start, end in source.requests) == 99_000
+            assert source.checks == 1
+            assert all(not later.requests for later in sources[index + 2 :])
+        assert starts.take() is None
+
+
+def test_files_of_this_machine_have_no_early_start(tmp_path: Path) -> None:
+    with FileStarts([tmp_path / "a.parquet"]) as starts:
+        assert starts.take() is None
 
 
 def test_an_error_of_a_request_reaches_the_reader() -> None:

@@ -116,7 +116,10 @@ def wide_file(path: Path, *, lists: bool = False) -> None:
 
 
 @pytest.mark.parametrize("lists", [False, True])
-def test_only_the_needed_columns_are_read(s3: S3, tmp_path: Path, lists: bool) -> None:
+def test_only_the_start_and_the_needed_columns_are_read(
+    s3: S3, tmp_path: Path, lists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qk_dump.read_ahead._START_BYTES", 1 << 18)
     file = tmp_path / "dump" / HEAD.folder / "data.parquet"
     wide_file(file, lists=lists)
     s3.put_folder(tmp_path / "dump", "dump")
