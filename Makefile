@@ -29,6 +29,7 @@ findings: $(VENV)/.capture
 gallery: $(VENV)/.capture
 	$(BIN)/python scripts/make_gallery.py
 
+test: export PYTHONDONTWRITEBYTECODE = # empty: modules are compiled once, not in every process of a test
 test: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 

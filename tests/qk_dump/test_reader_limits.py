@@ -93,19 +93,18 @@ calls += (lambda files: count_buckets(files, 99),)
 calls += (lambda files: read_head(files, max_rows=99, seed=0, with_examples=True),)
 begin = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
 for place in range(begin, len(good)):
-    for bit in (place % 8, (place + 3) % 8):
-        path.write_bytes(good[:place] + bytes([good[place] ^ 1 << bit]) + good[place + 1 :])
-        for call in calls:
-            try:
-                call([path])
-            except DumpError as error:
-                assert "\\n" not in str(error)
+    path.write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
+    for call in calls:
+        try:
+            call([path])
+        except DumpError as error:
+            assert "\\n" not in str(error)
 print("done")
 """
 
 
 def test_no_bit_of_a_footer_ends_the_process_or_in_a_traceback(file: Path) -> None:
-    """Arrow ends the process at some of them where a column's facts are asked for by themselves."""
+    """One bit of every byte. At some of them Arrow ends the process when it reads statistics."""
     write_head(file.parent, HeadId(0, 0, "k"), **head_rows(n=20, d=2))
     path = file.parent / "l00h00k" / "data.parquet"
     done = subprocess.run(
