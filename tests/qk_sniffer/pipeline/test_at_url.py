@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,19 +19,24 @@ from qk_toolkit.watcher import Watcher
 from rank_processes import Forwards, run_ranks
 from s3_server import S3, error
 from sniffing import sniff, sniff_first, words
-from tiny_texts import save_texts, save_tiny_model
+from tiny_models import ARCHITECTURES
+from tiny_texts import save_texts, tiny_tokenizer
 
 Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
+    """A model of one layer, as each file of a dump is sent."""
+    folder, llama = tmp_path_factory.mktemp("model"), ARCHITECTURES["llama"]
+    replace(llama, config={**llama.config, "num_hidden_layers": 1}).model().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_texts(tmp_path_factory.mktemp("texts"), [300, 50, 200])
+    return save_texts(tmp_path_factory.mktemp("texts"), [60, 20, 40])
 
 
 @pytest.fixture(scope="module")
