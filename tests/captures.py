@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from qk_dump import writer
 from qk_dump.attention_columns import MASS_BINS, AttentionRows
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
@@ -127,6 +130,17 @@ def content(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def undisturbed(num_batches: int) -> dict[str, bytes]:
+    """The files of a capture nobody disturbed."""
+    return _undisturbed(num_batches, writer.ROWS_PER_GROUP)
+
+
+@cache
+def _undisturbed(num_batches: int, _: int) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as place:
+        return content(make_capture(Path(place), num_batches))
 
 
 def segments(folder: Path) -> list[Path]:

@@ -14,18 +14,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 from sniffing import ONE_THREAD
 
 _PATIENCE = 120.0  # seconds
+_PRELOADED = (  # what a capture of a llama imports
+    "datasets",
+    "pytest",
+    "qk_sniffer.cli",
+    "qk_sniffer.pipeline.capture",
+    "qk_sniffer.summary",
+    "rich.progress",
+    "transformers.models.llama.modeling_llama",
+)
 
 
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["qk_sniffer.pipeline.capture"])
+    context.set_forkserver_preload([*_PRELOADED])
     return context
 
 
@@ -100,36 +109,62 @@ def run_ranks(flags: Sequence[str], forwards: Forwards, folder: Path) -> Ended:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     errors = [folder / f"stderr-{rank}" for rank in range(forwards.world)]
-    context = _context()
-    processes = [
-        context.Process(target=_rank, args=(rank, flags, forwards, errors[rank], port))
-        for rank in range(forwards.world)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(_PATIENCE * 2)
-        if process.is_alive():
-            process.kill()
-            process.join()
-    codes = [process.exitcode for process in processes]
-    for process in processes:
-        process.close()
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    processes = []
+    for rank in range(forwards.world):
+        own = {"RANK": str(rank), "WORLD_SIZE": str(forwards.world), "LOCAL_RANK": "0"}
+        processes.append(_start(flags, errors[rank], meeting | own, forwards, rank))
+    codes = [ended(process) for process in processes]
     return Ended(codes, [path.read_text() for path in errors])
 
 
-def _rank(rank: int, flags: Sequence[str], forwards: Forwards, errors: Path, port: int) -> None:
-    world = str(forwards.world)
-    variables = {"RANK": str(rank), "WORLD_SIZE": world, "LOCAL_RANK": "0"}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ |= {**ONE_THREAD, **variables, **meeting}
-    descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def start_alone(flags: Sequence[str], output: Path | None = None) -> ForkServerProcess:
+    """Start the command as a single process, which writes what it says to a file."""
+    return _start(flags, output or Path(os.devnull))
+
+
+def ended(process: ForkServerProcess) -> int | None:
+    """Wait for the end of a process; its exit code."""
+    process.join(_PATIENCE * 2)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    code = process.exitcode
+    process.close()
+    return code
+
+
+def _start(
+    flags: Sequence[str],
+    output: Path,
+    variables: Mapping[str, str] | None = None,
+    forwards: Forwards | None = None,
+    rank: int = 0,
+) -> ForkServerProcess:
+    environment = {**os.environ, **ONE_THREAD, **(variables or {})}
+    process = _context().Process(target=_run, args=(flags, output, environment, forwards, rank))
+    process.start()
+    return process
+
+
+def _run(
+    flags: Sequence[str],
+    output: Path,
+    environment: Mapping[str, str],
+    forwards: Forwards | None,
+    rank: int,
+) -> None:
+    os.environ.clear()  # the variables of the process from which this one was forked
+    os.environ.update(environment)
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     import torch
 
-    from qk_sniffer.cli import main
-
     torch.set_num_threads(1)
-    forwards.watch(rank)
-    sys.exit(main(flags))
+    if forwards is not None:
+        forwards.watch(rank)
+    sys.argv = ["sniff-qk", *flags]
+    from qk_sniffer.entry import main
+
+    sys.exit(main())

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
-import subprocess
 import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
 from qk_dump.layout import UNFINISHED
+from rank_processes import ended, start_alone
 from sniffing import same_bytes, start_sniffing, tables_of, words
 from tiny_texts import save_texts, save_tiny_model
 
@@ -26,86 +29,81 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dump of a capture nobody disturbed."""
     dump = tmp_path_factory.mktemp("whole") / "dump"
-    finish(start_sniffing(*words(*inputs, dump)))
+    assert ended(start_alone(words(*inputs, dump))) == 0
     return dump
-
-
-def finish(run: subprocess.Popen[bytes], code: int = 0) -> None:
-    assert run.wait(timeout=240) == code
 
 
 def segments(dump: Path) -> list[Path]:
     return [path for path in (dump / UNFINISHED / "segments").glob("[0-9]*") if path.is_dir()]
 
 
-def stop_half_way(run: subprocess.Popen[bytes], dump: Path, number: signal.Signals) -> None:
+def stop_half_way(run: ForkServerProcess, dump: Path, number: signal.Signals) -> None:
     """Send a signal as soon as a few texts are on disk."""
     until = time.monotonic() + 120
     while len(segments(dump)) < 3:
         assert time.monotonic() < until, "nothing is saved"
-        assert run.poll() is None, "the capture ended before it could be interrupted"
+        assert run.is_alive(), "the capture ended before it could be interrupted"
         time.sleep(0.002)
-    run.send_signal(number)
+    assert run.pid is not None
+    os.kill(run.pid, number)
 
 
 def test_a_killed_capture_goes_on_and_ends_the_same(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
-    flags = words(*inputs, tmp_path, output__save_seconds=1e-6)
-    run = start_sniffing(*flags)
-    stop_half_way(run, tmp_path, signal.SIGKILL)
-    finish(run, -signal.SIGKILL)
-    done = len(segments(tmp_path))
+    dump, told = tmp_path / "dump", tmp_path / "told"
+    flags = words(*inputs, dump, output__save_seconds=1e-6)
+    run = start_alone(flags)
+    stop_half_way(run, dump, signal.SIGKILL)
+    assert ended(run) == -signal.SIGKILL
+    done = len(segments(dump))
     assert 3 <= done < TEXTS
-    assert not (tmp_path / "dump.json").exists()
-    finish(again := start_sniffing(*flags, stderr=subprocess.PIPE))
-    assert again.stderr is not None
-    told = again.stderr.read().decode()
-    again.stderr.close()
-    assert f"continuing: {done} texts are finished" in told
-    assert same_bytes(tmp_path, whole)
-    assert tables_of(tmp_path)["examples"] == tables_of(whole)["examples"]
-    assert not (tmp_path / UNFINISHED).exists()
+    assert not (dump / "dump.json").exists()
+    assert ended(start_alone(flags, told)) == 0
+    assert f"continuing: {done} texts are finished" in told.read_text()
+    assert same_bytes(dump, whole)
+    assert tables_of(dump)["examples"] == tables_of(whole)["examples"]
+    assert not (dump / UNFINISHED).exists()
 
 
 def test_ctrl_c_saves_what_is_done_and_says_so(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
-    flags = words(*inputs, tmp_path, output__save_seconds=0.05)
-    run = start_sniffing(*flags, stderr=subprocess.PIPE)
-    stop_half_way(run, tmp_path, signal.SIGINT)
-    told = run.communicate(timeout=240)[1].decode()
-    assert run.returncode == 130
-    assert "run the same command again to continue" in told
-    assert "Traceback" not in told
-    finish(start_sniffing(*flags))
-    assert same_bytes(tmp_path, whole)
+    dump, told = tmp_path / "dump", tmp_path / "told"
+    flags = words(*inputs, dump, output__save_seconds=0.05)
+    run = start_alone(flags, told)
+    stop_half_way(run, dump, signal.SIGINT)
+    assert ended(run) == 130
+    assert "run the same command again to continue" in told.read_text()
+    assert "Traceback" not in told.read_text()
+    assert ended(start_alone(flags)) == 0
+    assert same_bytes(dump, whole)
 
 
-def test_two_processes_make_the_dump_of_one(
+def test_two_processes_of_torchrun_overwrite_and_make_the_dump_of_one(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
+    dump = shutil.copytree(whole, tmp_path / "dump")
+    stale = shutil.copytree(dump / "l00h00q", dump / "l99h00q") / "data.parquet"
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    flags = words(*inputs, tmp_path, output__save_seconds=0.01)
-    finish(start_sniffing(*flags, launcher=launcher))
-    assert same_bytes(tmp_path, whole)
-    assert tables_of(tmp_path)["examples"] == tables_of(whole)["examples"]
-    again = start_sniffing(*flags, "--overwrite", launcher=launcher)
-    finish(again)
-    assert same_bytes(tmp_path, whole)
+    flags = words(*inputs, dump, output__save_seconds=0.01)
+    assert start_sniffing(*flags, "--overwrite", launcher=launcher).wait(timeout=240) == 0
+    assert not stale.exists()
+    assert same_bytes(dump, whole)
+    assert tables_of(dump)["examples"] == tables_of(whole)["examples"]
 
 
 def test_a_second_capture_into_the_same_folder_is_refused(
     inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    flags = words(*inputs, tmp_path, output__save_seconds=1e-6)
-    run = start_sniffing(*flags)
-    stop_half_way(run, tmp_path, signal.SIGSTOP)
+    dump, told = tmp_path / "dump", tmp_path / "told"
+    flags = words(*inputs, dump, output__save_seconds=1e-6)
+    run = start_alone(flags)
+    stop_half_way(run, dump, signal.SIGSTOP)
     try:
-        other = start_sniffing(*flags, stderr=subprocess.PIPE)
-        told = other.communicate(timeout=240)[1].decode()
-        assert other.returncode == 2
-        assert "another capture is writing here" in told
+        assert ended(start_alone(flags, told)) == 2
+        assert "another capture is writing here" in told.read_text()
     finally:
-        run.send_signal(signal.SIGCONT)
-    finish(run)
+        assert run.pid is not None
+        os.kill(run.pid, signal.SIGCONT)
+    assert ended(run) == 0

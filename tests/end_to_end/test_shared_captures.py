@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from qk_dump.layout import UNFINISHED
-from rank_processes import Forwards, run_ranks
-from sniffing import same_bytes, start_sniffing, tables_of, words
+from rank_processes import Forwards, ended, run_ranks, start_alone
+from sniffing import same_bytes, tables_of, words
 from tiny_texts import save_texts, save_tiny_model
 
 LENGTHS = [20, 12, 25, 18, 0, 22, 30, 400, 15, 28, 17, 24]  # one is 20 times longer
@@ -29,7 +29,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dump of one process."""
     dump = tmp_path_factory.mktemp("whole") / "dump"
-    assert start_sniffing(*words(*inputs, dump)).wait(timeout=240) == 0
+    assert ended(start_alone(words(*inputs, dump))) == 0
     return dump
 
 
@@ -43,8 +43,8 @@ def test_four_processes_run_the_longest_texts_first_and_each_text_once(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
     forwards = Forwards(tmp_path / "log", 4)
-    ended = run_ranks(words(*inputs, tmp_path / "dump"), forwards, tmp_path)
-    assert ended.codes == [0] * 4
+    ranks = run_ranks(words(*inputs, tmp_path / "dump"), forwards, tmp_path)
+    assert ranks.codes == [0] * 4
     assert_same(tmp_path / "dump", whole)
     batches = [batch for _, batch in forwards.run()]
     assert sorted(batches) == [*BATCHES]
@@ -61,8 +61,8 @@ def test_a_killed_process_leaves_its_texts_to_the_others(
     flags = words(
         *inputs, tmp_path / "dump", dataset__streaming=streaming, output__save_seconds=3600
     )
-    ended = run_ranks(flags, forwards, tmp_path)
-    assert ended.codes == [0, KILLED]
+    ranks = run_ranks(flags, forwards, tmp_path)
+    assert ranks.codes == [0, KILLED]
     assert_same(tmp_path / "dump", whole)
     lost = [batch for rank, batch in forwards.run() if rank == 1]
     again = [batch for rank, batch in forwards.run() if rank == 0]
@@ -80,9 +80,9 @@ def test_when_all_are_killed_the_next_launch_runs_only_what_is_missing(
     assert run_ranks(flags, first, tmp_path).codes == [KILLED] * 2
     lost = dict(first.run())  # the last batch of each
     second = Forwards(tmp_path / "second", 2)
-    ended = run_ranks(flags, second, tmp_path)
-    assert ended.codes == [0, 0]
-    assert "texts are finished" in ended.told[0]
+    ranks = run_ranks(flags, second, tmp_path)
+    assert ranks.codes == [0, 0]
+    assert "texts are finished" in ranks.told[0]
     assert_same(tmp_path / "dump", whole)
     rest = [batch for _, batch in second.run()]
     saved = {batch for _, batch in first.run()} - {*lost.values()}
@@ -95,9 +95,9 @@ def test_a_text_that_kills_its_process_is_given_up(
 ) -> None:
     forwards = Forwards(tmp_path / "log", 3, deadly=LONGEST)
     flags = words(*inputs, tmp_path / "dump")
-    ended = run_ranks(flags, forwards, tmp_path)
-    assert sorted(map(str, ended.codes)) == ["-9", "-9", "1"]
-    [told] = [told for code, told in zip(ended.codes, ended.told, strict=True) if code == 1]
+    ranks = run_ranks(flags, forwards, tmp_path)
+    assert sorted(map(str, ranks.codes)) == ["-9", "-9", "1"]
+    [told] = [told for code, told in zip(ranks.codes, ranks.told, strict=True) if code == 1]
     assert f"error: texts {LONGEST}: two processes died while they ran them" in told
     rest = Forwards(tmp_path / "rest", 2)
     run_ranks(flags, Forwards(tmp_path / "rest", 1), tmp_path)
@@ -112,9 +112,9 @@ def test_heads_of_a_tensor_parallel_model_have_their_true_numbers(
         *inputs, tmp_path / "dump", model__tensor_parallel=True, output__save_seconds=1e-6
     )
     first = Forwards(tmp_path / "first", 2, kills={1: 6}, dump=tmp_path / "dump")
-    ended = run_ranks(flags, first, tmp_path)
-    assert ended.codes == [1, KILLED]
-    assert "error: another process of this capture has ended" in ended.told[0]
+    ranks = run_ranks(flags, first, tmp_path)
+    assert ranks.codes == [1, KILLED]
+    assert "error: another process of this capture has ended" in ranks.told[0]
     second = Forwards(tmp_path / "second", 2)
     assert run_ranks(flags, second, tmp_path).codes == [0, 0]
     rest = {rank: [batch for owner, batch in second.run() if owner == rank] for rank in range(2)}
@@ -140,6 +140,6 @@ def test_tensor_parallelism_that_cannot_be_is_refused(
         (1, "there is one process; start several with torchrun"),
         (4, "2 key heads cannot be spread evenly over 4 processes"),
     ):
-        ended = run_ranks(flags, Forwards(tmp_path / "log", world), tmp_path)
-        assert ended.codes == [2] * world
-        assert all(message in told for told in ended.told)
+        ranks = run_ranks(flags, Forwards(tmp_path / "log", world), tmp_path)
+        assert ranks.codes == [2] * world
+        assert all(message in told for told in ranks.told)

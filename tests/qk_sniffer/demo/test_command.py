@@ -23,11 +23,11 @@ def test_from_a_wheel_and_a_book_to_figures_and_a_page(
     wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "demo"
-    flags = ["--context", "1024", "--texts", "3", "--wheel", str(wheel)]
+    flags = ["--context", "1024", "--texts", "2", "--wheel", str(wheel)]
     words = ["demo", "--capture", "--output_dir", str(folder), *flags]
     assert main(words) == 0
     dump, results = folder / "dumps" / "moby-dick-1024", folder / "results" / "moby-dick-1024"
-    assert pq.read_table(dump / "examples.parquet")["num_tokens"].to_pylist() == [1024] * 3
+    assert pq.read_table(dump / "examples.parquet")["num_tokens"].to_pylist() == [1024] * 2
     manifest = json.loads((dump / "dump.json").read_text())
     assert manifest["model"] == f"model/{weights.NAME}"
     assert str(tmp_path) not in (dump / "dump.json").read_text() + (dump / "README.md").read_text()

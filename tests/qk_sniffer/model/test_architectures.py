@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,12 +22,6 @@ EVERY = [
     for implementation in architecture.attention
 ]
 ALL_EAGER = [pytest.param(architecture, id=name) for name, architecture in ARCHITECTURES.items()]
-
-
-@pytest.fixture(autouse=True)
-def _one_model_at_a_time() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 def tokens(batch: int = 2, length: int = LENGTH) -> torch.Tensor:
@@ -52,24 +44,24 @@ def rotary_functions(model: Any) -> dict[tuple[str, str], object]:
     }
 
 
-@pytest.mark.parametrize("pre_rope", [False, True], ids=["post", "pre"])
 @pytest.mark.parametrize(("architecture", "implementation"), EVERY)
 def test_outputs_are_bit_identical_and_nothing_stays_behind(
-    architecture: Architecture, implementation: str, pre_rope: bool
+    architecture: Architecture, implementation: str
 ) -> None:
     model = architecture.model(implementation)
     before = AttentionInterface.get_interface
     functions = rotary_functions(model)
     plain = run(model, tokens()).logits
-    with qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
-        heard = run(model, tokens()).logits
-        assert AttentionInterface.get_interface is not before
-    assert torch.equal(plain, heard)
-    assert torch.equal(plain, run(model, tokens()).logits)
-    assert AttentionInterface.get_interface is before
-    assert rotary_functions(model) == functions
-    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
-    assert tapped.lengths == [LENGTH, LENGTH]
+    for pre_rope in (False, True):
+        with qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
+            heard = run(model, tokens()).logits
+            assert AttentionInterface.get_interface is not before
+        assert torch.equal(plain, heard), f"pre_rope={pre_rope}"
+        assert torch.equal(plain, run(model, tokens()).logits), f"pre_rope={pre_rope}"
+        assert AttentionInterface.get_interface is before
+        assert rotary_functions(model) == functions, f"pre_rope={pre_rope}"
+        assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+        assert tapped.lengths == [LENGTH, LENGTH]
 
 
 @pytest.mark.parametrize("architecture", ALL_EAGER)

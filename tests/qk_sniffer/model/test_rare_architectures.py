@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,6 @@ from qk_sniffer.verify.comparison import verify_model
 from tiny_models import RARE, VOCABULARY, Architecture, needs_rare
 
 EVERY = [pytest.param(architecture, id=name) for name, architecture in RARE.items()]
-
-
-@pytest.fixture(autouse=True)
-def _one_model_at_a_time() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 def tokens(length: int = 40) -> torch.Tensor:

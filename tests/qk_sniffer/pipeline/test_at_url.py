@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,21 +16,27 @@ from qk_toolkit import store
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
+from rank_processes import Forwards, run_ranks
 from s3_server import S3, error
-from sniffing import ONE_THREAD, sniff, sniff_first, words
-from tiny_texts import save_texts, save_tiny_model
+from sniffing import sniff, sniff_first, words
+from tiny_models import ARCHITECTURES
+from tiny_texts import save_texts, tiny_tokenizer
 
 Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
+    """A model of one layer, as each file of a dump is sent."""
+    folder, llama = tmp_path_factory.mktemp("model"), ARCHITECTURES["llama"]
+    replace(llama, config={**llama.config, "num_hidden_layers": 1}).model().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_texts(tmp_path_factory.mktemp("texts"), [300, 50, 200])
+    return save_texts(tmp_path_factory.mktemp("texts"), [60, 20, 40])
 
 
 @pytest.fixture(scope="module")
@@ -192,20 +196,13 @@ def test_missing_permissions_and_missing_work_folders_are_reported(
 def test_two_processes_share_the_work_folder(
     s3: S3, model: Path, texts: Path, dump: dict[str, bytes], tmp_path: Path
 ) -> None:
-    flags = words(model, texts, tmp_path, output__data_root=s3.url("dump"))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "qk_sniffer", *flags, "--output.work_dir", str(tmp_path)],
-            env={**os.environ, **ONE_THREAD, "RANK": str(rank), "WORLD_SIZE": "2"},
-            stderr=subprocess.PIPE,
-        )
-        for rank in range(2)
-    ]
-    errors = [rank.communicate()[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], errors
+    work = tmp_path / "work"
+    flags = words(model, texts, work, output__data_root=s3.url("dump"), output__work_dir=work)
+    ranks = run_ranks(flags, Forwards(tmp_path / "log", 2), tmp_path)
+    assert ranks.codes == [0, 0], ranks.told
     names = {name.removeprefix("dump/") for name in s3.names("dump/")}
     assert names == set(dump)
-    assert left_files(tmp_path) == {"dump.json"}
+    assert left_files(work) == {"dump.json"}
     puts = [request.path for request in s3.requests if request.method == "PUT"]
     puts = [path for path in puts if not path.endswith("/.write-test")]
     assert len(puts) == len(set(puts)) == len(dump) + 1  # and the marker

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from hub_server import CLIENT_WARNINGS, running_hub
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.pipeline.capture import run_capture, run_rank
 from qk_sniffer.pipeline.ranks import Ranks
 from qk_sniffer.pipeline.ray_actors import CaptureActor, run_on_ray
-from qk_sniffer.pipeline.result import CaptureResult
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
 from rank_processes import Forwards
-from sniffing import ONE_THREAD, same_bytes, start_sniffing, words
+from ray_ranks import first_dies
+from sniffing import ONE_THREAD, same_bytes, sniff
 from tiny_texts import save_texts, save_tiny_model
 
 ray = pytest.importorskip("ray")
@@ -33,7 +33,7 @@ def cluster() -> Iterator[None]:
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     ray.init(
         address="local",  # not a cluster of another test
-        num_cpus=2,
+        num_cpus=3,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="error",
@@ -47,6 +47,18 @@ def cluster() -> Iterator[None]:
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     place = tmp_path_factory.mktemp("inputs")
     return save_tiny_model(place / "model"), save_texts(place / "texts", LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dump of one process, with as many threads as an actor has."""
+    dump, threads = tmp_path_factory.mktemp("whole"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert sniff(*inputs, dump) == 0
+    finally:
+        torch.set_num_threads(threads)
+    return dump
 
 
 class Notes(Watcher):
@@ -73,44 +85,55 @@ def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureC
     )
 
 
-def watched(
-    forwards: Forwards, config: CaptureConfig, watcher: Watcher, ranks: Ranks
-) -> CaptureResult:
-    """A rank whose forwards are logged."""
-    forwards.watch(ranks.rank)
-    return run_rank(config, watcher, ranks)
-
-
-def test_a_killed_actor_leaves_its_texts_to_the_other(
-    inputs: tuple[Path, Path], tmp_path: Path
+@pytest.mark.filterwarnings(CLIENT_WARNINGS)
+def test_actors_that_die_leave_their_work_to_the_next_and_the_command_publishes(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert start_sniffing(*words(*inputs, tmp_path / "whole")).wait(timeout=240) == 0
-    forwards, notes = Forwards(tmp_path / "log", 2, kills={0: 2}), Notes()
-    result = run_on_ray(config_of(inputs, tmp_path / "dump"), notes, partial(watched, forwards))
-    assert result.complete
-    assert sorted(batch for rank, batch in forwards.run() if rank == 1) == [*range(len(LENGTHS))]
-    assert any(note.startswith("actor 0 died; others run its texts") for note in notes.notes)
-    assert any("16 query and 8 key heads" in note for note in notes.notes)
+    """The first dies before it overwrites the old dump, the second in a text."""
+    dump, notes = tmp_path / "dump", Notes()
+    (dump / "l99h00q").mkdir(parents=True)
+    (dump / "l99h00q" / "data.parquet").write_bytes(b"of another model")
+    config = config_of(inputs, dump, num_actors=4, overwrite=True)
+    output = config.output.model_copy(update={"hf_repo_id": "me/by-ray", "hf_branch": "tiny"})
+    forwards = Forwards(tmp_path / "log", 2, kills={1: 2})
+    with running_hub() as hub:
+        for name, value in hub.environment.items():
+            monkeypatch.setenv(name, value)
+        published = config.model_copy(update={"output": output})
+        result = run_on_ray(published, notes, partial(first_dies, forwards))
+        assert result.complete
+        assert result.published is not None
+        assert "dump.json" in hub.branch("me/by-ray", "tiny")
+    assert not (dump / "l99h00q").exists()
+    assert sorted(batch for rank, batch in forwards.run() if rank == 2) == [*range(len(LENGTHS))]
+    for expected in (
+        "4 given, but there are places for 3",
+        "engine ray: 3 actors, 0 GPUs each",
+        "actor 0 died; others run its texts",
+        "actor 1 died; others run its texts",
+        "16 query and 8 key heads",
+    ):
+        assert any(expected in note for note in notes.notes), expected
     assert notes.texts <= len(LENGTHS) + 2
-    assert same_bytes(tmp_path / "dump", tmp_path / "whole")
-    assert not [*(tmp_path / "dump").glob(".shared-*")]
-    local = config_of(inputs, tmp_path / "dump", engine="local", num_gpus=None, num_actors=None)
+    assert same_bytes(dump, whole)
+    assert not [*dump.glob(".shared-*")]
+    local = config_of(inputs, dump, engine="local", num_gpus=None, num_actors=None)
     assert run_capture(local).was_complete  # the engine is no part of the plan
 
 
 def test_when_all_actors_die_or_fail_the_reason_is_told(
     inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forwards = Forwards(tmp_path / "log", 1, kills={0: 1})
     alone = config_of(inputs, tmp_path / "dump", num_actors=1, overwrite=True)
+    forwards = Forwards(tmp_path / "log", 1)
     with pytest.raises(Exception, match=r"no actor has completed the dump \(.*run the same comm"):
-        run_on_ray(alone, Watcher(), partial(watched, forwards))
+        run_on_ray(alone, Watcher(), partial(first_dies, forwards))
     wrong = config_of((tmp_path / "gone", inputs[1]), tmp_path / "other", num_actors=1)
     with pytest.raises(ConfigError, match="gone: does not exist"):
         run_capture(wrong)
     for more, message in (
         ({"num_actors": None}, "the cluster has 0 GPUs and num_gpus is 0"),
-        ({"num_gpus": 2}, "the cluster has 0 GPUs and num_gpus is 2, with 2 CPUs"),
+        ({"num_gpus": 2}, "the cluster has 0 GPUs and num_gpus is 2, with 3 CPUs"),
     ):
         with pytest.raises(ConfigError, match=message):
             run_capture(config_of(inputs, tmp_path / "other", **more))
@@ -118,34 +141,6 @@ def test_when_all_actors_die_or_fail_the_reason_is_told(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="start this command once"):
         run_capture(config_of(inputs, tmp_path / "other"))
-
-
-def first_dies(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
-    """A rank; the first one dies before it opens the folder."""
-    assert config.output.hf_repo_id is None
-    if ranks.rank == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return run_rank(config, watcher, ranks)
-
-
-@pytest.mark.filterwarnings(CLIENT_WARNINGS)
-def test_the_next_actor_overwrites_and_the_command_publishes(
-    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dump, notes = tmp_path / "dump", Notes()
-    (dump / "l99h00q").mkdir(parents=True)
-    (dump / "l99h00q" / "data.parquet").write_bytes(b"of another model")
-    config = config_of(inputs, dump, num_actors=3, overwrite=True)
-    output = config.output.model_copy(update={"hf_repo_id": "me/by-ray", "hf_branch": "tiny"})
-    with running_hub() as hub:
-        for name, value in hub.environment.items():
-            monkeypatch.setenv(name, value)
-        result = run_on_ray(config.model_copy(update={"output": output}), notes, first_dies)
-        assert result.published is not None
-        assert "dump.json" in hub.branch("me/by-ray", "tiny")
-    assert not (dump / "l99h00q").exists()
-    assert "engine ray: 2 actors, 0 GPUs each" in notes.notes
-    assert any("3 given, but there are places for 2" in note for note in notes.notes)
 
 
 def test_an_actor_without_the_folder_of_the_command_is_refused(

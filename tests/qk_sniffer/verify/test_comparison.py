@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,12 +34,6 @@ from tiny_models import ARCHITECTURES, VOCABULARY, Architecture
 LENGTH = 40
 EVERY = [pytest.param(architecture, id=name) for name, architecture in ARCHITECTURES.items()]
 SLIDING, CHUNKED = "gemma3_text", "llama4_text"
-
-
-@pytest.fixture(autouse=True)
-def _one_model_at_a_time() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 def tokens(length: int = LENGTH) -> list[int]:

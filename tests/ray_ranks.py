@@ -1,0 +1,28 @@
+"""Ranks of a capture for actors of a Ray cluster.
+
+To import this is cheap, so that an actor that dies at once does not import torch first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from qk_sniffer.config import CaptureConfig
+from qk_sniffer.pipeline.ranks import Ranks
+from qk_sniffer.pipeline.result import CaptureResult
+from qk_toolkit.watcher import Watcher
+from rank_processes import Forwards
+
+
+def first_dies(
+    forwards: Forwards, config: CaptureConfig, watcher: Watcher, ranks: Ranks
+) -> CaptureResult:
+    """A rank whose forwards are logged; the first one dies before it opens the folder."""
+    assert config.output.hf_repo_id is None
+    if ranks.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    from qk_sniffer.pipeline.capture import run_rank
+
+    forwards.watch(ranks.rank)
+    return run_rank(config, watcher, ranks)
