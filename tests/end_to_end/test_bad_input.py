@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from attention_plasticity.tables.summary import print_summary
 from commands import analyze
 from commands_here import analyze_here
 from dumps import make_dump
+from lasting_workers import lasting_workers
 
 QUERY, KEY = "l00h01q/data.parquet", "l00h00k/data.parquet"
 
@@ -258,6 +259,12 @@ CASES = {
 FAILURES = {name: case for name, case in CASES.items() if case.code == 1}
 REFUSALS = {name: case for name, case in CASES.items() if case.code == 2}
 LAYOUT = {"num_q_heads": 4, "num_k_heads": 2}  # so that a missing key head is noticed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,11 +19,18 @@ from filelock import FileLock
 from commands import start
 from commands_here import analyze_here
 from dumps import make_dump
+from lasting_workers import lasting_workers
 
 TABLES = (
     *("head_metrics.csv", "head_bucket_plasticity.csv"),
     *("head_component_weights.csv", "head_influences.csv"),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.warnings import attended_warnings
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.summary import print_summary
+from lasting_workers import lasting_workers
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.source import open_dump
 
@@ -32,6 +34,12 @@ def run(dump: Path, out: Path, **fields: Any) -> Outcome:
     return run_analysis(
         make_config(dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **fields)
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 @pytest.fixture(scope="module")

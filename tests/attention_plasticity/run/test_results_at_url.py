@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from commands_here import analyze_here
 from dumps import make_dump
 from hub_server import running_hub, status
 from hubs import client_of
+from lasting_workers import lasting_workers
 from qk_toolkit import store, uploads
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError, HubError, StoreError
@@ -34,6 +36,12 @@ from s3_server import S3, error, slow
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_machine(tmp_path / "first", monkeypatch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +149,8 @@ def test_a_killed_run_continues_on_another_machine(
     s3: S3, dump: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = s3.url("run")
-    s3.fail("PUT", error(500), path="/.heads/l01")  # the run is killed half-way
+    for path in ("/.heads/l01", ".csv"):  # half of the run is sent when it is killed
+        s3.fail("PUT", error(500), path=path)
     with started(dump, url) as run:
         while recorded(s3) < 4 and run.poll() is None:
             time.sleep(0.05)
