@@ -140,7 +140,8 @@ def test_the_plan_needs_more_memory_for_attention(dumps: dict[str, Path]) -> Non
 
 
 def test_names_of_the_table_are_checked(dumps: dict[str, Path], tmp_path: Path) -> None:
-    found = analyze_dump(dumps["some"], output_dir=tmp_path, attention_csv="seen.csv")
+    names = {"attention_csv": "seen.csv", "max_workers": 1}
+    found = analyze_dump(dumps["some"], names, output_dir=tmp_path)
     assert found.path("attention") == tmp_path / "seen.csv"
     assert len(found.attention) == 12
     with pytest.raises(ConfigError, match="must be different files"):
