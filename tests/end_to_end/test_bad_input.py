@@ -1,10 +1,13 @@
-"""Bad input through the real command: exit code, message, and results of the other heads."""
+"""Bad input through the command: exit code, message, and results of the other heads.
+
+One set of workers analyses all the spoilt dumps, each in a run of its own.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from attention_plasticity.config import make_config
+from attention_plasticity.run.finish import Outcome
+from attention_plasticity.run.runner import run_analyses
+from attention_plasticity.run.several import configs_of
+from attention_plasticity.tables.summary import print_summary
 from commands import analyze
+from commands_here import analyze_here
 from dumps import make_dump
+from lasting_workers import lasting_workers
 
 QUERY, KEY = "l00h01q/data.parquet", "l00h00k/data.parquet"
 
@@ -138,7 +148,6 @@ CASES = {
         "is not in the dump",
         names="l00h01k",
         failed=2,
-        flags=["--num_q_heads", "4", "--num_k_heads", "2"],
     ),
     "empty file": Case(written(""), "is not a readable Parquet file", names=QUERY),
     "not Parquet": Case(written("a,b\n1,2\n" * 9), "is not a readable Parquet file", names=QUERY),
@@ -247,45 +256,83 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_bad_input_is_told_and_the_other_heads_come_out(name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    dump = make_dump(tmp_path / "dump", layers=1, n=60, d=WIDTH)
-    case.spoil(dump)
-    out = tmp_path / "out"
-    run = analyze(
-        "--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1, *case.flags
-    )
-    told = run.stdout + run.stderr
-    assert run.returncode == case.code, told
+FAILURES = {name: case for name, case in CASES.items() if case.code == 1}
+REFUSALS = {name: case for name, case in CASES.items() if case.code == 2}
+LAYOUT = {"num_q_heads": 4, "num_k_heads": 2}  # so that a missing key head is noticed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dump(tmp_path_factory.mktemp("sound"), layers=1, n=60, d=WIDTH)
+
+
+@pytest.fixture(scope="module")
+def outcomes(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """The run of every dump with spoilt heads."""
+    root = tmp_path_factory.mktemp("spoilt")
+    for name, case in FAILURES.items():
+        case.spoil(Path(shutil.copytree(sound, root / name)))
+    common = make_config(LAYOUT, output_dir=str(root / "out"), max_workers=1)
+    found = list(run_analyses(configs_of(common, [str(root / name) for name in FAILURES])))
+    assert all(isinstance(outcome, Outcome) for outcome in found), found
+    return {one.paths.folder.name: one for one in found if isinstance(one, Outcome)}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_bad_heads_are_told_and_the_others_come_out(
+    name: str, outcomes: dict[str, Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
+    case, outcome = CASES[name], outcomes[name]
+    print_summary(outcome)  # as the command does
+    told = "".join(capsys.readouterr())
     assert case.phrase in " ".join(told.split()), told
     assert case.names in told
     assert "Traceback" not in told
-    if case.code == 1:
-        info = json.loads((out / "run.json").read_text())
-        assert info["heads"] == {
-            "analysed": 4 - case.failed,
-            "not_captured": 0,
-            "failed": case.failed,
-        }
-        assert (out / "head_metrics.csv").read_text().count("\n") == 1 + 4 - case.failed
-    else:
-        assert not (out / "head_metrics.csv").exists()
+    info = json.loads(outcome.paths.run.read_text())
+    analysed = 4 - case.failed
+    assert info["heads"] == {"analysed": analysed, "not_captured": 0, "failed": case.failed}
+    assert (outcome.paths.folder / "head_metrics.csv").read_text().count("\n") == 1 + analysed
 
 
-def test_every_head_failing_leaves_no_table_in_place(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=60, d=WIDTH)
+@pytest.mark.parametrize("name", REFUSALS)
+def test_bad_dumps_and_flags_are_refused(name: str, sound: Path, tmp_path: Path) -> None:
+    case, dump = CASES[name], Path(shutil.copytree(sound, tmp_path / "dump"))
+    case.spoil(dump)
     out = tmp_path / "out"
+    run = analyze_here("--dataset_local_root", dump, "--output_dir", out, *case.flags)
+    told = run.stdout + run.stderr
+    assert run.returncode == 2, told
+    assert case.phrase in " ".join(told.split()), told
+    assert case.names in told
+    assert not (out / "head_metrics.csv").exists()
+
+
+def test_every_head_failing_leaves_no_table_in_place(sound: Path, tmp_path: Path) -> None:
+    dump, out = Path(shutil.copytree(sound, tmp_path / "dump")), tmp_path / "out"
     words = ("--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
-    assert analyze(*words).returncode == 0
+    spoilt = dump / QUERY
+    content = spoilt.read_bytes()
+    spoilt.write_text("spoilt")
+    some = analyze(*words)  # a process of its own, with its exit code
+    assert some.returncode == 1
+    assert f"{QUERY}: is not a readable Parquet file" in " ".join(some.stdout.split())
+    assert "Traceback" not in some.stdout + some.stderr
+    spoilt.write_bytes(content)
+    assert analyze_here(*words).returncode == 0
     earlier = (out / "head_metrics.csv").read_bytes()
     for file in dump.glob("*/data.parquet"):
         file.write_text("spoilt")
-    refused = analyze(*words)
+    refused = analyze_here(*words)
     assert refused.returncode == 2
     assert "set overwrite" in refused.stderr
     assert "input files of 4 heads" in refused.stderr
-    failed = analyze(*words, "--overwrite")
+    failed = analyze_here(*words, "--overwrite")
     assert failed.returncode == 1
     assert "4 of 4 heads failed" in failed.stdout
     assert not (out / "head_metrics.csv").exists()
@@ -293,15 +340,13 @@ def test_every_head_failing_leaves_no_table_in_place(tmp_path: Path) -> None:
     assert json.loads((out / "run.json").read_text())["heads"]["failed"] == 4
 
 
-def test_tables_of_unknown_origin_are_moved_aside_not_lost(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=60, d=WIDTH)
+def test_tables_of_unknown_origin_are_moved_aside_not_lost(sound: Path, tmp_path: Path) -> None:
+    dump, out = Path(shutil.copytree(sound, tmp_path / "dump")), tmp_path / "out"
     for file in dump.glob("*/data.parquet"):
         file.write_text("spoilt")
-    out = tmp_path / "out"
     out.mkdir()
     (out / "head_metrics.csv").write_text("someone's work")
-    run = analyze("--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
-    assert run.returncode == 1
+    assert analyze_here("--dataset_local_root", dump, "--output_dir", out).returncode == 1
     assert not (out / "head_metrics.csv").exists()
     assert (out / "previous-1" / "head_metrics.csv").read_text() == "someone's work"
 
@@ -324,21 +369,20 @@ def test_tables_of_unknown_origin_are_moved_aside_not_lost(tmp_path: Path) -> No
 def test_a_bad_config_is_one_line_naming_file_and_key(yaml: str, told: str, tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(yaml)
-    run = analyze("--config", config, "--dataset_local_root", tmp_path)
+    run = analyze_here("--config", config, "--dataset_local_root", tmp_path)
     assert run.returncode == 2
     assert told in run.stderr
     assert str(config) in run.stderr
     assert run.stderr.count("\n") == 1
 
 
-def test_an_unwritable_output_is_refused_before_any_work(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=60)
+def test_an_unwritable_output_is_refused_before_any_work(sound: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    run = analyze("--dataset_local_root", dump, "--output_dir", tmp_path / "file" / "out")
+    run = analyze_here("--dataset_local_root", sound, "--output_dir", tmp_path / "file" / "out")
     assert run.returncode == 2
     assert "cannot be written" in run.stderr
     table = tmp_path / "out" / "head_metrics.csv"
     table.mkdir(parents=True)
-    run = analyze("--dataset_local_root", dump, "--output_dir", table.parent)
+    run = analyze_here("--dataset_local_root", sound, "--output_dir", table.parent)
     assert run.returncode == 2
     assert "is a folder" in run.stderr

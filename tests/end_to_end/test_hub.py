@@ -7,17 +7,20 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from commands import command, run
+from commands_here import analyze_here
 from hub_server import HubServer, reset_before, running_hub, status
-from sniffing import ONE_THREAD, words
+from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
 
 REPO = "me/sniffed"
+OPTIONS = ("--max_workers", 1, "--num_pairs_per_bucket", 50)
 TABLES = (
     *("head_metrics.csv", "head_bucket_plasticity.csv"),
     *("head_component_weights.csv", "head_influences.csv"),
@@ -40,55 +43,76 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture of a tiny model."""
     folder = tmp_path_factory.mktemp("capture")
     model, texts = save_tiny_model(folder / "model"), save_texts(folder / "texts", [200] * 6)
-    flags = words(model, texts, folder / "dump", capture__sampler__base_rate=16.0)
-    finished = run("capture", *flags, env={**os.environ, **ONE_THREAD})
-    assert finished.returncode == 0, finished.stderr
+    assert sniff(model, texts, folder / "dump", capture__sampler__base_rate=16.0) == 0
     return folder / "dump"
 
 
-@pytest.mark.parametrize("by", ["pull", "address", "config"])
-def test_a_dump_that_travelled_gives_the_same_tables(dump: Path, tmp_path: Path, by: str) -> None:
-    options = ("--max_workers", 1, "--num_pairs_per_bucket", 50)
-    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+@pytest.fixture(scope="module")
+def mine(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The tables of the local dump."""
+    out = tmp_path_factory.mktemp("mine")
+    words = ("--dataset_local_root", dump, "--output_dir", out, *OPTIONS)
+    assert analyze_here(*words).returncode == 0
+    return tables(out)
+
+
+@pytest.fixture(scope="module")
+def with_dump(dump: Path) -> Iterator[HubServer]:
+    """A Hub to which the dump was pushed."""
     with running_hub() as hub:
-        done("analyze", "--dataset_local_root", dump, "--output_dir", mine, *options, hub=hub)
         done("push", dump, "--repo", REPO, "--branch", "tiny", hub=hub)
-        elsewhere = {"HF_HOME": str(tmp_path / "elsewhere")}
-        given: tuple[object, ...] = ("--dataset_name", REPO, "--dataset_revision", "tiny")
-        if by == "pull":
-            said = done("pull", f"{REPO}@tiny", hub=hub, **elsewhere)
-            given = ("--dataset_local_root", said.splitlines()[-1])
-        elif by == "address":
-            given = ("--dataset_local_root", f"hf://datasets/{REPO}@tiny")
-        said = done("analyze", *given, "--output_dir", theirs, *options, hub=hub, **elsewhere)
-        commit = hub.branches(REPO)["tiny"]
-        assert tables(theirs) == tables(mine)
-        origin = json.loads((theirs / "run.json").read_text())["input"]["hub"]
-        if by != "pull":
-            assert origin["commit"] == commit
-            assert commit in said
-            again = (*given, "--output_dir", tmp_path / "offline", *options)
-            hub.fail("*", reset_before, times=None)
-            said = done("analyze", *again, hub=hub, **elsewhere, HF_HUB_OFFLINE="1")
+        yield hub
+
+
+@pytest.fixture
+def hub(with_dump: HubServer) -> Iterator[HubServer]:
+    """The same Hub, which works again after the test."""
+    yield with_dump
+    with_dump.heal()
+
+
+def test_a_dump_that_was_pulled_gives_the_same_tables(
+    hub: HubServer, mine: dict[str, bytes], tmp_path: Path
+) -> None:
+    elsewhere = {"HF_HOME": str(tmp_path / "elsewhere")}
+    folder = done("pull", f"{REPO}@tiny", hub=hub, **elsewhere).splitlines()[-1]
+    assert analyze_here(folder, "--output_dir", tmp_path / "theirs", *OPTIONS).returncode == 0
+    assert tables(tmp_path / "theirs") == mine
+    assert "hub" in json.loads((tmp_path / "theirs" / "run.json").read_text())["input"]
+
+
+def test_a_dump_on_the_hub_gives_the_same_tables_also_offline_from_the_cache(
+    hub: HubServer, mine: dict[str, bytes], tmp_path: Path
+) -> None:
+    elsewhere = {"HF_HOME": str(tmp_path / "elsewhere")}
+    commit = hub.branches(REPO)["tiny"]
+    config = ("--dataset_name", REPO, "--dataset_revision", "tiny")
+    address = ("--dataset_local_root", f"hf://datasets/{REPO}@tiny")
+    for given, offline in ((config, {}), (address, {"HF_HUB_OFFLINE": "1"})):
+        out = tmp_path / given[0]
+        words = ("analyze", *given, "--output_dir", out, *OPTIONS)
+        said = done(*words, hub=hub, **elsewhere, **offline)
+        assert commit in said
+        assert json.loads((out / "run.json").read_text())["input"]["hub"]["commit"] == commit
+        assert tables(out) == mine
+        if offline:
             assert f"{commit}, offline: the checked copy in the cache" in said
-            assert tables(tmp_path / "offline") == tables(mine)
+        hub.fail("*", reset_before, times=None)
 
 
-def test_the_datasets_library_reads_a_branch(dump: Path, tmp_path: Path) -> None:
+def test_the_datasets_library_reads_a_branch(hub: HubServer, dump: Path, tmp_path: Path) -> None:
     code = (
         "from datasets import load_dataset; import sys; "
         f"rows = load_dataset('{REPO}', 'l00h00q', revision='tiny', split='train'); "
         "print(rows.num_rows, *rows.column_names)"
     )
-    with running_hub() as hub:
-        done("push", dump, "--repo", REPO, "--branch", "tiny", hub=hub)
-        loaded = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**hub.environment, "HF_HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**hub.environment, "HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     import pyarrow.parquet as pq
 
     assert loaded.returncode == 0, loaded.stderr
@@ -111,32 +135,32 @@ def test_importing_needs_no_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["push", "pull", "analyze", "failing"])
-def test_bytes_have_a_bar_on_a_terminal(dump: Path, tmp_path: Path, verb: str) -> None:
+def test_bytes_have_a_bar_on_a_terminal(
+    hub: HubServer, dump: Path, tmp_path: Path, verb: str
+) -> None:
     words = {
-        "push": ("push", dump, "--repo", REPO, "--branch", "tiny"),
+        "push": ("push", dump, "--repo", REPO, "--branch", "another"),
         "pull": ("pull", f"{REPO}@tiny"),
         "analyze": ("analyze", "--dataset_local_root", f"hf://datasets/{REPO}@tiny", "--dry_run"),
     }
-    with running_hub() as hub:
-        if verb != "push":
-            done(*words["push"], hub=hub)
-        if verb == "failing":
-            hub.fail("resolve_get", status(403), path="l00h00q", times=None)
-        ours, theirs = pty.openpty()
-        running = subprocess.Popen(
-            command(*words["analyze" if verb == "failing" else verb]),
-            stdout=subprocess.DEVNULL,
-            stderr=theirs,
-            cwd=tmp_path,
-            env={**hub.environment, "TERM": "xterm", "COLUMNS": "120"},
-        )
-        os.close(theirs)
-        told = b""
-        with suppress(OSError):  # a terminal whose other side is gone
-            while chunk := os.read(ours, 1 << 16):
-                told += chunk
-        os.close(ours)
-        assert running.wait() == (1 if verb == "failing" else 0)
+    if verb == "failing":
+        hub.fail("resolve_get", status(403), path="l00h00q", times=None)
+    ours, theirs = pty.openpty()
+    terminal = {"TERM": "xterm", "COLUMNS": "120", "HF_HOME": str(tmp_path / "home")}
+    running = subprocess.Popen(
+        command(*words["analyze" if verb == "failing" else verb]),
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        cwd=tmp_path,
+        env={**hub.environment, **terminal},
+    )
+    os.close(theirs)
+    told = b""
+    with suppress(OSError):  # a terminal whose other side is gone
+        while chunk := os.read(ours, 1 << 16):
+            told += chunk
+    os.close(ours)
+    assert running.wait() == (1 if verb == "failing" else 0)
     assert (b"sending" if verb == "push" else b"fetching") in told
     assert b"data.parquet:" not in told  # the client's own bars, one per file
     assert told.count(b"\x1b[?25l") == told.count(b"\x1b[?25h") == 1  # the cursor comes back

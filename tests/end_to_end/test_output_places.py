@@ -8,16 +8,25 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from attention_plasticity.cli import main
-from commands import analyze, run, start
+from commands import start
+from commands_here import analyze_here, run_here
 from dumps import make_dump
+from lasting_workers import lasting_workers
 from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import DumpManifest, write_manifest
 from run_tables import write_run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 def make_whole_dump(root: Path, n: int = 40) -> Path:
@@ -143,12 +152,12 @@ def test_a_table_that_another_run_is_about_to_write_is_not_shared(tmp_path: Path
         assert going.poll() is None
         time.sleep(0.005)
     going.send_signal(signal.SIGSTOP)  # holds its locks until the other run was refused
-    refused = analyze(*words, "--output_dir", tmp_path / "b", "--seed", 1)
+    refused = analyze_here(*words, "--output_dir", tmp_path / "b", "--seed", 1)
     going.send_signal(signal.SIGCONT)
     assert going.wait(timeout=120) == 0
     assert refused.returncode == 2
     assert f"{shared}: another run is writing this table" in refused.stderr
-    assert run("report", tmp_path / "a").returncode == 0
+    assert run_here("report", tmp_path / "a").returncode == 0
 
 
 def test_a_run_json_moves_no_file_of_others(tmp_path: Path) -> None:
@@ -247,6 +256,6 @@ def test_a_path_that_leaves_no_room_for_records_is_refused_first(tmp_path: Path)
     while limit - len(str(place)) > 260:
         place = place / ("d" * 200)
     place = place / ("e" * (limit - len(str(place)) - 30))
-    done = analyze("--dataset_local_root", dump, "--output_dir", place)
+    done = analyze_here("--dataset_local_root", dump, "--output_dir", place)
     assert done.returncode == 2
     assert "cannot be written: File name too long" in done.stderr

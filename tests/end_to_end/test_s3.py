@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 import attention_plasticity as ap
 from attention_plasticity.cli import main
 from attention_plasticity.config import make_config
-from commands import run
+from commands_here import run_here
 from dumps import make_dump
+from lasting_workers import lasting_workers
 from qk_dump.examples import Example, write_examples
 from s3_server import S3, error, expired
 
@@ -21,6 +23,12 @@ FAST = ("--max_workers", "2", "--num_pairs_per_bucket", "50")
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qk_toolkit.store._WAITS", (0.0,) * 4)  # in this process
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +47,7 @@ def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) 
     url = s3.url("dumps/tiny")
     s3.fail("GET", error(500), times=1)
     s3.fail("GET", error(503, "SlowDown"), path="l00h01q", times=1)
-    finished = run("analyze", url, "--output_dir", tmp_path / "s3", *FAST)
+    finished = run_here("analyze", url, "--output_dir", tmp_path / "s3", *FAST)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     listings = [r for r in s3.requests if "list-type" in r.path and r.status == 200]
     assert len(listings) <= 4  # at the beginning, by two workers, and at the end
@@ -55,10 +63,12 @@ def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) 
     metrics = ap.open_run(tmp_path / "local").head_metrics.set_index("q_head")
     assert result.metrics["ap_overall"] == metrics.ap_overall[1]
     before = len(s3.requests)
-    again = run("analyze", url, "--output_dir", tmp_path / "s3", *FAST)  # nothing is read again
+    again = run_here(
+        "analyze", url, "--output_dir", tmp_path / "s3", *FAST
+    )  # nothing is read again
     assert "4 of 4 heads were finished earlier" in again.stderr
-    assert not [r for r in s3.requests[before:] if "l00h01q" in r.path]
-    power = run("power", tmp_path / "s3")
+    assert not [r for r in s3.requests[before:] if "l00h01q" in r.path], "it is read again"
+    power = run_here("power", tmp_path / "s3")
     assert power.returncode == 0, power.stderr
 
 
@@ -66,7 +76,7 @@ def test_only_heads_whose_files_cannot_be_read_fail(s3: S3, dump: Path, tmp_path
     s3.put_folder(dump, "tiny")
     s3.fail("GET", error(403, "AccessDenied", "Access Denied"), path="l00h01q")
     words = ("analyze", s3.url("tiny"), "--output_dir", tmp_path / "out", *FAST)
-    finished = run(*words)
+    finished = run_here(*words)
     assert finished.returncode == 1
     failures = json.loads((tmp_path / "out" / "run.json").read_text())["failures"]
     assert [failure["q_head"] for failure in failures] == [1]
@@ -75,7 +85,7 @@ def test_only_heads_whose_files_cannot_be_read_fail(s3: S3, dump: Path, tmp_path
         in (failures[0]["reason"])
     )
     s3.heal()
-    again = run(*words)
+    again = run_here(*words)
     assert again.returncode == 0
     assert "3 of 4 heads were finished earlier" in again.stderr
 

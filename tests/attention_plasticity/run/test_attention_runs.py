@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.warnings import attended_warnings
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.summary import print_summary
+from lasting_workers import lasting_workers
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.source import open_dump
 
@@ -32,6 +34,12 @@ def run(dump: Path, out: Path, **fields: Any) -> Outcome:
     return run_analysis(
         make_config(dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **fields)
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +140,8 @@ def test_the_plan_needs_more_memory_for_attention(dumps: dict[str, Path]) -> Non
 
 
 def test_names_of_the_table_are_checked(dumps: dict[str, Path], tmp_path: Path) -> None:
-    found = analyze_dump(dumps["some"], output_dir=tmp_path, attention_csv="seen.csv")
+    names = {"attention_csv": "seen.csv", "max_workers": 1}
+    found = analyze_dump(dumps["some"], names, output_dir=tmp_path)
     assert found.path("attention") == tmp_path / "seen.csv"
     assert len(found.attention) == 12
     with pytest.raises(ConfigError, match="must be different files"):

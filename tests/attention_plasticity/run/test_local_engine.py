@@ -1,4 +1,7 @@
-"""Worker processes: all work is done once, and a death is an outcome, not an end."""
+"""Worker processes: all work is done once, and a death is an outcome, not an end.
+
+Heads have 1000 rows where few are computed: for less, every new worker imports scipy.stats.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +47,6 @@ def children() -> set[int]:
     }
 
 
-def test_every_head_comes_out_once(tmp_path: Path) -> None:
-    dump = open_dump(make_dump(tmp_path, layers=3, q_heads=4, k_heads=2, n=60))
-    config = make_config()
-    groups = make_plan(dump, config).groups
-    outcomes = list(run(dump.path, groups, config, 2))
-    assert all(isinstance(outcome, HeadResult) for outcome in outcomes)
-    heads = sorted((outcome.layer, outcome.q_head) for outcome in outcomes)
-    assert heads == [(layer, head) for layer in range(3) for head in range(4)]
-
-
 def test_no_work_starts_no_process(tmp_path: Path) -> None:
     before = children()
     assert list(run(tmp_path, [], make_config(), 4)) == []
@@ -61,7 +54,7 @@ def test_no_work_starts_no_process(tmp_path: Path) -> None:
 
 
 def test_workers_that_start_before_the_plan_are_used_and_ended(tmp_path: Path) -> None:
-    dump = open_dump(make_dump(tmp_path, layers=1, q_heads=4, k_heads=2, n=60))
+    dump = open_dump(make_dump(tmp_path, layers=1, q_heads=4, k_heads=2, n=1000))
     config = make_config(max_workers=2)
     groups = make_plan(dump, config).groups
     before = children()
@@ -75,7 +68,7 @@ def test_workers_that_start_before_the_plan_are_used_and_ended(tmp_path: Path) -
 
 
 def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
-    dump = open_dump(make_dump(tmp_path, layers=2, q_heads=4, k_heads=2, n=60))
+    dump = open_dump(make_dump(tmp_path, layers=2, q_heads=4, k_heads=2, n=1000))
     before = children()
     outcomes = run(dump.path, make_plan(dump, make_config()).groups, make_config(), 2)
     next(outcomes)
@@ -101,7 +94,7 @@ def test_the_heads_of_a_killed_worker_are_computed_again(tmp_path: Path) -> None
 def test_a_head_that_kills_two_workers_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dump = open_dump(make_dump(tmp_path / "dump", layers=2, q_heads=4, k_heads=1, n=60))
+    dump = open_dump(make_dump(tmp_path / "dump", layers=2, q_heads=3, k_heads=1, n=1000))
     lethal = (  # the workers import this file at their start
         "import os, attention_plasticity.head_analysis as module\n"
         "original = module._analyze_query_head\n"
@@ -118,13 +111,13 @@ def test_a_head_that_kills_two_workers_fails_alone(
     (failure,) = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     assert (failure.layer, failure.q_head) == (1, 1)
     assert failure.reason.endswith("max_tokens_per_head), in 2 attempts")
-    assert len({(outcome.layer, outcome.q_head) for outcome in outcomes}) == len(outcomes) == 8
+    assert len({(outcome.layer, outcome.q_head) for outcome in outcomes}) == len(outcomes) == 6
 
 
 def test_a_worker_does_not_wait_until_its_results_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dump = open_dump(make_dump(tmp_path / "dump", layers=2, q_heads=1, k_heads=1, n=60))
+    dump = open_dump(make_dump(tmp_path / "dump", layers=2, q_heads=1, k_heads=1, n=1000))
     marking = (
         "import attention_plasticity.head_analysis as module\n"
         "original = module._analyze_query_head\n"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import attention_plasticity as ap
+from attention_plasticity.cli import main
 from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.run import ray_engine
 from attention_plasticity.run.plan import Group, make_plan
@@ -48,8 +49,9 @@ def change():
         if name == "departing":
             import ray
             if ray.get_runtime_context().get_node_id() == (beside / "node").read_text():
-                (beside / f"busy-{layer}-{q_head}").touch()
+                (beside / "busy").touch()
                 wait_for(beside / "never")
+            wait_for(beside / "busy")  # the other node does not take all the work
         if name == "waiting" and layer > 0:
             wait_for(beside / "continue")
         if name == "lethal" and (layer, q_head) == (1, 1):
@@ -67,7 +69,7 @@ if any("default_worker.py" in word for word in sys.orig_argv):  # other processe
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One cluster for all tests, as its start takes seconds.
+    """One cluster of one CPU for all tests, as it and every worker take seconds to start.
 
     Its workers import a file that kills or stops them at some heads of dumps with certain names.
     """
@@ -78,15 +80,32 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         path = os.pathsep.join([str(extra), *filter(None, sys.path)])
         patch.setenv("PYTHONPATH", path)
-        nodes = Cluster(True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        patch.setenv("RAY_prestart_worker_first_driver", "0")  # they lack our runtime_env
+        nodes = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         ray.init(address=nodes.address, log_to_driver=False, logging_level="error")
         yield nodes
         ray.shutdown()
         nodes.shutdown()
 
 
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dump(tmp_path_factory.mktemp("dump"), layers=2, q_heads=2, k_heads=1, n=4000, d=32)
+
+
+@pytest.fixture(scope="module")
+def expected(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The tables without Ray."""
+    return tables(run_analysis(config(dump, tmp_path_factory.mktemp("local"))))
+
+
+def config(dump: Path, out: Path, engine: str = "local") -> ap.RunnerConfig:
+    words = {"dataset_local_root": str(dump), "output_dir": str(out), "engine": engine}
+    return ap.make_config(words, max_workers=1)
+
+
 def tables(run: Any) -> dict[str, bytes]:
-    return {kind: path.read_bytes() for kind, path in run.paths.tables.items()}
+    return {path.name: path.read_bytes() for path in run.paths.tables.values()}
 
 
 def wait_for(paths: Iterable[Path]) -> None:
@@ -111,9 +130,8 @@ def computed(
 
 
 def test_tables_are_the_same_as_without_ray_and_vectors_stay_in_the_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dump: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dump = make_dump(tmp_path / "dump", layers=2, q_heads=4, k_heads=2, n=4000, d=32)
     received: list[int] = []
     original = ray.get
 
@@ -123,76 +141,30 @@ def test_tables_are_the_same_as_without_ray_and_vectors_stay_in_the_workers(
         return value
 
     monkeypatch.setattr(ray, "get", counting)
-    words = {"dataset_local_root": str(dump), "max_workers": 2}
-    one = run_analysis(ap.make_config(words, output_dir=str(tmp_path / "a"), engine="ray"))
-    two = run_analysis(ap.make_config(words, output_dir=str(tmp_path / "b")))
-    assert len(one.metrics) == 8
-    assert tables(one) == tables(two)
-    assert 0 < sum(received) < 8 * 4000 * 32 * 4 / 10  # bytes of the queries
+    found = run_analysis(config(dump, tmp_path, "ray"))
+    assert len(found.metrics) == 4
+    assert tables(found) == expected
+    assert 0 < sum(received) < 4 * 4000 * 32 * 4 / 10  # bytes of the queries
 
 
 def test_the_heads_of_a_node_that_goes_away_are_computed_again(
-    tmp_path: Path, cluster: Any
+    dump: Path, expected: dict[str, bytes], tmp_path: Path, cluster: Any
 ) -> None:
-    dump = make_dump(tmp_path / "departing", layers=4, q_heads=2, k_heads=1, n=60)
-    (tmp_path / "node").touch()
-    words = {"dataset_local_root": str(dump), "max_workers": 2}
-    expected = run_analysis(ap.make_config(words, output_dir=str(tmp_path / "a")))
-    node = cluster.add_node(num_cpus=2)
+    departing = Path(shutil.copytree(dump, tmp_path / "departing"))
+    node = cluster.add_node(num_cpus=1)
     (tmp_path / "node").write_text(node.node_id)
 
     def remove() -> None:
-        while not list(tmp_path.glob("busy-*")):
-            time.sleep(0.02)
+        wait_for([tmp_path / "busy"])
         cluster.remove_node(node, allow_graceful=False)
 
     remover = threading.Thread(target=remove)
     remover.start()
-    found = run_analysis(ap.make_config(words, output_dir=str(tmp_path / "b"), engine="ray"))
+    found = run_analysis(config(departing, tmp_path / "out", "ray"))
     remover.join()
-    assert list(tmp_path.glob("busy-*"))
+    assert (tmp_path / "busy").exists()
     assert found.failures == []
-    assert tables(found) == tables(expected)
-
-
-def test_a_run_continues_under_any_engine_after_its_driver_was_killed(
-    tmp_path: Path, cluster: Any
-) -> None:
-    dump = make_dump(tmp_path / "waiting", layers=3, q_heads=2, k_heads=1, n=60)
-    words = [sys.executable, "-m", "attention_plasticity", "analyze", str(dump)]
-    words += ["--engine", "ray", "--ray_address", cluster.address, "--output_dir"]
-    records = [tmp_path / "a" / ".heads" / f"l00h0{head}.json" for head in (0, 1)]
-    with subprocess.Popen([*words, str(tmp_path / "a")]) as driver:
-        wait_for(records)  # the other heads wait
-        driver.kill()
-    assert len(list(records[0].parent.glob("l*.json"))) == 2
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("?/.heads/l*.json")}
-    (tmp_path / "continue").touch()
-    subprocess.run([*words, str(tmp_path / "a")], check=True, capture_output=True)
-    kept = {"dataset_local_root": str(dump)}
-    local = run_analysis(ap.make_config(kept, output_dir=str(tmp_path / "b")))
-    whole = run_analysis(ap.make_config(kept, output_dir=str(tmp_path / "c")))
-    assert {path: path.stat().st_mtime_ns for path in written} == written
-    assert tables(local) == tables(whole)
-    for path in local.paths.tables.values():
-        assert (tmp_path / "a" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_a_head_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
-    dump = open_dump(make_dump(tmp_path / "lethal", layers=2, q_heads=4, k_heads=1, n=60))
-    log = WorkerLog(tmp_path / "log")
-    outcomes = computed(dump.path, make_plan(dump, ap.make_config()).groups, log)
-    assert len({(outcome.layer, outcome.q_head) for outcome in outcomes}) == len(outcomes) == 8
-    failures = {
-        (outcome.layer, outcome.q_head): outcome.reason
-        for outcome in outcomes
-        if isinstance(outcome, Failure)
-    }
-    assert failures.keys() == {(1, 1), (0, 3)}
-    assert "died, in 2 attempts" in failures[1, 1]
-    assert "ZeroDivisionError('a defect')" in failures[0, 3]
-    assert "ZeroDivisionError: a defect" in log.path.read_text()
+    assert tables(found) == expected
 
 
 def test_a_death_in_a_group_is_not_counted_for_its_heads(tmp_path: Path) -> None:
@@ -221,7 +193,7 @@ def test_the_dump_of_a_relative_path_is_opened_for_every_run(
 def test_a_cluster_without_a_free_cpu_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_engine, "_SECONDS_BEFORE_NOTE", 1.0)
+    monkeypatch.setattr(ray_engine, "_SECONDS_BEFORE_NOTE", 0.2)
     dump = open_dump(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=60))
     free, busy = tmp_path / "free", tmp_path / "busy"
 
@@ -230,7 +202,7 @@ def test_a_cluster_without_a_free_cpu_is_noted(
         while not free.exists():
             time.sleep(0.02)
 
-    occupied = ray.remote(num_cpus=2)(occupy).remote()
+    occupied = ray_engine._remote(ray, occupy).remote()  # in a worker that has started
     wait_for([busy])
     notes: list[str] = []
 
@@ -253,3 +225,42 @@ def test_a_dump_that_the_cluster_cannot_read_is_a_failure(tmp_path: Path) -> Non
         assert "does not exist" in outcome.reason
     assert len(outcomes) == 2
     assert computed(tmp_path / "gone", [], log) == []
+
+
+def test_a_head_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
+    dump = open_dump(make_dump(tmp_path / "lethal", layers=2, q_heads=4, k_heads=1, n=60))
+    log = WorkerLog(tmp_path / "log")
+    outcomes = computed(dump.path, make_plan(dump, ap.make_config()).groups, log)
+    assert len({(outcome.layer, outcome.q_head) for outcome in outcomes}) == len(outcomes) == 8
+    failures = {
+        (outcome.layer, outcome.q_head): outcome.reason
+        for outcome in outcomes
+        if isinstance(outcome, Failure)
+    }
+    assert failures.keys() == {(1, 1), (0, 3)}
+    assert "died, in 2 attempts" in failures[1, 1]
+    assert "ZeroDivisionError('a defect')" in failures[0, 3]
+    assert "ZeroDivisionError: a defect" in log.path.read_text()
+
+
+def test_a_run_continues_under_any_engine_after_its_driver_was_killed(
+    dump: Path, expected: dict[str, bytes], tmp_path: Path, cluster: Any
+) -> None:
+    waiting = Path(shutil.copytree(dump, tmp_path / "waiting"))
+    words = ["analyze", str(waiting), "--engine", "ray", "--ray_address", cluster.address]
+    words += ["--output_dir", str(tmp_path / "a")]
+    records = [tmp_path / "a" / ".heads" / f"l00h0{head}.json" for head in (0, 1)]
+    ray.shutdown()  # the commands connect themselves
+    with subprocess.Popen([sys.executable, "-m", "attention_plasticity", *words]) as driver:
+        wait_for(records)  # the other heads wait
+        driver.kill()
+    assert len(list(records[0].parent.glob("l*.json"))) == 2
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("?/.heads/l*.json")}
+    (tmp_path / "continue").touch()
+    assert main(words) == 0
+    assert not ray.is_initialized()
+    local = run_analysis(config(waiting, tmp_path / "b"))
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert tables(local) == expected
+    assert {name: (tmp_path / "a" / name).read_bytes() for name in expected} == expected

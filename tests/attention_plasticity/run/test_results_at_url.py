@@ -8,22 +8,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import attention_plasticity as ap
-import commands
 from attention_plasticity.cli import main
 from attention_plasticity.run.merging import merge_shards
 from attention_plasticity.run.runner import Refused, run_analyses, run_analysis
 from attention_plasticity.run.several import configs_of
 from attention_plasticity.run.shards import run_shard
 from attention_plasticity.tables.finished_run import FinishedRun
+from commands_here import analyze_here
 from dumps import make_dump
 from hub_server import running_hub, status
 from hubs import client_of
+from lasting_workers import lasting_workers
 from qk_toolkit import store, uploads
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError, HubError, StoreError
@@ -36,9 +38,27 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_machine(tmp_path / "first", monkeypatch)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
+
+
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dump(tmp_path_factory.mktemp("dump"), layers=2, q_heads=4, k_heads=2, n=120)
+
+
+@pytest.fixture(scope="module")
+def local(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a local run."""
+    return run_analysis(config(dump, tmp_path_factory.mktemp("local"))).paths.folder
+
+
+@pytest.fixture(scope="module")
+def part(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a local run of head 0."""
+    return run_analysis(config(dump, tmp_path_factory.mktemp("part"), heads="0")).paths.folder
 
 
 def use_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,24 +105,23 @@ def local_files() -> list[str]:
 
 
 def test_the_command_writes_the_tables_of_a_local_run_and_figures_read_them(
-    s3: S3, dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    s3: S3, dump: Path, local: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_analysis(config(dump, tmp_path / "local"))
-    done = commands.analyze(dump, "--output_dir", s3.url("results/mine/"))
+    done = analyze_here(dump, "--output_dir", s3.url("results/mine/"))
     assert done.returncode == 0, done.stderr
     assert f"{s3.url('results/mine')}/head_metrics.csv" in done.stdout
     assert str(cache_folder()) not in done.stdout + done.stderr
-    assert_same(s3, "results/mine", tmp_path / "local")
+    assert_same(s3, "results/mine", local)
     assert local_files() == []
     url = s3.url("results/mine")
-    run, local = ap.open_run(url), ap.open_run(tmp_path / "local")
-    assert run.head_metrics.equals(local.head_metrics)
+    run = ap.open_run(url)
+    assert run.head_metrics.equals(ap.open_run(local).head_metrics)
     assert url in repr(run)
     assert run.model_name == "mine"
     for words in (
         ["plot", "map", url, "--output", f"{url}/figures/map.png"],
         ["report", url],
-        ["compare", url, tmp_path / "local", "--output_dir", s3.url("compared")],
+        ["compare", url, local, "--output_dir", s3.url("compared")],
     ):
         assert main([str(word) for word in words]) == 0
         assert str(cache_folder()) not in "".join(capsys.readouterr())
@@ -112,16 +131,14 @@ def test_the_command_writes_the_tables_of_a_local_run_and_figures_read_them(
     assert "compared/compare.csv" in s3.names()
 
 
-def test_reading_fetches_only_what_changed(s3: S3, dump: Path, tmp_path: Path) -> None:
-    run_analysis(config(dump, tmp_path / "local", heads="0"))
-    s3.put_folder(tmp_path / "local", "run")
-    FinishedRun.open(s3.url("run"))
+def test_reading_fetches_only_what_changed(s3: S3, part: Path, local: Path) -> None:
+    s3.put_folder(part, "run")
+    assert set(FinishedRun.open(s3.url("run")).head_metrics["q_head"]) == {0}
     s3.requests.clear()
     FinishedRun.open(s3.url("run"))
     assert {request.path.partition("?")[0] for request in s3.requests} <= {f"/{s3.bucket}"}
-    run_analysis(config(dump, tmp_path / "local", heads="1", overwrite=True))
-    s3.put_folder(tmp_path / "local", "run")
-    assert set(FinishedRun.open(s3.url("run")).head_metrics["q_head"]) == {1}
+    s3.put_folder(local, "run")
+    assert set(FinishedRun.open(s3.url("run")).head_metrics["q_head"]) == {0, 1, 2, 3}
     for name in s3.names("run/"):
         s3.delete(name)
     with pytest.raises(ConfigError, match=r"s3://.*/run: holds neither run.json nor tables"):
@@ -129,30 +146,35 @@ def test_reading_fetches_only_what_changed(s3: S3, dump: Path, tmp_path: Path) -
 
 
 def test_a_killed_run_continues_on_another_machine(
-    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3, dump: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dump = make_dump(tmp_path / "dump", layers=6, q_heads=4, k_heads=2, n=1500, d=32)
     url = s3.url("run")
+    for path in ("/.heads/l01", ".csv"):  # half of the run is sent when it is killed
+        s3.fail("PUT", error(500), path=path)
+    with started(dump, url) as run:
+        while recorded(s3) < 4 and run.poll() is None:
+            time.sleep(0.05)
+        run.kill()
+    s3.heal()
+    assert recorded(s3) == 4
+    use_machine(tmp_path / "second", monkeypatch)
+    notes: list[str] = []
+    run_analysis(config(dump, url), Notes(notes))
+    assert notes[-1] == "4 of 8 heads were finished earlier and are kept"
+    assert_same(s3, "run", local)
+
+
+def started(dump: Path, url: str) -> subprocess.Popen[str]:
+    """The command in a process of its own that sends its records soon."""
     words = ["analyze", str(dump), "--output_dir", url, "--max_workers", "1"]
     code = f"""
+import sys
 from attention_plasticity.cli import main
 from qk_toolkit import uploads
 uploads._SECONDS = 0.05
-main({words!r})
+sys.exit(main({words!r}))
 """
-    started = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-    while not recorded(s3) and started.poll() is None:
-        time.sleep(0.05)
-    started.send_signal(signal.SIGKILL)
-    started.wait()
-    kept = recorded(s3)
-    assert 0 < kept < 24
-    use_machine(tmp_path / "second", monkeypatch)
-    notes: list[str] = []
-    run_analysis(config(dump, url, max_workers=2), Notes(notes))
-    assert notes[-1] == f"{kept} of 24 heads were finished earlier and are kept"
-    run_analysis(config(dump, tmp_path / "local", max_workers=2))
-    assert_same(s3, "run", tmp_path / "local")
+    return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
 
 
 def recorded(s3: S3) -> int:
@@ -160,7 +182,7 @@ def recorded(s3: S3) -> int:
 
 
 def test_a_failed_upload_loses_nothing(
-    s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3, dump: Path, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_WAITS", (0.01,))
     monkeypatch.setattr(uploads, "_SECONDS", 0.05)
@@ -175,8 +197,7 @@ def test_a_failed_upload_loses_nothing(
     notes: list[str] = []
     run_analysis(config(dump, s3.url("run")), Notes(notes))
     assert notes[1:] == ["8 of 8 heads were finished earlier and are kept"]
-    run_analysis(config(dump, tmp_path / "local"))
-    assert_same(s3, "run", tmp_path / "local")
+    assert_same(s3, "run", local)
 
 
 @pytest.mark.parametrize("stalled", ["/.heads/l0", "/head_metrics.csv"])
@@ -185,21 +206,12 @@ def test_an_interruption_does_not_wait_for_a_server_that_does_not_answer(
 ) -> None:
     """Records are sent by a thread, tables by the main thread."""
     plan = s3.fail("PUT", slow(100.0), path=stalled)
-    words = ["analyze", str(dump), "--output_dir", s3.url("run"), "--max_workers", "1"]
-    code = f"""
-import sys
-from attention_plasticity.cli import main
-from qk_toolkit import uploads
-uploads._SECONDS = 0.05
-sys.exit(main({words!r}))
-"""
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
-        while not plan.hits and started.poll() is None:
+    with started(dump, s3.url("run")) as run:
+        while not plan.hits and run.poll() is None:
             time.sleep(0.05)
-        started.send_signal(signal.SIGINT)
-        _, messages = started.communicate()
-    assert started.returncode == 130, messages
+        run.send_signal(signal.SIGINT)
+        _, messages = run.communicate()
+    assert run.returncode == 130, messages
     assert messages.splitlines()[-1].startswith("interrupted; ")
     assert not any(stalled in request.path for request in s3.requests)  # no answer until now
 
@@ -215,21 +227,21 @@ class Notes(Watcher):
 
 
 def test_other_results_at_the_url_are_refused_then_set_aside(
-    s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3, dump: Path, part: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = s3.url("run")
-    run_analysis(config(dump, url, heads="0", output_csv="old.csv"))
-    old = s3.get("run/old.csv")
-    use_machine(tmp_path / "second", monkeypatch)
+    s3.put_folder(part, "run")
     with pytest.raises(ConfigError, match=f"{url}: holds results of an earlier run that differs"):
         run_analysis(config(dump, url, heads="1"))
     for number in (1, 2):
         notes: list[str] = []
-        run_analysis(config(dump, url, heads="1", overwrite=True), Notes(notes))
+        other = config(dump, url, heads="1", output_csv="new.csv", overwrite=True)
+        run_analysis(other, Notes(notes))
         assert notes[-1] == f"files of an earlier run were moved to {url}/previous-{number}"
         use_machine(tmp_path / f"machine-{number}", monkeypatch)
-    assert s3.get("run/previous-1/old.csv") == old
-    assert "run/old.csv" not in s3.names()
+    old = (part / "head_metrics.csv").read_bytes()
+    assert s3.get("run/previous-1/head_metrics.csv") == old
+    assert "run/head_metrics.csv" not in s3.names()
     assert len([name for name in s3.names("run/.heads/") if "/l0" in name]) == 2
     for name in s3.names("run/"):
         s3.delete(name)
@@ -240,25 +252,32 @@ def test_other_results_at_the_url_are_refused_then_set_aside(
 def test_shards_record_at_one_url_and_merge_makes_the_tables(
     s3: S3,
     dump: Path,
+    local: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = s3.url("run")
-    for index in (0, 1):
+
+    def recorded_by(index: int, place: str) -> int:
         use_machine(tmp_path / f"machine-{index}", monkeypatch)
         fields = {"engine": "shards", "num_shards": 2, "shard_index": index}
-        outcome = run_shard(config(dump, url, **fields))
-        assert (outcome.place, outcome.recorded) == (url, 4 * (index + 1))
-        assert run_shard(config(dump, f"{url}-{index}", **fields)).recorded == 4
+        outcome = run_shard(config(dump, place, **fields))
+        assert outcome.place == place
         assert local_files() == []
-    run_analysis(config(dump, tmp_path / "local"))
+        return outcome.recorded
+
+    assert recorded_by(0, url) == 4
+    for name in s3.names("run/"):  # what the shard would have written there
+        s3.put(f"run-0/{name.removeprefix('run/')}", s3.get(name))
+    assert recorded_by(1, url) == 8
+    assert recorded_by(1, f"{url}-1") == 4
     assert main(["merge", f"{url}/"]) == 0
     assert f"{url}/run.json" in capsys.readouterr().out
-    assert_same(s3, "run", tmp_path / "local")
+    assert_same(s3, "run", local)
     merge_shards([f"{url}-0", f"{url}-1"], s3.url("merged"))
     merge_shards([f"{url}-0", f"{url}-1"], tmp_path / "merged")
-    for path in (tmp_path / "local").glob("*.csv"):
+    for path in local.glob("*.csv"):
         assert s3.get(f"merged/{path.name}") == path.read_bytes()
         assert (tmp_path / "merged" / path.name).read_bytes() == path.read_bytes()
     with pytest.raises(ConfigError, match=f"{s3.url('merged')}: has no records of shards"):
@@ -296,7 +315,7 @@ def test_several_dumps_have_folders_at_the_url(
 ) -> None:
     monkeypatch.setattr(store, "_WAITS", ())
     other = make_dump(tmp_path / "other", layers=1, q_heads=2, k_heads=1, n=120)
-    common = ap.make_config(output_dir=s3.url("all"), max_workers=2)
+    common = ap.make_config(output_dir=s3.url("all"), max_workers=1)
     s3.fail("PUT", error(500), path="/all/other/run.json")
     outcomes = list(run_analyses(configs_of(common, [str(other), str(dump)])))
     failed = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
@@ -306,7 +325,7 @@ def test_several_dumps_have_folders_at_the_url(
 
 
 def test_places_that_cannot_be_used_are_refused(
-    s3: S3, dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    s3: S3, dump: Path, part: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = s3.url("run")
     for fields, reason in (
@@ -322,7 +341,7 @@ def test_places_that_cannot_be_used_are_refused(
     with pytest.raises(ConfigError, match="inside a dump"):
         run_analysis(config(dump, s3.url("dump/l00h00q")))
     with pytest.raises(ConfigError, match="is a URL; a path on this machine is needed"):
-        ap.open_run(make_run(dump, tmp_path)).report().save(f"{url}/report.html")
+        ap.open_run(part).report().save(f"{url}/report.html")
     secret = "s3://AKIAKEY:abc/SECRET@bucket/x"
     for words in (
         ["analyze", secret],
@@ -344,11 +363,8 @@ def test_places_that_cannot_be_used_are_refused(
     assert s3.names() == []
 
 
-def test_the_hub_gets_the_tables_in_one_commit(
-    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hub_gets_the_tables_in_one_commit(dump: Path, part: Path, tmp_path: Path) -> None:
     url = "hf://datasets/me/qk@results/mine"
-    local = run_analysis(config(dump, tmp_path / "local", heads="0")).paths
     with running_hub() as hub, client_of(hub, tmp_path / "cache"):
         hub.fail("commit", status(500), times=99)
         with pytest.raises(HubError, match=f"all files are kept in {cache_folder()}"):
@@ -361,18 +377,13 @@ def test_the_hub_gets_the_tables_in_one_commit(
         run_analysis(config(dump, url, heads="0", overwrite=True))
         found = hub.branch("me/qk", "results")
         assert sorted(name for name in found if name.startswith("mine/")) == sorted(
-            f"mine/{path.name}" for path in local.folder.iterdir() if path.name[0] != "."
+            f"mine/{path.name}" for path in part.iterdir() if path.name[0] != "."
         )
-        for path in local.tables.values():
-            if path.exists():
-                assert found[f"mine/{path.name}"] == path.read_bytes()
+        for path in part.glob("*.csv"):
+            assert found[f"mine/{path.name}"] == path.read_bytes()
         assert len(hub.commits("me/qk", "results")) == 3  # with that of the dataset
         fields = {"engine": "shards", "num_shards": 1, "shard_index": 0}
-        run_shard(config(dump, tmp_path / "part", heads="0", **fields))
-        merge_shards([tmp_path / "part"], "hf://datasets/me/new@results")  # makes the dataset
+        run_shard(config(dump, tmp_path / "shard", heads="0", **fields))
+        merge_shards([tmp_path / "shard"], "hf://datasets/me/new@results")  # makes the dataset
         assert "run.json" in hub.branch("me/new", "results")
-        assert ap.open_run(url).head_metrics.equals(ap.open_run(local.folder).head_metrics)
-
-
-def make_run(dump: Path, folder: Path) -> Path:
-    return run_analysis(config(dump, folder / "run", heads="0")).paths.folder
+        assert ap.open_run(url).head_metrics.equals(ap.open_run(part).head_metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,16 @@ from attention_plasticity.config import make_config
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.runner import run_analysis
 from dumps import make_dump
+from lasting_workers import lasting_workers
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 class Log(Watcher):

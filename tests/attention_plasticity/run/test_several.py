@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,14 @@ from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.runner import Refused, run_analyses, run_analysis
 from attention_plasticity.run.several import configs_of
 from dumps import make_dump
+from lasting_workers import lasting_workers
 from qk_toolkit.watcher import Watcher
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 def test_runs_are_those_of_single_commands(

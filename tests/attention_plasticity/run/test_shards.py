@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,19 @@ from attention_plasticity.run.merging import NOT_COMPUTED, merge_shards
 from attention_plasticity.run.plan import make_plan
 from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.shards import Shard, ShardOutcome, run_shard, shard_of
+from commands_here import run_here
 from dumps import head_rows, make_dump
+from lasting_workers import lasting_workers
 from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
 from qk_dump.writer import write_head
 from qk_toolkit.files import try_lock
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    with lasting_workers():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +84,8 @@ def test_shards_with_folders_of_their_own(dump: Path, whole: Outcome, tmp_path: 
     assert_same(merged, whole)
     info = json.loads(merged.paths.run.read_text())
     assert info["config"]["output_dir"] == str(tmp_path / "all")
-    words = [sys.executable, "-m", "attention_plasticity", "merge", *map(str, folders)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = run_here("merge", *folders)
+    assert done.returncode == 0
     assert f"{folders[0]}/head_metrics.csv" in done.stdout
     other = tmp_path / "other"
     shard(dump, other, 0, seed=5)

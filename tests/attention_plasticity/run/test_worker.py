@@ -29,16 +29,21 @@ def talk(*lines: object) -> tuple[list[dict[str, Any]], subprocess.CompletedProc
 
 @pytest.fixture
 def hello(tmp_path: Path) -> dict[str, Any]:
-    dump = make_dump(tmp_path / "dump", layers=1, n=40)
+    dump = make_dump(tmp_path / "dump", layers=1, n=1000)
     return {"dump": str(dump), "config": make_config().model_dump()}
 
 
-def test_groups_are_answered_in_order(hello: dict[str, Any]) -> None:
+def test_groups_are_answered_in_order_also_those_of_a_dump_that_cannot_be_opened(
+    hello: dict[str, Any],
+) -> None:
     one = {"layer": 0, "k_head": 1, "q_heads": [2, 3]}
     two = {"layer": 0, "k_head": 0, "q_heads": [0]}
-    messages, run = talk(hello, one, two)
-    assert [message["kind"] for message in messages] == ["result", "result", "result"]
-    assert [message["content"]["q_head"] for message in messages] == [2, 3, 0]
+    gone = {**hello, "dump": "nothing://bucket/dump"}
+    messages, run = talk(hello, one, two, gone, one, hello, two)
+    kinds = [message["kind"] for message in messages]
+    assert kinds == ["result"] * 3 + ["failure"] * 2 + ["result"]
+    assert [message["content"]["q_head"] for message in messages] == [2, 3, 0, 2, 3, 0]
+    assert "Protocol not known: nothing" in messages[3]["content"]["reason"]
     assert run.returncode == 0
     assert run.stderr == ""
 
@@ -54,12 +59,3 @@ def test_a_defect_is_reported_for_each_head_and_the_worker_goes_on(hello: dict[s
     assert [message["kind"] for message in messages] == ["defect", "result"]
     assert "internal error" in messages[0]["content"]["reason"]
     assert "Traceback" in run.stderr
-
-
-def test_a_dump_that_cannot_be_opened_is_the_reason_of_its_heads(hello: dict[str, Any]) -> None:
-    group = {"layer": 0, "k_head": 0, "q_heads": [0, 1]}
-    messages, run = talk({**hello, "dump": "nothing://bucket/dump"}, group, hello, group)
-    kinds = [message["kind"] for message in messages]
-    assert kinds == ["failure", "failure", "result", "result"]
-    assert "Protocol not known: nothing" in messages[0]["content"]["reason"]
-    assert run.returncode == 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from attention_plasticity.run.worker_log import WorkerLog
-from commands import analyze
+from commands_here import analyze_here
 from dumps import make_dump
 
 ONLY_WORKERS = "import sys\nif 'attention_plasticity.run.worker' in sys.orig_argv:\n    "
@@ -19,38 +21,41 @@ DIES = "import os; print('planted last words', file=sys.stderr, flush=True); os.
 FLOODS = "print('flood ' * 500_000, file=sys.stderr)"
 
 
-def run(tmp_path: Path, planted: str = "", *words: object) -> tuple[int, str, Path]:
-    """Exit code and all that a run of a small dump says, with code planted into its workers."""
-    site = tmp_path / "site"
-    site.mkdir(exist_ok=True)
-    (site / "sitecustomize.py").write_text(ONLY_WORKERS + planted if planted else "")
-    dump = tmp_path / "dump"
-    if not dump.exists():
-        make_dump(dump, layers=1, q_heads=2, k_heads=1, n=400)
-    out = tmp_path / "out"
-    done = analyze(
-        *("--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1, *words),
-        env={**os.environ, "PYTHONPATH": str(site)},
-    )
-    return done.returncode, done.stdout + done.stderr, out / "workers.log"
+Planted = Callable[..., tuple[int, str, Path]]
 
 
-def test_warnings_are_kept_and_move_with_the_tables_of_their_run(tmp_path: Path) -> None:
-    code, told, log = run(tmp_path, WARNS)
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planted:
+    """Runs a small dump with code planted into its workers: exit code, what it says, the log."""
+    site, dump, out = tmp_path / "site", tmp_path / "dump", tmp_path / "out"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)  # workers get this path, and import sitecustomize
+    make_dump(dump, layers=1, q_heads=2, k_heads=1, n=1000)
+
+    def analyze(planted: str = "", *words: object) -> tuple[int, str, Path]:
+        (site / "sitecustomize.py").write_text(ONLY_WORKERS + planted if planted else "")
+        done = analyze_here("--dataset_local_root", dump, "--output_dir", out, *words)
+        return done.returncode, done.stdout + done.stderr, out / "workers.log"
+
+    return analyze
+
+
+def test_warnings_are_kept_and_move_with_the_tables_of_their_run(run: Planted) -> None:
+    code, told, log = run(WARNS)
     assert code == 0
     content = log.read_text()
     assert "planted warning" in content
     assert f"messages of the workers are in {log}" in told
     assert "planted warning" not in told
-    code, told, log = run(tmp_path, "", "--overwrite")
+    code, told, log = run("", "--overwrite")
     assert code == 0
     assert not log.exists()
     assert "workers.log" not in told
     assert (log.parent / "previous-1" / "workers.log").read_text() == content
 
 
-def test_the_traceback_of_a_defect_is_kept_and_named_in_the_failure(tmp_path: Path) -> None:
-    code, told, log = run(tmp_path, BREAKS)
+def test_the_traceback_of_a_defect_is_kept_and_named_in_the_failure(run: Planted) -> None:
+    code, told, log = run(BREAKS)
     assert code == 1
     assert "internal error: ZeroDivisionError('planted defect')" in told
     assert f"the traceback is in {log}" in told
@@ -58,21 +63,21 @@ def test_the_traceback_of_a_defect_is_kept_and_named_in_the_failure(tmp_path: Pa
     assert "layer 0, key head 0, query heads 0-1:\n" in text
     assert "Traceback (most recent call last)" in text
     assert "planted defect" in text
-    code, told, log = run(tmp_path)  # the heads are computed again, and nothing is left to say
+    code, told, log = run()  # the heads are computed again, and nothing is left to say
     assert code == 0
     assert not log.exists()
 
 
-def test_the_last_words_of_a_worker_that_dies_are_kept(tmp_path: Path) -> None:
-    code, told, log = run(tmp_path, DIES)
+def test_the_last_words_of_a_worker_that_dies_are_kept(run: Planted) -> None:
+    code, told, log = run(DIES)
     assert code == 1
     assert "the worker process died (exit code 3): planted last words" in told
     assert f"more is in {log}" in told
     assert "planted last words" in log.read_text()
 
 
-def test_a_log_is_bounded(tmp_path: Path) -> None:
-    code, _, log = run(tmp_path, FLOODS)
+def test_a_log_is_bounded(run: Planted) -> None:
+    code, _, log = run(FLOODS)
     assert code == 0
     assert log.stat().st_size < 1_100_000
     assert log.read_text().endswith("The rest is left out.\n")
@@ -92,7 +97,7 @@ def test_entries_stop_at_the_limit(tmp_path: Path) -> None:
     assert len(text) < 200
 
 
-def test_no_table_takes_the_logs_name(tmp_path: Path) -> None:
-    code, told, _ = run(tmp_path, "", "--bucket_csv", "workers.log")
+def test_no_table_takes_the_logs_name(run: Planted) -> None:
+    code, told, _ = run("", "--bucket_csv", "workers.log")
     assert code == 2
     assert "workers.log must be different files" in told
