@@ -104,7 +104,8 @@ def test_a_script_needs_no_main_guard(dump: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import attention_plasticity as ap\n"
-        f"run = ap.analyze_dump({str(dump)!r}, output_dir={str(tmp_path / 'out')!r}, max_workers=1)\n"
+        f"settings = dict(output_dir={str(tmp_path / 'out')!r}, max_workers=1)\n"
+        f"run = ap.analyze_dump({str(dump)!r}, settings)\n"
         "print(len(run.head_metrics))\n"
     )
     done = subprocess.run(
