@@ -44,11 +44,21 @@ class Coverage:
         return float(np.mean(self.errors[name]))
 
 
-def measure(population: Population, dumps: int, heads: int, **settings: Any) -> Coverage:
-    """Analyse `heads` heads of `dumps` simulated dumps and compare with the truth."""
+def measure(
+    population: Population,
+    dumps: int,
+    heads: int,
+    attended_heads: int = ATTENDED_HEADS,
+    true_pairs: int = 200_000,
+    **settings: Any,
+) -> Coverage:
+    """Analyse `heads` heads of `dumps` simulated dumps and compare with the truth.
+
+    The truth of a head comes from `true_pairs` pairs; the first heads of a dump have attention.
+    """
     coverage = Coverage()
     populations = [replace(population, seed=seed) for seed in range(heads)]
-    truths = [one.true_profile() for one in populations]
+    truths = [one.true_profile(true_pairs) for one in populations]
     groups = min(population.texts, 16)
     reach = float(student.ppf(0.975, groups - 1))
     attended: dict[int, list[dict[str, float]]] = defaultdict(list)
@@ -56,12 +66,12 @@ def measure(population: Population, dumps: int, heads: int, **settings: Any) -> 
         rng = np.random.default_rng([11, number])
         errors, influences, plain = [], [], []
         for head, (one, truth) in enumerate(zip(populations, truths, strict=True)):
-            result = _draw(one, rng, number, head, settings)
+            result = _draw(one, rng, number, head, head < attended_heads, settings)
             error, influence = _head(result, truth, reach, coverage)
             errors.append(error)
             influences.append(influence)
             plain.append(error + result.metrics["ap_overall_bias"])
-            if head < ATTENDED_HEADS:
+            if head < attended_heads:
                 attended[head].append(result.metrics)
         _means(np.array(errors), np.array(influences), np.array(plain), reach, coverage)
     for metrics in attended.values():
@@ -79,7 +89,12 @@ def _attended(metrics: list[dict[str, float]], reach: float, found: Coverage) ->
 
 
 def _draw(
-    population: Population, rng: np.random.Generator, dump: int, head: int, settings: Any
+    population: Population,
+    rng: np.random.Generator,
+    dump: int,
+    head: int,
+    attends: bool,
+    settings: Any,
 ) -> HeadResult:
     """A head whose text effects are half those of the dump, half its own."""
     size = (population.texts, population.width)
@@ -89,7 +104,7 @@ def _draw(
     ]
     queries = draw_rows(population, "q", rng, effects[0])
     keys = key_head(draw_rows(population, "k", rng, effects[1]))
-    if head < ATTENDED_HEADS:
+    if attends:
         queries = with_attention(queries, keys)
     return analyse(queries, keys, head, **settings)
 

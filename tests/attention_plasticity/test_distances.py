@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention_plasticity import analyze_dump, analyze_head, make_config, open_dump
+from analysed import analyse_together
+from attention_plasticity import analyze_head, make_config, open_dump, open_run
 from attention_plasticity.distances import DistanceSums
 from dumps import make_dump
 
@@ -52,12 +53,13 @@ def test_the_table_holds_every_pair_of_the_cells_once(tmp_path: Path) -> None:
 
 def test_only_runs_with_context_pairs_have_the_table(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1)
-    context = analyze_dump(dump, output_dir=str(tmp_path / "a"), pair_sampling="context")
+    runs = {"a": {"pair_sampling": "context"}, "b": {}}
+    analyse_together({tmp_path / name: (dump, settings) for name, settings in runs.items()})
+    context, plain = open_run(tmp_path / "a"), open_run(tmp_path / "b")
     assert context.has_distances
     assert list(context.distances.columns) == [
         *("layer", "q_head", "k_head"),
         *("query_distance", "key_distance", "plasticity", "n_pairs"),
     ]
-    plain = analyze_dump(dump, output_dir=str(tmp_path / "b"))
     assert not plain.has_distances
     assert not (tmp_path / "b" / "head_distance_plasticity.csv").exists()

@@ -15,7 +15,7 @@ ARGUMENTS = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")  # of this folder: its event loop would disturb other tests
 def browser() -> Iterator[Browser]:
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next(filter(None, map(shutil.which, names)), None)

@@ -381,34 +381,6 @@ def test_warnings_of_the_run_are_shown_and_of_no_other(page: Page) -> None:
     assert lines.all_text_contents() == [f"one: {text}" for text in WARNINGS]
 
 
-def test_an_old_browser_and_one_without_scripts_say_so(browser: Browser, folder: Path) -> None:
-    with browser.new_context(offline=True) as context:
-        page = context.new_page()
-        page.add_init_script("delete window.DecompressionStream")
-        page.goto((folder / "report.html").as_uri())
-        expect(page.locator("#notice")).to_contain_text("cannot be shown: this browser cannot")
-    with browser.new_context(offline=True, java_script_enabled=False) as context:
-        page = context.new_page()
-        page.goto((folder / "report.html").as_uri())
-        expect(page.locator(".notice")).to_contain_text("which is switched off here")
-
-
-def test_a_notebook_frame_shows_the_page(
-    browser: Browser, runs: list[FinishedRun], folder: Path
-) -> None:
-    (folder / "notebook.html").write_text(
-        f"<!doctype html><body>{make_report(runs[:1])._repr_html_()}"
-    )
-    with browser.new_context(offline=True) as context:
-        page = context.new_page()
-        page.goto((folder / "notebook.html").as_uri())
-        frame = page.frame_locator("iframe")
-        expect(frame.locator(READY)).to_be_attached(timeout=20_000)
-        expect(frame.locator("#run")).to_be_hidden()
-        frame.locator(".map-plot").press("ArrowUp")
-        expect(frame.locator("#head-title")).to_contain_text("Layer")
-
-
 @pytest.mark.parametrize(
     ("chart", "shown"),
     [

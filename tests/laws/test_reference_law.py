@@ -13,7 +13,7 @@ from attention_plasticity import analyze_head, make_config, open_dump
 from reference import analyse, tolerance, write_rows
 
 
-@settings(deadline=None, max_examples=80, derandomize=True)
+@settings(deadline=None, max_examples=40, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     n_q=st.integers(4, 60),

@@ -30,7 +30,7 @@ from reference import write_rows
 
 MODELS = ("positional", "full", "diagonal")
 SCALE_FREE = tuple(name for name in METRIC_NUMBERS if name != "q_beta_norm")
-law = settings(deadline=None, max_examples=15, derandomize=True)
+law = settings(deadline=None, max_examples=6, derandomize=True)
 exponents = st.integers(-300, 300)
 
 Rows = dict[str, Any]
@@ -88,7 +88,7 @@ def test_any_scale_gives_the_same_numbers(
 def test_a_power_of_two_changes_no_bit(tmp_path: Path, query_model: str) -> None:
     q, k = random_head(1)
     before = analyze(tmp_path, q, k, query_model=query_model)
-    exponents = (-1000, -300, -100, -1, 60, 120, 300, 1000)
+    exponents = (-1000, -100, -1, 60, 1000)
     for x, y in [pair for e in exponents for pair in ((e, 0), (0, e), (e, e))]:
         heads = scaled(q, 2.0**x), scaled(k, 2.0**y)
         after = analyze(tmp_path, *heads, query_model=query_model)

@@ -31,16 +31,16 @@ BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->"
 
 ATTACKS = (
     Attack("a bit of a head's file is flipped", flipped_head_file, step=997),
-    Attack("a file of a dump is damaged or replaced (`analyze`)", damaged_dump, step=29),
+    Attack("a file of a dump is damaged or replaced (`analyze`)", damaged_dump, step=59),
     Attack("a bit of a finished head's record is flipped", flipped_record, step=1999),
     Attack("a bit of an unfinished capture's rows is flipped", flipped_segment, step=499),
     Attack("an analysis is killed twice, then continued", killed_analysis, step=None),
     Attack("a capture is killed twice, then continued", killed_capture, step=None),
-    Attack("Ctrl-C twice, 0.05 to 1 s after the start", interrupted_commands, step=17),
-    Attack("members of run.json have another type", strange_run_json, step=67),
+    Attack("Ctrl-C twice, 0.05 to 1 s after the start", interrupted_commands, step=27),
+    Attack("members of run.json have another type", strange_run_json, step=149),
     Attack("settings are hostile (YAML)", hostile_settings, step=7),
     Attack("a Hub answers with malice", malicious_hub, step=7),
-    Attack("a model is not as its config says", architectures, step=9),
+    Attack("a model is not as its config says", architectures, step=19),
 )
 _COLUMNS = (Outcome.REFUSED, Outcome.UNHARMED, Outcome.TRACEBACK, Outcome.WRONG, Outcome.LOST)
 

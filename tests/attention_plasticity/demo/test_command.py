@@ -5,38 +5,72 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from commands import run
+import numpy as np
+import pytest
+
+from attention_plasticity import open_run
+from attention_plasticity.cli import main
+from attention_plasticity.demo.known_answer import DemoShape, expected_plasticity
+from attention_plasticity.plots import style
 
 
-def test_the_demo_ends_with_figures_and_a_page(tmp_path: Path) -> None:
-    done = run("demo", "--output_dir", tmp_path / "demo")
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(autouse=True)
+def _small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(style._STYLE, "savefig.dpi", 40)  # faster
+
+
+def test_the_demo_ends_with_figures_and_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--output_dir", str(tmp_path / "demo")]) == 0
+    told = capsys.readouterr().out
     results = tmp_path / "demo" / "results"
     for name in ("head_metrics.csv", "run.json", "figures/plasticity.png", "report.html"):
-        assert str(results / name) in done.stdout
+        assert str(results / name) in told
         assert (results / name).is_file()
     assert "SmolLM2-135M" in (results / "run.json").read_text()
     warnings = json.loads((results / "run.json").read_text())["warnings"]
     assert [warning["kind"] for warning in warnings] == ["large_bias"]
-    assert done.stdout.count("Warning") == 1
+    assert told.count("Warning") == 1
 
 
-def test_the_known_answer_is_met(tmp_path: Path) -> None:
-    words = ("demo", "--known_answer", "--output_dir", tmp_path / "demo")
-    done = run(*words)
-    assert done.returncode == 0, done.stderr
-    assert "Comparison with the known answer" in done.stdout
-    assert done.stdout.count("Warning") == 1
-    assert "The bias of ap_overall is larger than half its standard error" in done.stdout
-    before = (tmp_path / "demo" / "results" / "head_metrics.csv").read_bytes()
-    assert run(*words).returncode == 0
-    assert (tmp_path / "demo" / "results" / "head_metrics.csv").read_bytes() == before
+def test_the_known_answer_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["demo", "--known_answer", "--output_dir", str(tmp_path / "demo")]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "Comparison with the known answer" in told
+    assert told.count("Warning") == 1
+    assert "The bias of ap_overall is larger than half its standard error" in told
+    results = tmp_path / "demo" / "results"
+    require_expected_plasticity(results)
+    before = (results / "head_metrics.csv").read_bytes()
+    assert main(words) == 0
+    assert (results / "head_metrics.csv").read_bytes() == before
 
 
-def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+def require_expected_plasticity(results: Path) -> None:
+    """Tables of every head have the plasticity of the formula, up to chance."""
+    shape, run = DemoShape(), open_run(results)
+    cells = run.bucket_plasticity
+    for (layer, _), head in cells.groupby(["layer", "q_head"]):
+        drift = shape.drifts[layer]
+        expected = expected_plasticity(drift, head.q_position.to_numpy(), shape.context)
+        assert abs((head.plasticity - expected).mean()) < 0.02
+        assert np.abs(head.plasticity - expected).max() < 0.12
+    for row in run.head_metrics.itertuples():
+        if shape.drifts[row.layer] == 0:
+            assert abs(row.ap_drop) < 0.01
+            assert row.q_R2_total < 0.001
+    windowed = cells[cells.layer == shape.windowed_layer]
+    reach = shape.window // shape.bucket_size
+    assert (windowed.q_bucket - windowed.k_bucket).max() == reach
+
+
+def test_a_folder_with_something_else_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "dump").mkdir()
-    done = run("demo", "--known_answer", "--output_dir", tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == (
+    assert main(["demo", "--known_answer", "--output_dir", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
         f"error: {tmp_path / 'dump'}: contains other data; choose another --output_dir\n"
     )

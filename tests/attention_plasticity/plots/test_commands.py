@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.image
+import matplotlib.pyplot
 import numpy as np
 import pytest
 import yaml
@@ -16,7 +18,7 @@ from matplotlib.collections import QuadMesh
 
 from attention_plasticity import analyze_dump
 from attention_plasticity.cli import main
-from attention_plasticity.plots import distances_figure, save_figure
+from attention_plasticity.plots import distances_figure, save_figure, style
 from attention_plasticity.plots.all_figures import FIGURES, figures_of
 from attention_plasticity.plots.drawing import draw
 from attention_plasticity.plots.settings import (
@@ -101,20 +103,25 @@ def test_a_table_of_an_earlier_version_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_scripts_of_the_seeds_work(name: str, run: Path, tmp_path: Path) -> None:
+def test_the_scripts_of_the_seeds_work(
+    name: str,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     field = "component_csv" if "component" in name else "bucket_csv"
     table = {"component_csv": "head_component_weights", "bucket_csv": "head_bucket_plasticity"}
     config = tmp_path / "plot.yaml"
     config.write_text(yaml.safe_dump({field: str(run / f"{table[field]}.csv"), "title": "yes"}))
-    words = ["--config", config, "--output", tmp_path / "out.svg"]
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / name, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip() == str(tmp_path / "out.svg")
+    script = str(ROOT / "scripts" / name)
+    words = ["--config", str(config), "--output", str(tmp_path / "out.svg")]
+    monkeypatch.setattr(sys, "argv", [script, *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(script, run_name="__main__")
+    told = capsys.readouterr()
+    assert (ended.value.code, told.err) == (0, "")
+    assert told.out.strip() == str(tmp_path / "out.svg")
 
 
 @pytest.mark.parametrize(
@@ -195,13 +202,12 @@ def test_without_an_output_a_window_shows_the_figure(run: Path) -> None:
     assert done.stdout == "shown: Plasticity by head: Tiny-1B\n"
 
 
-def test_without_a_display_a_file_must_be_named(run: Path) -> None:
-    command = [sys.executable, "-m", "attention_plasticity", "plot", "map", str(run)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={"MPLBACKEND": "agg"}
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
+def test_without_a_display_a_file_must_be_named(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matplotlib.pyplot.switch_backend("agg")
+    assert plot("map", run) == 2
+    assert capsys.readouterr().err == (
         "error: output: there is no display to show a figure on; add --output FILE.png\n"
     )
 
@@ -227,8 +233,9 @@ def test_a_figure_can_be_saved_from_the_library(run: Path, tmp_path: Path) -> No
 
 
 def test_context_pairs_have_a_figure_of_distances(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(style._STYLE, "savefig.dpi", 40)  # faster
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1)
     run = analyze_dump(dump, output_dir=str(tmp_path / "run"), pair_sampling="context")
     assert plot("all", run.folder) == 0

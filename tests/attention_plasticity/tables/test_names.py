@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
 
 from attention_plasticity.cli import main
+from attention_plasticity.plots import style
 from attention_plasticity.plots.style import figure_text
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from attention_plasticity.tables.names import clean
@@ -44,25 +44,27 @@ def test_text_of_a_figure_is_no_mathematics() -> None:
     assert len(figure_text("x" * 3000)) <= 200
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+@pytest.fixture(autouse=True)
+def _small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(style._STYLE, "savefig.dpi", 40)  # faster
+
+
+@pytest.mark.filterwarnings("error")
 def test_any_name_can_be_drawn_compared_and_put_on_a_page(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = str(write_run(tmp_path / "one", model=f"owner/{name}"))
-    two = str(write_run(tmp_path / "two", model="other"))
-    out = str(tmp_path / "out")
-    shown = name.encode("utf-8", "replace").decode()  # a setting holds text that can be encoded
-    figure = ["--title", shown, "--ylabel", shown, "--model_name", shown]
-    commands = [
-        ["plot", "map", one, "--output", f"{out}/map.png"],
-        ["plot", "components", one, *figure, "--output", f"{out}/c.svg"],
-        ["compare", one, two, "--trajectory", "--output_dir", out, "--figures", "svg"],
-        ["report", one, "--output", f"{out}/page.html"],
-    ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for words in commands:
-            assert main(words) == 0
+    runs, out = [], tmp_path / "out"
+    for kind, name in HOSTILE.items():
+        runs.append(str(write_run(tmp_path / kind, model=f"owner/{name}")))
+        shown = name.encode("utf-8", "replace").decode()  # a setting holds text that can be encoded
+        figure = ["--title", shown, "--ylabel", shown, "--model_name", shown]
+        assert main(["plot", "map", runs[-1], "--output", str(out / "map.png")]) == 0, kind
+        words = ["plot", "components", runs[-1], *figure, "--output", str(out / "c.svg")]
+        assert main(words) == 0, kind
+    words = ["--trajectory", "--output_dir", str(out), "--figures", "svg"]
+    assert main(["compare", *runs, *words]) == 0
+    assert main(["report", *runs, "--output", str(out / "page.html")]) == 0
+    assert main(["report", runs[0], "--output", str(out / "one.html")]) == 0
     told = capsys.readouterr()
     assert "\x1b" not in told.out + told.err
     assert "\x07" not in told.out + told.err

@@ -5,20 +5,42 @@ from __future__ import annotations
 import io
 import shutil
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 
-from attention_plasticity.config import make_config
+from analysed import analyse_together
 from attention_plasticity.run.finish import Outcome
-from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.tables.summary import print_summary
 from dumps import make_dump
 
 
-def outcome_of(dump: Path, out: Path, **fields: object) -> Outcome:
-    return run_analysis(
-        make_config(dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **fields)
-    )
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """The runs of this file, by name."""
+    root = tmp_path_factory.mktemp("runs")
+    spoilt = make_dump(root / ("d" * 120), layers=1, n=60)
+    (spoilt / "l00h00q" / "data.parquet").write_text("spoilt")
+    types = make_dump(root / "types", layers=1, n=300)
+    windowed = make_dump(root / "windowed", layers=2, n=300, window=256)
+    for folder in windowed.glob("l01*"):
+        shutil.move(folder, types)
+    large = make_dump(root / "large", layers=1, n=2000)
+    dumps: dict[str, tuple[Path, dict[str, Any]]] = {
+        "three layers": (make_dump(root / "three", layers=3, n=600), {}),
+        "one layer": (make_dump(root / "one", layers=1, n=200), {}),
+        "two types": (types, {}),
+        "one bucket": (make_dump(root / "bucket", layers=1, n=60, bucket_size=2000), {}),
+        "spoilt": (spoilt, {}),
+        "few texts": (make_dump(root / "few", layers=1, n=120, examples=3), {}),
+        "large": (large, {}),
+        "unknown texts": (large, {"single_example": True}),
+        "eight texts": (make_dump(root / "eight", layers=2, examples=8), {}),
+    }
+    outs = root / "outs"
+    found = analyse_together({outs / name: run for name, run in dumps.items()})
+    return {folder.name: outcome for folder, outcome in found.items()}
 
 
 def printed(outcome: Outcome, width: int = 100) -> str:
@@ -27,9 +49,8 @@ def printed(outcome: Outcome, width: int = 100) -> str:
     return text.getvalue()
 
 
-def test_the_summary_holds_the_tables_own_numbers(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=3, q_heads=4, k_heads=2, n=600)
-    outcome = outcome_of(dump, tmp_path / "out")
+def test_the_summary_holds_the_tables_own_numbers(outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes["three layers"]
     text = printed(outcome)
     overall = [row["ap_overall"] - row["ap_overall_bias"] for row in outcome.metrics]
     assert f"Attention plasticity {sum(overall) / 12:.3f} ± " in text
@@ -42,64 +63,51 @@ def test_the_summary_holds_the_tables_own_numbers(tmp_path: Path) -> None:
     assert "Least plastic heads" in text
 
 
-def test_types_of_layers_have_means_of_their_own(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=300)
-    assert "By type of layer" not in printed(outcome_of(dump, tmp_path / "one"))
-    windowed = make_dump(tmp_path / "windowed", layers=2, n=300, window=256)
-    for folder in windowed.glob("l01*"):
-        shutil.move(folder, dump)
-    lines = printed(outcome_of(dump, tmp_path / "two"), width=80).splitlines()
+def test_types_of_layers_have_means_of_their_own(outcomes: dict[str, Outcome]) -> None:
+    assert "By type of layer" not in printed(outcomes["one layer"])
+    lines = printed(outcomes["two types"], width=80).splitlines()
     (full,) = [line.split() for line in lines if "full attention" in line]
     (window,) = [line.split() for line in lines if "sliding window" in line]
     assert full[2] == window[2] == "4"
     assert full[4] == window[4] == "±"
 
 
-def test_few_heads_are_listed_once(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=200)
-    text = printed(outcome_of(dump, tmp_path / "out"))
+def test_few_heads_are_listed_once(outcomes: dict[str, Outcome]) -> None:
+    text = printed(outcomes["one layer"])
     assert "Heads, most plastic first" in text
     assert "Least plastic" not in text
 
 
-def test_missing_values_are_counted_not_averaged(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=60, bucket_size=2000)
-    text = printed(outcome_of(dump, tmp_path / "out"))
+def test_missing_values_are_counted_not_averaged(outcomes: dict[str, Outcome]) -> None:
+    text = printed(outcomes["one bucket"])
     assert "Attention plasticity –" in text
     assert "without a value, because key pairs are missing: 4 heads" in text
 
 
-def test_a_long_failure_is_not_cut(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / ("d" * 120), layers=1, n=60)
-    broken = dump / "l00h00q" / "data.parquet"
-    broken.write_text("spoilt")
-    text = printed(outcome_of(dump, tmp_path / "out"), width=40)
+def test_a_long_failure_is_not_cut(outcomes: dict[str, Outcome]) -> None:
+    text = printed(outcomes["spoilt"], width=40)
     assert "1 of 4 heads failed" in text
-    assert str(broken) in text
+    assert str(Path("d" * 120, "l00h00q", "data.parquet")) in text
 
 
-def test_small_samples_are_told_in_a_line_each(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=120, examples=3)
-    text = printed(outcome_of(dump, tmp_path / "out"))
+def test_small_samples_are_told_in_a_line_each(outcomes: dict[str, Outcome]) -> None:
+    text = printed(outcomes["few texts"])
     lines = [line for line in text.splitlines() if line.startswith("Warning")]
     assert len(lines) == 2
     assert "Fewer than 32 queries in query buckets 1-7, in 4 of 4 heads" in lines[0]
     assert "Fewer than 4 texts" in lines[1]
-    (tmp_path / "more").mkdir()
-    enough = make_dump(tmp_path / "more", layers=1, n=2000)
-    assert "Warning" not in printed(outcome_of(enough, tmp_path / "out2"))
+    assert "Warning" not in printed(outcomes["large"])
 
 
-def test_unknown_texts_are_a_note(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=2000)
-    text = printed(outcome_of(dump, tmp_path / "out", single_example=True))
+def test_unknown_texts_are_a_note(outcomes: dict[str, Outcome]) -> None:
+    text = printed(outcomes["unknown texts"])
     assert "Warning" not in text
     assert "Note         Standard errors and bias are not known, nor the number of texts" in text
     assert "±" not in text
 
 
-def test_heads_with_a_large_gap_are_named(tmp_path: Path) -> None:
-    outcome = outcome_of(make_dump(tmp_path / "dump", layers=2, examples=8), tmp_path / "out")
+def test_heads_with_a_large_gap_are_named(outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes["eight texts"]
     for number, row in enumerate(outcome.metrics):
         row["ap_gaussian_gap"], row["ap_gaussian_gap_se"] = (0.05 if number == 5 else 0.001), 0.001
     text = " ".join(printed(outcome).split())

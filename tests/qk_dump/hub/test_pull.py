@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +19,24 @@ from commands import command
 from dumps import make_dump
 from hub_server import (
     CLIENT_WARNINGS,
-    STRANGER,
-    WRITER,
-    Fault,
     HubServer,
-    reset_after,
-    reset_before,
     slow,
     status,
-    truncated,
-    wrong_bytes,
 )
 from hub_server import hub as hub  # the fixture
-from hubs import REPO, client_of, downloads, upload
+from hubs import REPO, downloads, upload
+from pulling import FILE, MANIFEST, TINY
+from pulling import cache as cache  # the fixtures
+from pulling import client as client
+from pulling import local as local
 from qk_dump.hub.files import RemoteFile
 from qk_dump.hub.place import HubPlace, parse_place
 from qk_dump.hub.pull import Fetched, HeadChoice, fetch_dump
-from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.manifest import write_manifest
 from qk_dump.source import DumpSource, open_dump
 from qk_toolkit.errors import ConfigError, HubError
 
 pytestmark = pytest.mark.filterwarnings(CLIENT_WARNINGS)
-
-TINY = HubPlace(REPO, "tiny")
-MANIFEST = DumpManifest(model="m", num_layers=2, num_q_heads=4, num_k_heads=2)
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dump that tells its layout."""
-    folder = make_dump(tmp_path_factory.mktemp("dump"), n=40)
-    write_manifest(folder, MANIFEST)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +46,6 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_manifest(folder, MANIFEST)
     shutil.rmtree(folder / "l01h03q")
     return folder
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def client(hub: HubServer, cache: Path) -> Iterator[pytest.MonkeyPatch]:
-    with client_of(hub, cache) as patch:
-        yield patch
 
 
 def heads(fetched: Fetched) -> list[str]:
@@ -182,122 +156,6 @@ def test_a_branch_that_moved_is_fetched_anew_and_what_it_lost_is_gone(
     assert content(after.folder) == content(other)
     assert "l01h03q" not in heads(after)
     assert content(fetch_dump(HubPlace(REPO, before.commit)).folder) == content(local)
-
-
-FILE = "l01h02q/data.parquet"
-PASSING = {
-    "wrong bytes": wrong_bytes,
-    "half of the file": truncated,
-    "another length": status(200, body=b"short"),
-    "500": status(500),
-    "429": status(429, {"Retry-After": "1"}),
-    "reset": reset_before,
-    "reset, late": reset_after,
-}
-
-
-@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
-@pytest.mark.usefixtures("client")
-def test_a_fault_in_passing_is_repaired(hub: HubServer, local: Path, fault: Fault) -> None:
-    upload(hub, local)
-    plan = hub.fail("resolve_get", fault, path=FILE)
-    fetched = fetch_dump(TINY)
-    assert plan.hits == 1
-    assert content(fetched.folder) == content(local)
-
-
-@pytest.mark.parametrize("endpoint", ["info", "tree", "resolve_get"])
-@pytest.mark.parametrize("fault", [status(500), status(429, {"Retry-After": "0"}), reset_before])
-@pytest.mark.usefixtures("client")
-def test_a_fault_of_any_request_is_repaired(
-    hub: HubServer, local: Path, endpoint: str, fault: Fault
-) -> None:
-    upload(hub, local)
-    plan = hub.fail(endpoint, fault)
-    assert content(fetch_dump(TINY).folder) == content(local)
-    assert plan.hits == 1
-
-
-LASTING = {
-    "wrong bytes": (wrong_bytes, "the downloaded l01h02q/data.parquet differs from commit"),
-    "half of the file": (truncated, "no connection"),
-    "another length": (status(200, body=b"short"), "differs from commit"),
-    "500": (status(500), "the Hub answered 500; run the same command again later"),
-    "429": (status(429, {"Retry-After": "0"}), "too many requests"),
-    "reset": (reset_before, "no connection"),
-    "401": (status(401), "HF_TOKEN or 'hf auth login'"),
-    "403": (status(403), "the token has no permission"),
-}
-
-
-@pytest.mark.parametrize(("fault", "said"), LASTING.values(), ids=LASTING)
-def test_a_lasting_fault_is_told_and_nothing_wrong_is_kept(
-    hub: HubServer,
-    local: Path,
-    fault: Fault,
-    said: str,
-    cache: Path,
-    client: pytest.MonkeyPatch,
-) -> None:
-    upload(hub, local)
-    hub.fail("resolve_get", fault, path=FILE, times=None)
-    with pytest.raises(HubError, match="me/qk@tiny") as caught:
-        fetch_dump(TINY)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert WRITER not in str(caught.value)
-    right = set(content(local).values())
-    for file in (cache / "datasets--me--qk" / "blobs").iterdir():
-        assert file.read_bytes() in right
-    client.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(HubError, match="offline"):
-        fetch_dump(TINY)
-    client.setattr(constants, "HF_HUB_OFFLINE", False)
-    hub.heal()
-    hub.log.clear()
-    assert content(fetch_dump(TINY).folder) == content(local)
-    assert FILE in downloads(hub)
-    assert len(downloads(hub)) < 13  # what was right the first time stays
-
-
-REFUSED = {
-    "no dataset": (HubPlace("me/none", "tiny"), "no such dataset"),
-    "no branch": (HubPlace(REPO, "none"), "there is no branch, tag or commit 'none'"),
-    "a bad name": (HubPlace("me/a b", "tiny"), "a b"),
-}
-
-
-@pytest.mark.parametrize(("place", "said"), REFUSED.values(), ids=REFUSED)
-@pytest.mark.usefixtures("client")
-def test_what_is_not_there_is_told(hub: HubServer, local: Path, place: HubPlace, said: str) -> None:
-    upload(hub, local)
-    with pytest.raises((HubError, ConfigError)) as caught:
-        fetch_dump(place)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("token", [None, STRANGER, "hf_bogus"])
-def test_a_private_dataset_needs_the_right_token(
-    hub: HubServer, local: Path, cache: Path, token: str | None
-) -> None:
-    upload(hub, local)
-    hub.store.repos[REPO].private = True
-    with client_of(hub, cache, token), pytest.raises(HubError) as caught:
-        fetch_dump(TINY)
-    assert "HF_TOKEN or 'hf auth login'" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert "hf_" not in str(caught.value)
-    with client_of(hub, cache):
-        assert content(fetch_dump(TINY).folder) == content(local)
-    assert not any(WRITER.encode() in data for data in content(cache).values())
-
-
-def test_a_gated_dataset_says_where_to_ask(hub: HubServer, local: Path, cache: Path) -> None:
-    upload(hub, local)
-    hub.store.repos[REPO].gated = True
-    with client_of(hub, cache, STRANGER), pytest.raises(HubError, match="is gated; ask for access"):
-        fetch_dump(TINY)
 
 
 @pytest.mark.parametrize("damage", ["size", "bytes", "removed"])

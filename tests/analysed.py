@@ -1,0 +1,22 @@
+"""Runs of several dumps or settings in one worker process, whose start takes longer than they."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attention_plasticity.config import make_config
+from attention_plasticity.run.finish import Outcome
+from attention_plasticity.run.runner import run_analyses
+
+
+def analyse_together(runs: dict[Path, tuple[Path, dict[str, Any]]]) -> dict[Path, Outcome]:
+    """The outcomes of runs by their folders; each has a dump and settings."""
+    configs = [
+        make_config(dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **settings)
+        for out, (dump, settings) in runs.items()
+    ]
+    outcomes = list(run_analyses(configs))
+    found = {one.paths.folder: one for one in outcomes if isinstance(one, Outcome)}
+    assert len(found) == len(runs), outcomes
+    return found

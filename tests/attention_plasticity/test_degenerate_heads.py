@@ -1,0 +1,165 @@
+"""Heads at the edge: one key, one bucket, constant or perfectly linear queries."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attention_plasticity import make_config
+from attention_plasticity.run.outputs import BUCKET_COLUMNS, METRIC_NUMBERS
+from dumps import head_rows
+from head_pairs import analyze, small_head, write_pair
+from reference import analyse
+from reference_checks import assert_equals_reference
+
+NORMALITY = (*(name for name in METRIC_NUMBERS if "resid0" in name or "noise" in name),)
+
+
+@pytest.mark.parametrize("pair_sampling", ["bucket", "local"])
+def test_one_key_gives_a_row_without_pairs(tmp_path: Path, pair_sampling: str) -> None:
+    keys = head_rows(n=1, d=4)
+    keys |= {"bucket": np.array([2]), "position": np.array([300])}
+    write_pair(tmp_path, small_head(1), keys)
+    result = analyze(tmp_path, pair_sampling=pair_sampling)
+    cells = result.bucket_plasticity
+    assert (cells["k_bucket"] == 2).all()
+    assert cells["q_bucket"].tolist() == [3, 4, 5, 6, 7]
+    assert (cells["n_pairs"] == 0).all()
+    assert cells["plasticity"].isna().all()
+    assert cells["k_position"].tolist() == [300.0] * 5
+    assert math.isnan(result.metrics["ap_overall"])
+
+
+@pytest.mark.parametrize("bucket", [0, 3])
+def test_one_bucket_has_no_earlier_keys_and_no_rows(tmp_path: Path, bucket: int) -> None:
+    same = {"bucket": np.full(60, bucket)}
+    write_pair(tmp_path, small_head(1, **same), small_head(2, **same))
+    result = analyze(tmp_path)
+    assert tuple(result.bucket_plasticity.columns) == BUCKET_COLUMNS
+    assert len(result.bucket_plasticity) == 0
+    for name in ("ap_overall", "ap_first20", "ap_last20", "ap_drop"):
+        assert math.isnan(result.metrics[name])
+    assert result.metrics["q_R2_pos"] > 0
+
+
+def test_query_bucket_zero_is_skipped(tmp_path: Path) -> None:
+    write_pair(tmp_path, small_head(1), small_head(2))
+    assert 0 in small_head(1)["bucket"]
+    assert analyze(tmp_path).buckets["q_bucket"][0] == 1
+
+
+def test_constant_dimension_explains_nothing(tmp_path: Path) -> None:
+    queries = small_head(1)
+    queries["vectors"][:, 2] = 0.1
+    write_pair(tmp_path, queries, small_head(2))
+    result = analyze(tmp_path)
+    assert result.components["r2"][2] == result.components["weight"][2] == 0.0
+    assert sum(result.components["weight"]) == pytest.approx(1.0)
+    assert result.metrics["q_R2_pos"] == pytest.approx(np.mean(result.components["r2"]))
+
+
+def test_constant_queries_have_a_fixed_preference(tmp_path: Path) -> None:
+    vectors = np.tile(np.float32([0.1, -0.7, 0.3, 2.3]), (60, 1))
+    write_pair(tmp_path, small_head(1, vectors=vectors), small_head(2))
+    result = analyze(tmp_path)
+    assert set(result.components["weight"]) == {0.25}
+    assert result.metrics["q_R2_pos"] == result.metrics["q_R2_total"] == 0
+    assert result.metrics["q_beta_norm"] == 0
+    assert result.metrics["q_mae_ratio"] == pytest.approx(1.0)
+    assert all(math.isnan(result.metrics[name]) for name in NORMALITY)
+    assert set(result.buckets["plasticity"]) == {0.0}
+
+
+@pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])
+def test_without_queries_or_without_contrast_the_odds_are_even(
+    tmp_path: Path, query_model: str
+) -> None:
+    zeros, equal = np.zeros((60, 4)), np.tile([0.1, 0.2, 0.3, 0.7], (60, 1))
+    write_pair(tmp_path / "a", small_head(1, vectors=zeros), small_head(2))
+    write_pair(tmp_path / "b", small_head(1), small_head(2, vectors=equal))
+    for folder in ("a", "b"):
+        result = analyze(tmp_path / folder, query_model=query_model)
+        assert set(result.buckets["plasticity"]) == {1.0}
+        assert result.metrics["ap_overall"] == 1.0
+
+
+@pytest.mark.parametrize(("n", "context"), [(300, 1e3), (2000, 1e6), (5000, 50), (20_000, 1e3)])
+def test_residuals_of_perfectly_linear_queries_are_not_tested(
+    tmp_path: Path, n: int, context: float
+) -> None:
+    orders, intercepts = ("sorted", "shuffled", "by example"), (0.0, 1.0, 1e6)
+    large = zip(orders, intercepts, strict=True)  # every order and intercept once
+    for order, intercept in product(orders, intercepts) if n == 300 else large:
+        check_perfectly_linear(tmp_path / f"{order} {intercept}", n, context, order, intercept)
+
+
+def check_perfectly_linear(
+    folder: Path, n: int, context: float, order: str, intercept: float
+) -> None:
+    rng = np.random.default_rng(0)
+    position = rng.integers(0, int(context), n)
+    if order != "shuffled":
+        parts = np.array_split(position, 1 if order == "sorted" else 20)
+        position = np.concatenate([np.sort(part) for part in parts])
+    queries = {
+        "bucket": (8 * position / context).astype(int),
+        "example_id": np.zeros(n, int),
+        "position": position,
+        "vectors": intercept * rng.standard_normal(5) + np.outer(position, rng.standard_normal(5)),
+    }
+    write_pair(folder, queries, head_rows(n=200, d=5, seed=2))
+    result = analyze(folder)
+    assert result.metrics["q_R2_pos"] == pytest.approx(1.0, abs=1e-7)
+    assert result.metrics["q_R2_total"] == pytest.approx(1.0, abs=1e-7)
+    assert max(result.buckets["plasticity"]) < 1e-9
+    assert {name: result.metrics[name] for name in NORMALITY} == pytest.approx(
+        dict.fromkeys(NORMALITY, math.nan), nan_ok=True
+    )
+
+
+@pytest.mark.parametrize("d", [2, 5])
+def test_constant_first_dimension_takes_no_part_in_the_medians(tmp_path: Path, d: int) -> None:
+    queries = head_rows(n=200, d=d, seed=1)
+    queries["vectors"][:, 0] = 0.1  # the rotation swaps it with the positional direction
+    write_pair(tmp_path / "with", queries, head_rows(n=60, d=d, seed=2))
+    metrics = analyze(tmp_path / "with").metrics
+    assert metrics["q_resid0_ks_p"] > 0
+    if d == 2:
+        noise = [metrics[name] for name in NORMALITY if "noise" in name]
+        assert all(map(math.isnan, noise))
+    else:
+        assert metrics["q_noise_frac_ks_p_lt_alpha"] == 0
+        assert metrics["q_noise_med_ks_p"] > 0.01
+
+
+def test_linear_first_component_keeps_the_noise_of_the_others(tmp_path: Path) -> None:
+    queries = small_head(1, vectors=np.random.default_rng(3).integers(-9, 9, (60, 4)) * 1.0)
+    t = np.arange(60)
+    queries["position"], queries["bucket"] = t, t // 8
+    basis = np.linalg.qr(np.stack([np.ones(60), t - t.mean()], axis=1))[0]
+    noise = queries["vectors"] - basis @ (basis.T @ queries["vectors"])  # no trend left
+    queries["vectors"] = noise * [0, 1, 1, 1] + np.outer(t, [1.0, 0, 0, 0])
+    write_pair(tmp_path, queries, small_head(2))
+    metrics = analyze(tmp_path).metrics
+    assert math.isnan(metrics["q_resid0_ks_p"])
+    assert math.isnan(metrics["q_resid0_skew"])
+    assert 0 < metrics["q_noise_med_ks_p"] <= 1
+    assert metrics["q_noise_med_abs_kurt"] > 0
+
+
+def test_queries_without_any_slope_predict_no_position(tmp_path: Path) -> None:
+    t = np.arange(1, 65)  # mean 32.5: every sum below is exact, and the slope exactly zero
+    mirrored = np.random.default_rng(4).integers(-8, 9, (32, 3)) / 4.0
+    mirrored[:, 0] = np.arange(32)  # far from uncorrelated with log2(position + 1)
+    queries = {"bucket": t // 8, "example_id": 0 * t, "position": t}
+    queries["vectors"] = np.concatenate([mirrored, mirrored[::-1]])
+    write_pair(tmp_path, queries, head_rows(n=60, d=3, examples=1, seed=2))
+    result = analyze(tmp_path)
+    assert result.metrics["q_beta_norm"] == 0
+    assert result.metrics["q_R2_scalar"] == 0
+    assert result.metrics["q_mae_ratio"] == 1
+    assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, make_config()))

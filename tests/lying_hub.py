@@ -1,0 +1,55 @@
+"""Fixtures of the tests of a Hub that lies and of a spoilt cache: three heads on a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dumps import make_dump
+from hub_server import HubServer
+from hubs import REPO, client_of, upload
+from qk_dump.hub.place import HubPlace
+from qk_dump.hub.pull import fetch_dump
+from qk_toolkit.errors import HubError, ToolkitError
+
+TINY = HubPlace(REPO, "tiny")
+FILE = "l00h01q/data.parquet"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dump of three heads."""
+    return make_dump(tmp_path_factory.mktemp("dump"), layers=1, q_heads=2, k_heads=1, n=40)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def client(hub: HubServer, cache: Path) -> Iterator[pytest.MonkeyPatch]:
+    with client_of(hub, cache) as patch:
+        yield patch
+
+
+@pytest.fixture
+def commit(hub: HubServer, local: Path, client: pytest.MonkeyPatch) -> str:
+    """The dump, on the Hub."""
+    return upload(hub, local)
+
+
+def refusal(kind: type[ToolkitError] = HubError, place: HubPlace = TINY) -> str:
+    """The one line that a pull ends with."""
+    with pytest.raises(kind) as caught:
+        fetch_dump(place)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 500
+    return message
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
