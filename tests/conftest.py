@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Read when numpy is imported. Threads of several test processes would wait for each other by
-# spinning, and workers have one thread too.
+# Read when numpy and torch are imported. Threads of several test processes would wait for each
+# other by spinning, and workers have one thread too.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest_plugins = ["s3_server"]  # fixtures s3, s3_endpoint
 
