@@ -1,9 +1,8 @@
 """Every example of the README and of docs/ runs as it stands.
 
 A Python block runs alone, in a folder with runs and dumps under the names that the pages use. A
-command of the analysis runs too; with Ray it only plans, since test_ray_engine.py runs it. Of other
-commands the flags are checked. A block whose first line is `# needs the network` or `# needs a GPU`
-is not run.
+command of the analysis runs too; of other commands the flags are checked. A block whose first line
+is `# needs the network` or `# needs a GPU` is not run.
 """
 
 from __future__ import annotations
@@ -139,8 +138,6 @@ def test_a_block_of_commands_runs(
         words = shlex.split(line, comments=True)
         program, arguments = words[0] if words else "", expanded(words[1:])
         if program == "attention-plasticity":
-            if "ray" in arguments:
-                arguments.append("--dry_run")
             if arguments[0] in RUN_VERBS and not MARK.match(block):
                 assert attention_plasticity(arguments) == 0, line
             else:
