@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
 .PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost \
 	browser architectures coverage hub-faults reliability clean
@@ -31,10 +32,10 @@ gallery: $(VENV)/.capture
 
 test: export PYTHONDONTWRITEBYTECODE = # empty: modules are compiled once, not in every process of a test
 test: $(VENV)/.dev browser
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-oldest: $(OLDEST)/.dev
-	$(OLDEST)/bin/python -m pytest -n 2 tests/qk_sniffer $(ARGS)
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) tests/qk_sniffer $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
