@@ -28,11 +28,12 @@ def dump(tmp_path: Path) -> Path:
 
 
 def refusal(dump: Path, repo: str = REPO, branch: str = "tiny", **options: Any) -> str:
-    """The one line that a push ends with; it holds no token."""
+    """The short line that a push ends with; it contains no token."""
     with pytest.raises(ToolkitError) as caught:
         push_dump(dump, repo, branch, **options)
     assert "\n" not in str(caught.value)
     assert "hf_" not in str(caught.value)
+    assert len(str(caught.value)) < 600
     return str(caught.value)
 
 

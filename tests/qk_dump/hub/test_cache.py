@@ -15,14 +15,14 @@ from hub_server import (
 )
 from hub_server import hub as hub  # the fixture
 from hubs import REPO
-from lying_hub import FILE, TINY, refusal
-from lying_hub import cache as cache  # the fixtures
-from lying_hub import client as client
-from lying_hub import commit as commit
-from lying_hub import local as local
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.pull import fetch_dump
 from qk_toolkit.errors import ConfigError, OutputError
+from three_heads_on_hub import FILE, TINY, refusal
+from three_heads_on_hub import cache as cache  # the fixtures
+from three_heads_on_hub import client as client
+from three_heads_on_hub import commit as commit
+from three_heads_on_hub import local as local
 
 pytestmark = pytest.mark.filterwarnings(CLIENT_WARNINGS)
 

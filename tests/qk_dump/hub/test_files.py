@@ -22,14 +22,14 @@ from hub_server import (
 )
 from hub_server import hub as hub  # the fixture
 from hubs import REPO, downloads, upload
-from lying_hub import FILE, TINY, files_below, refusal
-from lying_hub import cache as cache  # the fixtures
-from lying_hub import client as client
-from lying_hub import commit as commit
-from lying_hub import local as local
 from qk_dump.hub.files import RemoteFile
 from qk_dump.hub.pull import fetch_dump
 from qk_toolkit.errors import ConfigError, HubError
+from three_heads_on_hub import FILE, TINY, files_below, refusal
+from three_heads_on_hub import cache as cache  # the fixtures
+from three_heads_on_hub import client as client
+from three_heads_on_hub import commit as commit
+from three_heads_on_hub import local as local
 
 pytestmark = pytest.mark.filterwarnings(CLIENT_WARNINGS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ import pytest
 
 import hub_server
 from dumps import make_dump
-from hub_fault_table import files_of, pushing, small_dump
+from hub_fault_table import files_of, small_dump
 from hub_server import HubServer, changed_json, status
 from hubs import client_of
 from odd_files import NOT_REGULAR, claim, huge, replace_by
+from pushes import REPO, refusal
+from pushes import dump as dump  # the fixtures
+from pushes import waits as waits
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.pull import fetch_dump
 from qk_dump.hub.push import push_dump
@@ -25,27 +28,7 @@ from qk_toolkit.errors import ToolkitError
 
 pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
 hub = hub_server.hub
-REPO = "me/qk"
 HEAD = "l00h01q/data.parquet"
-
-
-@pytest.fixture(autouse=True)
-def waits(hub: HubServer) -> Iterator[list[float]]:
-    with pushing(hub) as waits:
-        yield waits
-
-
-@pytest.fixture
-def dump(tmp_path: Path) -> Path:
-    return small_dump(tmp_path / "dump")
-
-
-def refusal(dump: Path) -> str:
-    with pytest.raises(ToolkitError) as caught:
-        push_dump(dump, REPO, "tiny")
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 600
-    return str(caught.value)
 
 
 def refused_unsent(hub: HubServer, dump: Path) -> str:

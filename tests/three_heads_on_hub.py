@@ -1,4 +1,4 @@
-"""Fixtures of the tests of a Hub that lies and of a spoilt cache: three heads on a branch."""
+"""Fixtures of tests of wrong replies and of a damaged cache: three heads on a branch of a Hub."""
 
 from __future__ import annotations
 
