@@ -133,12 +133,13 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def undisturbed(num_batches: int) -> dict[str, bytes]:
-    """The files of a capture nobody disturbed."""
+    """The files of a capture that was not interrupted. They are computed once."""
     return _undisturbed(num_batches, writer.ROWS_PER_GROUP)
 
 
 @cache
-def _undisturbed(num_batches: int, _: int) -> dict[str, bytes]:
+def _undisturbed(num_batches: int, rows_per_group: int) -> dict[str, bytes]:
+    """`rows_per_group` is part of the key of the cache, because a test file changes it."""
     with tempfile.TemporaryDirectory() as place:
         return content(make_capture(Path(place), num_batches))
 

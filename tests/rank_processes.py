@@ -21,7 +21,7 @@ from typing import Any
 from sniffing import ONE_THREAD
 
 _PATIENCE = 120.0  # seconds
-_PRELOADED = (  # what a capture of a llama imports
+_PRELOADED = (  # imported by a capture of a llama, and by this file and its helpers
     "datasets",
     "pytest",
     "qk_sniffer.cli",

@@ -24,7 +24,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("api") / "dump")
 
 
-def test_a_dump_becomes_data_frames(dump: Path, tmp_path: Path) -> None:
+def test_a_dump_becomes_data_frames_that_no_other_run_replaces(dump: Path, tmp_path: Path) -> None:
     run = ap.analyze_dump(ap.open_dump(dump), output_dir=str(tmp_path / "out"), max_workers=1)
     assert len(run.head_metrics) == 4
     assert run.bucket_plasticity.plasticity.between(0, 1).all()
@@ -54,7 +54,7 @@ def require_rows_of_one_head(dump: Path, run: ap.Run) -> None:
 
 
 def test_settings_may_come_as_a_config_a_mapping_or_words(tmp_path: Path) -> None:
-    """A dump that was opened needs no model_dir."""
+    """The `model_dir` of the settings is ignored for a dump that was opened."""
     make_dump(tmp_path / "root" / "model", layers=1, k_heads=1, n=60)
     config = ap.make_config(
         seed=7, model_dir="model", output_dir=str(tmp_path / "out"), max_workers=1

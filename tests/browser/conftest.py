@@ -15,8 +15,9 @@ ARGUMENTS = (
 )
 
 
-@pytest.fixture(scope="package")  # of this folder: its event loop would disturb other tests
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """One browser for this folder. Its event loop must end before tests that start their own."""
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:

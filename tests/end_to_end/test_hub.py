@@ -88,7 +88,7 @@ def test_a_dump_on_the_hub_gives_the_same_tables_also_offline_from_the_cache(
     commit = hub.branches(REPO)["tiny"]
     config = ("--dataset_name", REPO, "--dataset_revision", "tiny")
     address = ("--dataset_local_root", f"hf://datasets/{REPO}@tiny")
-    for given, offline in ((config, {}), (address, {"HF_HUB_OFFLINE": "1"})):
+    for given, offline in ((address, {}), (config, {"HF_HUB_OFFLINE": "1"})):
         out = tmp_path / given[0]
         words = ("analyze", *given, "--output_dir", out, *OPTIONS)
         said = done(*words, hub=hub, **elsewhere, **offline)

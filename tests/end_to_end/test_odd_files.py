@@ -1,4 +1,4 @@
-"""Files that are no regular files, links in a circle, and numbers no file holds: the real commands.
+"""Files that are no regular files, links in a circle, and numbers that no file has: the commands.
 
 Nothing hangs, every refusal is one line, and the heads that are sound come out.
 """

@@ -1,4 +1,4 @@
-"""The real command on dumps in an S3 bucket."""
+"""The command on dumps in an S3 bucket."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) 
     metrics = ap.open_run(tmp_path / "local").head_metrics.set_index("q_head")
     assert result.metrics["ap_overall"] == metrics.ap_overall[1]
     before = len(s3.requests)
-    again = run_here(
-        "analyze", url, "--output_dir", tmp_path / "s3", *FAST
-    )  # nothing is read again
+    again = run_here("analyze", url, "--output_dir", tmp_path / "s3", *FAST)
     assert "4 of 4 heads were finished earlier" in again.stderr
     assert not [r for r in s3.requests[before:] if "l00h01q" in r.path], "it is read again"
     power = run_here("power", tmp_path / "s3")

@@ -72,7 +72,7 @@ def observed(
     """Root mean square over heads of the standard error of subsamples of the rows."""
     squares = []
     for (layer, head), (key_head, rows) in heads.items():
-        for seed in range(1 if queries is keys is every else 2):
+        for seed in range(1 if (queries, keys) == (every, every) else 2):  # all rows: one is enough
             rng = np.random.default_rng(seed)
             some = part_of(key_head.rows, keys(key_head.rows, rng))
             assert some.example_id is not None

@@ -155,6 +155,7 @@ def test_a_killed_run_continues_on_another_machine(
         while recorded(s3) < 4 and run.poll() is None:
             time.sleep(0.05)
         run.kill()
+    assert run.returncode == -signal.SIGKILL
     s3.heal()
     assert recorded(s3) == 4
     use_machine(tmp_path / "second", monkeypatch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_unknown_texts_are_a_note(outcomes: dict[str, Outcome]) -> None:
 
 
 def test_heads_with_a_large_gap_are_named(outcomes: dict[str, Outcome]) -> None:
-    outcome = outcomes["eight texts"]
+    outcome = deepcopy(outcomes["eight texts"])
     for number, row in enumerate(outcome.metrics):
         row["ap_gaussian_gap"], row["ap_gaussian_gap_se"] = (0.05 if number == 5 else 0.001), 0.001
     text = " ".join(printed(outcome).split())

@@ -37,7 +37,7 @@ def model_of(rope_type: str) -> Any:
     if rope_type in ("yarn", "llama3", "longrope"):
         rope["original_max_position_embeddings"] = CONTEXT
     llama = ARCHITECTURES["llama"]
-    changes = {"max_position_embeddings": CONTEXT, "rope_parameters": rope, "num_hidden_layers": 1}
+    changes = {"max_position_embeddings": CONTEXT, "rope_parameters": rope, "num_hidden_layers": 2}
     return replace(llama, config={**llama.config, **changes}).model()
 
 

@@ -18,6 +18,7 @@ from captures import (
     make_capture,
     opened,
     segments,
+    undisturbed,
 )
 from dumps import make_dump
 from qk_dump.card import CARD_FILE, is_card
@@ -26,10 +27,9 @@ from qk_sniffer.pipeline.segments import open_capture
 from qk_toolkit.errors import ConfigError, OutputError
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Files of a capture nobody disturbed."""
-    return content(make_capture(tmp_path_factory.mktemp("whole"), 12))
+@pytest.fixture
+def whole() -> dict[str, bytes]:
+    return undisturbed(12)
 
 
 def changed(field: str, value: object) -> dict[str, Any]:

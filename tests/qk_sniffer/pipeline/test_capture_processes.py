@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
-from captures import HEADS, add, content, finish, in_process, make_capture, opened
+from captures import HEADS, add, content, finish, in_process, opened, undisturbed
 from qk_dump.manifest import read_manifest
 from qk_toolkit.errors import ConfigError
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Files of a capture nobody disturbed."""
-    return content(make_capture(tmp_path_factory.mktemp("whole"), 12))
+@pytest.fixture
+def whole() -> dict[str, bytes]:
+    return undisturbed(12)
 
 
 def test_a_killed_process_gives_its_rank_back(tmp_path: Path) -> None:
@@ -128,10 +127,9 @@ finish(capture, 12, on_head=wait)
         run = in_process(slow, tmp_path)
         assert run.stdout is not None
         assert run.stdout.readline() == "writing\n"
-        killer = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {run.pid}"])
         assert capture.lock_to_finish() is None  # at once: a process that may end does not wait
+        Timer(0.5, run.kill).start()
         finish(capture, 12)
-        killer.wait()
         run.communicate()
     assert run.returncode == -9
     assert content(tmp_path) == whole

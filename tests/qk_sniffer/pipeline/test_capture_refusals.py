@@ -24,7 +24,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_texts(tmp_path_factory.mktemp("texts"), [100, 0, 50, 1, 520, 20])
 
 
-def refusal(capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+def refusal(capsys: pytest.CaptureFixture[str]) -> str:
     told = capsys.readouterr().err.strip().splitlines()
     assert told, "nothing was said"
     assert told[-1].startswith("error: ")
@@ -51,7 +51,7 @@ def test_another_dump_is_refused(
     assert (tmp_path / "l00h00q" / "data.parquet").read_bytes() == b"precious"
 
 
-def spoiled(model: Path, folder: Path, name: str, value: float) -> Path:
+def spoiled(folder: Path, name: str, value: float) -> Path:
     """The same model with one weight that makes a layer overflow."""
     save_tiny_model(folder)
     weights = load_file(folder / "model.safetensors")
@@ -63,7 +63,7 @@ def spoiled(model: Path, folder: Path, name: str, value: float) -> Path:
 def test_nan_stops_and_names_layer_and_text(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = spoiled(model, tmp_path / "m", "model.layers.2.self_attn.k_proj.weight", float("nan"))
+    broken = spoiled(tmp_path / "m", "model.layers.2.self_attn.k_proj.weight", float("nan"))
     texts = save_texts(tmp_path / "texts", [0, 200])
     assert sniff(broken, texts, tmp_path / "dump") == 1
     message = refusal(capsys)
@@ -74,7 +74,7 @@ def test_nan_stops_and_names_layer_and_text(
 def test_values_beyond_float16_are_told(
     model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    large = spoiled(model, tmp_path / "m", "model.layers.0.self_attn.q_proj.weight", 1e6)
+    large = spoiled(tmp_path / "m", "model.layers.0.self_attn.q_proj.weight", 1e6)
     assert sniff(large, texts, tmp_path / "dump", output__vector_dtype="float16") == 1
     assert "layer 0: NaN or infinity in the queries" in (message := refusal(capsys))
     assert "output.vector_dtype" in message
@@ -105,7 +105,7 @@ def test_other_weights_under_the_same_name_are_noticed(
     mine = save_tiny_model(tmp_path / "model")
     assert sniff(mine, texts, tmp_path / "dump", dataset__max_samples=1) == 0
     assert sniff(mine, texts, tmp_path / "dump", dataset__max_samples=1) == 0
-    spoiled(mine, mine, "model.layers.3.self_attn.q_proj.weight", 0.5)
+    spoiled(mine, "model.layers.3.self_attn.q_proj.weight", 0.5)
     assert sniff(mine, texts, tmp_path / "dump", dataset__max_samples=1) == 2
     assert "model.files (" in refusal(capsys)
 
