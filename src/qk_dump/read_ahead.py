@@ -153,6 +153,7 @@ class ReadAheadFile:
         index = bisect_right(self._starts, position) - 1
         if index < 0 or position >= self._blocks[index][1]:
             following = self._starts[index + 1] if index + 1 < len(self._starts) else tail_start
+            self._check = None
             return memoryview(self._path.read(position, min(position + size, following)))
         start, _ = self._blocks[index]
         content = memoryview(self._content(index))[position - start :][:size]
@@ -191,6 +192,7 @@ class ReadAheadFile:
 
     def _request(self, index: int) -> None:
         if index not in self._requested:
+            self._check = None  # an earlier one would not notice a change since then
             self._requested[index] = self._threads.submit(self._path.read, *self._blocks[index])
 
     @property

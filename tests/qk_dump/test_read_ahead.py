@@ -79,6 +79,21 @@ def test_every_byte_is_requested_once_and_dropped_after_reading() -> None:
     assert source.checks == 1
 
 
+def test_bytes_that_are_requested_after_the_check_are_checked_too() -> None:
+    source = Source()
+    with opened(source) as file:
+        file.expect([(0, 4000), (50_000, 54_000)])
+        for place in (0, 50_000):  # the check begins with the last block
+            file.seek(place)
+            file.read(4000)
+        file.require_unchanged()
+        for count, place in enumerate((0, 20_000), start=2):  # a block again, and other bytes
+            file.seek(place)
+            file.read(4000)
+            file.require_unchanged()
+            assert source.checks == count
+
+
 def test_columns_in_turns_need_few_blocks() -> None:
     """As Arrow reads a large row group: several columns, a piece of each in turns."""
     source = Source()
