@@ -45,7 +45,9 @@ class Forwards:
     `kills` has for a rank the number of the forward in which it dies, counted from 1. All of them
     die together, when their earlier batches are in segments of `dump`, if it is given. A process
     dies also in any forward of a `deadly` batch. The first forward of a process ends when every
-    process is in its first forward, so that all of them take part.
+    process is in its first forward, so that all of them take part. The second forward of the others
+    ends when the processes that die are in their last one, unless all run the same batches
+    `in_step`.
     """
 
     log: Path
@@ -53,6 +55,7 @@ class Forwards:
     kills: Mapping[int, int] = field(default_factory=dict)
     deadly: int | None = None
     dump: Path | None = None
+    in_step: bool = False
 
     def run(self) -> list[tuple[int, int]]:
         """(rank, batch) of every forward, in the order of their beginnings."""
@@ -72,6 +75,8 @@ class Forwards:
                 file.write(f"{rank} {batch.number}\n")
             if count == 1:
                 _wait(lambda: len({rank for rank, _ in self.run()}) == self.world)
+            if count == 2 and rank not in self.kills and not self.in_step:
+                _wait(self._all_are_at_their_end)
             if self.kills.get(rank) == count:
                 _wait(self._all_may_die)
             if self.kills.get(rank) == count or batch.number == self.deadly:
@@ -80,13 +85,15 @@ class Forwards:
 
         capture._forward = forward
 
-    def _all_may_die(self) -> bool:
+    def _all_are_at_their_end(self) -> bool:
         begun = Counter(rank for rank, _ in self.run())
+        return all(begun[rank] >= number for rank, number in self.kills.items())
+
+    def _all_may_die(self) -> bool:
         segments = [] if self.dump is None else list(self.dump.glob(".capture/segments/[0-9]*"))
         saved = Counter(int(path.name.split("-")[1][1:]) for path in segments)
-        return all(
-            begun[rank] >= number and (self.dump is None or saved[rank] >= number - 1)
-            for rank, number in self.kills.items()
+        return self._all_are_at_their_end() and all(
+            self.dump is None or saved[rank] >= number - 1 for rank, number in self.kills.items()
         )
 
 

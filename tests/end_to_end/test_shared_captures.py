@@ -111,7 +111,7 @@ def test_heads_of_a_tensor_parallel_model_have_their_true_numbers(
     flags = words(
         *inputs, tmp_path / "dump", model__tensor_parallel=True, output__save_seconds=1e-6
     )
-    first = Forwards(tmp_path / "first", 2, kills={1: 6}, dump=tmp_path / "dump")
+    first = Forwards(tmp_path / "first", 2, kills={1: 6}, dump=tmp_path / "dump", in_step=True)
     ranks = run_ranks(flags, first, tmp_path)
     assert ranks.codes == [1, KILLED]
     assert "error: another process of this capture has ended" in ranks.told[0]
