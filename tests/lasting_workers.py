@@ -7,7 +7,6 @@ would start with the same environment, import path and folder, and only if it is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ _WITHOUT_EFFECT = (  # on workers; these differ between tests
 )
 
 
-@contextmanager
-def lasting_workers() -> Iterator[None]:
-    """Runs in this process use idle workers of earlier runs during the block."""
+@pytest.fixture(scope="module", autouse=True)
+def workers() -> Iterator[None]:
+    """Runs of a test file use idle workers of its earlier runs."""
     idle: list[_LastingWorker] = []
 
     def worker() -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dumps import make_dump
 from hub_server import HubServer
-from hubs import REPO, client_of, upload
+from hubs import REPO, upload
+from pulling import cache as cache
+from pulling import client as client
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.pull import fetch_dump
 from qk_toolkit.errors import HubError, ToolkitError
@@ -22,17 +23,6 @@ FILE = "l00h01q/data.parquet"
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dump of three heads."""
     return make_dump(tmp_path_factory.mktemp("dump"), layers=1, q_heads=2, k_heads=1, n=40)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def client(hub: HubServer, cache: Path) -> Iterator[pytest.MonkeyPatch]:
-    with client_of(hub, cache) as patch:
-        yield patch
 
 
 @pytest.fixture

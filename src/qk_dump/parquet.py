@@ -106,7 +106,7 @@ class OpenParquet:
 
 @contextmanager
 def opened_parquet(path: DumpPath, start: FileStart | None = None) -> Iterator[OpenParquet]:
-    """An open Parquet file with a checked footer. At a URL, `start` is what was requested of it."""
+    """An open Parquet file with a checked footer. `start` is a request for its first bytes."""
     with _readable(path), ExitStack() as stack:
         require_footer(path)
         remote = None

@@ -12,12 +12,13 @@ import io
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import ceil
 from typing import NamedTuple
 
 from qk_dump.remote import TAIL_BYTES, DumpPath, RemotePath
 
 _BLOCK = 12 << 20  # most bytes of a request
-_START_BYTES = 8 << 20  # requested with the footer: a row group of 16,384 rows, 128 dimensions
+_START_BYTES = 8 << 20  # a row group of 16,384 vectors of 128 dimensions
 _GAP = 1 << 18  # parts that are closer than this are read in one request
 _AHEAD_BYTES = 3 * _BLOCK
 _AHEAD_BLOCKS = 8  # requests at a time
@@ -27,7 +28,7 @@ Part = tuple[int, int]  # first byte, and the byte after the last
 
 
 class FileStart(NamedTuple):
-    """The first bytes of a file, which were requested."""
+    """A request for the first bytes of a file."""
 
     length: int
     content: Future[bytes]
@@ -219,6 +220,6 @@ def _blocks(parts: Iterable[Part]) -> list[Part]:
             joined.append((start, end))
     cut: list[Part] = []
     for start, end in joined:
-        length = -(-(end - start) // -(-(end - start) // _BLOCK))  # of equal blocks, rounded up
+        length = ceil((end - start) / ceil((end - start) / _BLOCK))  # blocks of equal size
         cut += [(first, min(first + length, end)) for first in range(start, end, length)]
     return cut

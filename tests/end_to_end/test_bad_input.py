@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from attention_plasticity.tables.summary import print_summary
 from commands import analyze
 from commands_here import analyze_here
 from dumps import make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 
 QUERY, KEY = "l00h01q/data.parquet", "l00h00k/data.parquet"
 
@@ -259,12 +259,6 @@ CASES = {
 FAILURES = {name: case for name, case in CASES.items() if case.code == 1}
 REFUSALS = {name: case for name, case in CASES.items() if case.code == 2}
 LAYOUT = {"num_q_heads": 4, "num_k_heads": 2}  # so that a missing key head is noticed
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 @pytest.fixture(scope="module")

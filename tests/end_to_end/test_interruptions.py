@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,18 +18,12 @@ from filelock import FileLock
 from commands import start
 from commands_here import analyze_here
 from dumps import make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 
 TABLES = (
     *("head_metrics.csv", "head_bucket_plasticity.csv"),
     *("head_component_weights.csv", "head_influences.csv"),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 @pytest.fixture(scope="module")

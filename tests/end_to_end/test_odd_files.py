@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from attention_plasticity.api import open_run
 from attention_plasticity.cli import main
 from attention_plasticity.config import RunnerConfig
 from dumps import make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from odd_files import NOT_REGULAR, claim, huge, replace_by
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.errors import ConfigError
@@ -26,12 +25,6 @@ from qk_toolkit.settings import base_type, fields_of
 from run_tables import write_run
 
 PIPE = "is a named pipe, not a regular file"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,10 @@ from attention_plasticity.cli import main
 from commands import start
 from commands_here import analyze_here, run_here
 from dumps import make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import DumpManifest, write_manifest
 from run_tables import write_run
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 def make_whole_dump(root: Path, n: int = 40) -> Path:

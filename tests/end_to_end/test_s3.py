@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from attention_plasticity.cli import main
 from attention_plasticity.config import make_config
 from commands_here import run_here
 from dumps import make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.examples import Example, write_examples
 from s3_server import S3, error, expired
 
@@ -23,12 +22,6 @@ FAST = ("--max_workers", "2", "--num_pairs_per_bucket", "50")
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qk_toolkit.store._WAITS", (0.0,) * 4)  # in this process
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 @pytest.fixture(scope="module")

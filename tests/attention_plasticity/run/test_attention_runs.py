@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.warnings import attended_warnings
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.summary import print_summary
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.source import open_dump
 
@@ -34,12 +33,6 @@ def run(dump: Path, out: Path, **fields: Any) -> Outcome:
     return run_analysis(
         make_config(dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **fields)
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from commands_here import analyze_here
 from dumps import make_dump
 from hub_server import running_hub, status
 from hubs import client_of
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_toolkit import store, uploads
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError, HubError, StoreError
@@ -36,12 +35,6 @@ from s3_server import S3, error, slow
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_machine(tmp_path / "first", monkeypatch)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -15,17 +15,11 @@ from attention_plasticity.cli import main
 from attention_plasticity.config import make_config
 from attention_plasticity.run.runner import run_analysis
 from dumps import make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
 from reliability.hostile_values import exchanged, places
 
 OTHERS: list[Any] = [None, -3, 10**30, True, "text", [], [1], {"a": 1}]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 @pytest.fixture(scope="module")

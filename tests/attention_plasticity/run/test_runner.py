@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,10 @@ from attention_plasticity.config import make_config
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.runner import run_analysis
 from dumps import make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 class Log(Watcher):

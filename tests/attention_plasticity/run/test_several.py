@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,8 @@ from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.runner import Refused, run_analyses, run_analysis
 from attention_plasticity.run.several import configs_of
 from dumps import make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_toolkit.watcher import Watcher
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 def test_runs_are_those_of_single_commands(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,11 @@ from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.shards import Shard, ShardOutcome, run_shard, shard_of
 from commands_here import run_here
 from dumps import head_rows, make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
 from qk_dump.writer import write_head
 from qk_toolkit.files import try_lock
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,11 @@ from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.warnings import SampleSizes, bias_warnings
 from dumps import make_dump
-from lasting_workers import lasting_workers
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest, write_manifest
 
 UNIFORM = BucketGeometry("uniform", 128)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    with lasting_workers():
-        yield
 
 
 def head(number: int, queries: dict[int, int], texts: dict[int, int] | None = None) -> HeadResult:
