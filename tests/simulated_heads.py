@@ -19,7 +19,6 @@ from attention_plasticity.head_rows import KeyHead
 from attention_plasticity.key_pairs import KeyIndex
 from attention_plasticity.results import HeadResult
 from attention_plasticity.statistics import orientation_from_keys
-from attention_plasticity.text_groups import TextGroups
 from qk_dump.attention_columns import MASS_BINS, AttentionRows
 from qk_dump.reader import HeadRows
 
@@ -100,7 +99,7 @@ def key_head(rows: HeadRows) -> KeyHead:
     assert rows.example_id is not None
     signs = orientation_from_keys(rows.bucket, rows.vectors)
     index = KeyIndex(rows.position, rows.bucket, rows.example_id)
-    return KeyHead(rows, signs, index, TextGroups())
+    return KeyHead(rows, signs, index)
 
 
 def draw_head(population: Population, rng: np.random.Generator) -> tuple[HeadRows, KeyHead]:

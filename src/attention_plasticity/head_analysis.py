@@ -19,6 +19,7 @@ from attention_plasticity.attended_pairs import AttendedKeys
 from attention_plasticity.attention_tables import HeadAttention
 from attention_plasticity.columns import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.dump_texts import DumpTexts
 from attention_plasticity.head_layout import head_layout
 from attention_plasticity.head_plasticity import (
     RotatedQueries,
@@ -83,11 +84,19 @@ def analyze_head(
 
 
 def analyze_group(
-    dump: Dump, layer: int, k_head: int, q_heads: Sequence[int], config: RunnerConfig
+    dump: Dump,
+    layer: int,
+    k_head: int,
+    q_heads: Sequence[int],
+    config: RunnerConfig,
+    texts: DumpTexts | None = None,
 ) -> Iterator[HeadResult | Failure]:
-    """Analyse the query heads of one key head. A head that fails does not stop the others."""
+    """Analyse the query heads of one key head. A head that fails does not stop the others.
+
+    `texts` are the texts of the whole run; without them, they are read from the dump.
+    """
     try:
-        keys = KeyHead.read(dump, layer, k_head, config)
+        keys = KeyHead.read(dump, layer, k_head, config, texts)
     except ToolkitError as error:
         yield from (Failure(layer, q_head, k_head, str(error)) for q_head in q_heads)
         return
@@ -293,10 +302,15 @@ def _component_columns(fit: Regression) -> Columns:
 
 
 def head_variance_parts(
-    dump: Dump, layer: int, q_head: int, k_head: int, config: RunnerConfig
+    dump: Dump,
+    layer: int,
+    q_head: int,
+    k_head: int,
+    config: RunnerConfig,
+    texts: DumpTexts | None = None,
 ) -> VarianceParts | None:
     """Parts of the squared standard error of `ap_overall`; None if the error is not known."""
-    keys = KeyHead.read(dump, layer, k_head, config)
+    keys = KeyHead.read(dump, layer, k_head, config, texts)
     head = HeadId(layer, q_head, "q")
     rows, _ = read_queries(dump, head, keys, config)
     window = common_window(rows, keys.rows, head.folder)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.dump_texts import groups_of_dump, known_lengths, texts_to_last_fifth
+from attention_plasticity.dump_texts import (
+    UNKNOWN_TEXTS,
+    DumpTexts,
+    text_list,
+    texts_of_dump,
+    texts_to_last_fifth,
+)
 from attention_plasticity.key_pairs import KeyIndex
 from attention_plasticity.layer_logits import (
     DEFAULT_LOGITS,
@@ -46,18 +53,27 @@ class KeyHead:
     rows: HeadRows
     signs: Array  # (d,)
     index: KeyIndex
-    groups: TextGroups
+    all_texts: DumpTexts = UNKNOWN_TEXTS
     exponent: int = 0  # vectors were divided by two to this power
     logits: LayerLogits = DEFAULT_LOGITS
     layer_type: str | None = None  # as dump.json names it
     texts: Ints | None = None  # ids of the texts that are used; None: all
 
     @classmethod
-    def read(cls, dump: Dump, layer: int, k_head: int, config: RunnerConfig) -> KeyHead:
-        """Read and index the keys of one head."""
+    def read(
+        cls,
+        dump: Dump,
+        layer: int,
+        k_head: int,
+        config: RunnerConfig,
+        all_texts: DumpTexts | None = None,
+    ) -> KeyHead:
+        """Read and index the keys of one head. In a run, `all_texts` are the texts of the run."""
         head = HeadId(layer, k_head, "k")
-        rows = _read(dump, head, config)
-        texts = _equal_texts(dump, rows) if config.equal_texts else None
+        if all_texts is None:
+            all_texts = run_texts(dump, [layer], config)
+        rows = _read(dump, head, config, all_texts)
+        texts = _equal_texts(all_texts, rows) if config.equal_texts else None
         if texts is not None:
             rows = _rows_of_texts(rows, texts, dump.folders[head])
         rows, exponent = _in_range(rows, dump.folders[head])
@@ -68,14 +84,31 @@ class KeyHead:
         require_pairs(pairs, per_bucket, len(index.buckets), dump.folders[head])
         signs = orientation_from_keys(rows.bucket, rows.vectors)
         facts = (logits_of(dump, layer), layer_type_of(dump, layer))
-        return cls(rows, signs, index, groups_of_dump(dump), exponent, *facts, texts)
+        return cls(rows, signs, index, all_texts, exponent, *facts, texts)
+
+    @property
+    def groups(self) -> TextGroups:
+        """The group of every text."""
+        return self.all_texts.groups
+
+
+def run_texts(
+    dump: Dump,
+    layers: Iterable[int],
+    config: RunnerConfig,
+    show: Callable[[int, int], object] = lambda done, total: None,
+) -> DumpTexts:
+    """The texts of a dump for a run. With `single_example`, the column `example_id` is not read."""
+    if config.single_example:
+        return DumpTexts(listed=text_list(dump))
+    return texts_of_dump(dump, layers, equal_texts=config.equal_texts, show=show)
 
 
 def read_queries(
     dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig
 ) -> tuple[HeadRows, int]:
     """The queries, and the exponent of the power of two by which they were divided."""
-    queries = _read(dump, head, config)
+    queries = _read(dump, head, config, keys.all_texts)
     if keys.texts is not None:
         queries = _rows_of_texts(queries, keys.texts, dump.folders[head])
     if len(queries) < MIN_QUERIES:
@@ -103,7 +136,7 @@ def common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
     return queries.sliding_window
 
 
-def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
+def _read(dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts) -> HeadRows:
     files = dump.require_files(head)
     rows = read_head(
         files,
@@ -114,6 +147,8 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
         rules=rules_of(dump, head.layer),
         with_attention=head.kind == "q",
     )
+    if rows.example_id is not None and not config.single_example:
+        texts.require(rows.example_id, dump.folders[head])
     buckets = len(np.unique(rows.bucket))
     require_buckets(buckets, dump.folders[head])
     if head.kind == "q":
@@ -121,15 +156,14 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig) -> HeadRows:
     return rows
 
 
-def _equal_texts(dump: Dump, keys: HeadRows) -> Ints:
+def _equal_texts(all_texts: DumpTexts, keys: HeadRows) -> Ints:
     """Ids of the texts that reach the last fifth of the longest text.
 
     Their lengths are in `examples.parquet`. Without them, the positions of the keys are used.
     """
     assert keys.example_id is not None
-    known = known_lengths(dump)
-    if known is not None and np.isin(keys.example_id, known[0]).all():
-        return texts_to_last_fifth(*known)
+    if all_texts.long is not None:
+        return all_texts.long
     return texts_to_last_fifth(keys.example_id, keys.position)
 
 

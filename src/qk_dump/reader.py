@@ -308,8 +308,9 @@ def _checked(batch: pa.RecordBatch, path: DumpPath, first_row: int, rules: Colum
         if name in columns and batch.schema.field(name).type == pa.uint64():
             _refuse(columns[name] < 0, f"{name} is too large", path, first_row)  # int64 overflow
     _refuse(~np.isfinite(columns[POSITION]), "position is not finite", path, first_row)
-    for name in (BUCKET, POSITION):
-        _refuse(columns[name] < 0, f"negative {name}", path, first_row)
+    for name in (BUCKET, EXAMPLE, POSITION):
+        if name in columns:
+            _refuse(columns[name] < 0, f"negative {name}", path, first_row)
     positions = columns[POSITION]
     _refuse(positions > _LARGEST_POSITION, "position is too large", path, first_row)
     small = (positions > 0) & (positions < _SMALLEST_POSITION)

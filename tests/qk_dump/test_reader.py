@@ -7,6 +7,7 @@ import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -274,7 +275,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "read_back"),
     [
-        (pa.array([7, 7, 8, -9, 2**62, 0]), [7, 7, 8, -9, 2**62, 0]),
+        (pa.array([7, 7, 8, 9, 2**62, 0]), [7, 7, 8, 9, 2**62, 0]),
         (pa.array([7, 7, 8, 9, 9, 0], pa.uint8()), [7, 7, 8, 9, 9, 0]),
         (pa.array([7, None, 8, 9, 9, 0]), None),
         (pa.array([7, 7, 8, 9, 9, 2**63], pa.uint64()), None),
@@ -294,6 +295,14 @@ def test_examples_are_read_if_present_and_usable(
     assert (None if found is None else found.tolist()) == read_back
     if read_back:
         assert read(file, max_rows=3, with_examples="if present").example_id is not None
+
+
+@pytest.mark.parametrize("with_examples", ["if present", True])
+def test_negative_examples_are_refused(file: Path, with_examples: Any) -> None:
+    save(file, example_id=pa.array([7, 7, 8, -9, 0, 0]))
+    with pytest.raises(DumpError, match="row 3: negative example_id"):
+        read(file, with_examples=with_examples)
+    assert read(file, with_examples=with_examples, single_example=True) is not None
 
 
 @pytest.mark.parametrize("order", [1, -1])

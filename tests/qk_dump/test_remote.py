@@ -15,6 +15,7 @@ import pytest
 
 from dumps import head_rows, make_dump
 from qk_dump.examples import Example, read_examples, write_examples
+from qk_dump.found_texts import texts_of_heads, texts_of_layers
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.layout import Dump, HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -69,6 +70,11 @@ def test_a_dump_at_a_url_is_the_local_one(s3: S3, folder: Path) -> None:
         assert count_rows(there.files(head)) == count_rows(here.files(head))
         assert vector_width(there.files(head)) == vector_width(here.files(head))
         assert count_buckets(there.files(head), 99) == count_buckets(here.files(head), 99)
+    assert texts_of_layers(there, [0]).tolist() == texts_of_layers(here, [0]).tolist()
+    shown: list[tuple[int, int]] = []
+    everything = texts_of_heads(there, lambda done, total: shown.append((done, total)))
+    assert everything.tolist() == [0, 1, 2, 3]
+    assert shown == [(len(here.folders), len(here.folders))]
     assert read_examples(there.path) == read_examples(here.path)
     before = len(s3.requests)
     read_examples(there.path)

@@ -15,6 +15,7 @@ import time
 import warnings
 from pathlib import Path
 
+from reliability.changed_dumps import changed_dump, shards_of_two_dumps, unnamed_texts
 from reliability.damaged_files import (
     damaged_dump,
     flipped_head_file,
@@ -32,6 +33,9 @@ BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->"
 ATTACKS = (
     Attack("a bit of a head's file is flipped", flipped_head_file, step=997),
     Attack("a file of a dump is damaged or replaced (`analyze`)", damaged_dump, step=59),
+    Attack("a dump changes before a run continues", changed_dump, step=17),
+    Attack("texts have other ids than in `examples.parquet`", unnamed_texts, step=13),
+    Attack("shards of two dumps are merged", shards_of_two_dumps, step=29),
     Attack("a bit of a finished head's record is flipped", flipped_record, step=1999),
     Attack("a bit of an unfinished capture's rows is flipped", flipped_segment, step=499),
     Attack("an analysis is killed twice, then continued", killed_analysis, step=None),

@@ -25,6 +25,7 @@ _SHORT_WARNINGS = {
     "few_queries": "few queries in some query buckets",
     "few_texts": "few texts in some query buckets",
     "texts_unknown": "no intervals, because the texts are not known",
+    "texts_not_named": "examples.parquet does not name all texts",
     "large_bias": "large bias",
     "selective_layers": "some layers select keys by content",
 }

@@ -14,6 +14,8 @@ from qk_toolkit.flags import parse_flags
 from qk_toolkit.urls import is_url
 
 if TYPE_CHECKING:
+    from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.dump_texts import DumpTexts
     from attention_plasticity.tables.finished_run import FinishedRun
     from attention_plasticity.variance_parts import VarianceParts
     from qk_dump.layout import Dump
@@ -71,6 +73,7 @@ def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VariancePa
     dump = _open(run, place)
     require_columns(run.head_metrics, ("layer", "q_head", "k_head"), run.path("head_metrics"))
     heads = run.head_metrics[["layer", "q_head", "k_head"]].to_numpy().tolist()
+    texts = _texts(run, dump, {layer for layer, _, _ in heads}, config)
     step = max(1, math.ceil(len(heads) / most))
     watcher = TerminalWatcher()
     chosen = heads[::step]
@@ -78,7 +81,7 @@ def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VariancePa
     found = []
     try:
         for layer, q_head, k_head in chosen:
-            parts = head_variance_parts(dump, layer, q_head, k_head, config)
+            parts = head_variance_parts(dump, layer, q_head, k_head, config, texts)
             if parts is not None:
                 found.append(parts)
             watcher.advance()
@@ -94,7 +97,6 @@ def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VariancePa
 
 def _open(run: FinishedRun, place: str | None) -> Dump:
     """The dump of a run, from the given place or from where it was."""
-    from attention_plasticity.dump_texts import text_list
     from qk_dump.source import open_dump
 
     recorded = run.info.get("input") or {}
@@ -104,12 +106,19 @@ def _open(run: FinishedRun, place: str | None) -> Dump:
             f"{run.place}: its dump is not at {recorded.get('path') or 'a known place'} any more; "
             "give its folder or URL with --dump"
         )
-    dump = open_dump(place or recorded["path"])
-    equal_texts = (run.info.get("config") or {}).get("equal_texts") is True
-    texts = text_list(dump, equal_texts=equal_texts)
-    if recorded.get("texts") is not None and texts != recorded["texts"]:
+    return open_dump(place or recorded["path"])
+
+
+def _texts(run: FinishedRun, dump: Dump, layers: set[int], config: RunnerConfig) -> DumpTexts:
+    """The texts of the dump. Prints a note if they are not those of the run."""
+    from attention_plasticity.head_rows import run_texts
+
+    texts = run_texts(dump, layers, config)
+    recorded = (run.info.get("input") or {}).get("texts")
+    names = ("count", "digest")
+    if recorded and {name: recorded[name] for name in names} != (texts.listed or {}):
         print(f"note: {dump.path}: has other texts than the dump of the run", file=sys.stderr)
-    return dump
+    return texts
 
 
 def _given(arguments: Sequence[str]) -> dict[str, Any]:

@@ -6,11 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
 from functools import cached_property
 from typing import NamedTuple
 
-from attention_plasticity.layer_logits import logits_of
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.layout import Dump, HeadId, parse_head
 from qk_dump.limits import MOST_FOOTER_BYTES
@@ -22,47 +20,41 @@ from qk_toolkit.files import open_regular
 
 Files = dict[str, list[list[str]]]  # name and fingerprint of every file, by the folder of a head
 
+SHARED_FILES = (MANIFEST_NAME, EXAMPLES_FILE)
+"""Files beside the heads. The results of every head depend on them."""
+
 
 class InputFiles:
     """States of the files of a dump at the first access.
 
     The fingerprint of a file is its size and a hash of its Parquet footer. The footer lists every
     column chunk with its offset, size and statistics. The fingerprint does not depend on the path.
-    Changes of a file are detected by its fingerprint and its modification time. At a URL, the
-    fingerprint is the size and the version (ETag) in the listing of the store.
+    Changes of a file are detected by its fingerprint and its modification time. The whole content
+    of `dump.json` and `examples.parquet` is hashed. At a URL, the fingerprint is the size and the
+    version (ETag) in the listing of the store.
     """
 
-    def __init__(self, dump: Dump, first: tuple[int, int, int] | None = None) -> None:
+    def __init__(self, dump: Dump) -> None:
         self._dump = dump
-        self._first = first  # layer, query head and key head of the first head of the run
         self._now = dump
         self._states: dict[HeadId, list[_FileState]] = {}
-        self._shared = self._shared_content()
+        self.shared = self._shared_content()
 
     @cached_property
     def identity(self) -> str:
-        """A hash by which shards of a run notice that they read different dumps.
-
-        It includes the files that all heads use, and the files of the first head of the run. The
-        files of all heads are not read, so that the first head of a large dump starts at once.
-        """
-        files = None if self._first is None else self.files_of(*self._first)
-        return hashlib.sha256(json.dumps([self._shared, files]).encode()).hexdigest()
+        """A hash of the files that all heads use."""
+        return hashlib.sha256(json.dumps(self.shared).encode()).hexdigest()
 
     def record(self, layer: int, q_heads: Iterable[int], k_head: int) -> None:
         """Record the files of query heads and their key head, before they are read."""
         for q_head in q_heads:
-            for head in _pair(layer, q_head, k_head):
+            for head in head_pair(layer, q_head, k_head):
                 self._first_state(head)
 
     def record_state(self, layer: int, q_head: int, k_head: int) -> str:
-        """Record the files of a query head and its key head; return a hash of the first state.
-
-        The hash includes the scale and the mask of the layer in `dump.json`.
-        """
-        states = [self._first_state(head) for head in _pair(layer, q_head, k_head)]
-        logits = asdict(logits_of(self._dump, layer))
-        return hashlib.sha256(json.dumps([states, logits]).encode()).hexdigest()
+        """Record the files of a query head and its key head; return a hash of the first state."""
+        states = [self._first_state(head) for head in head_pair(layer, q_head, k_head)]
+        return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
     def changed(self) -> set[HeadId]:
         """The heads whose files are no longer in their first state.
@@ -70,7 +62,7 @@ class InputFiles:
         These are all heads if the content of a file that all heads use changed.
         """
         self._now = self._dump.listed_again()
-        if self._shared_content() != self._shared:
+        if self._shared_content() != self.shared:
             return set(self._states)
         first = self._states.items()
         return {head for head, state in first if self._current_state(head) != state}
@@ -79,12 +71,19 @@ class InputFiles:
         """Names and fingerprints of the files of a query head and its key head, by folder."""
         return {
             head.folder: [[state.name, state.content] for state in self._first_state(head)]
-            for head in _pair(layer, q_head, k_head)
+            for head in head_pair(layer, q_head, k_head)
         }
 
-    def _shared_content(self) -> list[str]:
-        paths = [self._now.path / name for name in (MANIFEST_NAME, EXAMPLES_FILE)]
-        return [_file_state(path).content for path in paths]
+    def files_of_all(self, heads: Iterable[tuple[int, int, int]]) -> Files:
+        """The same for many heads, each with layer, query head and key head."""
+        found: Files = {}
+        for head in heads:
+            found |= self.files_of(*head)
+        return found
+
+    def _shared_content(self) -> dict[str, str]:
+        paths = [self._now.path / name for name in SHARED_FILES]
+        return {path.name: _file_state(path, whole=True).content for path in paths}
 
     def _first_state(self, head: HeadId) -> list[_FileState]:
         if head not in self._states:
@@ -112,18 +111,20 @@ class _FileState(NamedTuple):
     modified: int
 
 
-def _pair(layer: int, q_head: int, k_head: int) -> tuple[HeadId, HeadId]:
+def head_pair(layer: int, q_head: int, k_head: int) -> tuple[HeadId, HeadId]:
+    """A query head and its key head."""
     return HeadId(layer, q_head, "q"), HeadId(layer, k_head, "k")
 
 
-def _file_state(path: DumpPath) -> _FileState:
+def _file_state(path: DumpPath, *, whole: bool = False) -> _FileState:
+    """The state of a file. With `whole`, its whole content is hashed and not only its footer."""
     try:
         if isinstance(path, RemotePath):
             return _FileState(path.name, f"{path.size} {path.stored.version}", 0)
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
             length = min(footer_length(file, status.st_size), MOST_FOOTER_BYTES) + 8
-            file.seek(status.st_size - min(status.st_size, length))
+            file.seek(0 if whole else status.st_size - min(status.st_size, length))
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
         return _FileState(path.name, f"unreadable ({error.strerror})", 0)

@@ -22,6 +22,7 @@ from attention_plasticity.run.warnings import (
     attended_warnings,
     bias_warnings,
     selective_warnings,
+    text_warnings,
 )
 from qk_dump.buckets import geometry_of
 
@@ -63,6 +64,7 @@ def finish_run(
 
     def warnings() -> list[RunWarning]:
         return [
+            *text_warnings(facts.input["texts"], len(heads)),
             *sizes.warnings(geometry),
             *bias_warnings(metrics),
             *attended_warnings(metrics),

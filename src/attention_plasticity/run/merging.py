@@ -106,7 +106,7 @@ class _Merged:
         for head, record in records.usable():
             if head not in self.facts.key_heads:
                 continue
-            if record.get("dump") != self.facts.identity:
+            if not self.facts.has_files_of(record):
                 raise _other_dump(f"{records.place}: layer {head[0]}, head {head[1]}", "others")
             known = self.done.get(head)
             if known is not None and repr(known) != repr(record["metrics"]):
@@ -143,5 +143,6 @@ class _Merged:
 
 def _other_dump(where: str, other: str) -> ConfigError:
     return ConfigError(
-        f"{where}: was computed from another dump than {other}; use one dump for all shards"
+        f"{where}: was computed from another dump than {other}. Use one dump for all shards. If "
+        "files were repaired, run all shards again; they keep the heads whose files are the same."
     )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.dump_texts import equal_texts_note
+from attention_plasticity.dump_texts import UNKNOWN_TEXTS, DumpTexts, equal_texts_note
+from attention_plasticity.head_rows import run_texts
 from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.fingerprints import Files, InputFiles, joint_fingerprint
@@ -43,28 +46,56 @@ class HeadsInProgress:
     ) -> None:
         self.plan = plan
         self.triples = [head for head in plan.triples if only is None or head[:2] in only]
-        self.job = Job(dump.path, config, log)
+        self.job = Job(dump.path, UNKNOWN_TEXTS, config, log)
         self.done: dict[Head, Metrics] = {}
         self.failures: list[Failure] = []
+        self._dump = dump
+        self._is_shard = only is not None
         self._records = records
-        self._inputs = InputFiles(dump, plan.triples[0])
+        self._inputs = InputFiles(dump)
 
-    def resume(self, earlier: FinishedHeads) -> None:
-        """Keep the heads that an earlier run finished. Raises if its settings differ."""
+    def resume(self, earlier: FinishedHeads, watcher: Watcher) -> None:
+        """Keep the heads that an earlier run finished, and find the texts of the dump.
+
+        Raises if the settings of the earlier run differ.
+        """
         if earlier.conflict:
             raise ConfigError(earlier.conflict)
         planned = {(layer, q_head) for layer, q_head, _ in self.triples}
         self.done = {head: row for head, row in earlier.metrics.items() if head in planned}
+        self.job = replace(self.job, texts=self._texts(watcher))
+
+    def _texts(self, watcher: Watcher) -> DumpTexts:
+        """The texts that finished heads and other shards use; otherwise those of the dump."""
+        saved = self._records.saved_texts(self._inputs)
+        if saved is not None and (self.done or self._is_shard):
+            return saved
+        layers = {layer for layer, _, _ in self.plan.triples}
+        show = partial(watcher.show, "heads whose texts are read")
+        return run_texts(self._dump, layers, self.job.config, show)
+
+    def facts(self) -> RunFacts:
+        """The facts of this run."""
+        config = self.job.config
+        return RunFacts.of(self._dump, self._inputs.identity, self.plan, self.texts, config)
+
+    def shard_facts(self) -> RunFacts:
+        """The facts of the run of this shard, with the files of the heads of all shards."""
+        return replace(self.facts(), files=self._inputs.files_of_all(self.plan.triples))
+
+    @property
+    def texts(self) -> DumpTexts:
+        """The texts of the dump."""
+        return self.job.texts
+
+    def save_texts(self) -> None:
+        """Record the texts for heads that are computed later, and for other shards."""
+        self._records.save_texts(self.texts, self._inputs)
 
     def recorded(self) -> FinishedHeads:
         """Heads that are recorded with the same settings and input files."""
         wanted = {(layer, q_head) for layer, q_head, _ in self.triples}
         return self._records.finished_heads(self._inputs, wanted)
-
-    @property
-    def dump_identity(self) -> str:
-        """A hash by which shards of a run notice that they read different dumps."""
-        return self._inputs.identity
 
     @property
     def remaining(self) -> int:
@@ -113,11 +144,7 @@ class HeadsInProgress:
 
     def files(self) -> Files:
         """The files of the finished heads."""
-        found: Files = {}
-        for layer, q_head, k_head in self.triples:
-            if (layer, q_head) in self.done:
-                found |= self._inputs.files_of(layer, q_head, k_head)
-        return found
+        return self._inputs.files_of_all(head for head in self.triples if head[:2] in self.done)
 
 
 class OpenRun:
@@ -132,7 +159,6 @@ class OpenRun:
         records: Records,
         target: Destination,
     ) -> None:
-        self._dump = dump
         self._paths = paths
         self._config = config
         self._records = records
@@ -143,13 +169,16 @@ class OpenRun:
     def resume(self, watcher: Watcher) -> None:
         """Keep heads that an earlier run finished, and move tables of other runs away."""
         earlier = FinishedHeads({}) if self._config.overwrite else self.heads.recorded()
-        self.heads.resume(earlier)
+        self.heads.resume(earlier, watcher)
         done = self.heads.done
         self._records.begin(discard=not done)
+        self.heads.save_texts()
         keep = set_aside(self._paths, include_own=not done)
         self.heads.job.log.begin()
         for note in earlier.notes:
             watcher.note(note)
+        if self._config.equal_texts:
+            watcher.note(equal_texts_note(self.heads.texts))
         if keep:
             watcher.note(f"files of an earlier run were moved to {self._paths.shown(keep)}")
         if done:
@@ -163,7 +192,7 @@ class OpenRun:
             watcher.note(f"messages of the workers are in {self._paths.shown(log.path)}")
         self.heads.drop_changed()
         outcome = finish_run(
-            RunFacts.of(self._dump, self.heads.dump_identity, self.heads.plan, self._config),
+            self.heads.facts(),
             self._paths,
             self.heads.done,
             self._records.load,
@@ -182,8 +211,6 @@ def open_run(config: RunnerConfig, watcher: Watcher, dump: Dump | None = None) -
     check_writable(paths)
     for note in plan.notes:
         watcher.note(note)
-    if config.equal_texts:
-        watcher.note(equal_texts_note(dump))
     records = Records(paths.folder, run_settings(config, plan.layout), paths.place)
     with tables_locked(paths):
         records.lock()

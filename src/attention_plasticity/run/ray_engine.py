@@ -19,7 +19,9 @@ from attention_plasticity.run.tasks import Computed, Task, TaskQueue
 from attention_plasticity.run.worker import (
     MEMORY_VARIABLES,
     THREAD_VARIABLES,
+    OpenJob,
     group_messages,
+    open_job,
     outcome_of,
 )
 from attention_plasticity.run.worker_log import group_name
@@ -93,24 +95,19 @@ def _remote(ray: Any, function: Callable[..., Any]) -> Any:
 
 def _analyze(job: str, group: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     """Analyse a group in a process of the cluster: the messages of its heads, and its output."""
-    dump, config = _opened(job)
     printed = io.StringIO()
     with redirect_stderr(printed):
-        messages = list(group_messages(dump, config, group))
+        messages = list(group_messages(_opened(job), group))
     return messages, printed.getvalue()
 
 
 @lru_cache(maxsize=4)
-def _opened(job: str) -> tuple[Any, Any]:
-    """The dump and the config, opened once per process."""
+def _opened(job: str) -> OpenJob:
+    """The job, whose dump is opened once per process."""
     import pyarrow as pa
 
-    from attention_plasticity.config import RunnerConfig
-    from qk_dump.source import open_dump
-
     pa.set_cpu_count(1)
-    content = json.loads(job)
-    return open_dump(content["dump"]), RunnerConfig(**content["config"])
+    return open_job(json.loads(job))
 
 
 class _Places:

@@ -1,10 +1,10 @@
 """Records of finished heads in the folder of a run. A killed run keeps its finished heads.
 
-`<output_dir>/.heads/` contains `settings.json` (the settings that change results) and one JSON file
-per head. Each file is written in one step, starts with a hash of its content, and contains a digest
-of the settings. A file with a wrong hash is damaged. A later run reuses the heads if its settings
-are equal and the input files are unchanged. It computes damaged heads again. Floats are restored
-bit for bit.
+`<output_dir>/.heads/` contains `settings.json` (the settings that change results), `texts.json`
+(the texts of the dump) and one JSON file per head. Each file is written in one step, starts with a
+hash of its content, and contains a digest of the settings. A file with a wrong hash is damaged. A
+later run reuses the heads if its settings are equal and the input files are unchanged. It computes
+damaged heads again. Floats are restored bit for bit.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
+from attention_plasticity.dump_texts import DumpTexts
 from attention_plasticity.head_layout import HeadLayout
 from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.run.facts import RunFacts
@@ -41,6 +42,7 @@ Metrics = dict[str, Any]
 _RESULT_FIELDS = [field.name for field in fields(HeadResult)]
 
 _FACTS = "facts.json"  # of a run that consists of shards
+_TEXTS = "texts.json"
 _MERGED = "merged.json"  # facts of a run whose shards have other folders
 _SHARD_LOCK = ".lock-"
 _SECONDS_TO_LOCK = 10.0  # seconds; shards that start together lock the folder for a moment
@@ -146,6 +148,7 @@ class Records:
             return FinishedHeads({}, self._conflict(_differences(settings, self._settings)))
         metrics: dict[tuple[int, int], Metrics] = {}
         changed_input, damaged, other_settings = [], [], []
+        changed_shared: set[str] = set()
         for head, path in self._files():
             if only is not None and head not in only:
                 continue
@@ -156,6 +159,8 @@ class Records:
                 other_settings.append(head)  # of a version with fewer columns
             elif record["settings"] != self._digest:
                 other_settings.append(head)
+            elif record.get("shared") != inputs.shared:
+                changed_shared |= _changed_names(record.get("shared") or {}, inputs.shared)
             elif record["input"] != inputs.record_state(*head, record["k_head"]):
                 changed_input.append(head)
             else:
@@ -163,6 +168,9 @@ class Records:
         if other_settings and settings is None:
             difference = "its settings, but settings.json is damaged or missing"
             return FinishedHeads({}, self._conflict(difference))
+        if changed_shared:
+            names = " and ".join(sorted(changed_shared))
+            return FinishedHeads({}, self._conflict(f"the content of {names} of the dump"))
         if changed_input:
             heads = format_heads(changed_input)
             difference = f"the input files of {len(changed_input)} heads ({heads})"
@@ -208,7 +216,7 @@ class Records:
         settings = _read_sealed(self._folder / "settings.json")
         if settings is not None and settings != self._settings:
             raise ConfigError(self._conflict(_differences(settings, self._settings)))
-        if any(record.get("dump") != facts.identity for _, record in self.usable()):
+        if not all(facts.has_files_of(record) for _, record in self.usable()):
             raise ConfigError(self._conflict("the dump"))
         self._require_dump(facts)
         if not (self._folder / _FACTS).exists():
@@ -216,12 +224,28 @@ class Records:
             write_text(self._folder / _MERGED, _sealed(asdict(facts)))
 
     def _require_dump(self, facts: RunFacts) -> None:
-        for name in (_FACTS, _MERGED):
+        """Raise a `ConfigError` if the folder has results of another dump.
+
+        Files of heads without a record may have changed: a damaged file can be repaired.
+        """
+        for name, heads in ((_FACTS, self.heads()), (_MERGED, None)):
             content = _read_sealed(self._folder / name)
             earlier = facts if content is None else RunFacts(**content)
-            if not earlier.is_of_dump(facts):
+            if not earlier.is_of_dump(facts, heads):
                 paths = f"{earlier.input['path']} then, {facts.input['path']} now"
                 raise ConfigError(self._conflict(f"the dump ({paths})"))
+
+    def save_texts(self, texts: DumpTexts, inputs: InputFiles) -> None:
+        """Save the texts of the dump, so that all heads of the run have the same groups."""
+        content = {"dump": inputs.identity, **texts.as_message()}
+        write_text(self._folder / _TEXTS, _sealed(content))
+
+    def saved_texts(self, inputs: InputFiles) -> DumpTexts | None:
+        """The saved texts; None without any, or if dump.json or examples.parquet has changed."""
+        content = _read_sealed(self._folder / _TEXTS)
+        if content is None or content["dump"] != inputs.identity:
+            return None
+        return DumpTexts.of_message(content)
 
     def add_shard(self, name: str, record: ShardRecord) -> None:
         """Record the end of a shard: its failures and its duration."""
@@ -277,6 +301,7 @@ class Records:
             "settings": self._digest,
             "input": inputs.record_state(*head),
             "dump": inputs.identity,
+            "shared": inputs.shared,
             "files": inputs.files_of(*head),
             **vars(result),  # asdict would copy every number
         }
@@ -353,6 +378,10 @@ def _setting_text(name: str, settings: dict[str, Any]) -> str:
     if isinstance(value, list):
         return index_ranges(value)
     return "all" if value is None else str(value)
+
+
+def _changed_names(earlier: dict[str, str], now: dict[str, str]) -> set[str]:
+    return {name for name in earlier | now if earlier.get(name) != now.get(name)}
 
 
 def _sealed(content: dict[str, Any]) -> str:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.results import Failure
 from attention_plasticity.run.engines import make_engine
-from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, compute
 from attention_plasticity.run.plan import Group, Plan, split_groups
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.records import Records, ShardRecord, run_settings
 from attention_plasticity.run.results_at_url import destination
+from attention_plasticity.run.warnings import unnamed_texts
 from attention_plasticity.run.worker_log import WorkerLog
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import require_writable
@@ -105,8 +105,11 @@ def run_shard(
             log = WorkerLog(paths.folder / f"workers-{shard.name}.log")
             log.begin()
             heads = HeadsInProgress(dump, plan, config, records, log, own)
-            heads.resume(heads.recorded())
-            records.begin_shard(RunFacts.of(dump, heads.dump_identity, plan, config))
+            heads.resume(heads.recorded(), watcher)
+            records.begin_shard(heads.shard_facts())
+            heads.save_texts()
+            if heads.texts.problem is not None:
+                watcher.note(unnamed_texts(heads.texts.problem, heads.texts.count))
             target.begin()
             _compute(shard, heads, records, watcher, workers)
             here = len(records.heads())

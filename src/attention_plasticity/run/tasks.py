@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.dump_texts import DumpTexts
     from attention_plasticity.results import Failure, HeadResult
     from attention_plasticity.run.plan import Group
     from attention_plasticity.run.worker_log import WorkerLog
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """A run as its workers see it: the dump that they read, the settings, and a log."""
+    """A run as its workers see it: the dump that they read, its texts, the settings, and a log."""
 
     dump: DumpPath
+    texts: DumpTexts
     config: RunnerConfig
     log: WorkerLog
     number: int = field(default_factory=count().__next__)  # no other job of this process has it
@@ -29,7 +31,8 @@ class Job:
     def as_message(self) -> dict[str, object]:
         """The job as values for JSON. Workers can have another current folder."""
         path = self.dump.absolute() if isinstance(self.dump, Path) else self.dump
-        return {"dump": str(path), "config": self.config.model_dump()}
+        texts = self.texts.as_message()
+        return {"dump": str(path), "texts": texts, "config": self.config.model_dump()}
 
 
 class Task(NamedTuple):

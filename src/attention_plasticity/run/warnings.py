@@ -1,7 +1,8 @@
 """Warnings about the results of a run, one sentence per kind for the whole run.
 
 There are warnings about query buckets with few queries or texts, about layers that select keys by
-content (from `dump.json`), and about attended plasticity.
+content (from `dump.json`), about texts that `examples.parquet` does not name, and about attended
+plasticity.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from attention_plasticity.results import HeadResult
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest
-from qk_toolkit.formatting import index_ranges, index_runs
+from qk_toolkit.formatting import count, index_ranges, index_runs
 
 FEW_QUERIES = 32
 FEW_TEXTS = 4
@@ -31,6 +32,7 @@ class RunWarning:
         "few_queries",
         "few_texts",
         "texts_unknown",
+        "texts_not_named",
         "large_bias",
         "selective_layers",
         "few_later_queries",
@@ -203,6 +205,23 @@ def selective_warnings(
         "compares any two earlier keys, also keys that the layer hides from the query."
     )
     return [RunWarning("selective_layers", text, len(concerned), [], None)]
+
+
+def unnamed_texts(problem: str, texts: int) -> str:
+    """The warning about an `examples.parquet` that does not name all texts of the dump."""
+    return (
+        f"{problem}. The groups of texts, which give the standard errors, are made from the "
+        f"{count(texts, 'text')} found in the heads. Runs of this dump cannot be compared text by "
+        "text."
+    )
+
+
+def text_warnings(texts: dict[str, Any] | None, heads: int) -> list[RunWarning]:
+    """A warning if `examples.parquet` does not name all texts; `texts` as in run.json."""
+    if texts is None or "problem" not in texts:
+        return []
+    text = unnamed_texts(texts["problem"], texts["count"])
+    return [RunWarning("texts_not_named", text, heads, [], None)]
 
 
 def _warning(kind: Literal["few_queries", "few_texts"], text: str, small: _LowCounts) -> RunWarning:

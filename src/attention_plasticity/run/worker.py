@@ -13,11 +13,13 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qk_toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
+    from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.dump_texts import DumpTexts
     from attention_plasticity.results import Failure, HeadResult
     from attention_plasticity.run.worker_log import WorkerLog
     from qk_dump.layout import Dump
@@ -47,44 +49,57 @@ def main() -> None:
     import pyarrow as pa
 
     import attention_plasticity.head_analysis  # noqa: F401 (imported while the main process plans)
-    from attention_plasticity.config import RunnerConfig
 
     pa.set_cpu_count(1)
-    dump: Dump | ToolkitError | None = None
-    config = RunnerConfig()
+    job: OpenJob | None = None
     for line in sys.stdin:
         content = json.loads(line)
         if "dump" in content:
-            dump, config = _opened(content["dump"]), RunnerConfig(**content["config"])
+            job = open_job(content)
             continue
-        for message in group_messages(dump, config, content):
+        assert job is not None
+        for message in group_messages(job, content):
             replies.write(json.dumps(message) + "\n")
             replies.flush()
 
 
-def _opened(place: str) -> Dump | ToolkitError:
-    """The dump, or the reason why it cannot be opened."""
+class OpenJob(NamedTuple):
+    """A job of a worker: its dump, or the reason why it cannot be opened; texts and settings."""
+
+    dump: Dump | ToolkitError
+    texts: DumpTexts
+    config: RunnerConfig
+
+
+def open_job(content: dict[str, Any]) -> OpenJob:
+    """Open the dump of a job, from the message of the main process."""
+    from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.dump_texts import DumpTexts
     from qk_dump.source import open_dump
 
+    dump: Dump | ToolkitError
     try:
-        return open_dump(place)
+        dump = open_dump(content["dump"])
     except ToolkitError as error:
-        return error
+        dump = error
+    texts = DumpTexts.of_message(content["texts"])
+    return OpenJob(dump, texts, RunnerConfig(**content["config"]))
 
 
-def group_messages(dump: Any, config: Any, group: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def group_messages(job: OpenJob, group: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Analyse a group of heads: a message for every head. Errors become messages too."""
     from attention_plasticity.head_analysis import analyze_group
     from attention_plasticity.results import Failure
 
     layer, k_head, q_heads = group["layer"], group["k_head"], group["q_heads"]
     pending = list(q_heads)
+    dump, texts, config = job
     if isinstance(dump, ToolkitError):
         for q_head in pending:
             yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, str(dump)))}
         return
     try:
-        for outcome in analyze_group(dump, layer, k_head, q_heads, config):
+        for outcome in analyze_group(dump, layer, k_head, q_heads, config, texts):
             pending.remove(outcome.q_head)
             kind = "failure" if isinstance(outcome, Failure) else "result"
             yield {"kind": kind, "content": vars(outcome)}  # asdict would copy every number

@@ -77,7 +77,7 @@ def observed(
             some = part_of(key_head.rows, keys(key_head.rows, rng))
             assert some.example_id is not None
             index = KeyIndex(some.position, some.bucket, some.example_id)
-            small = KeyHead(some, key_head.signs, index, key_head.groups)
+            small = KeyHead(some, key_head.signs, index, key_head.all_texts)
             result = analyze_rows(
                 layer, head, head // 3, part_of(rows, queries(rows, rng)), small, config
             )

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.config import RunnerConfig, make_config
+from attention_plasticity.dump_texts import UNKNOWN_TEXTS
 from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.run.local_engine import EarlyWorkers, _worker_environment, run_local
 from attention_plasticity.run.plan import Group, make_plan
@@ -33,7 +34,7 @@ def run(
     early: EarlyWorkers | None = None,
 ) -> Generator[HeadResult | Failure]:
     """The outcomes of one job."""
-    job = Job(dump, config, WorkerLog(dump.with_name("workers.log")))
+    job = Job(dump, UNKNOWN_TEXTS, config, WorkerLog(dump.with_name("workers.log")))
     with closing(run_local([Task(job, group) for group in groups], workers, early)) as computed:
         for found, outcome in computed:
             assert found is job

@@ -42,7 +42,9 @@ def test_heads_start_before_all_files_were_opened(
     opened: list[Path] = []
     original = fingerprints._file_state
     monkeypatch.setattr(
-        fingerprints, "_file_state", lambda path: opened.append(path) or original(path)
+        fingerprints,
+        "_file_state",
+        lambda path, **how: opened.append(path) or original(path, **how),
     )
     listed.clear()
     config = make_config(

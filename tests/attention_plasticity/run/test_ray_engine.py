@@ -17,6 +17,7 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
+from attention_plasticity.dump_texts import UNKNOWN_TEXTS
 from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.run import ray_engine
 from attention_plasticity.run.plan import Group, make_plan
@@ -124,7 +125,7 @@ def computed(
     note: Callable[[str], None] = lambda text: None,
 ) -> list[HeadResult | Failure]:
     """The outcomes of one job."""
-    job = Job(dump, ap.make_config(), log)
+    job = Job(dump, UNKNOWN_TEXTS, ap.make_config(), log)
     tasks = [Task(job, group) for group in groups]
     return [outcome for _, outcome in run_ray(tasks, job.config, note)]
 
@@ -168,7 +169,7 @@ def test_the_heads_of_a_node_that_goes_away_are_computed_again(
 
 
 def test_a_death_in_a_group_is_not_counted_for_its_heads(tmp_path: Path) -> None:
-    job = Job(tmp_path, ap.make_config(), WorkerLog(tmp_path / "log"))
+    job = Job(tmp_path, UNKNOWN_TEXTS, ap.make_config(), WorkerLog(tmp_path / "log"))
     deaths, error = _Deaths(ray), ray.exceptions.WorkerCrashedError()
     alone, failures = deaths.after(Task(job, Group(0, 0, (0, 1))), error)
     assert [task.group.q_heads for task in alone] == [(0,), (1,)]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from attention_plasticity.config import make_config
+from attention_plasticity.dump_texts import UNKNOWN_TEXTS
 from dumps import make_dump
 
 
@@ -30,7 +31,8 @@ def talk(*lines: object) -> tuple[list[dict[str, Any]], subprocess.CompletedProc
 @pytest.fixture
 def hello(tmp_path: Path) -> dict[str, Any]:
     dump = make_dump(tmp_path / "dump", layers=1, n=1000)
-    return {"dump": str(dump), "config": make_config().model_dump()}
+    texts = UNKNOWN_TEXTS.as_message()
+    return {"dump": str(dump), "texts": texts, "config": make_config().model_dump()}
 
 
 def test_groups_are_answered_in_order_also_those_of_a_dump_that_cannot_be_opened(

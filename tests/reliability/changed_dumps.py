@@ -1,0 +1,221 @@
+"""Dumps that change between two parts of a run, and dumps whose texts are not as they are named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dumps import make_dump
+from qk_dump.examples import Example, write_examples
+from reliability.outcomes import Cases, Ended, Outcome, command
+
+TEXTS, HEADS = 12, 3
+Change = Callable[[Path], object]
+
+
+def changed_dump(folder: Path, step: int) -> Cases:
+    """A dump changes after a run, or after a part of its heads; the same command runs again."""
+    whole = _whole_dump(folder / "whole")
+    _analyze(whole, folder / "first")
+    for number, (name, change) in enumerate(_changes()):
+        if number % step:
+            continue
+        changed = Path(shutil.copytree(whole, folder / "changed"))  # keeps modification times
+        change(changed)
+        _analyze(changed, folder / "expected")
+        for heads in range(HEADS):
+            out = Path(shutil.copytree(folder / "first", folder / "out"))
+            for head in range(heads):
+                (out / ".heads" / f"l00h{head:02d}.json").unlink()
+            ended = _analyze(changed, out)
+            yield f"{name}, {heads} heads missing", _judged(ended, out, folder / "expected")
+            shutil.rmtree(out)
+        for place in ("changed", "expected"):
+            shutil.rmtree(folder / place, ignore_errors=True)
+
+
+def unnamed_texts(folder: Path, step: int) -> Cases:
+    """Ids of texts change in `examples.parquet` or in the heads.
+
+    If they change in all heads alike, the groups of texts stay the same, and the run warns. If they
+    change in one head, this head fails, or the run warns that the ids are not named.
+    """
+    whole = _whole_dump(folder / "whole")
+    _analyze(whole, folder / "expected")
+    for number, (name, change) in enumerate(_other_ids()):
+        if number % step:
+            continue
+        dump = Path(shutil.copytree(whole, folder / "dump"))
+        change(dump)
+        ended = _analyze(dump, folder / "out")
+        outcome = _judged(ended, folder / "out", folder / "expected")
+        warned = "found in the heads" in ended.told
+        if outcome is Outcome.UNHARMED and not warned:
+            outcome = Outcome.WRONG
+        elif outcome is Outcome.WRONG and warned and name.startswith("ids of"):
+            outcome = Outcome.REFUSED
+        yield name, outcome
+        for place in ("dump", "out"):
+            shutil.rmtree(folder / place, ignore_errors=True)
+
+
+def shards_of_two_dumps(folder: Path, step: int) -> Cases:
+    """Two shards read dumps that differ in some files; then they are merged."""
+    one = _whole_dump(folder / "one")
+    other = make_dump(folder / "other", layers=1, q_heads=HEADS, k_heads=1, n=240, d=4, drift=3.0)
+    names = sorted(path.name for path in one.iterdir())
+    number = 0
+    for size in range(len(names) + 1):
+        for chosen in combinations(names, size):
+            number += 1
+            if (number - 1) % step:
+                continue
+            two = Path(shutil.copytree(one, folder / "two"))
+            for name in chosen:
+                _replace(two / name, other / name)
+            yield ", ".join(chosen) or "no difference", _merged(folder, (one, two), not chosen)
+            for place in ("two", "shard0", "shard1", "merged"):
+                shutil.rmtree(folder / place, ignore_errors=True)
+
+
+def _replace(path: Path, other: Path) -> None:
+    if path.is_dir():
+        shutil.copy(other / "data.parquet", path / "data.parquet")
+    elif path.suffix == ".json":
+        path.write_text(json.dumps({**json.loads(path.read_text()), "seed": 9}))
+    else:
+        _name_texts(path.parent, range(2, TEXTS + 2))
+
+
+def _merged(folder: Path, dumps: tuple[Path, Path], same: bool) -> Outcome:
+    outs = [folder / f"shard{index}" for index in (0, 1)]
+    for index, (dump, out) in enumerate(zip(dumps, outs, strict=True)):
+        shard = ("--engine", "shards", "--num_shards", 2, "--shard_index", index)
+        if _analyze(dump, out, *shard).code not in (0, 1):
+            return Outcome.TRACEBACK
+    ended = command("merge", *outs, "--output_dir", folder / "merged")
+    if ended.traceback:
+        return Outcome.TRACEBACK
+    if ended.code == 2:
+        return Outcome.REFUSED
+    return Outcome.UNHARMED if same and ended.code == 0 else Outcome.WRONG
+
+
+def _analyze(dump: Path, out: Path, *flags: object) -> Ended:
+    words = ("--output_dir", out, "--max_workers", 1, "--num_pairs_per_bucket", 16)
+    return command("analyze", "--dataset_local_root", dump, *words, *flags)
+
+
+def _judged(ended: Ended, out: Path, expected: Path) -> Outcome:
+    """A run ends with the tables of a new run of the dump as it is now, or is refused."""
+    if ended.traceback or ended.code not in (0, 1, 2):
+        return Outcome.TRACEBACK
+    if ended.code == 2:
+        return Outcome.REFUSED
+    found, right = _tables(out), _tables(expected)
+    if ended.code == 0:
+        return Outcome.UNHARMED if found == right else Outcome.WRONG
+    known = {name: set(text.splitlines()) for name, text in right.items()}
+    some = all(set(text.splitlines()) <= known[name] for name, text in found.items())
+    return Outcome.REFUSED if some else Outcome.WRONG
+
+
+def _tables(out: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in out.glob("*.csv")}
+
+
+def _whole_dump(folder: Path) -> Path:
+    make_dump(folder, layers=1, q_heads=HEADS, k_heads=1, n=240, d=4, examples=TEXTS)
+    facts: dict[str, Any] = {
+        "model": "tiny",
+        "num_layers": 1,
+        "num_q_heads": HEADS,
+        "num_k_heads": 1,
+        "head_dim": 4,
+        "num_examples": TEXTS,
+        "bucket_type": "uniform",
+        "min_bucket_size": 128,
+        "layers": [{"layer": 0, "type": "full_attention", "rope": True, "window": None}],
+        "seed": 0,
+    }
+    (folder / "dump.json").write_text(json.dumps(facts))
+    _name_texts(folder, range(TEXTS))
+    return folder
+
+
+def _name_texts(dump: Path, ids: range, tokens: int = 1024) -> None:
+    write_examples(dump, [Example(number, f"text {number}", tokens, "") for number in ids])
+
+
+def _changes() -> Iterator[tuple[str, Change]]:
+    for kept in range(TEXTS):
+        yield f"{kept} texts named", lambda dump, kept=kept: _name_texts(dump, range(kept))
+    yield "other texts named", lambda dump: _name_texts(dump, range(3, TEXTS + 3))
+    yield "more texts named", lambda dump: _name_texts(dump, range(TEXTS + 5))
+    yield "other lengths", lambda dump: _name_texts(dump, range(TEXTS), 1000)
+    for name in ("examples.parquet", "dump.json"):
+        yield f"no {name}", lambda dump, name=name: (dump / name).unlink()
+        yield f"{name} is junk", lambda dump, name=name: (dump / name).write_bytes(b"junk")
+        yield f"{name} again", lambda dump, name=name: _write_again(dump / name)
+    members: dict[str, Any] = {
+        "model": "other",
+        "seed": 1,
+        "min_bucket_size": 64,
+        "num_q_heads": 6,
+        "layers": [{"layer": 0, "type": "global_attention", "rope": True, "window": None}],
+    }
+    for member, value in members.items():
+        yield f"dump.json: {member}", lambda dump, m=member, v=value: _set(dump, m, v)
+    for head in ("l00h00q", "l00h02q", "l00h00k"):
+        yield f"{head} moved by one", lambda dump, h=head: _edit(dump / h, "position", 1)
+        yield f"{head} again", lambda dump, h=head: _write_again(dump / h / "data.parquet")
+
+
+def _other_ids() -> Iterator[tuple[str, Change]]:
+    for kept in range(TEXTS):
+        yield f"{kept} texts named", lambda dump, kept=kept: _name_texts(dump, range(kept))
+    for first in (1, 3, 16, 100):
+        yield (
+            f"named from {first} on",
+            lambda dump, first=first: _name_texts(dump, range(first, first + TEXTS)),
+        )
+    for added in (-100, -1, 1, 16, 2**31, 2**40, 2**62):
+        yield f"all ids {added:+}", lambda dump, added=added: _edit_all(dump, added)
+        for head in ("l00h00q", "l00h02q", "l00h00k"):
+            yield (
+                f"ids of {head} {added:+}",
+                lambda dump, head=head, added=added: _edit(dump / head, "example_id", added),
+            )
+    yield "examples.parquet is junk", lambda dump: (dump / "examples.parquet").write_bytes(b"junk")
+
+
+def _edit_all(dump: Path, added: int) -> None:
+    for folder in dump.glob("l*h*"):
+        _edit(folder, "example_id", added)
+
+
+def _edit(folder: Path, name: str, added: int) -> None:
+    """Add a number to a column of a head."""
+    path = folder / "data.parquet"
+    table = pq.read_table(path)
+    values = pa.array(table[name].to_numpy().astype(np.int64) + added)
+    table = table.set_column(table.schema.get_field_index(name), name, values)
+    pq.write_table(table.replace_schema_metadata(None), path)
+
+
+def _write_again(path: Path) -> None:
+    """The same bytes with another time."""
+    path.write_bytes(path.read_bytes())
+
+
+def _set(dump: Path, member: str, value: Any) -> None:
+    path = dump / "dump.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), member: value}))
