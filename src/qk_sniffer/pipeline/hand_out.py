@@ -103,13 +103,14 @@ class HandOut:
         if number not in self.capture.finished:
             return False
         _check_unchanged(group, self.capture)
-        self.watcher.advance(len(group))
         return True
 
     def _show_others(self, claims: Claims) -> None:
         size, total = self.setup.batch_size, self.setup.texts.total
-        for number in claims.stored_elsewhere():
-            self.watcher.advance(size if total is None else min(size, total - number * size))
+        for number, tokens, rows in claims.stored_elsewhere():
+            if number not in self.capture.finished:  # else it was shown at the start
+                texts = size if total is None else min(size, total - number * size)
+                self.watcher.advance(texts, tokens=tokens, rows=rows)
 
 
 def longest_first(sizes: Sequence[int], batch_size: int) -> list[int]:

@@ -109,6 +109,7 @@ class _Actors:
         self._watcher.note(
             f"engine ray: {self._number} actors, {self._config.gpus_per_actor:g} GPUs each"
         )
+        self._watcher.busy("loading texts and model in the actors")
         try:
             while self._waiting or self._running:
                 self._start_actors()
@@ -237,8 +238,10 @@ class _ReportingWatcher(Watcher):
         self._lock = threading.Lock()
         self._notes: list[str] = []
         self._total: int | None = None
+        self._done = 0
         self._has_begun = False
         self._counts: Counter[str] = Counter()
+        self._shown: tuple[str, int, int] | None = None  # task, done, total
 
     def report(self) -> dict[str, Any]:
         with self._lock:
@@ -246,7 +249,9 @@ class _ReportingWatcher(Watcher):
                 "notes": list(self._notes),
                 "has_begun": self._has_begun,
                 "total": self._total,
+                "done": self._done,
                 "counts": dict(self._counts),
+                "shown": self._shown,
             }
 
     def note(self, text: str) -> None:
@@ -255,13 +260,18 @@ class _ReportingWatcher(Watcher):
 
     def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
         with self._lock:
-            self._has_begun, self._total = True, total
+            self._has_begun, self._total, self._done = True, total, done
 
     def advance(self, steps: int = 1, **counts: int) -> None:
         with self._lock:
-            self._counts.update(steps=steps, **counts)
+            self._done += steps
+            self._counts.update(counts)
         if self.stopped.is_set():
             raise ToolkitError("the capture was stopped")
+
+    def show(self, task: str, done: int, total: int, *, in_bytes: bool = False) -> None:
+        with self._lock:
+            self._shown = task, done, total
 
 
 class _Progress:
@@ -270,7 +280,9 @@ class _Progress:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._notes: set[str] = set()
-        self._shown: Counter[str] = Counter()
+        self._done = 0
+        self._counts: Counter[str] = Counter()
+        self._shown: tuple[str, int, int] | None = None
         self.has_begun = False
 
     def update(self, report: dict[str, Any]) -> None:
@@ -281,13 +293,15 @@ class _Progress:
                 self._watcher.note(note)
         if report["has_begun"] and not self.has_begun:
             self.has_begun = True
-            self._watcher.start("texts", report["total"], rate="tokens")
-        new = Counter(report["counts"])
-        new.subtract(self._shown)
-        if new["steps"] > 0:
-            self._shown = Counter(report["counts"])
-            counts = {name: max(0, number) for name, number in new.items() if name != "steps"}
-            self._watcher.advance(new["steps"], **counts)
+            self._done = report["done"]
+            self._watcher.start("texts", report["total"], self._done, rate="tokens")
+        if report["done"] > self._done:
+            new = Counter(report["counts"]) - self._counts
+            self._watcher.advance(report["done"] - self._done, **new)
+            self._done, self._counts = report["done"], Counter(report["counts"])
+        if report["shown"] not in (None, self._shown):
+            self._shown = report["shown"]
+            self._watcher.show(*report["shown"])
 
     def stop(self) -> None:
         self._watcher.stop()

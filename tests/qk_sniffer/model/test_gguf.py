@@ -89,7 +89,8 @@ def test_a_file_is_converted_once_and_gives_the_same_weights(
     settings = settings_of(tmp_path, dtype=dtype)
     notes: list[str] = []
     first = load_model(settings, "cpu", notes.append)
-    assert len([note for note in notes if "converting to" in note]) == 1
+    [converting] = [note for note in notes if "converting to" in note]
+    assert "may take up to 2 minutes; this is done once" in converting
     assert first.dtype == ("float32" if dtype == "auto" else dtype)
 
     def fail(*_: object) -> None:
@@ -139,14 +140,23 @@ def test_a_folder_of_gguf_files_names_the_setting(
         load_model(ModelSettings(name=str(tmp_path), gguf_file="bad.gguf"), "cpu")
 
 
-def test_a_dry_run_converts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny(tmp_path, add_bos_token=True, add_eos_token=False)
+def test_a_dry_run_converts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny(tmp_path, add_bos_token=True, add_eos_token=False)
     texts = save_texts(tmp_path / "texts", [20])
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(gguf_files, "convert_gguf", fail)
-    monkeypatch.setattr("qk_sniffer.model.loading._load_weights", fail)
     options = {"model__gguf_file": "tiny.gguf", "dry_run": "true"}
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_files, "convert_gguf", fail)
+        patch.setattr("qk_sniffer.model.loading._load_weights", fail)
+        assert sniff(tmp_path, texts, tmp_path / "dump", **options) == 0
+    before = capsys.readouterr().out.splitlines()
+    assert any("tiny.gguf is not converted yet" in line for line in before)
+    converted_model(model)
     assert sniff(tmp_path, texts, tmp_path / "dump", **options) == 0
+    after = capsys.readouterr().out.splitlines()
+    assert after == [line for line in before if "not converted yet" not in line]
