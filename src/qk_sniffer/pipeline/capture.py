@@ -250,7 +250,7 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
         watcher.note(f"continuing: {len(capture.digests):,} texts are finished")
     watcher.start("texts", setup.texts.total, len(capture.digests), rate="tokens")
     writer = BackgroundWriter()
-    hand_out = HandOut(setup, capture, watcher)
+    hand_out = HandOut(setup, capture, watcher, ranks.knows_folder_is_shared)
     shares_texts = ranks.world > 1 and not setup.config.model.tensor_parallel
     claims = _claims(setup, capture) if shares_texts else None
 

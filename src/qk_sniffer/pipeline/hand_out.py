@@ -28,6 +28,7 @@ class HandOut:
     setup: Setup
     capture: CaptureFolder
     watcher: Watcher
+    knows_folder_is_shared: bool = False
     num_batches: int = 0  # of all processes; known when the batches have ended
 
     def in_order(self) -> Generator[Batch]:
@@ -58,7 +59,7 @@ class HandOut:
                 break
             is_first_round = False
         self._show_others(claims)
-        if not claims.saw_others:
+        if not claims.saw_others and not self.knows_folder_is_shared:
             self.watcher.note(
                 f"no other process was seen in {self.capture.folder}; is the folder shared?"
             )

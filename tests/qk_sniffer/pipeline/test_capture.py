@@ -17,8 +17,10 @@ import torch
 import qk_sniffer
 from attention_plasticity.api import analyze_dump
 from qk_dump.source import open_dump
-from qk_sniffer.config import load_config
+from qk_sniffer.config import load_config, make_config
 from qk_sniffer.model.layout import decoder_of, run_backbone
+from qk_sniffer.pipeline.capture import run_rank
+from qk_sniffer.pipeline.ranks import Ranks
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_toolkit.terminal import TerminalWatcher
 from sniffing import same_bytes, sniff, sniff_first, tables_of, words
@@ -222,9 +224,12 @@ def test_a_rank_that_saw_no_other_asks_whether_the_folder_is_shared(
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     assert sniff(model, texts, tmp_path, dataset__max_samples=1) == 0
-    assert f"no other process was seen in {tmp_path}; is the folder shared?" in (
-        " ".join(capsys.readouterr().err.split())
-    )
+    question = f"no other process was seen in {tmp_path}; is the folder shared?"
+    assert question in " ".join(capsys.readouterr().err.split())
+    sections = {"dataset": {"path": str(texts), "max_samples": 1}, "model": {"name": str(model)}}
+    config = make_config(sections, output={"data_root": str(tmp_path / "tested")})
+    run_rank(config, TerminalWatcher(), Ranks(0, 2, knows_folder_is_shared=True))
+    assert "is the folder shared?" not in capsys.readouterr().err
 
 
 def test_overwrite_starts_anew_and_keeps_other_files(
