@@ -355,7 +355,7 @@ def _finish(
 ) -> bool:
     config = setup.config
     manifest = capture_manifest(
-        model=config.model.name,
+        model=setup.loaded.title,
         revision=setup.loaded.commit or config.model.revision,
         text_config=setup.loaded.text_config,
         layout=setup.layout,

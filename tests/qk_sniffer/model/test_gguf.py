@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ def settings_of(folder: Path, **fields: Any) -> ModelSettings:
     return ModelSettings(name=str(folder), gguf_file="tiny.gguf", **fields)
 
 
-def tiny(folder: Path, **flags: bool) -> ModelSettings:
-    save_gguf(ARCHITECTURES["llama"].model(), folder / "tiny.gguf", **flags)
+def tiny(folder: Path, name: str | None = None, **flags: bool) -> ModelSettings:
+    save_gguf(ARCHITECTURES["llama"].model(), folder / "tiny.gguf", name=name, **flags)
     return settings_of(folder)
 
 
@@ -62,19 +63,22 @@ def test_special_tokens_are_those_of_the_header(
     assert tokenizer("abc")["input_ids"] == [BOS] * begins + plain + [EOS] * ends
 
 
-def test_a_capture_says_and_keeps_the_special_tokens(
+def test_a_capture_says_and_keeps_the_special_tokens_and_the_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = save_texts(tmp_path / "texts", [20])
     lengths = {}
     for name, added in (("plain", False), ("bos", True)):
         (tmp_path / name).mkdir()
-        tiny(tmp_path / name, add_bos_token=added)
+        tiny(tmp_path / name, "Tiny 1M Instruct" if added else None, add_bos_token=added)
         dump = tmp_path / f"dump-{name}"
         assert sniff(tmp_path / name, texts, dump, model__gguf_file="tiny.gguf") == 0
         notes = capsys.readouterr().err.splitlines()
         first = next(line for line in notes if "query and" in line)
         assert first.endswith(f"special tokens added: {'BOS' if added else 'none'}")
+        title = "Tiny 1M Instruct" if added else "tiny"
+        assert json.loads((dump / "dump.json").read_text())["model"] == title
+        assert f"# Queries and keys of `{title}`" in (dump / "README.md").read_text()
         lengths[name] = tables_of(dump)["examples"]["num_tokens"].to_pylist()
     assert lengths["bos"][0] == lengths["plain"][0] + 1
 
