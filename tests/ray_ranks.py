@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.pipeline.ranks import Ranks
@@ -26,3 +28,21 @@ def first_dies(
 
     forwards.watch(ranks.rank)
     return run_rank(config, watcher, ranks)
+
+
+def stops_in_its_third_text(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
+    """A rank that waits in its third forward until it is stopped, and leaves a file there."""
+    from qk_sniffer.pipeline import capture
+
+    original, count = capture._forward, 0
+
+    def forward(decoder: Any, tap: Any, batch: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            (Path(config.data_root) / "busy").touch()
+            watcher.stopped.wait(120)  # type: ignore[attr-defined]
+        return original(decoder, tap, batch)
+
+    capture._forward = forward
+    return capture.run_rank(config, watcher, ranks)

@@ -103,6 +103,7 @@ def save_gguf(
     model: Any,
     path: Path,
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    name: str | None = None,
     **flags: bool,
 ) -> None:
     """A llama as GGUF holds it: rotary pairs side by side, names of its own.
@@ -111,6 +112,8 @@ def save_gguf(
     """
     config, weights = model.config, {name: w.numpy() for name, w in model.state_dict().items()}
     writer = gguf.GGUFWriter(path, "llama")
+    if name is not None:
+        writer.add_name(name)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)

@@ -76,6 +76,6 @@ def _run(config: CaptureConfig) -> int:
     from qk_sniffer.pipeline.capture import run_capture
     from qk_toolkit.terminal import TerminalWatcher
 
-    with TerminalWatcher(quiet=ranks_from().rank > 0) as watcher:
+    with TerminalWatcher(ranks_from().rank) as watcher:
         print_result(run_capture(config, watcher), watcher)
     return 0

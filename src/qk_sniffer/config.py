@@ -19,7 +19,7 @@ SamplerType = Literal["log_uniform", "uniform", "all"]
 
 
 class IgnoredSettingWarning(UserWarning):
-    """The config has settings that are accepted but have no effect."""
+    """The config has settings of the original capture tool, which do not mean the same here."""
 
 
 class _Section(BaseModel):
@@ -29,6 +29,8 @@ class _Section(BaseModel):
     """Fields of the original capture tool that are ignored, and what is done instead."""
     fixed_values: ClassVar[dict[str, str]] = {}
     """Fields of the original capture tool with one allowed value."""
+    foreign_note: ClassVar[str] = ""
+    """What to say about a file that has fields of the original capture tool."""
 
 
 class DatasetSettings(_Section):
@@ -242,6 +244,11 @@ class OutputSettings(_Section):
 
 class CaptureConfig(_Section):
     """The settings of one capture. `model_dump()` returns them as plain values."""
+
+    foreign_note: ClassVar[str] = (
+        "These are settings of the original capture tool, which drew positions with another random "
+        "generator: the same seed keeps other positions here"
+    )
 
     dataset: DatasetSettings
     model: ModelSettings

@@ -36,6 +36,7 @@ from qk_sniffer.sampling.positions import PositionSampler, SamplerType
 from qk_sniffer.sampling.rows import KINDS, KindRows, sample_rows
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path, write_text
+from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.settings import validated
 
 Ints = npt.NDArray[np.int64]
@@ -135,6 +136,19 @@ class Tap:
         self._thread: int | None = None  # the thread of the current forward
         self._thread_lock = threading.Lock()
         self._stack = ExitStack()
+
+    def __repr__(self) -> str:
+        layers = index_ranges(layer.facts.layer for layer in self.wanted)
+        q, k = (sum(len(layer.heads(kind)) for layer in self.wanted) for kind in KINDS)
+        rows = sum(part.vectors.shape[0] * part.vectors.shape[1] for part in self._all_parts)
+        return (
+            f"<Tap {_model_name(self.model)}: layers {layers}, {q} query heads, {k} key heads, "
+            f"{count(len(self.lengths), 'text')}, {count(rows, 'row')}>"
+        )
+
+    @property
+    def _all_parts(self) -> list[_Part]:
+        return [part for parts in self._parts.values() for part in parts]
 
     @property
     def heads(self) -> list[HeadId]:
@@ -333,6 +347,10 @@ def _unpadded_lengths(mask: Tensor) -> list[int]:
     return [int(length) for length in lengths]
 
 
+def _model_name(model: nn.Module) -> str:
+    return str(getattr(text_config(model), "name_or_path", "") or type(model).__name__)
+
+
 def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
     """Write the rows of every head, `examples.parquet`, the card, and at last `dump.json`."""
     place = user_path(folder)
@@ -362,11 +380,10 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
             sliding_window=rows.sliding_window,
             attention=attention,
         )
-    config = text_config(tap.model)
     manifest = capture_manifest(
-        model=str(getattr(config, "name_or_path", "") or type(tap.model).__name__),
+        model=_model_name(tap.model),
         revision=None,
-        text_config=config,
+        text_config=text_config(tap.model),
         layout=tap.layout,
         wanted=tap.wanted,
         sampler=tap.sampler,

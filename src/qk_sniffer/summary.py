@@ -85,6 +85,12 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
         )
     table.add_row("folder", config.data_root)
     command_console(wrap=False).print(table)
+    if found.conversion is not None:
+        print(
+            f"{config.model.gguf_file} is not converted yet. The capture converts it once, which "
+            f"may take {found.conversion}. All numbers above are from its header; whether its "
+            "weights can be read is known after the conversion."
+        )
     print(f"Lengths are those of the first {found.looked_at} texts. Nothing was written.")
 
 

@@ -10,6 +10,14 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def index_ranges(indices: Iterable[int]) -> str:
     """`0-3,8` for 0, 1, 2, 3, 8: the notation that settings take."""
     runs = index_runs(indices)

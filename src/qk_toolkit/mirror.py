@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
-from threading import Event
+from threading import Event, Lock
 
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import StoreError
@@ -235,17 +235,20 @@ class Mirror:
 
 
 class _Progress:
-    """Adds up the bytes of finished files."""
+    """Adds up the bytes of finished files, which several threads send."""
 
     def __init__(self, total: int, on_bytes: OnBytes | None) -> None:
         self._total = total
         self._on_bytes = on_bytes
         self._done = 0
+        self._lock = Lock()
+        self.add(0)
 
     def add(self, size: int) -> None:
-        self._done += size
-        if self._on_bytes is not None:
-            self._on_bytes(self._done, self._total)
+        with self._lock:
+            self._done += size
+            if self._on_bytes is not None:
+                self._on_bytes(self._done, self._total)
 
 
 def _state_of(path: Path) -> _Sent | None:

@@ -103,7 +103,8 @@ def validated(
     `source_of` gives the beginning of the message: the file or the flag of a field. `note` is
     called with a line that lists settings without effect. A section declares these in a class
     variable `without_effect`: field name → what is used instead. A class variable `fixed_values`
-    declares fields that files may contain with one value only: field name → this value.
+    declares fields that files may contain with one value only: field name → this value. If there
+    are such fields, the line ends with the class variable `foreign_note` of `model`.
     """
     ignored: dict[str, str] = {}
     prepared = _prepared(model, values, fields_of(model), source_of, ignored)
@@ -112,8 +113,9 @@ def validated(
     except ValidationError as error:
         raise ConfigError(_problem(error, prepared, fields_of(model), source_of)) from error
     if ignored:
-        listed = "; ".join(f"{name} ({instead})" for name, instead in ignored.items())
-        note(f"these settings have no effect: {listed}")
+        listed = "; ".join(f"{name} ({what})" for name, what in ignored.items() if what)
+        parts = [f"these settings have no effect: {listed}"] if listed else []
+        note(". ".join(filter(None, [*parts, getattr(model, "foreign_note", "")])))
     return found
 
 
@@ -194,7 +196,8 @@ def _prepared(
 ) -> dict[str, Any]:
     """The values with one mapping per section. Raises for unknown names and invalid sections.
 
-    Fields without effect are moved to `ignored`.
+    Fields without effect are moved to `ignored`, with what is used instead, which is empty for
+    fields with a fixed value.
     """
     prepared = {_plain(str(key)): _text_of_path(value) for key, value in values.items()}
     for name, instead in getattr(model, "without_effect", {}).items():
@@ -202,7 +205,10 @@ def _prepared(
             del prepared[name]
             ignored[prefix + name] = instead
     for name, allowed in getattr(model, "fixed_values", {}).items():
-        value = prepared.pop(name, allowed)
+        if name not in prepared:
+            continue
+        value = prepared.pop(name)
+        ignored[prefix + name] = ""
         if value != allowed:
             source = source_of(prefix + name)
             raise ConfigError(f"{source}: expected {allowed}, got {in_short(value)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
+from collections.abc import Mapping
 from typing import Self
 
 from rich.console import Console
@@ -19,6 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from qk_toolkit.progress_lines import SECONDS, ProgressLines, TaskState
 from qk_toolkit.watcher import Watcher
 
 _LEAST_WIDTH = 60  # on a narrower terminal lines wrap, but no digit is cut
@@ -26,13 +27,22 @@ _BAR_WIDTH = 20  # all columns of a bar fit on a terminal of 80 characters
 
 
 class TerminalWatcher(Watcher):
-    """Notes go to standard error. Progress bars appear only when standard error is a terminal."""
+    """Notes and progress go to standard error: a bar on a terminal, lines elsewhere.
 
-    def __init__(self, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
-        self._has_bars = sys.stderr.isatty() and not quiet
-        self._bar: Progress | None = None
-        self._shown = ""  # name of the task in the bar
+    Lines come every `seconds` seconds. If several processes share a task, `rank` is the number of
+    this one. Rank 0 shows notes and the progress of all. The others show only what one process does
+    alone (`show`), and their rank.
+    """
+
+    def __init__(self, rank: int = 0, seconds: float = SECONDS) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=rank > 0)
+        self._is_first = rank == 0
+        self._shown = ""  # name of the task of `show`
+        self._view: _Bar | ProgressLines
+        if self._is_first and sys.stderr.isatty():
+            self._view = _Bar(self._console)
+        else:
+            self._view = ProgressLines(seconds, "" if self._is_first else f"rank {rank}: ")
 
     def __enter__(self) -> Self:
         return self
@@ -44,83 +54,99 @@ class TerminalWatcher(Watcher):
         """Print a line, above the bar if there is one."""
         self._console.print(text, markup=False)
 
+    def busy(self, task: str) -> None:
+        """Show lines; on a terminal, libraries show their own bars while they load files."""
+        self.stop()
+        if self._is_first:
+            self._view.begin(TaskState(task, has_steps=False))
+
     def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
-        """Show a bar, unless everything is done already."""
-        if total != done:
-            self._open(task, _Speed(), _Counts(), TimeRemainingColumn(), TextColumn("left"))
-            if self._bar is not None:
-                self._bar.add_task(
-                    task,
-                    total=total,
-                    completed=done,
-                    kept=done,
-                    rate=rate or task,
-                    counts={},
-                    began=time.monotonic(),
-                )
+        """Show a bar or lines, unless everything is done already."""
+        self.stop()
+        if self._is_first and total != done:
+            self._view.begin(TaskState(task, total, done, rate or task))
 
     def advance(self, steps: int = 1, **counts: int) -> None:
-        """Move the bar."""
-        if self._bar is not None:
-            task = self._bar.tasks[0]
-            for name, number in counts.items():
-                task.fields["counts"][name] = task.fields["counts"].get(name, 0) + number
-            self._bar.update(task.id, advance=steps)
+        """Move the bar, or count for the next line."""
+        self._view.advance(steps, counts)
 
     def show(self, task: str, done: int, total: int, *, in_bytes: bool = False) -> None:
-        """Show a bar and set it to `done`; it ends when all is done."""
+        """Show a bar or lines and set them to `done`; they end when all is done."""
         if task != self._shown:
-            self._open(task, TimeRemainingColumn(), in_bytes=in_bytes)
-            if self._bar is not None:
-                self._bar.add_task(task, total=total)
-        if self._bar is not None:
-            self._bar.update(self._bar.tasks[0].id, completed=done, total=total)
+            self.stop()
+            self._shown = task
+            self._view.begin(TaskState(task, total, done, in_bytes=in_bytes))
+        self._view.set(done, total)
         if done >= total:
             self.stop()
 
     def stop(self) -> None:
-        """End the bar. It stays on the screen."""
+        """End the lines, or the bar, which stays on the screen."""
         self._shown = ""
+        self._view.end()
+
+
+class _Bar:
+    """A progress bar."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+
+    def begin(self, state: TaskState) -> None:
+        """Show the bar of a task that has steps."""
+        if not state.has_steps:
+            return
+        counter = DownloadColumn() if state.in_bytes else MofNCompleteColumn()
+        columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(_BAR_WIDTH)]
+        columns += [counter, TimeRemainingColumn()]
+        if state.rate:
+            columns[3:] = [_Speed(), _Counts(), TimeRemainingColumn(), TextColumn("left")]
+        self._bar = Progress(*columns, console=self._console)
+        self._bar.start()
+        self._bar.add_task(state.name, total=state.total, completed=state.done, state=state)
+
+    def advance(self, steps: int, counts: Mapping[str, int]) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            task = self._bar.tasks[0]
+            state: TaskState = task.fields["state"]
+            state.done += steps
+            state.counts.update(counts)
+            self._bar.update(task.id, advance=steps)
+
+    def set(self, done: int, total: int) -> None:
+        """Set the bar."""
+        if self._bar is not None:
+            self._bar.update(self._bar.tasks[0].id, completed=done, total=total)
+
+    def end(self) -> None:
+        """End the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-    def _open(self, task: str, *columns: ProgressColumn, in_bytes: bool = False) -> None:
-        self.stop()
-        self._shown = task
-        if self._has_bars:
-            counter = DownloadColumn() if in_bytes else MofNCompleteColumn()
-            first = (TextColumn("{task.description}"), BarColumn(_BAR_WIDTH), counter)
-            self._bar = Progress(*first, *columns, console=self._console)
-            self._bar.start()
 
 
 class _Speed(ProgressColumn):
     """Steps or counts per second, without the steps that an earlier process finished."""
 
     def render(self, task: Task) -> Text:
-        name, counts = task.fields["rate"], task.fields["counts"]
-        number = counts.get(name, 0) if name != task.description else _new_steps(task)
-        elapsed = time.monotonic() - task.fields["began"]
-        if not number or elapsed <= 0:
-            return Text(f"– {name}/s")
-        speed = number / elapsed
-        return Text(f"{speed:,.0f} {name}/s" if speed >= 100 else f"{speed:.1f} {name}/s")
-
-
-def _new_steps(task: Task) -> float:
-    return float(task.completed - task.fields["kept"])
+        state: TaskState = task.fields["state"]
+        number = state.new_steps if state.rate == state.name else state.counts[state.rate]
+        if not number or state.elapsed <= 0:
+            return Text(f"– {state.rate}/s")
+        speed = number / state.elapsed
+        return Text(
+            f"{speed:,.0f} {state.rate}/s" if speed >= 100 else f"{speed:.1f} {state.rate}/s"
+        )
 
 
 class _Counts(ProgressColumn):
     """Counts other than the one whose speed is shown, such as `1,024 rows` or `2 failed`."""
 
     def render(self, task: Task) -> Text:
-        counts = {
-            name: number
-            for name, number in task.fields["counts"].items()
-            if number and name != task.fields["rate"]
-        }
+        state: TaskState = task.fields["state"]
+        counts = {name: n for name, n in list(state.counts.items()) if n and name != state.rate}
         style = "red" if "failed" in counts else ""
         return Text(", ".join(f"{number:,} {name}" for name, number in counts.items()), style)
 

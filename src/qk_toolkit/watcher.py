@@ -9,6 +9,9 @@ class Watcher:
     def note(self, text: str) -> None:
         """A line of text for the user."""
 
+    def busy(self, task: str) -> None:
+        """A task without steps that could be counted begins, such as `loading the model`."""
+
     def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
         """A task begins: its name in the plural, such as `heads`, and its number of steps.
 

@@ -66,6 +66,12 @@ WITHOUT_EFFECT = {
 }
 
 
+OTHER_POSITIONS = (
+    "These are settings of the original capture tool, which drew positions with another random "
+    "generator: the same seed keeps other positions here"
+)
+
+
 @pytest.fixture
 def original(tmp_path: Path) -> Path:
     path = tmp_path / "original.yaml"
@@ -83,6 +89,7 @@ def test_a_file_of_the_original_tool_loads_with_one_note(original: Path) -> None
     for name, instead in WITHOUT_EFFECT.items():
         assert f"{name} ({instead})" in told
     assert "\n" not in told
+    assert told.endswith(f". {OTHER_POSITIONS}")
     kept = [line for line in ORIGINAL.splitlines() if not line.strip().startswith(_OLD_NAMES)]
     original.write_text("\n".join(kept))
     assert load_config(original) == config
@@ -98,6 +105,9 @@ def test_padding_on_the_left_is_refused(original: Path) -> None:
                 load_config(original)
     with pytest.raises(ConfigError, match="padding_side: expected right, got 'left'"):
         load_config(original)
+    required = {"dataset": {"path": "d"}, "model": {"name": "m"}, "output": {"data_root": "o"}}
+    with pytest.warns(IgnoredSettingWarning, match=f"^{OTHER_POSITIONS}$"):
+        make_config(required, tokenizer={"padding_side": "right"})
 
 
 _OLD_NAMES = ("padding:", "trust_remote_code: true", "autocast", "debug_logging", "readme_path")
@@ -111,7 +121,9 @@ def test_each_of_them_gives_a_note_for_any_value() -> None:
         with pytest.warns(IgnoredSettingWarning) as notes:
             config = make_config(given)
         (note,) = notes
-        assert str(note.message).endswith(f"have no effect: {name} ({WITHOUT_EFFECT[name]})")
+        assert str(note.message) == (
+            f"these settings have no effect: {name} ({WITHOUT_EFFECT[name]}). {OTHER_POSITIONS}"
+        )
         assert field not in config.model_dump()[section]
 
 

@@ -69,6 +69,9 @@ def test_rows_come_as_arrays_of_one_length() -> None:
         assert rows.vectors.dtype == np.float32
         assert rows.sliding_window is None
     assert tapped.lengths == [24, 24]
+    assert repr(tapped) == (
+        "<Tap LlamaForCausalLM: layers 0-3, 16 query heads, 8 key heads, 2 texts, 1,152 rows>"
+    )
 
 
 def test_heads_are_listed_and_found_by_name() -> None:

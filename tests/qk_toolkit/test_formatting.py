@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qk_toolkit.formatting import count, index_ranges
+from qk_toolkit.formatting import count, duration, index_ranges
 from qk_toolkit.settings import parse_indices
 
 
@@ -25,3 +25,11 @@ def test_index_ranges_can_be_parsed(indices: set[int]) -> None:
 
 def test_count() -> None:
     assert [count(n, "head") for n in (0, 1, 2000)] == ["0 heads", "1 head", "2,000 heads"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "0 s"), (59.4, "59 s"), (60, "1 min"), (750, "12 min"), (3599, "1 h 0 min")],
+)
+def test_a_duration_has_at_most_two_units(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

@@ -1,16 +1,87 @@
-"""The bar, on a real terminal and off one."""
+"""Progress: a bar on a real terminal, lines in a pipe."""
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import subprocess
+import time
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
 
 from commands import command
 from dumps import make_dump
+from qk_toolkit.terminal import TerminalWatcher
+
+
+class Pipe(io.StringIO):
+    """Standard error without a terminal."""
+
+    def wait_for(self, text: str) -> None:
+        """Wait until this line was written, and require it."""
+        end = time.monotonic() + 60
+        while text not in self.getvalue().splitlines() and time.monotonic() < end:
+            time.sleep(0.005)
+        assert text in self.getvalue().splitlines()
+
+
+def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:
+    with redirect_stderr(Pipe()) as pipe, TerminalWatcher(seconds=0.01) as watcher:
+        watcher.busy("loading the model")
+        pipe.wait_for("loading the model: 0 s so far")
+        watcher.start("texts", 1_000_000, 999_990, rate="tokens")
+        pipe.wait_for("texts: 999,990 of 1,000,000 done")  # nothing to compute a speed from
+        watcher.advance(9, tokens=1200, rows=0)
+        pipe.wait_for("texts: 999,999 of 1,000,000 done, 1,200 tokens, 0 s left")
+        watcher.note("a note")
+        watcher.advance(5, tokens=34, rows=7)  # more than all, as after the death of a process
+        pipe.wait_for("texts: 1,000,000 of 1,000,000 done, 1,234 tokens, 7 rows, 0 s left")
+        watcher.start("texts", None)
+        watcher.advance(3)
+        pipe.wait_for("texts: 3 done")
+        watcher.show("fetching", 1_500, 4_000_000, in_bytes=True)
+        pipe.wait_for("fetching: 1.5 kB of 4.0 MB done")
+        watcher.show("fetching", 4_000_000, 4_000_000, in_bytes=True)
+        written = pipe.getvalue()  # the task has ended, so there is no thread
+        assert "a note" in written.splitlines()
+        watcher.start("heads", 8, 8)
+    assert pipe.getvalue() == written
+
+
+def test_short_tasks_print_no_line_and_their_times_add_up() -> None:
+    with redirect_stderr(Pipe()) as pipe, TerminalWatcher() as watcher:
+        for _ in range(3):
+            watcher.start("heads", 2)
+            watcher.advance()
+            watcher.stop()
+    assert pipe.getvalue() == ""
+    with redirect_stderr(Pipe()) as pipe, TerminalWatcher(seconds=0.2) as watcher:
+        end = time.monotonic() + 60
+        while not pipe.getvalue() and time.monotonic() < end:
+            watcher.start("heads", 2)  # each is much shorter than the time between lines
+            time.sleep(0.005)
+    assert {*pipe.getvalue().splitlines()} == {"heads: 0 of 2 done"}
+
+
+def test_ranks_above_0_print_only_what_they_do_alone() -> None:
+    with redirect_stderr(Pipe()) as pipe, TerminalWatcher(rank=3, seconds=0.01) as watcher:
+        watcher.note("a note")
+        watcher.busy("loading the model")
+        watcher.start("texts", 40)
+        watcher.advance()
+        watcher.show("writing heads", 2, 9)
+        pipe.wait_for("rank 3: writing heads: 2 of 9 done")
+    assert {*pipe.getvalue().splitlines()} == {"rank 3: writing heads: 2 of 9 done"}
+
+
+def test_a_closed_pipe_does_not_end_the_task() -> None:
+    with redirect_stderr(Pipe()) as pipe, TerminalWatcher(seconds=0.0) as watcher:
+        pipe.close()
+        watcher.start("texts", 40)
+        watcher.advance()
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,7 @@ from attention_plasticity.run.worker import (
     outcome_of,
 )
 from attention_plasticity.run.worker_log import group_name
-from qk_toolkit.errors import in_short
-from qk_toolkit.ray_cluster import connect, import_ray
+from qk_toolkit.ray_cluster import Connection, connect, death_words, import_ray
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 _TASKS_PER_CPU = 2  # in the queue of the cluster, so that no CPU waits for this process
 _NODE_ATTEMPTS = 5  # the death of a node is rarely the fault of the head
 _SECONDS_BETWEEN_COUNTS = 10.0  # of the CPUs of the cluster, which can grow and shrink
+_SECONDS_BETWEEN_CHECKS = 1.0  # of the connection to the cluster
 _SECONDS_BEFORE_NOTE = 30.0  # until a note reports that no CPU of the cluster is free
 
 
@@ -46,25 +46,26 @@ def run_ray(
 
     If a worker or a node of the cluster dies, the heads of its tasks are computed again, each in a
     task of its own. A head fails if its worker dies twice in such a task, or its node five times.
-    `note` gets a message if the cluster has no free CPU for a while.
+    `note` gets a message if the cluster has no free CPU for a while. Raises a `ClusterLostError` if
+    the cluster no longer answers.
     """
     waiting = TaskQueue(tasks)
     if not waiting:
         return
     ray = import_ray()
-    started = connect(ray, config.ray_address, config.workers)
+    connection = connect(ray, config.ray_address, config.workers, "heads")
     running: dict[Any, Task] = {}
     deaths = _Deaths(ray)
     token = uuid.uuid4().hex  # workers of a long session open the dump again for every run
     try:
         start = _Start(ray, note)
-        analyze, places = _remote(ray, _analyze), _Places(ray)
+        analyze, places = _remote(ray, _analyze), _Places(ray, connection)
         while running or waiting:
             while len(running) < places.number() and waiting:
                 task = waiting.take()
                 job = json.dumps({**task.job.as_message(), "run": token})
                 running[analyze.remote(job, asdict(task.group))] = task
-            for reference in _finished(ray, running, waiting, start):
+            for reference in _finished(ray, running, waiting, start, connection):
                 task = running.pop(reference)
                 try:
                     messages, printed = ray.get(reference)
@@ -72,6 +73,9 @@ def run_ray(
                     yield from _failures(task, " ".join(str(error.cause).split()))
                     continue
                 except ray.exceptions.RayError as error:
+                    if connection.was_interrupted():  # the heads are not the cause
+                        waiting.put_back([task])
+                        continue
                     again, failures = deaths.after(task, error)
                     waiting.put_back(again)
                     yield from failures
@@ -80,11 +84,13 @@ def run_ray(
                 log.add(group_name(task.group), printed.encode())
                 for message in messages:
                     yield Computed(task.job, outcome_of(message, log))
+    except ConnectionError as error:  # of a cluster at ray://HOST:PORT
+        raise connection.lost(str(error)) from error
     finally:
         for reference in running:
-            ray.cancel(reference, force=True)
-        if started:
-            ray.shutdown()
+            with suppress(ConnectionError):
+                ray.cancel(reference, force=True)
+        connection.close()
 
 
 def _remote(ray: Any, function: Callable[..., Any]) -> Any:
@@ -113,8 +119,9 @@ def _opened(job: str) -> OpenJob:
 class _Places:
     """How many tasks are given to the cluster at once."""
 
-    def __init__(self, ray: Any) -> None:
+    def __init__(self, ray: Any, connection: Connection) -> None:
         self._ray = ray
+        self._connection = connection
         self._number = 0
         self._next_count = 0.0
 
@@ -122,6 +129,7 @@ class _Places:
         """The number of tasks, from the CPUs that the cluster had a few seconds ago or less."""
         now = time.monotonic()
         if now >= self._next_count:
+            self._connection.was_interrupted()  # the next line would wait without end
             cpus = int(self._ray.cluster_resources().get("CPU", 1))
             self._number = _TASKS_PER_CPU * max(1, cpus)
             self._next_count = now + _SECONDS_BETWEEN_COUNTS
@@ -135,30 +143,40 @@ class _Start:
         self._ray = ray
         self._note = note
         self._first: Any = _remote(ray, _do_nothing).remote()
+        self._end = time.monotonic() + _SECONDS_BEFORE_NOTE
 
-    def wait(self, references: list[Any]) -> None:
-        """Wait for the first task of all, or until there was a note."""
+    def check(self) -> None:
+        """Note if there was no free CPU for a while since the start."""
         if self._first is None:
             return
-        found, _ = self._ray.wait([self._first, *references], timeout=_SECONDS_BEFORE_NOTE)
-        self._first = None
-        if not found:
+        found, _ = self._ray.wait([self._first], timeout=0)
+        is_late = time.monotonic() >= self._end
+        if is_late and not found:
             self._note("waiting for a free CPU of the Ray cluster")
+        if found or is_late:
+            self._first = None
 
 
 def _do_nothing() -> None:
     pass
 
 
-def _finished(ray: Any, running: dict[Any, Task], waiting: TaskQueue, start: _Start) -> list[Any]:
+def _finished(
+    ray: Any,
+    running: dict[Any, Task],
+    waiting: TaskQueue,
+    start: _Start,
+    connection: Connection,
+) -> list[Any]:
     """The tasks that have finished; at least one. Tasks are prepared until there is one."""
     references = list(running)
     found, _ = ray.wait(references, num_returns=len(references), timeout=0)
     while not found and waiting.prepare():
         found, _ = ray.wait(references, num_returns=len(references), timeout=0)
-    if not found:
-        start.wait(references)
-        found, _ = ray.wait(references, num_returns=1)
+    while not found:
+        connection.check()
+        start.check()
+        found, _ = ray.wait(references, num_returns=1, timeout=_SECONDS_BETWEEN_CHECKS)
     return list(found)
 
 
@@ -177,15 +195,15 @@ class _Deaths:
 
     def after(self, task: Task, error: Exception) -> tuple[list[Task], list[Computed]]:
         """The heads of a dead task, each to be computed alone; a failure after too many deaths."""
-        what, deaths, most = "worker", self._workers, ATTEMPTS
+        deaths, most = self._workers, ATTEMPTS
         if isinstance(error, self._of_nodes):
-            what, deaths, most = "node", self._nodes, _NODE_ATTEMPTS
+            deaths, most = self._nodes, _NODE_ATTEMPTS
         job, group = task
         if len(group.q_heads) == 1:
             head = job.number, group.layer, group.q_heads[0]
             deaths[head] += 1
             if deaths[head] >= most:
-                reason = f"its {what} in the cluster died, in {most} attempts: {in_short(error)}"
+                reason = f"{death_words(error)}, in {most} attempts on the Ray cluster"
                 return [], _failures(task, reason)
         return [Task(job, group.only([q_head])) for q_head in group.q_heads], []
 

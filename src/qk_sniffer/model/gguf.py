@@ -7,7 +7,7 @@ Converting weights and tokenizer takes minutes, so the checkpoint is stored in a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,15 @@ import transformers
 from filelock import FileLock
 
 from qk_sniffer.config import ModelSettings
-from qk_sniffer.model.files import files_hash
+from qk_sniffer.model.files import Note, files_hash
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import staged_folder, user_path
 
 _CONVERSION_VERSION = 1  # a change of this number makes cached checkpoints unused
 _DEFAULT_DTYPE = "float32"  # wide enough for every quantised weight
-
-Note = Callable[[str], None]
+_MINUTES_PER_GB = 3  # measured on a slow core: 160 s for Q4_1, 80 s for Q8_0, 30 s for F16
+_MINUTES_AT_LEAST = 1  # for the tokenizer
 
 
 def gguf_path(settings: ModelSettings) -> Path:
@@ -51,11 +51,14 @@ def converted_model(
         return settings
     source = gguf_path(settings)
     dtype = _DEFAULT_DTYPE if settings.dtype == "auto" else settings.dtype
-    target = cache_folder() / "gguf" / _cache_name(settings, source, dtype)
+    target = cache_folder() / "gguf" / _cache_name(settings, source, dtype, note)
     if not (target / "config.json").is_file():
         if not convert_now:
             return settings
-        note(f"{source.name}: converting to {dtype}; later runs reuse {target}")
+        note(
+            f"{source.name}: converting to {dtype}, which may take {conversion_time(source)}; this "
+            f"is done once, later runs reuse {target}"
+        )
         try:
             _convert_once(source, target, dtype)
         except OSError as error:
@@ -65,10 +68,16 @@ def converted_model(
     return settings.model_copy(update={"name": str(target), "gguf_file": None, "revision": None})
 
 
-def _cache_name(settings: ModelSettings, source: Path, dtype: str) -> str:
+def conversion_time(source: Path) -> str:
+    """How long the conversion of a file may take, for messages."""
+    size = source.stat().st_size / 1e9
+    return f"up to {_MINUTES_AT_LEAST + ceil(size * _MINUTES_PER_GB)} minutes"
+
+
+def _cache_name(settings: ModelSettings, source: Path, dtype: str, note: Note) -> str:
     """The folder name for a file's content, the precision and the version of the converter."""
     if user_path(settings.name).is_dir():
-        content = files_hash(source.parent, source.name)
+        content = files_hash(source.parent, source.name, note)
     else:
         content = source.resolve().name  # in the Hub's cache this is the hash of the file
     return f"{content}-{dtype}-transformers-{transformers.__version__}-{_CONVERSION_VERSION}"

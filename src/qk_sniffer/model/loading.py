@@ -24,6 +24,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.model.files import Note, files_hash, require_unchanged
 from qk_sniffer.model.gguf import add_special_tokens_of, converted_model, gguf_path
+from qk_sniffer.model.gguf_header import model_title
 from qk_sniffer.model.layout import decoder_config, text_config
 from qk_sniffer.model.tensor_parallel import spread_over
 from qk_toolkit.errors import ConfigError
@@ -40,6 +41,7 @@ class LoadedModel:
     model: Any
     commit: str | None  # of a model from the Hub
     files: str | None = None  # hash of the files of a local model
+    title: str = ""  # its name for readers, such as the name in the header of a GGUF file
 
     @property
     def text_config(self) -> Any:
@@ -173,7 +175,11 @@ def load_model(
             model, report = _load_weights(transformers.AutoModelForCausalLM, settings.name, options)
     _refuse_random_weights(original.name, report)
     require_unchanged(folder, settings.gguf_file, files)
-    return LoadedModel(model.eval(), _commit(original), files)
+    return LoadedModel(model.eval(), _commit(original), files, _title(original))
+
+
+def _title(settings: ModelSettings) -> str:
+    return settings.name if settings.gguf_file is None else model_title(gguf_path(settings))
 
 
 def _converted(settings: ModelSettings, note: Note, convert_now: bool = True) -> ModelSettings:

@@ -266,6 +266,9 @@ class _Renamed(Watcher):
     def note(self, text: str) -> None:
         self._watcher.note(self._renamed(text))
 
+    def busy(self, task: str) -> None:
+        self._watcher.busy(task)
+
     def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
         self._watcher.start(task, total, done, rate=rate)
 

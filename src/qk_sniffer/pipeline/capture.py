@@ -78,7 +78,11 @@ def _run_connected(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> Cap
     require_publishable(config)
     with out_of_memory_advice(_LESS_MEMORY):
         require_folder(folder)
-        setup = prepare(config, ranks, watcher.note)
+        watcher.busy("loading texts and model")
+        try:
+            setup = prepare(config, ranks, watcher.note)
+        finally:
+            watcher.stop()
         _announce(setup, watcher)
         with _opened(folder, setup, ranks) as capture:
             was_complete = capture.complete
@@ -244,9 +248,9 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
     """
     if capture.digests:
         watcher.note(f"continuing: {len(capture.digests):,} texts are finished")
-    watcher.start("texts", setup.texts.total, rate="tokens")
+    watcher.start("texts", setup.texts.total, len(capture.digests), rate="tokens")
     writer = BackgroundWriter()
-    hand_out = HandOut(setup, capture, watcher)
+    hand_out = HandOut(setup, capture, watcher, ranks.knows_folder_is_shared)
     shares_texts = ranks.world > 1 and not setup.config.model.tensor_parallel
     claims = _claims(setup, capture) if shares_texts else None
 
@@ -340,10 +344,10 @@ def _store(
 ) -> None:
     before = capture.rows
     capture.add(batch.number, blocks_of(setup, batch, taken), batch.examples)
+    tokens, rows = sum(len(ids) for ids in batch.token_ids), capture.rows - before
     if claims:
-        claims.stored(batch.number)
-    tokens = sum(len(ids) for ids in batch.token_ids)
-    watcher.advance(len(batch.examples), tokens=tokens, rows=capture.rows - before)
+        claims.stored(batch.number, tokens, rows)
+    watcher.advance(len(batch.examples), tokens=tokens, rows=rows)
 
 
 def _finish(
@@ -351,7 +355,7 @@ def _finish(
 ) -> bool:
     config = setup.config
     manifest = capture_manifest(
-        model=config.model.name,
+        model=setup.loaded.title,
         revision=setup.loaded.commit or config.model.revision,
         text_config=setup.loaded.text_config,
         layout=setup.layout,

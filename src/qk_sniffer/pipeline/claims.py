@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from qk_sniffer.pipeline.work_folder import CLAIMS, PLAN, locked_work_folder
 from qk_toolkit.files import is_locked, try_lock
@@ -29,6 +30,14 @@ _SECONDS_BETWEEN_CHECKS = 2.0  # of the locks of other processes, while there ar
 _SECONDS_BETWEEN_LOOKS = 0.2  # of a process that waits for others
 _RESERVED, _BEGUN, _COMPUTED = "reserved", "begun", "computed"
 _STORED, _RESTING = "stored", "resting"
+
+
+class StoredBatch(NamedTuple):
+    """A batch that was run, with the number of its tokens and rows."""
+
+    number: int
+    tokens: int = 0
+    rows: int = 0
 
 
 class _Process:
@@ -48,16 +57,16 @@ class _Process:
     def is_alive(self) -> bool:
         return is_locked(_lock_of(self.log))
 
-    def read_new_lines(self) -> list[tuple[str, int]]:
-        """Read the new lines of the log: (word, batch)."""
+    def read_new_lines(self) -> list[tuple[str, StoredBatch]]:
+        """Read the new lines of the log: a word and a batch."""
         with self.log.open("rb") as file:
             file.seek(self._bytes_read)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]  # a process may die while it writes a line
         self._bytes_read += len(whole)
         lines = [_parsed(line) for line in whole.decode().splitlines()]
-        for word, number in lines:
-            self.apply(word, number)
+        for word, batch in lines:
+            self.apply(word, batch.number)
         return lines
 
     def apply(self, word: str, number: int) -> None:
@@ -77,9 +86,9 @@ class _Process:
             self.running = False
 
 
-def _parsed(line: str) -> tuple[str, int]:
-    word, number = line.split(" ")
-    return word, int(number)
+def _parsed(line: str) -> tuple[str, StoredBatch]:
+    word, *numbers = line.split(" ")
+    return word, StoredBatch(*map(int, numbers))
 
 
 class Claims:
@@ -100,7 +109,7 @@ class Claims:
         self._dead: set[str] = set()
         self._deaths: Counter[int] = Counter()  # of processes, while they ran a batch
         self._last_check = 0.0
-        self._stored_elsewhere: list[int] = []
+        self._stored_elsewhere: list[StoredBatch] = []
         self._thread_lock = threading.Lock()
         with locked_work_folder(folder) as place:
             claims = place / CLAIMS
@@ -130,7 +139,7 @@ class Claims:
         """Batches that are not run any more, because processes died while they ran them."""
         return sorted(n for n, deaths in self._deaths.items() if self._is_given_up(n, deaths))
 
-    def stored_elsewhere(self) -> list[int]:
+    def stored_elsewhere(self) -> list[StoredBatch]:
         """Batches that other processes have run since the last call."""
         with self._thread_lock:
             stored, self._stored_elsewhere = self._stored_elsewhere, []
@@ -182,10 +191,13 @@ class Claims:
         with self._thread_lock:
             self._write(_COMPUTED, number)
 
-    def stored(self, number: int) -> None:
-        """The rows of a batch are in memory; they are saved with the next segment."""
+    def stored(self, number: int, tokens: int = 0, rows: int = 0) -> None:
+        """The rows of a batch are in memory; they are saved with the next segment.
+
+        Other processes show the numbers of tokens and rows.
+        """
         with self._thread_lock:
-            self._write(_STORED, number)
+            self._write(_STORED, number, tokens, rows)
 
     def wait_for_work(self, num_batches: int) -> bool:
         """Wait for the batches that other processes run; all batches of this one must be saved.
@@ -245,11 +257,11 @@ class Claims:
             if log != self._own.log and log.name not in self._dead:
                 if log.name not in self._others:
                     self._others[log.name] = _Process(log)
-                for word, number in self._others[log.name].read_new_lines():
+                for word, batch in self._others[log.name].read_new_lines():
                     if word == _BEGUN:
-                        self._taken.add(number)
+                        self._taken.add(batch.number)
                     elif word == _STORED:
-                        self._stored_elsewhere.append(number)
+                        self._stored_elsewhere.append(batch)
         now = time.monotonic()
         if not check_locks and now - self._last_check < _SECONDS_BETWEEN_CHECKS:
             return False
@@ -274,13 +286,13 @@ class Claims:
             process = self._others[name]
             self._deaths.update(process.begun - process.computed - self._saved)
 
-    def _write(self, word: str, number: int = 0) -> None:
+    def _write(self, word: str, number: int = 0, *more: int) -> None:
         self._own.apply(word, number)
         if word == _BEGUN:
             self._taken.add(number)
         descriptor = os.open(self._own.log, os.O_WRONLY | os.O_APPEND)
         try:
-            os.write(descriptor, f"{word} {number}\n".encode())
+            os.write(descriptor, f"{' '.join(map(str, (word, number, *more)))}\n".encode())
         finally:
             os.close(descriptor)
 

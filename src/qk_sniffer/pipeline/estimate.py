@@ -7,7 +7,8 @@ from itertools import islice
 
 from qk_dump.attention_columns import MASS_BINS
 from qk_dump.layout import Kind
-from qk_sniffer.config import CaptureConfig
+from qk_sniffer.config import CaptureConfig, ModelSettings
+from qk_sniffer.model.gguf import conversion_time, converted_model, gguf_path
 from qk_sniffer.model.layout import ModelLayout, text_config
 from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
 from qk_sniffer.model.probing import probe
@@ -35,6 +36,7 @@ class Estimate:
     rows_per_text: dict[Kind, float]  # of one query head, and of one key head
     value_bytes: int
     attention: bool
+    conversion: str | None = None  # how long the capture takes to convert the GGUF file first
 
     @property
     def heads(self) -> int:
@@ -98,4 +100,12 @@ def estimate(config: CaptureConfig) -> Estimate:
         },
         value_bytes=_BYTES[config.output.vector_dtype],
         attention=config.capture.attention,
+        conversion=_conversion(config.model),
     )
+
+
+def _conversion(model: ModelSettings) -> str | None:
+    """How long the conversion of a GGUF file may take; None if none is needed."""
+    if model.gguf_file is None or converted_model(model, convert_now=False) != model:
+        return None
+    return conversion_time(gguf_path(model))

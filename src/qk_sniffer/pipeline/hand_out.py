@@ -28,6 +28,7 @@ class HandOut:
     setup: Setup
     capture: CaptureFolder
     watcher: Watcher
+    knows_folder_is_shared: bool = False
     num_batches: int = 0  # of all processes; known when the batches have ended
 
     def in_order(self) -> Generator[Batch]:
@@ -58,7 +59,7 @@ class HandOut:
                 break
             is_first_round = False
         self._show_others(claims)
-        if not claims.saw_others:
+        if not claims.saw_others and not self.knows_folder_is_shared:
             self.watcher.note(
                 f"no other process was seen in {self.capture.folder}; is the folder shared?"
             )
@@ -103,13 +104,14 @@ class HandOut:
         if number not in self.capture.finished:
             return False
         _check_unchanged(group, self.capture)
-        self.watcher.advance(len(group))
         return True
 
     def _show_others(self, claims: Claims) -> None:
         size, total = self.setup.batch_size, self.setup.texts.total
-        for number in claims.stored_elsewhere():
-            self.watcher.advance(size if total is None else min(size, total - number * size))
+        for number, tokens, rows in claims.stored_elsewhere():
+            if number not in self.capture.finished:  # else it was shown at the start
+                texts = size if total is None else min(size, total - number * size)
+                self.watcher.advance(texts, tokens=tokens, rows=rows)
 
 
 def longest_first(sizes: Sequence[int], batch_size: int) -> list[int]:

@@ -36,6 +36,7 @@ class Ranks:
     world: int = 1
     local: int = 0
     starts_first: bool = False  # the others start when this process has opened the folder
+    knows_folder_is_shared: bool = False  # it was tested before
 
     @property
     def device(self) -> str:

@@ -23,13 +23,20 @@ from qk_sniffer.pipeline.ranks import Ranks, ranks_from
 from qk_sniffer.pipeline.result import CaptureResult
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import user_path
-from qk_toolkit.ray_cluster import connect, import_ray
+from qk_toolkit.ray_cluster import (
+    ClusterLostError,
+    Connection,
+    connect,
+    death_words,
+    import_ray,
+)
 from qk_toolkit.watcher import Watcher
 
 RunRank = Callable[[CaptureConfig, Watcher, Ranks], CaptureResult]
 
 _MOST_CHARACTERS = 300  # of a reason
 _SECONDS_TO_SAVE = 60.0  # for finished texts, after an interruption
+_SECONDS_TO_SAVE_IN_A_HURRY = 5.0  # without the head of the cluster, Ray soon ends this process
 
 
 def run_on_ray(config: CaptureConfig, watcher: Watcher, run_rank: RunRank) -> CaptureResult:
@@ -44,16 +51,17 @@ def run_on_ray(config: CaptureConfig, watcher: Watcher, run_rank: RunRank) -> Ca
         )
     require_publishable(config)
     ray = import_ray()
-    started = connect(ray, config.ray_address, num_cpus=config.num_actors)
+    connection = connect(ray, config.ray_address, config.num_actors, "texts")
     folder = user_path(config.data_root).absolute()
     try:
         number = _number_of_actors(ray, config, watcher)
         with _file_to_find(folder) as shared:
             theirs = _of_an_actor(config, folder)
-            result = _Actors(ray, theirs, watcher, run_rank, number, shared).run()
+            result = _Actors(ray, connection, theirs, watcher, run_rank, number, shared).run()
+    except ConnectionError as error:  # of a cluster at ray://HOST:PORT
+        raise connection.lost(str(error)) from error
     finally:
-        if started:
-            ray.shutdown()
+        connection.close()
     return replace(result, published=publish(config, folder, watcher))
 
 
@@ -86,6 +94,7 @@ class _Actors:
     def __init__(
         self,
         ray: Any,
+        connection: Connection,
         config: CaptureConfig,
         watcher: Watcher,
         run_rank: RunRank,
@@ -93,6 +102,7 @@ class _Actors:
         shared: Path,
     ) -> None:
         self._ray = ray
+        self._connection = connection
         self._config = config
         self._watcher = watcher
         self._run_rank = run_rank
@@ -105,12 +115,18 @@ class _Actors:
         self._errors: list[BaseException] = []
 
     def run(self) -> CaptureResult:
-        """Start the actors and wait until one of them has completed the dump."""
+        """Start the actors and wait until one of them has completed the dump.
+
+        Raises a `ClusterLostError` if the cluster no longer answers.
+        """
+        seconds_to_save = _SECONDS_TO_SAVE
         self._watcher.note(
             f"engine ray: {self._number} actors, {self._config.gpus_per_actor:g} GPUs each"
         )
+        self._watcher.busy("loading texts and model in the actors")
         try:
             while self._waiting or self._running:
+                self._connection.check()
                 self._start_actors()
                 done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=0.5)
                 self._report()
@@ -118,9 +134,12 @@ class _Actors:
                     result = self._result(reference)
                     if result is not None and result.complete:
                         return result
+        except ClusterLostError:
+            seconds_to_save = _SECONDS_TO_SAVE_IN_A_HURRY
+            raise
         finally:
             self._progress.stop()
-            self._stop_actors()
+            self._stop_actors(seconds_to_save)
         raise self._failure()
 
     def _start_actors(self) -> None:
@@ -140,7 +159,7 @@ class _Actors:
         )
         self._actors[rank] = actor.remote()
         config = self._config.model_copy(update={"overwrite": overwrite})
-        ranks = Ranks(rank, self._number, local=0, starts_first=overwrite)
+        ranks = Ranks(rank, self._number, 0, starts_first=overwrite, knows_folder_is_shared=True)
         run = self._actors[rank].run.remote(self._run_rank, config, ranks, Path.cwd(), self._shared)
         self._running[run] = rank
 
@@ -153,8 +172,12 @@ class _Actors:
             self._errors.append(error.cause)
             self._watcher.note(f"actor {rank} failed ({_reason(error.cause)})")
         except self._ray.exceptions.RayError as error:
+            self._connection.was_interrupted()  # raises if the actor is not the cause
             self._errors.append(error)
-            self._watcher.note(f"actor {rank} died; others run its texts ({_reason(error)})")
+            others = (
+                "others run its texts" if self._running or self._waiting else "no other is left"
+            )
+            self._watcher.note(f"actor {rank}: {death_words(error)}; {others}")
         else:
             return result
         finally:
@@ -171,13 +194,13 @@ class _Actors:
             self._progress.update(report)
             return
 
-    def _stop_actors(self) -> None:
+    def _stop_actors(self, seconds_to_save: float) -> None:
         """Stop the actors that still run; they save the finished texts first."""
         for actor in self._actors.values():
             actor.stop.remote()
         if self._running:
             references = list(self._running)
-            self._ray.wait(references, num_returns=len(references), timeout=_SECONDS_TO_SAVE)
+            self._ray.wait(references, num_returns=len(references), timeout=seconds_to_save)
         for actor in self._actors.values():
             self._ray.kill(actor)
 
@@ -185,10 +208,10 @@ class _Actors:
         for error in self._errors:
             if isinstance(error, ToolkitError):
                 return error
-        reason = f" ({_reason(self._errors[0])})" if self._errors else ""
+        reason = f" ({_reason(self._errors[-1])})" if self._errors else ""
         return ToolkitError(
-            f"no actor has completed the dump{reason}. Finished texts are kept; run the same "
-            "command again."
+            f"Ray cluster at {self._connection.address}: all actors ended before the dump was "
+            f"complete{reason}. Finished texts are kept; run the same command again to continue."
         )
 
 
@@ -237,8 +260,10 @@ class _ReportingWatcher(Watcher):
         self._lock = threading.Lock()
         self._notes: list[str] = []
         self._total: int | None = None
+        self._done = 0
         self._has_begun = False
         self._counts: Counter[str] = Counter()
+        self._shown: tuple[str, int, int] | None = None  # task, done, total
 
     def report(self) -> dict[str, Any]:
         with self._lock:
@@ -246,7 +271,9 @@ class _ReportingWatcher(Watcher):
                 "notes": list(self._notes),
                 "has_begun": self._has_begun,
                 "total": self._total,
+                "done": self._done,
                 "counts": dict(self._counts),
+                "shown": self._shown,
             }
 
     def note(self, text: str) -> None:
@@ -255,13 +282,18 @@ class _ReportingWatcher(Watcher):
 
     def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
         with self._lock:
-            self._has_begun, self._total = True, total
+            self._has_begun, self._total, self._done = True, total, done
 
     def advance(self, steps: int = 1, **counts: int) -> None:
         with self._lock:
-            self._counts.update(steps=steps, **counts)
+            self._done += steps
+            self._counts.update(counts)
         if self.stopped.is_set():
             raise ToolkitError("the capture was stopped")
+
+    def show(self, task: str, done: int, total: int, *, in_bytes: bool = False) -> None:
+        with self._lock:
+            self._shown = task, done, total
 
 
 class _Progress:
@@ -270,7 +302,9 @@ class _Progress:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._notes: set[str] = set()
-        self._shown: Counter[str] = Counter()
+        self._done = 0
+        self._counts: Counter[str] = Counter()
+        self._shown: tuple[str, int, int] | None = None
         self.has_begun = False
 
     def update(self, report: dict[str, Any]) -> None:
@@ -281,19 +315,23 @@ class _Progress:
                 self._watcher.note(note)
         if report["has_begun"] and not self.has_begun:
             self.has_begun = True
-            self._watcher.start("texts", report["total"], rate="tokens")
-        new = Counter(report["counts"])
-        new.subtract(self._shown)
-        if new["steps"] > 0:
-            self._shown = Counter(report["counts"])
-            counts = {name: max(0, number) for name, number in new.items() if name != "steps"}
-            self._watcher.advance(new["steps"], **counts)
+            self._done = report["done"]
+            self._watcher.start("texts", report["total"], self._done, rate="tokens")
+        if report["done"] > self._done:
+            new = Counter(report["counts"]) - self._counts
+            self._watcher.advance(report["done"] - self._done, **new)
+            self._done, self._counts = report["done"], Counter(report["counts"])
+        if report["shown"] not in (None, self._shown):
+            self._shown = report["shown"]
+            self._watcher.show(*report["shown"])
 
     def stop(self) -> None:
         self._watcher.stop()
 
 
 def _reason(error: BaseException) -> str:
+    if type(error).__module__.startswith("ray."):
+        return death_words(error)
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 

@@ -27,6 +27,7 @@ from attention_plasticity.run.tasks import Job, Task
 from attention_plasticity.run.worker_log import WorkerLog
 from dumps import make_dump
 from qk_dump.source import open_dump
+from qk_toolkit import ray_cluster
 
 ray = pytest.importorskip("ray")
 
@@ -239,9 +240,56 @@ def test_a_head_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
         if isinstance(outcome, Failure)
     }
     assert failures.keys() == {(1, 1), (0, 3)}
-    assert "died, in 2 attempts" in failures[1, 1]
+    assert failures[1, 1].startswith(
+        "its process died (killed, or memory was short), in 2 attempts"
+    )
     assert "ZeroDivisionError('a defect')" in failures[0, 3]
     assert "ZeroDivisionError: a defect" in log.path.read_text()
+
+
+@pytest.mark.parametrize("service", ["raylet", "gcs_server"])
+def test_a_cluster_that_dies_is_named_in_one_line_and_the_run_continues(
+    service: str,
+    dump: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    cluster: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    from ray.cluster_utils import Cluster
+
+    waiting = Path(shutil.copytree(dump, tmp_path / "waiting"))
+    words = ["analyze", str(waiting), "--engine", "ray", "--output_dir", str(tmp_path / "out")]
+    records = [tmp_path / "out" / ".heads" / f"l00h0{head}.json" for head in (0, 1)]
+    dying = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    address = dying.address
+
+    def kill() -> None:
+        wait_for(records)  # the other heads wait
+        [process] = dying.head_node.all_processes[service]
+        process.process.kill()
+
+    ray.shutdown()  # the commands connect themselves
+    monkeypatch.setattr(ray_cluster, "_SECONDS_WITHOUT_ANSWER", 2.0)
+    killer = threading.Thread(target=kill)
+    killer.start()
+    capfd.readouterr()
+    try:
+        assert main([*words, "--ray_address", address]) == 1
+        printed = capfd.readouterr()
+        killer.join()
+    finally:  # for other tests
+        dying.shutdown()
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    assert printed.out == ""
+    [error] = [line for line in printed.err.splitlines() if not line.startswith("layout: ")]
+    assert error.startswith(f"error: Ray cluster at {address}: the connection was lost (")
+    assert error.endswith("Finished heads are kept; run the same command again to continue.")
+    written = {path: path.stat().st_mtime_ns for path in records}
+    (tmp_path / "continue").touch()
+    assert tables(run_analysis(config(waiting, tmp_path / "out"))) == expected
+    assert {path: path.stat().st_mtime_ns for path in records} == written
 
 
 def test_a_run_continues_under_any_engine_after_its_driver_was_killed(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.terminal import TerminalWatcher
 from qk_toolkit.watcher import Watcher
 
 
@@ -56,6 +60,10 @@ def test_a_watcher_sees_every_head_once(dump: Path, tmp_path: Path) -> None:
     run_analysis(config, second)
     assert second.events == [("heads", 4, 3), 1, "stop"]
     assert "3 of 4 heads were finished earlier and are kept" in second.notes
+    with redirect_stderr(io.StringIO()) as written:
+        again = config.model_copy(update={"overwrite": True})
+        run_analysis(again, TerminalWatcher(seconds=0.001))
+    assert re.search(r"^heads: \d of 4 done", written.getvalue(), re.M)
 
 
 def test_run_json_tells_how_the_tables_were_made(dump: Path, tmp_path: Path) -> None:

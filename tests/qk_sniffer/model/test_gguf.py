@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ def settings_of(folder: Path, **fields: Any) -> ModelSettings:
     return ModelSettings(name=str(folder), gguf_file="tiny.gguf", **fields)
 
 
-def tiny(folder: Path, **flags: bool) -> ModelSettings:
-    save_gguf(ARCHITECTURES["llama"].model(), folder / "tiny.gguf", **flags)
+def tiny(folder: Path, name: str | None = None, **flags: bool) -> ModelSettings:
+    save_gguf(ARCHITECTURES["llama"].model(), folder / "tiny.gguf", name=name, **flags)
     return settings_of(folder)
 
 
@@ -62,19 +63,22 @@ def test_special_tokens_are_those_of_the_header(
     assert tokenizer("abc")["input_ids"] == [BOS] * begins + plain + [EOS] * ends
 
 
-def test_a_capture_says_and_keeps_the_special_tokens(
+def test_a_capture_says_and_keeps_the_special_tokens_and_the_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = save_texts(tmp_path / "texts", [20])
     lengths = {}
     for name, added in (("plain", False), ("bos", True)):
         (tmp_path / name).mkdir()
-        tiny(tmp_path / name, add_bos_token=added)
+        tiny(tmp_path / name, "Tiny 1M Instruct" if added else None, add_bos_token=added)
         dump = tmp_path / f"dump-{name}"
         assert sniff(tmp_path / name, texts, dump, model__gguf_file="tiny.gguf") == 0
         notes = capsys.readouterr().err.splitlines()
         first = next(line for line in notes if "query and" in line)
         assert first.endswith(f"special tokens added: {'BOS' if added else 'none'}")
+        title = "Tiny 1M Instruct" if added else "tiny"
+        assert json.loads((dump / "dump.json").read_text())["model"] == title
+        assert f"# Queries and keys of `{title}`" in (dump / "README.md").read_text()
         lengths[name] = tables_of(dump)["examples"]["num_tokens"].to_pylist()
     assert lengths["bos"][0] == lengths["plain"][0] + 1
 
@@ -89,7 +93,8 @@ def test_a_file_is_converted_once_and_gives_the_same_weights(
     settings = settings_of(tmp_path, dtype=dtype)
     notes: list[str] = []
     first = load_model(settings, "cpu", notes.append)
-    assert len([note for note in notes if "converting to" in note]) == 1
+    [converting] = [note for note in notes if "converting to" in note]
+    assert "may take up to 2 minutes; this is done once" in converting
     assert first.dtype == ("float32" if dtype == "auto" else dtype)
 
     def fail(*_: object) -> None:
@@ -139,14 +144,23 @@ def test_a_folder_of_gguf_files_names_the_setting(
         load_model(ModelSettings(name=str(tmp_path), gguf_file="bad.gguf"), "cpu")
 
 
-def test_a_dry_run_converts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny(tmp_path, add_bos_token=True, add_eos_token=False)
+def test_a_dry_run_converts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny(tmp_path, add_bos_token=True, add_eos_token=False)
     texts = save_texts(tmp_path / "texts", [20])
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(gguf_files, "convert_gguf", fail)
-    monkeypatch.setattr("qk_sniffer.model.loading._load_weights", fail)
     options = {"model__gguf_file": "tiny.gguf", "dry_run": "true"}
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_files, "convert_gguf", fail)
+        patch.setattr("qk_sniffer.model.loading._load_weights", fail)
+        assert sniff(tmp_path, texts, tmp_path / "dump", **options) == 0
+    before = capsys.readouterr().out.splitlines()
+    assert any("tiny.gguf is not converted yet" in line for line in before)
+    converted_model(model)
     assert sniff(tmp_path, texts, tmp_path / "dump", **options) == 0
+    after = capsys.readouterr().out.splitlines()
+    assert after == [line for line in before if "not converted yet" not in line]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -15,9 +17,12 @@ import torch
 import qk_sniffer
 from attention_plasticity.api import analyze_dump
 from qk_dump.source import open_dump
-from qk_sniffer.config import load_config
+from qk_sniffer.config import load_config, make_config
 from qk_sniffer.model.layout import decoder_of, run_backbone
+from qk_sniffer.pipeline.capture import run_rank
+from qk_sniffer.pipeline.ranks import Ranks
 from qk_sniffer.sampling.positions import PositionSampler
+from qk_toolkit.terminal import TerminalWatcher
 from sniffing import same_bytes, sniff, sniff_first, tables_of, words
 from tiny_models import ARCHITECTURES
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
@@ -219,9 +224,12 @@ def test_a_rank_that_saw_no_other_asks_whether_the_folder_is_shared(
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     assert sniff(model, texts, tmp_path, dataset__max_samples=1) == 0
-    assert f"no other process was seen in {tmp_path}; is the folder shared?" in (
-        " ".join(capsys.readouterr().err.split())
-    )
+    question = f"no other process was seen in {tmp_path}; is the folder shared?"
+    assert question in " ".join(capsys.readouterr().err.split())
+    sections = {"dataset": {"path": str(texts), "max_samples": 1}, "model": {"name": str(model)}}
+    config = make_config(sections, output={"data_root": str(tmp_path / "tested")})
+    run_rank(config, TerminalWatcher(), Ranks(0, 2, knows_folder_is_shared=True))
+    assert "is the folder shared?" not in capsys.readouterr().err
 
 
 def test_overwrite_starts_anew_and_keeps_other_files(
@@ -247,9 +255,19 @@ def test_rows_damaged_on_disk_are_captured_again(
     rows = bytearray((segment / "rows-16.arrow").read_bytes())
     rows[len(rows) // 2] ^= 1
     (segment / "rows-16.arrow").write_bytes(rows)
-    assert sniff(model, texts, tmp_path) == 0
-    assert "rows on disk are damaged; their texts are run again" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        often = partial(TerminalWatcher, seconds=0.001)
+        patch.setattr("qk_toolkit.terminal.TerminalWatcher", often)
+        assert sniff(model, texts, tmp_path) == 0
+    printed = capsys.readouterr().err
+    assert "rows on disk are damaged; their texts are run again" in printed
     assert same_bytes(tmp_path, whole)
+    assert re.search("^loading texts and model: ", printed, re.M)
+    first, damaged = printed.split("rows on disk are damaged")
+    [kept] = re.findall(r"continuing: (\d) texts", first)
+    assert min(re.findall(r"^texts: (\d) of 6 done", first, re.M)) >= kept >= "2"
+    assert re.search(r"^texts: \d of 6 done", damaged, re.M)
+    assert re.search(r"^texts: .*, [\d,]+ tokens, [\d,]+ rows, \d s left", printed, re.M)
 
 
 def test_a_slow_precision_is_told(

@@ -104,7 +104,7 @@ def test_batches_of_a_dead_process_are_free_unless_they_are_saved(
     assert [take(dying), take(living), take(dying), take(dying)] == [0, 1, 2, 3]
     place.finish(dying, 0)
     dying.computed(2)
-    dying.stored(2)  # its rows were in memory
+    dying.stored(2, tokens=70, rows=8)  # its rows were in memory
     assert dying.reserve(idle=False) == 4
     with (dying._own.log).open("a") as log:
         log.write("beg")  # it was writing this line
@@ -113,7 +113,7 @@ def test_batches_of_a_dead_process_are_free_unless_they_are_saved(
     assert not living.given_up
     assert living.wait_for_work(5)
     assert [take(living) for _ in range(4)] == [2, 4, 3, None]  # 3 was in its model: it comes last
-    assert sorted(living.stored_elsewhere()) == [0, 2]
+    assert sorted(living.stored_elsewhere()) == [(0, 0, 0), (2, 70, 8)]
     for number in (2, 4, 3):
         place.finish(living, number)
     assert not living.wait_for_work(5)

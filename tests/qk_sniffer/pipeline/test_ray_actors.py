@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,10 +17,11 @@ from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.pipeline.capture import run_capture, run_rank
 from qk_sniffer.pipeline.ranks import Ranks
 from qk_sniffer.pipeline.ray_actors import CaptureActor, run_on_ray
-from qk_toolkit.errors import ConfigError
+from qk_toolkit import ray_cluster
+from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.watcher import Watcher
 from rank_processes import Forwards
-from ray_ranks import first_dies
+from ray_ranks import first_dies, stops_in_its_third_text
 from sniffing import ONE_THREAD, same_bytes, sniff
 from tiny_texts import save_texts, save_tiny_model
 
@@ -109,8 +112,8 @@ def test_actors_that_die_leave_their_work_to_the_next_and_the_command_publishes(
     for expected in (
         "4 given, but there are places for 3",
         "engine ray: 3 actors, 0 GPUs each",
-        "actor 0 died; others run its texts",
-        "actor 1 died; others run its texts",
+        "actor 0: its process died (killed, or memory was short); others run its texts",
+        "actor 1: its process died (killed, or memory was short); others run its texts",
         "16 query and 8 key heads",
     ):
         assert any(expected in note for note in notes.notes), expected
@@ -126,8 +129,14 @@ def test_when_all_actors_die_or_fail_the_reason_is_told(
 ) -> None:
     alone = config_of(inputs, tmp_path / "dump", num_actors=1, overwrite=True)
     forwards = Forwards(tmp_path / "log", 1)
-    with pytest.raises(Exception, match=r"no actor has completed the dump \(.*run the same comm"):
+    with pytest.raises(ToolkitError) as error:
         run_on_ray(alone, Watcher(), partial(first_dies, forwards))
+    address = ray.get_runtime_context().gcs_address
+    assert str(error.value) == (
+        f"Ray cluster at {address}: all actors ended before the dump was complete (its process "
+        "died (killed, or memory was short)). Finished texts are kept; run the same command again "
+        "to continue."
+    )
     wrong = config_of((tmp_path / "gone", inputs[1]), tmp_path / "other", num_actors=1)
     with pytest.raises(ConfigError, match="gone: does not exist"):
         run_capture(wrong)
@@ -164,3 +173,46 @@ def test_settings_of_ray_are_checked(inputs: tuple[Path, Path], tmp_path: Path) 
     for number in (0, 0.5, 4):
         assert config_of(inputs, tmp_path, num_gpus=number).gpus_per_actor == number
     assert config_of(inputs, tmp_path, num_gpus=None).gpus_per_actor == 1
+
+
+def test_a_cluster_whose_head_dies_is_named_and_finished_texts_are_saved(
+    inputs: tuple[Path, Path],
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The last test here, because it leaves the cluster of the others."""
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    monkeypatch.setattr(ray_cluster, "_SECONDS_WITHOUT_ANSWER", 2.0)
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    for name, value in (*ONE_THREAD.items(), ("PYTHONPATH", os.pathsep.join(paths))):
+        monkeypatch.setenv(name, value)
+    dying = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    [head] = dying.head_node.all_processes["gcs_server"]
+    config = config_of(inputs, tmp_path, ray_address=dying.address, num_actors=1)
+
+    def kill() -> None:
+        for _ in range(6000):
+            if (tmp_path / "busy").exists():
+                break
+            time.sleep(0.02)
+        head.process.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    capfd.readouterr()
+    try:
+        with pytest.raises(ToolkitError, match=f"at {dying.address}: the connection was lost"):
+            run_on_ray(config, Watcher(), stops_in_its_third_text)
+        printed = capfd.readouterr()
+        killer.join()
+    finally:
+        dying.shutdown()
+    assert tuple(printed) == ("", "")
+    notes = Notes()
+    run_capture(config.model_copy(update={"engine": "local"}), notes)
+    assert "continuing: 3 texts are finished" in notes.notes
+    assert same_bytes(tmp_path, whole)
