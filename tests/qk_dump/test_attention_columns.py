@@ -104,14 +104,22 @@ def test_rows_that_are_all_null_are_no_attention(tmp_path: Path) -> None:
         assert read(file, with_attention=True).attention is None
 
 
-def test_some_columns_or_some_shards_are_no_attention(tmp_path: Path) -> None:
-    content = attention()
-    both = save(tmp_path / "a.parquet", **content)
+def test_columns_in_some_shards_are_no_attention(tmp_path: Path) -> None:
+    both = save(tmp_path / "a.parquet", **attention())
     plain = save(tmp_path / "b.parquet")
     assert read(both, plain, with_attention=True).attention is None
     assert read(plain, both, with_attention=True).attention is None
-    del content["entropy"]
-    assert read(save(tmp_path / "c.parquet", **content), with_attention=True).attention is None
+
+
+def test_a_file_with_some_of_the_columns_is_refused(tmp_path: Path) -> None:
+    """Also if attention is not read: a name may be damaged."""
+    for missing in (["lse"], ["entropy", "mass_by_distance"], list(ATTENTION_COLUMNS[1:])):
+        content = {name: values for name, values in attention().items() if name not in missing}
+        file = save(tmp_path / "a.parquet", **content)
+        for with_attention in (False, True):
+            message = refusal(file, with_attention=with_attention)
+            assert f"has some attention columns and lacks {', '.join(missing)} (found: " in message
+            assert "remove the attention columns" in message
 
 
 TYPES = {

@@ -256,7 +256,8 @@ _BYTES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def _change(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    pq.write_table(change(pq.read_table(path)), path)
+    """A file with other columns. The names in its metadata would show it, so they are left out."""
+    pq.write_table(change(pq.read_table(path)).replace_schema_metadata(None), path)
 
 
 def _with(name: str, values: Any) -> Callable[[pa.Table], pa.Table]:
