@@ -74,11 +74,6 @@ UNKNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "pre-rope": ({"pre_rope": True}, {}, PRE_ROPE),
     "selective": ({"layers": [{"layer": 0, "scale": 0.4, "selective": True}]}, {}, SELECTIVE),
     "biased": ({"layers": [{"layer": 0, "scale": 0.4, "biased": True}]}, {}, BIASED),
-    "text as scale": (
-        {"layers": [{"layer": 0, "scale": "big"}]},
-        {},
-        "scale in dump.json is not a number above 0",
-    ),
     "one example": ({}, {"single_example": True}, NO_TEXTS),
 }
 

@@ -146,6 +146,12 @@ CASES = {
         code=2,
         names="dump.json: layers: window of layer 0",
     ),
+    "a scale that no logit allows": Case(
+        tells(lambda _: None, scale=1e300),
+        "expected a number from 1e-30 to 1e+30, got 1e+300",
+        code=2,
+        names="dump.json: layers: scale of layer 0",
+    ),
     "missing key head": Case(
         lambda dump: shutil.rmtree(dump / "l00h01k"),
         "is not in the dump",
