@@ -15,6 +15,7 @@ PRE_ROPE = "the vectors were captured before the rotary embedding"
 BIASED = "the layer adds a bias to its logits"
 SELECTIVE = "the content of keys decides which keys a query sees"
 NO_TEXTS = "the texts of the queries are not known"
+NO_COMMON_TEXT = "queries and keys have no text in common"
 NO_COLUMNS = "the dump has no attention columns"
 WRONG_SCALE = (
     "the logits are larger than lse allows: scale or softcap in dump.json are wrong, or the "
