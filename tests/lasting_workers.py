@@ -7,6 +7,7 @@ would start with the same environment, import path and folder, and only if it is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ _WITHOUT_EFFECT = (  # on workers; these differ between tests
 @pytest.fixture(scope="module", autouse=True)
 def workers() -> Iterator[None]:
     """Runs of a test file use idle workers of its earlier runs."""
+    with lasting_workers():
+        yield
+
+
+@contextmanager
+def lasting_workers() -> Iterator[None]:
+    """Runs use idle workers of earlier runs until the block ends."""
     idle: list[_LastingWorker] = []
 
     def worker() -> Any:

@@ -9,7 +9,12 @@ import numpy as np
 from attention_plasticity.attended_pairs import AttendedKeys
 from attention_plasticity.attention_received import Logits, TextRows, attention_received
 from attention_plasticity.head_rows import KeyHead
-from attention_plasticity.layer_logits import NO_COLUMNS, NO_TEXTS, WRONG_SCALE
+from attention_plasticity.layer_logits import (
+    NO_COLUMNS,
+    NO_COMMON_TEXT,
+    NO_TEXTS,
+    WRONG_SCALE,
+)
 from qk_dump.reader import HeadRows
 
 
@@ -27,6 +32,8 @@ def attended_keys(
         return layer.problem
     if single_example or queries.example_id is None or keys.rows.example_id is None:
         return NO_TEXTS
+    if not np.isin(queries.example_id, keys.rows.example_id).any():
+        return NO_COMMON_TEXT
     scale = 1.0 / math.sqrt(queries.width) if layer.scale is None else layer.scale
     with np.errstate(over="ignore", under="ignore"):
         scale = float(np.ldexp(scale, exponent + keys.exponent))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ PRE_ROPE = "the vectors were captured before the rotary embedding"
 BIASED = "the layer adds a bias to its logits"
 SELECTIVE = "the content of keys decides which keys a query sees"
 NO_TEXTS = "the texts of the queries are not known"
+NO_COMMON_TEXT = "queries and keys have no text in common"
 NO_COLUMNS = "the dump has no attention columns"
 WRONG_SCALE = (
     "the logits are larger than lse allows: scale or softcap in dump.json are wrong, or the "
@@ -50,9 +50,6 @@ def logits_of(dump: Dump, layer: int) -> LayerLogits:
         return LayerLogits(problem=BIASED)
     scale, softcap = entry.get("scale"), entry.get("softcap")
     scale = manifest.attention_scale if scale is None else scale
-    for name, value in (("scale", scale), ("softcap", softcap)):
-        if value is not None and not _is_factor(value):
-            return LayerLogits(problem=f"{name} in dump.json is not a number above 0")
     return LayerLogits(scale, softcap, entry.get("type") == CHUNKED_ATTENTION)
 
 
@@ -69,7 +66,3 @@ def layer_type_of(dump: Dump, layer: int) -> str | None:
 def _entry(manifest: DumpManifest, layer: int) -> dict[str, Any]:
     entries = [entry for entry in manifest.layers or [] if entry.get("layer") == layer]
     return entries[0] if entries else {}
-
-
-def _is_factor(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value > 0

@@ -27,8 +27,6 @@ SINK_TOKENS = 4
 MASS_BINS = 24  # written; the last one also holds all larger distances
 MOST_MASS_BINS = 64  # read; distances of 2^63 and more do not exist
 
-_ROUNDING = 1e-2  # a weight or a sum of weights may exceed its limits by this much
-
 Floats = npt.NDArray[np.float32]
 
 
@@ -117,7 +115,7 @@ def attention_values(
 ) -> dict[str, npt.NDArray[np.float32]]:
     """The attention columns of a batch as arrays; NaN for null.
 
-    Raises a `DumpError` that names the first row with an impossible value.
+    Raises a `DumpError` that names the first row with a value that is not finite.
     """
     columns = {name: _numbers(batch.column(name)) for name in ATTENTION_COLUMNS[:-1]}
     columns[MASSES] = _masses(batch.column(MASSES), path, first_row)  # (n, bins)
@@ -126,20 +124,21 @@ def attention_values(
         null |= batch.column(name).is_null().to_numpy(zero_copy_only=False)
     for name, values in columns.items():
         flat = values[:, None] if values.ndim == 1 else values  # (n, 1 or bins)
-        wrong = ~np.isfinite(flat).all(axis=1)
-        if name in (SINK_MASS, MASSES):
-            wrong |= (flat < -_ROUNDING).any(axis=1) | (flat.sum(axis=1) > 1 + _ROUNDING)
-        if name == ENTROPY:
-            wrong |= flat[:, 0] < -_ROUNDING
-        wrong &= ~null
+        wrong = ~np.isfinite(flat).all(axis=1) & ~null
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise DumpError(
-                f"{path}: row {first_row + row}: impossible value in {name} "
-                f"({_shown(flat[row])}). Capture or download the head again."
-            )
+            bad = flat[row][~np.isfinite(flat[row])][0]
+            raise DumpError(impossible(path, first_row + row, name, f"{bad:g}"))
         values[null] = np.nan
     return columns
+
+
+def impossible(path: DumpPath, row: int, column: str, reason: str) -> str:
+    """The message for a value that no attention has."""
+    return (
+        f"{path}: row {row}: impossible value in {column} ({reason}). Capture or download the head "
+        "again."
+    )
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[np.float32]:
@@ -173,12 +172,6 @@ def _masses(column: pa.Array, path: DumpPath, first_row: int) -> npt.NDArray[np.
 
 def _wrong_bins(path: DumpPath, bins: int) -> str:
     return f"{path}: {MASSES} has {bins} bins, expected 1 to {MOST_MASS_BINS}"
-
-
-def _shown(values: npt.NDArray[np.float32]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:g}"
-    return f"sum {values.sum():g}, smallest {values.min():g}"
 
 
 def _is_float(found: pa.DataType) -> bool:

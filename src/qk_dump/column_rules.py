@@ -5,7 +5,7 @@ Without `dump.json`, or without an entry for the layer, nothing is checked.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from qk_dump.attention_limits import UNKNOWN_ATTENTION, LayerAttention
 from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME
@@ -20,17 +21,19 @@ from qk_dump.remote import DumpPath
 from qk_dump.schema import WINDOW
 from qk_toolkit.errors import ConfigError, DumpError
 
+CHUNKED_ATTENTION = "chunked_attention"  # type of a layer in dump.json
 _ACTION = f"Capture or download the head again, or repair {MANIFEST_NAME}."
 
 
 @dataclass(frozen=True)
 class ColumnRules:
-    """Bucket geometry and sliding window of one layer, as far as `dump.json` has them."""
+    """What the columns of a layer must be, as far as `dump.json` has it."""
 
     layer: int
     geometry: BucketGeometry | None = None
     window_known: bool = False
     window: int | None = None  # tokens; None for full attention
+    attention: LayerAttention = UNKNOWN_ATTENTION
 
     def check_buckets(
         self,
@@ -80,11 +83,10 @@ def rules_of(dump: Dump, layer: int) -> ColumnRules:
         return ColumnRules(layer)
     source = f"{dump.path / MANIFEST_NAME}: layers"
     geometry = geometry_of(manifest.bucket_type, manifest.min_bucket_size)
-    windows = [
-        entry.get("window") for entry in manifest.layers or [] if entry.get("layer") == layer
-    ]
-    if not windows:
+    entries = [entry for entry in manifest.layers or [] if entry.get("layer") == layer]
+    if not entries:
         return ColumnRules(layer, geometry)
+    windows = [entry.get("window") for entry in entries]
     for window in windows:
         if window is not None and (type(window) is not int or window < 1):
             raise ConfigError(
@@ -94,7 +96,17 @@ def rules_of(dump: Dump, layer: int) -> ColumnRules:
     if len(set(windows)) > 1:
         both = " and ".join(_json(window) for window in windows[:2])
         raise ConfigError(f"{source}: layer {layer} has two windows, {both}")
-    return ColumnRules(layer, geometry, window_known=True, window=windows[0])
+    return ColumnRules(layer, geometry, True, windows[0], _attention_of(entries[0]))
+
+
+def _attention_of(entry: Mapping[str, Any]) -> LayerAttention:
+    sinks = entry.get("learned_sinks")
+    return LayerAttention(
+        chunked=entry.get("type") == CHUNKED_ATTENTION,
+        learned_sinks=sinks if isinstance(sinks, bool) else None,
+        # a bias is added to the logits after the soft-cap
+        softcap=None if entry.get("biased") is True else entry.get("softcap"),
+    )
 
 
 def _json(window: object) -> str:

@@ -9,16 +9,18 @@ import json
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from qk_dump.limits import (
+    LARGEST_FACTOR,
     MOST_DIMENSIONS,
     MOST_EXAMPLES,
     MOST_HEADS,
     MOST_LAYERS,
     MOST_POSITIONS,
+    SMALLEST_FACTOR,
     require_head_count,
     require_multiple,
 )
@@ -71,7 +73,9 @@ def read_manifest(path: DumpPath) -> DumpManifest | None:
             content = parsed_json(path.read_bounded(MOST_MANIFEST_BYTES), int64=True)
         else:
             content = read_json(path, most_bytes=MOST_MANIFEST_BYTES, int64=True)
-        return DumpManifest.model_validate(content, strict=True)
+        manifest = DumpManifest.model_validate(content, strict=True)
+        _check_factors(manifest)
+        return manifest
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -87,10 +91,39 @@ def read_manifest(path: DumpPath) -> DumpManifest | None:
             f"{path}: {field + ': ' if field else ''}{reason}. "
             "Repair or remove the file; reading a dump works without it."
         ) from error
+    except FactorError as error:
+        raise ConfigError(
+            f"{path}: {error}. Repair or remove the file; reading a dump works without it."
+        ) from error
     except ValueError as error:
         raise ConfigError(
             f"{path}: is not JSON ({error}). Repair or remove it; reading a dump works without it."
         ) from error
+
+
+class FactorError(ValueError):
+    """A scale or soft-cap with which logits cannot be computed."""
+
+
+def _check_factors(manifest: DumpManifest) -> None:
+    _check_factor("attention_scale", manifest.attention_scale)
+    for entry in manifest.layers or []:
+        for name in ("scale", "softcap"):
+            _check_factor(f"layers: {name} of layer {entry.get('layer')!r:.20}", entry.get(name))
+
+
+def _check_factor(name: str, value: object) -> None:
+    if value is None:
+        return
+    if not _is_number(value) or not SMALLEST_FACTOR <= value <= LARGEST_FACTOR:
+        raise FactorError(
+            f"{name}: expected a number from {SMALLEST_FACTOR:g} to {LARGEST_FACTOR:g}, got "
+            f"{value!r:.80}"
+        )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return type(value) in (int, float)
 
 
 def write_manifest(folder: Path, manifest: DumpManifest) -> None:

@@ -19,6 +19,7 @@ import pyarrow.types as kinds
 from qk_dump.attention_columns import has_attention
 from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
 from qk_dump.read_ahead import FileStart, ReadAheadFile
+from qk_dump.recorded_columns import check_recorded_names
 from qk_dump.remote import DumpPath, RemotePath, size_of
 from qk_dump.schema import VECTOR, too_wide
 from qk_toolkit.errors import DumpError
@@ -120,7 +121,9 @@ def opened_parquet(path: DumpPath, start: FileStart | None = None) -> Iterator[O
         )
         stack.enter_context(file)
         _check_numbers(file.metadata, path)
-        yield OpenParquet(file, remote)
+        opened = OpenParquet(file, remote)
+        check_recorded_names(file.metadata.metadata, opened.schema.names, path)
+        yield opened
 
 
 def _column_parts(metadata: pq.FileMetaData, columns: set[str]) -> list[tuple[int, int]]:

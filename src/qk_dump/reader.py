@@ -23,6 +23,7 @@ from qk_dump.attention_columns import (
     check_attention_types,
     has_attention,
 )
+from qk_dump.attention_limits import check_attention
 from qk_dump.column_rules import ColumnRules
 from qk_dump.head_counts import count_rows
 from qk_dump.limits import MOST_DIMENSIONS
@@ -318,10 +319,14 @@ def _checked(batch: pa.RecordBatch, path: DumpPath, first_row: int, rules: Colum
     # positions as stored: float64 cannot represent every integer
     rules.check_buckets(columns[BUCKET], np.from_dlpack(batch.column(POSITION)), path, first_row)
     columns[VECTOR] = _vectors(batch, path, first_row)
-    if has_attention(batch.schema):
-        columns |= attention_values(batch, path, first_row)
     windows, recorded = _windows(batch, path, first_row)
     rules.check_window(windows, batch.column(WINDOW) if recorded else None, path, first_row)
+    if has_attention(batch.schema):
+        attention = attention_values(batch, path, first_row)
+        window = next(iter(windows)) if len(windows) == 1 else None  # mixed: refused later
+        rows = AttentionRows(*(attention[name] for name in ATTENTION_COLUMNS))
+        check_attention(rows, positions, window, rules.attention, path, first_row)
+        columns |= attention
     return _Rows(columns, windows, recorded)
 
 

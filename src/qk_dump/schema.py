@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from qk_dump.attention_columns import attention_fields
+from qk_dump.attention_columns import ATTENTION_COLUMNS, attention_fields
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
@@ -22,6 +22,12 @@ BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN = (
     "sliding_window",
     "token_str",
 )
+
+LATER_COLUMNS = (
+    *("token_id", "first_mass", "argmax_position", "argmax_token", "duplicate_mass"),
+    *("duplicate_keys", "induction_mass", "induction_keys", "value_norm", "received", "inclusion"),
+)
+"""Columns that dumps of later versions have; they are ignored."""
 
 _FLOATS: dict[pa.DataType, type[np.floating[Any]]] = {
     pa.float16(): np.float32,
@@ -60,6 +66,8 @@ def check_columns(schema: pa.Schema, path: DumpPath, *, need_example_id: bool) -
     for name in (BUCKET, POSITION, VECTOR):
         if name not in schema.names:
             raise DumpError(f"{path}: has no column '{name}' (found: {', '.join(schema.names)})")
+    _check_damaged_names(schema.names, path)
+    _check_attention_names(schema.names, path)
     if need_example_id and EXAMPLE not in schema.names:
         raise DumpError(
             f"{path}: has no column '{EXAMPLE}', so keys cannot be paired within one sequence. "
@@ -75,6 +83,44 @@ def check_columns(schema: pa.Schema, path: DumpPath, *, need_example_id: bool) -
     vector = schema.field(VECTOR).type
     if kinds.is_fixed_size_list(vector) and vector.list_size > MOST_DIMENSIONS:
         raise DumpError(too_wide(path, vector.list_size))
+
+
+def unknown_columns(names: Sequence[str]) -> list[str]:
+    """The columns that no version of this toolkit writes."""
+    known = (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN, *ATTENTION_COLUMNS, *LATER_COLUMNS)
+    return [name for name in names if name not in known]
+
+
+def _check_attention_names(names: Sequence[str], path: DumpPath) -> None:
+    """Refuse a file with some of the attention columns."""
+    missing = [name for name in ATTENTION_COLUMNS if name not in names]
+    if 0 < len(missing) < len(ATTENTION_COLUMNS):
+        raise DumpError(
+            f"{path}: has some attention columns and lacks {', '.join(missing)} (found: "
+            f"{', '.join(names)}). Capture or download it again, or remove the attention columns."
+        )
+
+
+def _check_damaged_names(names: Sequence[str], path: DumpPath) -> None:
+    """Refuse a file where an optional column has a name with one wrong bit.
+
+    Without its window, a layer would count as one with full attention.
+    """
+    for name in (EXAMPLE, WINDOW):
+        if name in names:
+            continue
+        for other in unknown_columns(names):
+            if _one_bit_differs(name.encode(), other.encode()):
+                raise DumpError(
+                    f"{path}: column '{other}' is a damaged name of '{name}'. Capture or download "
+                    "it again."
+                )
+
+
+def _one_bit_differs(one: bytes, other: bytes) -> bool:
+    if len(one) != len(other):
+        return False
+    return sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True)) == 1
 
 
 def too_wide(path: DumpPath, width: int) -> str:

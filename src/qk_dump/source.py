@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from qk_dump.hub.place import HubPlace, is_every_branch, is_hub_path, parse_place
 from qk_dump.layout import Dump, open_folder, open_url
-from qk_toolkit.errors import ConfigError
+from qk_dump.parquet import opened_parquet
+from qk_dump.schema import unknown_columns
+from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.urls import is_url, without_file_scheme
 
 if TYPE_CHECKING:
     from qk_dump.hub.pull import HeadChoice
+
+_MOST_NAMES = 5  # of columns, in a note
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def open_dump(
     model_dir: str | None = None,
     *,
     choice: HeadChoice | None = None,
-    note: Callable[[str], None] = lambda text: None,
+    note: Callable[[str], None] | None = None,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Dump:
     """Find the heads of a dump: in a folder, at a URL, or at `hf://datasets/owner/name@branch`.
@@ -59,14 +64,14 @@ def open_dump(
     ranges when they are analysed. Heads are in the root, or below it in `model_dir`, which may be
     left out where there is one model only. A dump on the Hub is fetched first, whole or the heads
     of `choice`. All heads of its branch are listed, so that settings are checked against the whole
-    dump.
+    dump. `note` gets a line about a fetched dump, and one about columns that are not read.
     """
     if not isinstance(source, DumpSource):
         source = DumpSource(os.fspath(source), model_dir)
     if source.place is None:
         path = without_file_scheme(str(source.path))
         opened = open_url if is_url(path) else open_folder
-        return opened(path, source.model_dir)
+        return _noted(opened(path, source.model_dir), note)
     from qk_dump.hub.pull import fetch_dump
 
     fetched = fetch_dump(
@@ -76,7 +81,32 @@ def open_dump(
         max_workers=source.max_workers,
         on_bytes=on_bytes,
     )
-    note(fetched.describe())
-    dump = open_folder(fetched.folder)
+    if note is not None:
+        note(fetched.describe())
+    dump = _noted(open_folder(fetched.folder), note)
     folders = dict(sorted({**fetched.heads, **dump.folders}.items()))
     return replace(dump, folders=folders, origin=fetched.as_record())
+
+
+def _noted(dump: Dump, note: Callable[[str], None] | None) -> Dump:
+    """The dump. `note` gets a line if its first query head or key head has unknown columns.
+
+    The files of all heads are not opened, so that a run of a large dump starts at once.
+    """
+    if note is None:
+        return dump
+    for kind in ("q", "k"):
+        head = next((head for head in dump.folders if head.kind == kind), None)
+        names: list[str] = []
+        if head is not None:
+            with suppress(ToolkitError), opened_parquet(dump.require_files(head)[0]) as parquet:
+                names = unknown_columns(parquet.schema.names)
+        if head is not None and names:
+            shown = ", ".join(f"{name!r:.40}" for name in names[:_MOST_NAMES])
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            note(
+                f"{dump.folders[head]}: columns that are not part of a dump are ignored: "
+                f"{shown}{more}"
+            )
+            break
+    return dump

@@ -23,6 +23,7 @@ from qk_dump.attention_columns import (
     has_attention,
 )
 from qk_dump.layout import HeadId
+from qk_dump.recorded_columns import with_recorded_names
 from qk_dump.schema import BUCKET, EXAMPLE, POSITION, TOKEN, VECTOR, WINDOW, written_schema
 from qk_toolkit.files import remove_drafts, staged, sync, sync_folder
 
@@ -48,7 +49,7 @@ class HeadWriter:
             self._file = stack.enter_context(draft.open("wb"))
             self._parquet = pq.ParquetWriter(
                 self._file,
-                self._schema,
+                with_recorded_names(self._schema),
                 compression="zstd",
                 use_dictionary=[BUCKET, EXAMPLE, POSITION, WINDOW, TOKEN],
                 use_byte_stream_split=_float_columns(self._schema),  # compresses floats better

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from attention_dumps import Layer, make_attention_dump
@@ -15,7 +17,14 @@ from attention_plasticity import HeadError, analyze_head, make_config, open_dump
 from attention_plasticity.columns import ATTENTION_MEANS
 from attention_plasticity.head_analysis import analyze_rows
 from attention_plasticity.head_rows import KeyHead, read_queries
-from attention_plasticity.layer_logits import BIASED, NO_TEXTS, PRE_ROPE, SELECTIVE, WRONG_SCALE
+from attention_plasticity.layer_logits import (
+    BIASED,
+    NO_COMMON_TEXT,
+    NO_TEXTS,
+    PRE_ROPE,
+    SELECTIVE,
+    WRONG_SCALE,
+)
 from attention_plasticity.results import HeadResult
 from qk_dump.layout import HeadId
 from reference import analyse
@@ -74,11 +83,6 @@ UNKNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "pre-rope": ({"pre_rope": True}, {}, PRE_ROPE),
     "selective": ({"layers": [{"layer": 0, "scale": 0.4, "selective": True}]}, {}, SELECTIVE),
     "biased": ({"layers": [{"layer": 0, "scale": 0.4, "biased": True}]}, {}, BIASED),
-    "text as scale": (
-        {"layers": [{"layer": 0, "scale": "big"}]},
-        {},
-        "scale in dump.json is not a number above 0",
-    ),
     "one example": ({}, {"single_example": True}, NO_TEXTS),
 }
 
@@ -96,6 +100,18 @@ def test_attended_plasticity_is_nan_for_a_reason(
     with pytest.raises(HeadError, match="l00h00q: attended pairs cannot be drawn: ") as caught:
         analyze(root, pair_sampling="attended", **settings)
     assert reason in str(caught.value)
+
+
+def test_keys_of_other_texts_receive_no_attention(tmp_path: Path) -> None:
+    """The run has a note, because a damaged `example_id` gives this too."""
+    root = make_attention_dump(tmp_path)
+    file = root / "l00h00q" / "data.parquet"
+    table = pq.read_table(file)
+    ids = pa.array(np.asarray(table["example_id"]) + 1000)
+    pq.write_table(table.set_column(1, "example_id", ids), file)
+    result = analyze(root)
+    assert result.attended_problem == NO_COMMON_TEXT
+    assert math.isnan(result.metrics["ap_attended"])
 
 
 def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Path) -> None:

@@ -18,11 +18,15 @@ NAMES = ATTENTION_COLUMNS[:-1]
 
 
 def attention(n: int = 6, bins: int = 24, **changes: Any) -> dict[str, Any]:
-    """Possible columns: a different value in every row."""
-    values = np.arange(n) % 50 + 1.0
-    masses = np.zeros((n, bins), np.float32)
-    masses[:, 0] = values / 100
-    found: dict[str, Any] = {name: pa.array(values / 60, pa.float32()) for name in NAMES}
+    """Queries at positions 0 to 99 whose keys all have one logit, another one in every row."""
+    logit, keys = np.arange(n) % 50 / 10, np.arange(n) % 100 + 1.0
+    starts = np.array(first_distances(bins))
+    counts = np.diff(np.minimum(np.append(starts, np.inf), keys[:, None]), axis=1)  # (n, bins)
+    masses = (counts / keys[:, None]).astype(np.float32)
+    values = (logit + np.log(keys), logit, np.log(keys), np.minimum(keys, 4) / keys)
+    found: dict[str, Any] = {
+        name: pa.array(column, pa.float32()) for name, column in zip(NAMES, values, strict=True)
+    }
     found["mass_by_distance"] = pa.array(masses.tolist(), pa.list_(pa.float32(), bins))
     return {**found, **changes}
 
@@ -33,17 +37,17 @@ def lists(masses: list[Any], kind: Any = None) -> pa.Array:
 
 def masses_with(row: int, values: list[float] | None) -> dict[str, Any]:
     """Lists of two bins, one of them changed."""
-    content: list[Any] = [[0.5, 0.25]] * 6
-    content[row] = values
-    return attention(mass_by_distance=lists(content))
+    content = attention(bins=2)
+    masses = content["mass_by_distance"].to_pylist()
+    masses[row] = values
+    return {**content, "mass_by_distance": lists(masses)}
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     n = 6
-    rng = np.random.default_rng(0)
-    rows = AttentionRows(
-        *rng.random((4, n)).astype(np.float32), rng.random((n, 24)).astype(np.float32) / 24
-    )
+    possible = attention(n)
+    numbers = [np.array(possible[name]) for name in NAMES]
+    rows = AttentionRows(*numbers, np.array(possible["mass_by_distance"].to_pylist(), np.float32))
     rows.lse[2] = np.nan
     content = {name: np.asarray(values) for name, values in columns(n).items() if name != "vector"}
     write_head(
@@ -73,13 +77,13 @@ def test_lists_of_any_type_and_number_of_bins(tmp_path: Path, bins: int, kind: s
         "list": pa.list_(pa.float16()),
         "large_list": pa.large_list(pa.float32()),
     }
-    masses = [[1 / 128] * bins] * 6
+    masses = attention(bins=bins)["mass_by_distance"].to_pylist()
     if kind == "list":
-        masses = [[np.float16(1 / 128)] * bins] * 6
+        masses = [[np.float16(value) for value in row] for row in masses]
     content = attention(mass_by_distance=pa.array(masses, types[kind]))
     found = read(save(tmp_path / "a.parquet", **content), with_attention=True).attention
     assert found is not None
-    np.testing.assert_array_equal(found.mass_by_distance, np.full((6, bins), 1 / 128))
+    np.testing.assert_array_equal(found.mass_by_distance, np.array(masses, np.float32))
     assert len(first_distances(bins)) == bins
 
 
@@ -104,14 +108,22 @@ def test_rows_that_are_all_null_are_no_attention(tmp_path: Path) -> None:
         assert read(file, with_attention=True).attention is None
 
 
-def test_some_columns_or_some_shards_are_no_attention(tmp_path: Path) -> None:
-    content = attention()
-    both = save(tmp_path / "a.parquet", **content)
+def test_columns_in_some_shards_are_no_attention(tmp_path: Path) -> None:
+    both = save(tmp_path / "a.parquet", **attention())
     plain = save(tmp_path / "b.parquet")
     assert read(both, plain, with_attention=True).attention is None
     assert read(plain, both, with_attention=True).attention is None
-    del content["entropy"]
-    assert read(save(tmp_path / "c.parquet", **content), with_attention=True).attention is None
+
+
+def test_a_file_with_some_of_the_columns_is_refused(tmp_path: Path) -> None:
+    """Also if attention is not read: a name may be damaged."""
+    for missing in (["lse"], ["entropy", "mass_by_distance"], list(ATTENTION_COLUMNS[1:])):
+        content = {name: values for name, values in attention().items() if name not in missing}
+        file = save(tmp_path / "a.parquet", **content)
+        for with_attention in (False, True):
+            message = refusal(file, with_attention=with_attention)
+            assert f"has some attention columns and lacks {', '.join(missing)} (found: " in message
+            assert "remove the attention columns" in message
 
 
 TYPES = {
@@ -145,34 +157,27 @@ def test_wrong_types_are_refused(tmp_path: Path, changes: dict[str, Any], messag
 
 
 def with_value(name: str, value: float) -> dict[str, Any]:
-    values = [0.5] * 6
+    content = attention()
+    values = content[name].to_pylist()
     values[4] = value
-    return attention(**{name: pa.array(values, pa.float64())})
+    return {**content, name: pa.array(values, pa.float64())}
 
 
-IMPOSSIBLE = {
-    **{f"NaN in {name}": (with_value(name, np.nan), name) for name in NAMES},
-    **{f"infinity in {name}": (with_value(name, np.inf), name) for name in NAMES},
-    "too large for float32": (with_value("lse", 1e300), "lse"),
-    "negative entropy": (with_value("entropy", -0.1), "entropy"),
-    "negative sink mass": (with_value("sink_mass", -0.1), "sink_mass"),
-    "sink mass above 1": (with_value("sink_mass", 1.1), "sink_mass"),
-    "negative mass": (masses_with(4, [0.5, -0.1]), "mass_by_distance"),
-    "NaN mass": (masses_with(4, [0.5, np.nan]), "mass_by_distance"),
-    "masses above 1": (masses_with(4, [0.6, 0.6]), "mass_by_distance"),
+NOT_FINITE = {
+    **{f"NaN in {name}": (with_value(name, np.nan), name, "nan") for name in NAMES},
+    **{f"infinity in {name}": (with_value(name, np.inf), name, "inf") for name in NAMES},
+    "too large for float32": (with_value("lse", 1e300), "lse", "inf"),
+    "NaN mass": (masses_with(4, [0.5, np.nan]), "mass_by_distance", "nan"),
 }
 
 
-@pytest.mark.parametrize(("content", "name"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_impossible_values_are_refused(tmp_path: Path, content: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize(("content", "name", "shown"), NOT_FINITE.values(), ids=NOT_FINITE)
+def test_numbers_that_are_not_finite_are_refused(
+    tmp_path: Path, content: dict[str, Any], name: str, shown: str
+) -> None:
     file = save(tmp_path / "a.parquet", **content)
-    assert f"row 4: impossible value in {name} (" in refusal(file, with_attention=True)
-
-
-def test_rounding_is_allowed(tmp_path: Path) -> None:
-    for content in (with_value("sink_mass", 1.005), with_value("entropy", -0.005)):
-        file = save(tmp_path / "a.parquet", **content)
-        assert read(file, with_attention=True).attention is not None
+    message = f"row 4: impossible value in {name} ({shown}). Capture or download the head again."
+    assert message in refusal(file, with_attention=True)
 
 
 def test_null_lists_of_open_length_are_unknown_rows(tmp_path: Path) -> None:
@@ -180,21 +185,22 @@ def test_null_lists_of_open_length_are_unknown_rows(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {name: pa.array([None] * 6, pa.float32()) for name in NAMES}
     nothing["mass_by_distance"] = lists([None] * 6)
     null = [save(tmp_path / f"{name}.parquet", **nothing) for name in "ac"]
-    known = save(tmp_path / "b.parquet", **masses_with(0, [0.25, 0.5]))
+    known = save(tmp_path / "b.parquet", **attention(bins=2))
     found = read(null[0], known, null[1], with_attention=True).attention
     assert found is not None
     assert np.isnan(found.lse).tolist() == [True] * 6 + [False] * 6 + [True] * 6
     assert np.isnan(found.mass_by_distance).all(axis=1).tolist() == np.isnan(found.lse).tolist()
-    assert found.mass_by_distance[6].tolist() == [0.25, 0.5]
+    assert found.mass_by_distance[6:8].tolist() == [[1, 0], [0.5, 0.5]]
 
 
 def test_late_rows_are_named(tmp_path: Path) -> None:
     n = LATE + 3
     content = attention(n)
-    lse = np.ones(n)
-    lse[LATE] = np.inf
-    file = save(tmp_path / "a.parquet", n, **{**content, "lse": pa.array(lse)})
-    assert f"row {LATE}: impossible value in lse (inf)" in refusal(file, with_attention=True)
+    for value, name in ((np.inf, "lse"), (-50.0, "max_logit")):
+        lse = np.array(content["lse"])
+        lse[LATE] = value
+        file = save(tmp_path / "a.parquet", n, **{**content, "lse": pa.array(lse)})
+        assert f"row {LATE}: impossible value in {name} (" in refusal(file, with_attention=True)
 
 
 def test_shards_with_different_bins_are_refused(tmp_path: Path) -> None:
@@ -209,4 +215,4 @@ def test_a_subsample_has_the_attention_of_its_rows(tmp_path: Path) -> None:
     found = read(file, max_rows=40, seed=3, with_attention=True)
     kept = np.sort(np.random.default_rng(3).choice(300, 40, replace=False))
     assert found.attention is not None
-    np.testing.assert_allclose(found.attention.lse, (kept % 50 + 1) / 60, rtol=1e-6)
+    np.testing.assert_allclose(found.attention.max_logit, kept % 50 / 10, rtol=1e-6)

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from attention_dumps import Layer, make_attention_dump
 from head_files import INTEGERS, LATE, read, refusal, save
+from qk_dump.attention_limits import LayerAttention
 from qk_dump.buckets import BucketGeometry
 from qk_dump.column_rules import ColumnRules, rules_of
 from qk_dump.layout import Dump
@@ -137,3 +139,40 @@ def test_two_entries_for_one_layer_must_agree() -> None:
     told = dump_of(layers=[{"layer": 3, "window": 64}, {"layer": 3}])
     with pytest.raises(ConfigError, match=r"dump\.json: layers: layer 3 has two windows"):
         rules_of(told, 3)
+
+
+def test_attention_of_a_layer_is_that_of_its_record() -> None:
+    layers = [
+        {"layer": 0, "type": "chunked_attention", "softcap": 20, "learned_sinks": False},
+        {
+            "layer": 1,
+            "type": "full_attention",
+            "softcap": 20,
+            "learned_sinks": True,
+            "biased": True,
+        },
+        {"layer": 2, "learned_sinks": "no"},
+    ]
+    dump = Dump(Path("dump"), {}, DumpManifest(layers=layers))
+    assert rules_of(dump, 0).attention == LayerAttention(True, False, 20)
+    assert rules_of(dump, 1).attention == LayerAttention(
+        False, True
+    )  # the bias comes after the cap
+    assert rules_of(dump, 2).attention == rules_of(dump, 3).attention == LayerAttention()
+
+
+def test_impossible_attention_is_refused_by_the_rules_of_the_layer(tmp_path: Path) -> None:
+    root = make_attention_dump(tmp_path, texts=1, layer=Layer(window=16, softcap=3.0))
+    file = root / "l00h00q" / "data.parquet"
+    options = {"with_attention": True}
+    entry = {"layer": 0, "window": 16}
+    for facts, message in (
+        ({"softcap": 3.0, "learned_sinks": False}, None),
+        ({"softcap": 1e-9}, "is beyond the softcap 1e-09 in dump.json"),
+        ({"type": "chunked_attention"}, "beyond the 1 that the query sees"),
+    ):
+        rules = rules_of(Dump(root, {}, DumpManifest(layers=[{**entry, **facts}])), 0)
+        if message is None:
+            assert read(file, rules=rules, **options).attention is not None
+        else:
+            assert message in refusal(file, rules=rules, **options)

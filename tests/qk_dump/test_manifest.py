@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,17 @@ def test_a_wrong_value_is_refused_with_the_field_named(
     message = refusal(written(tmp_path, json.dumps({field: value})))
     assert field in message
     assert "works without it" in message
+
+
+@pytest.mark.parametrize("value", [0, -1.0, 1e300, 1e-300, math.nan, math.inf, True, "big", [1]])
+def test_a_scale_or_soft_cap_that_no_logit_allows_is_refused(tmp_path: Path, value: object) -> None:
+    """The message names the layer and the value."""
+    for name in ("scale", "softcap"):
+        layers = [{"layer": 2, "scale": 0.125, "softcap": 30}, {"layer": 3, name: value}]
+        message = refusal(written(tmp_path, json.dumps({"layers": layers})))
+        assert f"layers: {name} of layer 3: expected a number from 1e-30 to 1e+30, got" in message
+        assert "works without it" in message
+    assert "attention_scale: " in refusal(written(tmp_path, json.dumps({"attention_scale": value})))
 
 
 @pytest.mark.parametrize("content", [[], 3, "text", None])

@@ -9,7 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from qk_dump.schema import check_columns, vector_dtype, written_schema
+from qk_dump.attention_columns import ATTENTION_COLUMNS
+from qk_dump.schema import (
+    LATER_COLUMNS,
+    check_columns,
+    unknown_columns,
+    vector_dtype,
+    written_schema,
+)
 from qk_toolkit.errors import DumpError
 
 FILE = Path("dump/l00h00k/data.parquet")
@@ -86,6 +93,24 @@ def test_other_columns_are_ignored() -> None:
 
 def test_the_window_column_may_be_absent() -> None:
     check_columns(without("sliding_window"), FILE, need_example_id=True)
+
+
+@pytest.mark.parametrize("name", ["example_id", "sliding_window"])
+@pytest.mark.parametrize("bit", [0, 5])
+def test_a_name_with_a_wrong_bit_is_refused(name: str, bit: int) -> None:
+    """Queries can do without both columns, so that nothing else would notice."""
+    damaged = bytearray(name.encode())
+    damaged[3] ^= 1 << bit
+    schema = without(name).append(pa.field(damaged.decode(), pa.int32()))
+    with pytest.raises(DumpError, match=f"column '{damaged.decode()}' is a damaged name of"):
+        check_columns(schema, FILE, need_example_id=False)
+    check_columns(schema.append(GOOD.field(name)), FILE, need_example_id=True)
+
+
+def test_columns_of_other_versions_are_known() -> None:
+    names = [*GOOD.names, "token_str", *ATTENTION_COLUMNS, *LATER_COLUMNS]
+    assert unknown_columns(names) == []
+    assert unknown_columns([*names, "mine", "Vector"]) == ["mine", "Vector"]
 
 
 @pytest.mark.parametrize("name", ["bucket", "position", "vector"])

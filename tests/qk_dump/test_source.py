@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from dumps import make_dump
 from qk_dump.hub.place import HubPlace
+from qk_dump.reader import read_head
 from qk_dump.source import DumpSource, open_dump
 from qk_toolkit.errors import ConfigError
 
@@ -47,3 +49,23 @@ def test_a_config_names_a_folder_or_a_branch(source: DumpSource, place: HubPlace
 def test_a_misspelt_place_is_told(path: str) -> None:
     with pytest.raises(ConfigError, match="expected owner/name@branch"):
         open_dump(path)
+
+
+def test_unknown_columns_are_noted_once(tmp_path: Path) -> None:
+    """Columns that later versions write are known. A damaged file is left to its head."""
+    root = make_dump(tmp_path, layers=2, q_heads=2, k_heads=1, n=3)
+    notes: list[str] = []
+    open_dump(root, note=notes.append)
+    assert notes == []
+    for file in sorted(root.glob("*/data.parquet")):
+        table = pq.read_table(file)
+        for name in ("token_id", "mine", "a\nb"):
+            table = table.append_column(name, table["bucket"])
+        pq.write_table(table, file)
+        assert read_head([file], max_rows=9, seed=0, with_examples=True).bucket.shape == (3,)
+    open_dump(root, note=notes.append)
+    expected = "columns that are not part of a dump are ignored: 'mine', 'a\\nb'"
+    assert notes == [f"{root / 'l00h00q'}: {expected}"]
+    (root / "l00h00q" / "data.parquet").write_bytes(b"damaged")
+    open_dump(root, note=notes.append)
+    assert notes[1:] == [f"{root / 'l00h00k'}: {expected}"]

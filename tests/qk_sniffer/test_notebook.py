@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from transformers.modeling_utils import AttentionInterface
 import qk_sniffer
 from qk_dump.layout import HeadId
 from qk_dump.reader import read_head
+from qk_dump.recorded_columns import RECORD
 from qk_sniffer.model.layout import decoder_of
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
@@ -493,6 +495,7 @@ def test_attention_of_kept_queries(tmp_path: Path) -> None:
     np.testing.assert_allclose(first.entropy, 0, atol=1e-6)
     np.testing.assert_allclose(first.lse, first.max_logit, atol=1e-6)
     file = both.save(tmp_path / "dump") / "l01h03q" / "data.parquet"
+    assert RECORD.encode() in pq.read_metadata(file).metadata
     read = read_head([file], max_rows=99, seed=0, with_examples=True, with_attention=True)
     assert read.attention is not None
     assert np.array_equal(read.attention.mass_by_distance, rows.attention.mass_by_distance)

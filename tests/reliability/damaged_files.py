@@ -1,4 +1,4 @@
-"""Bits flipped, files cut, exchanged and replaced, columns that contradict each other."""
+"""Files cut, exchanged and replaced, columns that contradict each other."""
 
 from __future__ import annotations
 
@@ -15,187 +15,132 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attention_plasticity.config import make_config
-from attention_plasticity.run.fingerprints import InputFiles
-from attention_plasticity.run.plan import make_plan
-from attention_plasticity.run.records import Records, run_settings
-from captures import HEADS, add, opened, schema_of, segments
-from dumps import make_dump
+from attention_dumps import Layer, make_attention_dump
+from lasting_workers import lasting_workers
 from odd_files import NOT_REGULAR, huge, replace_by
 from qk_dump.examples import Example, write_examples
-from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.reader import HeadRows, read_head
-from qk_dump.source import open_dump
-from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segment
-from qk_toolkit.errors import DumpError
 from reliability.outcomes import Cases, Ended, Outcome, command
 
 QUERIES, KEYS = "l00h00q/data.parquet", "l00h00k/data.parquet"
 BESIDE = ("dump.json", "examples.parquet", "README.md")
-TABLES = (
-    *("head_metrics.csv", "head_bucket_plasticity.csv"),
-    *("head_component_weights.csv", "head_influences.csv"),
-)
 
 Damage = Callable[[Path], object]
 
 
-def flips(data: bytes, step: int) -> Iterator[tuple[int, bytes]]:
-    """The data with one bit flipped, bit after bit."""
-    for number in range(0, 8 * len(data), step):
-        place, bit = divmod(number, 8)
-        wrong = bytearray(data)
-        wrong[place] ^= 1 << bit
-        yield number, bytes(wrong)
-
-
-def flipped_head_file(folder: Path, step: int) -> Cases:
-    """Every bit of a head's file, read by the analysis's reader."""
-    make_dump(folder, layers=1, q_heads=1, k_heads=1, n=200, d=8)
-    file = folder / KEYS
-    right = file.read_bytes()
-    expected = _rows(file)
-    for number, wrong in flips(right, step):
-        file.write_bytes(wrong)
-        yield f"bit {number}", _outcome(lambda: _same_rows(_rows(file), expected))
-
-
-def _rows(file: Path) -> HeadRows:
-    return read_head([file], max_rows=10**6, seed=0, with_examples=True)
-
-
-def _same_rows(one: HeadRows, other: HeadRows) -> bool:
-    arrays = ("bucket", "position", "vectors", "example_id")
-    same = all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
-    return same and one.sliding_window == other.sliding_window
-
-
-def _outcome(accepted: Callable[[], bool]) -> Outcome:
-    """`accepted` says whether what was accepted is right."""
-    try:
-        return Outcome.UNHARMED if accepted() else Outcome.WRONG
-    except (DumpError, DamagedSegmentError):
-        return Outcome.REFUSED
-    except Exception:
-        return Outcome.TRACEBACK
-
-
-def flipped_segment(folder: Path, step: int) -> Cases:
-    """Every bit of a segment of an unfinished capture, as a resumed capture reads it."""
-    capture = opened(folder)
-    add(capture, [1])
-    capture.flush()
-    [place] = segments(folder)
-    whole = read_segment(place)
-    assert whole is not None
-    expected = _segment_rows(whole)
-    for file in sorted(place.iterdir()):
-        right = file.read_bytes()
-        for number, wrong in flips(right, step):
-            file.write_bytes(wrong)
-            found = read_segment(place)
-            outcome = Outcome.REFUSED
-            if found is not None:
-                same = (found.batches, found.num_rows) == (whole.batches, whole.num_rows)
-                outcome = _outcome(
-                    lambda found=found, same=same: same and _segment_rows(found) == expected
-                )
-            yield f"{file.name} bit {number}", outcome
-        file.write_bytes(right)
-    capture.close()
-
-
-def _segment_rows(segment: Segment) -> list[pa.Table]:
-    return [segment.rows(expected.head, schema_of(expected)) for expected in HEADS]
-
-
-def flipped_record(folder: Path, step: int) -> Cases:
-    """Every bit of a finished head's record, as a continued run reads it."""
-    dump = make_dump(folder / "dump", layers=1, q_heads=1, k_heads=1, n=60, d=2)
-    out = folder / "out"
-    words = ("analyze", "--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
-    assert command(*words).code == 0
-    config = make_config(dataset_local_root=str(dump))
-    inputs = InputFiles(open_dump(dump))
-    plan = make_plan(open_dump(dump), config)
-    records = Records(out, run_settings(config, plan.layout))
-    expected = records.load(0, 0)
-    file = out / ".heads" / "l00h00.json"
-    right = file.read_bytes()
-    for number, wrong in flips(right, step):
-        file.write_bytes(wrong)
-        outcome = Outcome.REFUSED  # the head is computed again
-        try:
-            if records.finished_heads(inputs).metrics:
-                same = records.load(0, 0) == expected
-                outcome = Outcome.UNHARMED if same else Outcome.WRONG
-        except Exception:
-            outcome = Outcome.TRACEBACK
-        yield f"bit {number}", outcome
-
-
 def damaged_dump(folder: Path, step: int) -> Cases:
     """A dump with one file damaged, through the command `analyze`."""
-    whole = _whole_dump(folder / "whole")
-    words = ("--output_dir", folder / "out", "--max_workers", 1)
-    assert command("analyze", "--dataset_local_root", whole, *words).code == 0
-    expected = {name: (folder / "out" / name).read_text() for name in TABLES}
-    for number, (name, damage) in enumerate(_damages()):
-        if number % step:
-            continue
-        for place in ("dump", "out"):
-            shutil.rmtree(folder / place, ignore_errors=True)
-        dump = Path(shutil.copytree(whole, folder / "dump"))
-        damage(dump)
-        before = _regular_files(dump)
-        ended = command("analyze", "--dataset_local_root", dump, *words)
-        outcome = _judged(ended, folder / "out", expected)
-        if _regular_files(dump) != before:
-            outcome = Outcome.LOST
-        yield name, outcome
+    whole = whole_dump(folder / "whole")
+    with lasting_workers():
+        expected = tables_of_run(whole, folder / "out")
+        for number, (name, damage) in enumerate(_damages()):
+            if number % step == 0:
+                yield name, damaged(whole, damage, folder, expected)
 
 
-def _judged(ended: Ended, out: Path, expected: dict[str, str]) -> Outcome:
+Tables = dict[str, str]
+"""Name and text of every table of a run."""
+
+
+def tables_of_run(dump: Path, out: Path) -> Tables:
+    """All tables of a run over a dump without damage."""
+    assert command(*analyze(dump, out)).code == 0
+    return tables(out)
+
+
+def analyze(dump: Path, out: Path) -> tuple[object, ...]:
+    """The command."""
+    words = ("--dataset_local_root", dump, "--output_dir", out)
+    return ("analyze", *words, "--max_workers", 1, "--num_pairs_per_bucket", 16)
+
+
+def tables(out: Path) -> Tables:
+    """The tables in the folder of a run."""
+    return {path.name: path.read_text() for path in out.glob("*.csv")}
+
+
+def damaged(whole: Path, damage: Damage, folder: Path, expected: Tables) -> Outcome:
+    """How a run over a damaged copy of a dump ends."""
+    for place in ("dump", "out"):
+        shutil.rmtree(folder / place, ignore_errors=True)
+    dump = Path(shutil.copytree(whole, folder / "dump"))
+    damage(dump)
+    before = _regular_files(dump)
+    ended = command(*analyze(dump, folder / "out"))
+    outcome = _judged(ended, tables(folder / "out"), expected)
+    return Outcome.LOST if _regular_files(dump) != before else outcome
+
+
+TOLD_WITHOUT_VALUES = (
+    "number of texts per query bucket",
+    "queries and keys have no text in common",
+)
+"""Notes of a run about values that are NaN because texts are not known."""
+
+
+def _judged(ended: Ended, found: Tables, expected: Tables) -> Outcome:
     """A run may leave out heads and say so; no row of another head may differ."""
     if ended.traceback or ended.code not in (0, 1, 2):
         return Outcome.TRACEBACK
-    found = {name: (out / name).read_text() for name in TABLES if (out / name).exists()}
-    if "texts per query bucket is not known" in ended.told:  # one column is without values
-        found, expected = _without_texts(found), _without_texts(expected)
     if ended.code == 0:
-        return Outcome.UNHARMED if found == expected else Outcome.WRONG
+        same = found == expected
+        if any(note in ended.told for note in TOLD_WITHOUT_VALUES):
+            same = found.keys() == expected.keys() and all(
+                _same_or_nan(found[name], expected[name]) for name in found
+            )
+        return Outcome.UNHARMED if same else Outcome.WRONG
     known = {name: set(text.splitlines()) for name, text in expected.items()}
     right = all(set(text.splitlines()) <= known[name] for name, text in found.items())
     return Outcome.REFUSED if right else Outcome.WRONG
 
 
-def _without_texts(tables: dict[str, str]) -> dict[str, str]:
-    frames = {name: pd.read_csv(io.StringIO(text), dtype=str) for name, text in tables.items()}
-    return {
-        name: frame.drop(columns="n_texts", errors="ignore").to_csv()
-        for name, frame in frames.items()
-    }
+_ROW_NAMES = ("layer", "q_head", "q_bucket", "k_bucket", "component", "quantity")
 
 
-def _whole_dump(folder: Path) -> Path:
-    """Two query heads and one key head, with everything a capture writes beside them."""
-    make_dump(folder, layers=1, q_heads=2, k_heads=1, n=240, d=4, window=512)
+def _same_or_nan(found: str, expected: str) -> bool:
+    """Whether every row is one of the expected ones, with NaN in place of some values."""
+    one, other = (
+        pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+        for text in (found, expected)
+    )
+    names = [name for name in _ROW_NAMES if name in one]
+    rows = {tuple(row[name] for name in names): row for row in other.to_dict("records")}
+    return all(
+        value in ("nan", rows[tuple(row[name] for name in names)][column])
+        for row in one.to_dict("records")
+        for column, value in row.items()
+        if column not in names
+    )
+
+
+def whole_dump(folder: Path) -> Path:
+    """Two query heads with attention and one key head, with all that a capture writes beside them.
+
+    The scale is 1/√d, so that results do not depend on dump.json.
+    """
+    layer = Layer(scale=0.5, window=48)
     facts = {
         "model": "tiny",
-        "num_layers": 1,
-        "num_q_heads": 2,
-        "num_k_heads": 1,
         "head_dim": 4,
         "num_examples": 4,
         "bucket_type": "uniform",
-        "min_bucket_size": 128,
+        "min_bucket_size": 16,
         "layer_types": ["sliding_attention"],
-        "layers": [{"layer": 0, "type": "sliding_attention", "rope": True, "window": 512}],
+        "layers": [{**layer.entry(0), "rope": True, "learned_sinks": False}],
         "sampler": {"type": "uniform", "base_rate": 8.0, "seed": 0},
         "seed": 0,
     }
-    write_manifest(folder, DumpManifest(**facts))  # type: ignore[arg-type]
-    write_examples(folder, [Example(number, number, 1024, "") for number in range(4)])
+    make_attention_dump(
+        folder,
+        texts=4,
+        length=112,
+        width=4,
+        q_heads=2,
+        share=0.5,
+        bucket_size=16,
+        layer=layer,
+        manifest=facts,
+    )
+    write_examples(folder, [Example(number, number, 112, "") for number in range(4)])
     (folder / "README.md").write_text("# a dump\n")
     return folder
 
@@ -217,8 +162,19 @@ def _damages() -> Iterator[tuple[str, Damage]]:
         if name.endswith(".parquet"):
             yield f"{name}: footer without end", lambda dump, n=name: huge(dump / n)
     for name in (QUERIES, KEYS):
+        for kind, change in _BYTES.items():
+            yield (
+                f"{name}: {kind}, without dump.json",
+                lambda dump, n=name, c=change: _without_manifest(dump, n, c),
+            )
         for kind, column in _COLUMNS.items():
             yield f"{name}: {kind}", lambda dump, n=name, c=column: _change(dump / n, c)
+        yield f"{name}: huge examples", lambda dump, n=name: _move_texts(dump, n)
+    for kept in (False, True):
+        yield (
+            f"names of the window, metadata {kept}",
+            lambda dump, k=kept: _damage_window_names(dump, k),
+        )
     for member in json.loads(_MEMBERS):
         for value in _VALUES:
             yield (
@@ -229,6 +185,21 @@ def _damages() -> Iterator[tuple[str, Damage]]:
 
 def _rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
     path.write_bytes(change(path.read_bytes()))
+
+
+def _without_manifest(dump: Path, name: str, change: Callable[[bytes], bytes]) -> None:
+    (dump / "dump.json").unlink()
+    _rewrite(dump / name, change)
+
+
+def _damage_window_names(dump: Path, keep_metadata: bool) -> None:
+    """A wrong bit in the name of the window of all files; nothing else shows the window."""
+    (dump / "dump.json").unlink()
+    for path in dump.glob("l*/data.parquet"):
+        table = pq.read_table(path)
+        if not keep_metadata:
+            table = table.replace_schema_metadata(None)
+        pq.write_table(table.rename_columns({"sliding_window": "slidine_window"}), path)
 
 
 def _link(path: Path, target: str) -> None:
@@ -256,7 +227,15 @@ _BYTES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def _change(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    pq.write_table(change(pq.read_table(path)), path)
+    """A file with other columns. The names in its metadata would show it, so they are left out."""
+    pq.write_table(change(pq.read_table(path)).replace_schema_metadata(None), path)
+
+
+def _move_texts(dump: Path, name: str) -> None:
+    """Other ids of texts in one file; no examples.parquet shows which ids there are."""
+    (dump / "examples.parquet").unlink()
+    ids = _with("example_id", lambda t: pa.array(np.asarray(t["example_id"], np.int64) + 2**62))
+    _change(dump / name, ids)
 
 
 def _with(name: str, values: Any) -> Callable[[pa.Table], pa.Table]:
@@ -311,9 +290,6 @@ _COLUMNS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "two windows": _value("sliding_window", 7, 64),
     "no rows": lambda table: table.slice(0, 0),
     "ten thousand buckets": _with("bucket", lambda table: pa.array(np.arange(table.num_rows) * 97)),
-    "huge examples": _with(
-        "example_id", lambda table: pa.array(np.asarray(table["example_id"], np.int64) + 2**62)
-    ),
 }
 
 _MEMBERS = json.dumps(

@@ -11,7 +11,7 @@ import numpy as np
 
 from commands import run, start
 from dumps import make_dump
-from reliability.damaged_files import TABLES
+from reliability.damaged_files import tables
 from reliability.outcomes import Cases, Outcome
 from sniffing import same_bytes, start_sniffing, words
 from tiny_texts import save_texts, save_tiny_model
@@ -25,7 +25,7 @@ def killed_analysis(folder: Path, step: int) -> Cases:
     dump = make_dump(folder / "dump", layers=2, q_heads=4, k_heads=2, n=4000, d=32)
     flags = ("--dataset_local_root", dump, "--max_workers", 2, "--output_dir")
     assert run("analyze", *flags, folder / "whole").returncode == 0
-    expected = [(folder / "whole" / name).read_bytes() for name in TABLES]
+    expected = tables(folder / "whole")
     rng = np.random.default_rng(0)
     for number in range(0, _KILLS, step):
         out = folder / f"out{number}"
@@ -40,8 +40,7 @@ def killed_analysis(folder: Path, step: int) -> Cases:
         if "Traceback" in ended.stderr:
             yield f"kill {number}", Outcome.TRACEBACK
             continue
-        same = [(out / name).read_bytes() for name in TABLES] == expected
-        yield f"kill {number}", Outcome.UNHARMED if same else Outcome.WRONG
+        yield f"kill {number}", Outcome.UNHARMED if tables(out) == expected else Outcome.WRONG
 
 
 def _kill(process: subprocess.Popen[bytes], delay: float) -> None:

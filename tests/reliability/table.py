@@ -16,13 +16,16 @@ import warnings
 from pathlib import Path
 
 from reliability.changed_dumps import changed_dump, shards_of_two_dumps, unnamed_texts
-from reliability.damaged_files import (
-    damaged_dump,
+from reliability.damaged_files import damaged_dump
+from reliability.flipped_bits import (
+    flipped_footer,
     flipped_head_file,
+    flipped_query_file,
     flipped_record,
     flipped_segment,
 )
 from reliability.hostile_values import hostile_settings, malicious_hub, strange_run_json
+from reliability.impossible_attention import impossible_attention
 from reliability.killed_processes import interrupted_commands, killed_analysis, killed_capture
 from reliability.odd_models import architectures
 from reliability.outcomes import Attack, Outcome, Tally, tally
@@ -32,6 +35,9 @@ BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->"
 
 ATTACKS = (
     Attack("a bit of a head's file is flipped", flipped_head_file, step=997),
+    Attack("a bit of a query file with attention columns is flipped", flipped_query_file, step=487),
+    Attack("a bit of a query file's footer is flipped (all tables)", flipped_footer, step=89),
+    Attack("attention columns are impossible (`analyze`)", impossible_attention, step=37),
     Attack("a file of a dump is damaged or replaced (`analyze`)", damaged_dump, step=59),
     Attack("a dump changes before a run continues", changed_dump, step=17),
     Attack("texts have other ids than in `examples.parquet`", unnamed_texts, step=13),

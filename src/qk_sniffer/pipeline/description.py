@@ -97,7 +97,7 @@ def capture_manifest(
         versions=tool_versions(),
         seed=sampler.seed,
         pre_rope=pre_rope,
-        layers=[_facts(facts) for facts in layout.layers],
+        layers=[layer_record(facts) for facts in layout.layers],
         **more,
     )
 
@@ -114,7 +114,8 @@ def _layer_types(layout: ModelLayout) -> list[str]:
     return [types.get(layer, "no_self_attention") for layer in range(layout.num_layers)]
 
 
-def _facts(facts: LayerFacts) -> dict[str, Any]:
+def layer_record(facts: LayerFacts) -> dict[str, Any]:
+    """The entry of a layer in `dump.json`."""
     required: dict[str, Any] = {
         "layer": facts.layer,
         "type": facts.type,
@@ -127,6 +128,7 @@ def _facts(facts: LayerFacts) -> dict[str, Any]:
         "biased": (facts.logits is not None and facts.logits.biased) or None,
         "scale": facts.scale,
         "softcap": facts.softcap,
+        "learned_sinks": None if facts.logits is None else facts.logits.sinks,
     }
     return required | {name: value for name, value in optional.items() if value is not None}
 

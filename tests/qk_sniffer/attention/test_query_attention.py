@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,20 @@ import torch
 from torch import Tensor
 
 from qk_dump.attention_columns import MASS_BINS, AttentionRows, first_distances
+from qk_dump.attention_limits import check_attention
+from qk_dump.column_rules import rules_of
+from qk_dump.layout import Dump
+from qk_dump.manifest import DumpManifest
 from qk_sniffer.attention.query_attention import kernel_works
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.model.logits import in_float32
 from qk_sniffer.notebook import tap
+from qk_sniffer.pipeline.description import layer_record
 from tiny_models import ARCHITECTURES, RARE, VOCABULARY, needs_rare
 
 LENGTH = 40
+PLACE = Path("dump")
 MODELS = {**ARCHITECTURES, **RARE}
 
 
@@ -79,11 +86,17 @@ def test_columns_are_sums_of_the_models_own_weights(name: str) -> None:
         run_backbone(decoder_of(model), ids)
     layers = [layer.facts for layer in tapped.wanted]
     weights = weights_of(model, ids, layers)
+    dump = Dump(PLACE, {}, DumpManifest(layers=[layer_record(facts) for facts in layers]))
     for facts in layers:
+        possible = rules_of(dump, facts.layer).attention
+        assert possible.learned_sinks is facts.logits.sinks
+        assert possible.learned_sinks or name != "gpt_oss"
         for head in range(facts.q_heads):
             rows = tapped.queries(facts.layer, head)
             keys = tapped.keys(facts.layer, head // facts.group)
             assert rows.attention is not None
+            position = rows.position.astype(np.float64)
+            check_attention(rows.attention, position, facts.window, possible, PLACE, 0)
             for text, expected in enumerate(weights[facts.layer]):
                 part = rows.attention[rows.example_id == text]
                 check_head(part, expected[head], 1e-5)

@@ -97,6 +97,7 @@ def test_examples_keep_their_names_and_lengths(whole: Path) -> None:
 def test_manifest_tells_the_layout(whole: Path) -> None:
     told = json.loads((whole / "dump.json").read_text())
     assert (told["num_layers"], told["num_q_heads"], told["num_k_heads"]) == (4, 4, 2)
+    assert [layer["learned_sinks"] for layer in told["layers"]] == [False] * 4
     assert (told["head_dim"], told["attention_scale"], told["dtype"]) == (16, 0.25, "float32")
     assert (told["bucket_type"], told["min_bucket_size"]) == ("uniform", 16)
     assert told["layer_types"] == ["full_attention"] * 4

@@ -1,0 +1,160 @@
+"""Single bits of files that are flipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from attention_dumps import Layer, make_attention_dump
+from attention_plasticity import analyze_head
+from attention_plasticity.config import make_config
+from attention_plasticity.run.fingerprints import InputFiles
+from attention_plasticity.run.plan import make_plan
+from attention_plasticity.run.records import Records, run_settings
+from captures import HEADS, add, opened, schema_of, segments
+from dumps import make_dump
+from qk_dump.attention_columns import ATTENTION_COLUMNS
+from qk_dump.reader import HeadRows, read_head
+from qk_dump.source import open_dump
+from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segment
+from qk_toolkit.errors import DumpError
+from reliability.damaged_files import KEYS, QUERIES, whole_dump
+from reliability.outcomes import Cases, Outcome, command
+
+
+def flips(data: bytes, step: int, first: int = 0) -> Iterator[tuple[int, bytes]]:
+    """The data with one bit flipped, bit after bit from the byte `first` on."""
+    for number in range(8 * first, 8 * len(data), step):
+        place, bit = divmod(number, 8)
+        wrong = bytearray(data)
+        wrong[place] ^= 1 << bit
+        yield number, bytes(wrong)
+
+
+def flipped_head_file(folder: Path, step: int) -> Cases:
+    """Every bit of the file of a key head, read by the analysis's reader."""
+    make_dump(folder, layers=1, q_heads=1, k_heads=1, n=200, d=8)
+    yield from _flipped_rows(folder / KEYS, step)
+
+
+def flipped_query_file(folder: Path, step: int) -> Cases:
+    """The same for a query file with a window and attention columns."""
+    make_attention_dump(folder, texts=2, length=12, width=2, layer=Layer(window=8))
+    yield from _flipped_rows(folder / QUERIES, step)
+
+
+def _flipped_rows(file: Path, step: int) -> Cases:
+    right = file.read_bytes()
+    expected = _rows(file)
+    for number, wrong in flips(right, step):
+        file.write_bytes(wrong)
+        yield f"bit {number}", _outcome(lambda: _same_rows(_rows(file), expected))
+
+
+def _rows(file: Path) -> HeadRows:
+    return read_head([file], max_rows=10**6, seed=0, with_examples=True, with_attention=True)
+
+
+def _same_rows(one: HeadRows, other: HeadRows) -> bool:
+    arrays = ("bucket", "position", "vectors", "example_id")
+    same = all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
+    return same and one.sliding_window == other.sliding_window and _same_attention(one, other)
+
+
+def _same_attention(one: HeadRows, other: HeadRows) -> bool:
+    if one.attention is None or other.attention is None:
+        return one.attention is other.attention
+    first, second = one.attention, other.attention
+    return all(
+        np.array_equal(getattr(first, name), getattr(second, name)) for name in ATTENTION_COLUMNS
+    )
+
+
+def _outcome(accepted: Callable[[], bool]) -> Outcome:
+    """`accepted` says whether what was accepted is right."""
+    try:
+        return Outcome.UNHARMED if accepted() else Outcome.WRONG
+    except (DumpError, DamagedSegmentError):
+        return Outcome.REFUSED
+    except Exception:
+        return Outcome.TRACEBACK
+
+
+_FOOTER_STEP = 7  # bits; analysing a head takes longer than reading it
+
+
+def flipped_footer(folder: Path, step: int) -> Cases:
+    """Bits of the footer of a query file, through the analysis of the head: all its tables.
+
+    Without dump.json, so that the columns are all that is known about the layer.
+    """
+    dump = whole_dump(folder / "dump")
+    (dump / "dump.json").unlink()
+    config = make_config(num_pairs_per_bucket=8)
+    expected = repr(analyze_head(0, 0, 0, dump, config))
+    file = dump / QUERIES
+    right = file.read_bytes()
+    footer = len(right) - 8 - int.from_bytes(right[-8:-4], "little")
+    for number, wrong in flips(right, _FOOTER_STEP * step, footer):
+        file.write_bytes(wrong)
+        yield (
+            f"bit {number}",
+            _outcome(lambda: repr(analyze_head(0, 0, 0, dump, config)) == expected),
+        )
+
+
+def flipped_segment(folder: Path, step: int) -> Cases:
+    """Every bit of a segment of an unfinished capture, as a resumed capture reads it."""
+    capture = opened(folder)
+    add(capture, [1])
+    capture.flush()
+    [place] = segments(folder)
+    whole = read_segment(place)
+    assert whole is not None
+    expected = _segment_rows(whole)
+    for file in sorted(place.iterdir()):
+        right = file.read_bytes()
+        for number, wrong in flips(right, step):
+            file.write_bytes(wrong)
+            found = read_segment(place)
+            outcome = Outcome.REFUSED
+            if found is not None:
+                same = (found.batches, found.num_rows) == (whole.batches, whole.num_rows)
+                outcome = _outcome(
+                    lambda found=found, same=same: same and _segment_rows(found) == expected
+                )
+            yield f"{file.name} bit {number}", outcome
+        file.write_bytes(right)
+    capture.close()
+
+
+def _segment_rows(segment: Segment) -> list[pa.Table]:
+    return [segment.rows(expected.head, schema_of(expected)) for expected in HEADS]
+
+
+def flipped_record(folder: Path, step: int) -> Cases:
+    """Every bit of a finished head's record, as a continued run reads it."""
+    dump = make_dump(folder / "dump", layers=1, q_heads=1, k_heads=1, n=60, d=2)
+    out = folder / "out"
+    words = ("analyze", "--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
+    assert command(*words).code == 0
+    config = make_config(dataset_local_root=str(dump))
+    inputs = InputFiles(open_dump(dump))
+    plan = make_plan(open_dump(dump), config)
+    records = Records(out, run_settings(config, plan.layout))
+    expected = records.load(0, 0)
+    file = out / ".heads" / "l00h00.json"
+    right = file.read_bytes()
+    for number, wrong in flips(right, step):
+        file.write_bytes(wrong)
+        outcome = Outcome.REFUSED  # the head is computed again
+        try:
+            if records.finished_heads(inputs).metrics:
+                same = records.load(0, 0) == expected
+                outcome = Outcome.UNHARMED if same else Outcome.WRONG
+        except Exception:
+            outcome = Outcome.TRACEBACK
+        yield f"bit {number}", outcome

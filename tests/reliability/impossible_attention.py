@@ -1,0 +1,129 @@
+"""Attention columns that no attention has, and scales and soft-caps that no layer has."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lasting_workers import lasting_workers
+from qk_dump.attention_columns import ATTENTION_COLUMNS, MASS_BINS, MASSES
+from reliability.damaged_files import QUERIES, Damage, damaged, tables_of_run, whole_dump
+from reliability.outcomes import Cases
+
+ROWS = (0, 7, 100)  # of about 200
+SOME_ROWS = slice(40, 80)
+
+Change = Callable[[np.ndarray], Any]
+
+
+def impossible_attention(folder: Path, step: int) -> Cases:
+    """One impossible value, through the command `analyze`, with and without dump.json."""
+    whole = whole_dump(folder / "whole")
+    with lasting_workers():
+        expected = tables_of_run(whole, folder / "out")
+        for name, damage in [*_damages()][::step]:
+            yield name, damaged(whole, damage, folder, expected)
+
+
+def _damages() -> Iterator[tuple[str, Damage]]:
+    for name, column, change in _changes():
+        yield name, lambda dump, c=column, f=change: _change(dump, c, f)
+        yield f"{name}, without dump.json", lambda dump, c=column, f=change: _alone(dump, c, f)
+    for name in ATTENTION_COLUMNS:
+        yield f"without {name}", lambda dump, n=name: _rename(dump, {n: None})
+        yield f"{name} renamed", lambda dump, n=name: _rename(dump, {n: f"{n[:-1]}_"})
+    yield (
+        "lse and entropy exchanged",
+        lambda dump: _rename(dump, {"lse": "entropy", "entropy": "lse"}),
+    )
+    yield "a sum of 0.9", lambda dump: _change(dump, MASSES, _in_rows(ROWS[1], lambda v: v * 0.9))
+    for member in ("scale", "softcap"):
+        for value in (1e300, 1e-300, 0, -1.0, math.nan, math.inf, "1", True):
+            yield f"{member}: {value!r}", lambda dump, m=member, v=value: _set(dump, m, v)
+    yield "softcap: 1e-9", lambda dump: _set(dump, "softcap", 1e-9)
+    yield "chunks in place of a window", lambda dump: _set(dump, "type", "chunked_attention")
+
+
+def _changes() -> Iterator[tuple[str, str, Change]]:
+    """(name, column, change of its values)."""
+    for row in ROWS:
+        for name, values in _IMPOSSIBLE.items():
+            for value in values:
+                yield f"row {row}: {name} {value!r:.20}", name, _in_rows(row, _constant(value))
+    for name, shift in (("max_logit", 6.0), ("max_logit", -6.0), ("lse", -4.0), ("lse", 6.0)):
+        yield f"some rows: {name} {shift:+g}", name, _in_rows(SOME_ROWS, lambda v, s=shift: v + s)
+        yield f"all rows: {name} {shift:+g}", name, _in_rows(slice(None), lambda v, s=shift: v + s)
+    for name in ("entropy", MASSES):
+        yield f"{name} shuffled", name, np.random.default_rng(0).permutation
+    for name in ("lse", "max_logit", "entropy", "sink_mass"):
+        yield f"{name} times 10", name, _in_rows(slice(None), lambda v: v * 10)
+
+
+def _bins(**weights: float) -> list[float]:
+    return [weights.get(f"b{number}", 0.0) for number in range(MASS_BINS)]
+
+
+_IMPOSSIBLE: dict[str, tuple[Any, ...]] = {
+    "lse": (math.nan, math.inf, 1e30, -1e30, 30.0, -30.0),
+    "max_logit": (math.nan, -math.inf, 1e30, -1e30, 30.0, -30.0),
+    "entropy": (math.nan, math.inf, -0.5, 9.0),
+    "sink_mass": (math.nan, -0.2, 1.2),
+    MASSES: (
+        _bins(b0=math.nan),
+        _bins(b0=1.5, b1=-0.5),
+        _bins(b0=0.7, b1=0.7),
+        _bins(b12=1.0),
+        _bins(),
+    ),
+}
+
+
+def _constant(value: Any) -> Change:
+    return lambda values: value
+
+
+def _in_rows(rows: int | slice, change: Change) -> Change:
+    def changed(values: np.ndarray) -> np.ndarray:
+        values = values.copy()
+        values[rows] = change(values[rows])
+        return values
+
+    return changed
+
+
+def _change(dump: Path, name: str, change: Change) -> None:
+    """Exchange the values of a column; the file gets new checksums."""
+    table = pq.read_table(dump / QUERIES)
+    values = np.array(table[name].to_pylist(), np.float32)  # (n,) or (n, bins)
+    kind = table.schema.field(name).type
+    column = pa.array(change(values).tolist(), kind)
+    place = table.schema.get_field_index(name)
+    pq.write_table(table.set_column(place, name, column), dump / QUERIES)
+
+
+def _alone(dump: Path, name: str, change: Change) -> None:
+    (dump / "dump.json").unlink()
+    _change(dump, name, change)
+
+
+def _rename(dump: Path, names: dict[str, str | None]) -> None:
+    """Remove or rename columns, without the names in the metadata of the file."""
+    table = pq.read_table(dump / QUERIES).replace_schema_metadata(None)
+    table = table.drop_columns([name for name, new in names.items() if new is None])
+    pq.write_table(
+        table.rename_columns({n: new for n, new in names.items() if new}), dump / QUERIES
+    )
+
+
+def _set(dump: Path, member: str, value: Any) -> None:
+    """A member of the layer in dump.json."""
+    content = json.loads((dump / "dump.json").read_text())
+    content["layers"][0][member] = value
+    (dump / "dump.json").write_text(json.dumps(content))
