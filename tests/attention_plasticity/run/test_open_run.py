@@ -53,7 +53,8 @@ def test_heads_start_before_all_files_were_opened(
     with open_run(config, Watcher()) as run:
         assert set(run.heads.plan.heads) == {(layer, head) for layer in range(6) for head in (0, 1)}
         folders = {name: number for name, number in listed.items() if name.startswith(str(root))}
-        assert folders == dict.fromkeys({str(root), str(root / below).rstrip("/")}, 1)
+        first = [root / below / name for name in ("l00h00q", "l00h00k")]  # for unknown columns
+        assert folders == dict.fromkeys(map(str, {root, root / below, *first}), 1)
         assert {path.parent for path in opened} == {root / below}  # dump.json and examples
         at_start: list[set[str]] = []
         assign = local_engine._Worker.assign
