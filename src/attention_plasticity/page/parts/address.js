@@ -13,7 +13,8 @@ function readAddress(address) {
   };
   const numberOf = (label) => runs.find((run) => run.label === label)?.number ?? null;
   state.run = given("run", numberOf, () => `the run ${runShown().label}`) ?? 0;
-  state.beside = given("beside", (label) => (numberOf(label) === state.run ? null : numberOf(label)), () => "no second run");
+  const opening = [...fields].length === 0; // a link without a second run shows none
+  state.beside = opening ? page.beside : given("beside", (label) => (numberOf(label) === state.run ? null : numberOf(label)), () => "no second run");
   const has = (names) => (name) => (names.includes(name) ? name : null);
   state.metric = given("metric", has(runShown().tables.heads.names), () => `the metric ${wordsOf(state.metric).label}`) ?? "ap_overall";
   state.layers = given("layers", has(runShown().types.map(({ name }) => name)), () => "all layers");
