@@ -38,7 +38,6 @@ def profiles_caption(data: ComparisonData) -> str:
         what += f" Types of layers are left out, because they need more than {MOST_LINES} lines."
     elif len(drawn.rows) > len(data.runs):
         what += " Lines with gaps are the heads of one type of layers."
-    what += " The y axis does not always begin at 0."
     return _caption(data, what, drawn, "means")
 
 
@@ -47,7 +46,7 @@ def trajectory_caption(data: ComparisonData) -> str:
     what = (
         "Attention plasticity over training: the mean over heads over the whole context, in its "
         "first fifth and in its last fifth, one point per checkpoint. Grey: the drop from the "
-        "first to the last fifth. The y axis does not always begin at 0."
+        "first to the last fifth."
     )
     return _caption(data, what, drawn_trajectory(data.table), "means")
 
