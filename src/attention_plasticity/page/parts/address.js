@@ -19,10 +19,11 @@ function readAddress(address) {
   state.metric = given("metric", has(runShown().tables.heads.names), () => `the metric ${wordsOf(state.metric).label}`) ?? "ap_overall";
   state.layers = given("layers", has(runShown().types.map(({ name }) => name)), () => "all layers");
   state.axis = given("axis", has(["tokens", "share"]), () => "positions in tokens") ?? "tokens";
-  state.sure = given("sure", has(["0", "1"]), () => "the switch “How sure” off") === "1";
+  const sure = given("sure", has(["0", "1"]), () => `the switch “How sure” ${isSure() ? "on" : "off"}`);
+  state.sure = sure === null ? null : sure === "1";
   const key = given("head", (text) => (runShown().rowOf.has(text) ? text : null), () => headName(state.layer, state.head).toLowerCase());
   if (key) [state.layer, state.head] = key.split(".").map(Number);
-  else Object.assign(state, firstHead(runShown()));
+  else Object.assign(state, firstHead());
   state.chosen = Boolean(key);
   for (const name of fields.keys()) if (!ADDRESS_FIELDS.has(name)) problems.push([name, () => ""]);
   showLinkNotice(problems);
@@ -40,6 +41,6 @@ function writeAddress() {
   if (state.beside !== null) fields.set("beside", runs[state.beside].label);
   if (state.layers !== null) fields.set("layers", state.layers);
   if (state.axis !== "tokens") fields.set("axis", state.axis);
-  if (state.sure) fields.set("sure", 1);
+  if (state.sure !== null) fields.set("sure", Number(state.sure));
   try { history.replaceState(null, "", `#${fields}`); } catch { /* a notebook has no address */ }
 }
