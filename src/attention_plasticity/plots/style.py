@@ -60,7 +60,7 @@ _LONGEST_TITLE, _LONGEST_LABEL, _LONGEST_FOOTNOTE = 160, 48, 78  # characters
 _FOOTNOTE = 7.2  # points
 _NARROW = 0.25  # range of plasticity that is drawn without the rest of 0 to 1
 _LEGEND_ROW, _LEGEND_HANDLE, _LEGEND_LETTER = 11.5, 25.0, 4.6  # points
-_LEGEND_WIDTH = 280.0  # points
+_LEGEND_WIDTH, _LINE_OF_LABEL = 280.0, 12.0  # points; a further line of the y label
 
 
 @contextmanager
@@ -125,7 +125,8 @@ def legend_above(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> i
 
     Returns its number of rows, for `headline`.
     """
-    columns = next(number for number in (4, 3, 2, 1) if number == 1 or _fits(labels, number))
+    room = _LEGEND_WIDTH - _LINE_OF_LABEL * axes.get_ylabel().count("\n")
+    columns = next(number for number in (4, 3, 2, 1) if number == 1 or _fits(labels, number, room))
     axes.legend(
         handles,
         labels,
@@ -142,11 +143,11 @@ def legend_above(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> i
     return -(-len(labels) // columns)
 
 
-def _fits(labels: Sequence[str], columns: int) -> bool:
+def _fits(labels: Sequence[str], columns: int, room: float) -> bool:
     """Whether a legend with this number of columns is as wide as the axes or less."""
     parts = np.array_split([len(label) for label in labels], columns)  # as a legend does
     widths = [_LEGEND_HANDLE + _LEGEND_LETTER * part.max() for part in parts if len(part)]
-    return bool(sum(widths) <= _LEGEND_WIDTH)
+    return bool(sum(widths) <= room)
 
 
 def figure_text(text: object, limit: int = _LONGEST_LABEL) -> str:
@@ -262,5 +263,6 @@ def _part_of_plasticity(axes: Axes, low: float, high: float) -> None:
     shown = max(0, math.ceil(-math.log10(np.diff(ticks).max()) - 1e-9))  # decimals
     labels = [f"{tick:.{shown}f}" for tick in ticks]
     axes.set_yticks(ticks.tolist(), labels)
-    axes.set_ylim(min(ticks[0], low - room), max(ticks[-1], high + room))
+    margin = 0.02 * (ticks[-1] - ticks[0])
+    axes.set_ylim(min(ticks[0] - margin, low - room), max(ticks[-1] + margin, high + room))
     axes.set_ylabel(f"attention plasticity\n(axis from {labels[0]} to {labels[-1]})")

@@ -149,7 +149,10 @@ def test_an_axis_of_a_part_of_the_range_says_so(scale: float) -> None:
         else:
             words = f"(axis from {ticks[0]:g} to {ticks[-1]:g})"
             assert axes.get_ylabel() == f"attention plasticity\n{words}"
-            assert 0.5 < low <= ticks[0] < ticks[-1] <= high < 0.9
+            assert 0.5 < low < ticks[0] < ticks[-1] < high < 0.9
+        figure.draw_without_rendering()
+        drawn = figure.get_tightbbox().transformed(figure.dpi_scale_trans)
+        assert figure.bbox.x0 - 1 <= drawn.x0 < drawn.x1 <= figure.bbox.x1 + 1
 
 
 def test_trends_have_colours_and_counts() -> None:

@@ -27,28 +27,29 @@ function sizeOf(element) {
   return sizes.get(element);
 }
 
-const LOWEST_CHART = 190, LARGEST_SPACE = 60;
+const LOWEST_CHART = 190, USUAL_TABLE = 190, LOWEST_TABLE = 110;
 const fitted = { top: NaN };
 
 /** Whether texts above the charts have other lines than before. */
 const chartsMoved = () => byId("profile").offsetTop !== fitted.top;
 
-/** The y position where the column at the left ends if its table is as low as it can be. */
+/** The y position where the column at the left ends if its table has its usual height. */
 function leftColumnEnd() {
   const table = byId("heads"), panel = table.closest(".panel");
-  return panel.getBoundingClientRect().bottom + scrollY - table.offsetHeight + parseFloat(getComputedStyle(table).minHeight);
+  return panel.getBoundingClientRect().bottom + scrollY - table.offsetHeight + USUAL_TABLE;
 }
 
 /**
  * Heights of the charts of the selected head. On a wide screen, the lower edge of the first screen
  * cuts none of them: all end above it, or the profile ends there and the others begin below it. The
- * second way is for low screens, and for columns at the left that would leave an empty space here.
+ * second way is for low screens, and for a column at the left that would leave an empty space here
+ * also with a lower table.
  */
 function fitCharts() {
   const wide = matchMedia("(min-width: 1081px)").matches, profile = byId("profile"), square = byId("cells");
   const box = profile.getBoundingClientRect(), between = square.getBoundingClientRect().top - box.bottom;
   const room = innerHeight - (box.top + scrollY) - 6, usual = Math.max(LOWEST_CHART, Math.min(290, 0.27 * innerHeight));
-  let heights = [usual, 270];
+  let heights = [usual, 270], table = USUAL_TABLE;
   fitted.top = profile.offsetTop;
   for (const chart of [profile, square, byId("components")]) sizes.delete(chart);
   if (wide) {
@@ -56,12 +57,16 @@ function fitCharts() {
     const below = between + pair.bottom - square.getBoundingClientRect().bottom + 12;
     const left = leftColumnEnd() - top - below, largest = Math.min(square.clientWidth, 420); // left: height of both charts
     heights = [usual, Math.min(room - usual - between, largest)];
-    if (room < usual + between + LOWEST_CHART || left - heights[0] - heights[1] > LARGEST_SPACE) {
+    heights[0] += Math.max(0, Math.min(left, room - between) - heights[0] - heights[1]); // what is left of the first screen
+    table -= Math.max(0, left - heights[0] - heights[1]);
+    if (room < usual + between + LOWEST_CHART || table < LOWEST_TABLE) {
       const profile = Math.max(LOWEST_CHART, room);
       heights = [profile, Math.max(270, Math.min(left - profile, largest))];
+      table = USUAL_TABLE;
     }
   }
-  ["--profile", "--square"].forEach((name, i) => document.documentElement.style.setProperty(name, `${Math.floor(heights[i])}px`));
+  const values = { "--profile": heights[0], "--square": heights[1], "--table": table };
+  for (const [name, value] of Object.entries(values)) document.documentElement.style.setProperty(name, `${Math.floor(value)}px`);
 }
 
 /** Draw a figure. CSS shows the axis titles, because Plotly would measure every label for them. */
