@@ -112,10 +112,8 @@ def test_selected_layers_are_named(page: Page) -> None:
     expect(page.locator("#subtitle")).to_contain_text("along the context; layers 1, 3 only")
     expect(page.locator("#warnings li")).to_have_text("whole run: Few texts.")
     texts = page.evaluate(f"{MAP}.data[0].text.map(row => row[0])")
-    assert ["not selected" in text for text in texts] == [True, False, True, False, True]
-    expect(page.locator("#legend-note")).to_have_text(
-        "blank: not selected, not captured, or no value"
-    )
+    assert [text.split(",")[0] for text in texts] == ["layer 1", "layer 3"]
+    expect(page.locator("#legend-note")).to_have_text("dashed line: layer 2 left out")
     card = page.locator(".card").last
     expect(card.locator(".number")).to_have_text(str(2 * HEADS))
     expect(card).to_contain_text("layers 1, 3 only")
@@ -125,6 +123,13 @@ def test_selected_layers_are_named(page: Page) -> None:
         "compared with some (layers 1, 3 only; numbers in orange)"
     )
     expect(page.locator("#profile-keys")).to_contain_text("some: not selected")
+    texts = page.evaluate(
+        "document.querySelectorAll('.map-plot')[1].data[0].text.map(row => row[0])"
+    )
+    assert ["not selected" in text for text in texts] == [True, False, True, False, True]
+    expect(page.locator("#legend-note")).to_have_text(
+        "blank: not selected, not captured, or no value"
+    )
     show(page, "run=some&beside=others")
     expect(page.locator("#subtitle")).to_contain_text("some and others have no layer in common")
     assert page.locator(".map-plot").count() == 1

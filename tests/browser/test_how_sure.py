@@ -75,7 +75,10 @@ def faded_heads(page: Page) -> set[tuple[int, int]]:
 def unsure_heads(run: FinishedRun, metric: str) -> set[tuple[int, int]]:
     table = run.head_metrics
     values = corrected(table, metric)
-    wide = 2 * head_half_width(table, metric) > values.quantile(0.75) - values.quantile(0.25)
+    half = head_half_width(table, metric)
+    wide = 2 * half > values.quantile(0.75) - values.quantile(0.25)
+    if metric == "ap_drop":
+        wide = values.abs() <= half
     return set(zip(table["layer"][wide], table["q_head"][wide], strict=True))
 
 
@@ -185,6 +188,25 @@ def test_the_switch_fades_heads_with_wide_intervals(page: Page, runs: list[Finis
     settled(page)
     assert "faded" not in map_traces(page)
     assert page.locator("tr.faded").count() == 0
+
+
+def test_uncertain_drops_are_faded_at_first(page: Page, runs: list[FinishedRun]) -> None:
+    expect(page.locator("#sure")).not_to_be_checked()
+    page.select_option("#metric", "ap_drop")
+    settled(page)
+    expect(page.locator("#sure")).to_be_checked()
+    unsure = unsure_heads(runs[0], "ap_drop")
+    assert 0 < len(unsure) < len(runs[0].head_metrics)
+    assert faded_heads(page) == unsure
+    expect(page.locator("#sure-words")).to_have_text(
+        f"Fade heads whose 95 % interval contains 0: {len(unsure)} of 29 heads."
+    )
+    assert "sure=" not in page.url
+    page.locator("#sure").uncheck()
+    page.wait_for_url(lambda url: "sure=0" in url)
+    assert "faded" not in map_traces(page)
+    show(page, page.url.split("#")[1])
+    expect(page.locator("#sure")).not_to_be_checked()
 
 
 def test_the_switch_is_kept_in_the_address(page: Page) -> None:

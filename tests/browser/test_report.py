@@ -253,6 +253,18 @@ def test_runs_are_switched_and_put_side_by_side(page: Page, runs: list[FinishedR
     expect(page.locator("#run")).to_have_value("0")
 
 
+def test_the_page_opens_with_the_second_run_beside_the_first(page: Page) -> None:
+    expect(page.locator("#beside")).to_have_value("")  # a link without a second run
+    show(page, "")
+    expect(page.locator("#beside")).to_have_value("1")
+    assert page.locator(".map-plot").count() == 2
+    page.select_option("#beside", "")
+    page.wait_for_url(lambda url: "beside" not in url)
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(page.locator("#beside")).to_have_value("")
+
+
 def test_names_are_shown_as_text(page: Page) -> None:
     show(page, f"run={quote(EVIL)}&beside=one")
     expect(page.locator("#run option").nth(1)).to_have_text(EVIL)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from attention_plasticity.comparison.drawn import (
 from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.comparison.scores import correlation_text
 from attention_plasticity.tables.layer_types import type_words
+from attention_plasticity.tables.metric_words import PAIR_WORDS
 from attention_plasticity.tables.names import clean
 from qk_toolkit.formatting import count
 
@@ -38,7 +41,6 @@ def profiles_caption(data: ComparisonData) -> str:
         what += f" Types of layers are left out, because they need more than {MOST_LINES} lines."
     elif len(drawn.rows) > len(data.runs):
         what += " Lines with gaps are the heads of one type of layers."
-    what += " The y axis does not always begin at 0."
     return _caption(data, what, drawn, "means")
 
 
@@ -47,7 +49,7 @@ def trajectory_caption(data: ComparisonData) -> str:
     what = (
         "Attention plasticity over training: the mean over heads over the whole context, in its "
         "first fifth and in its last fifth, one point per checkpoint. Grey: the drop from the "
-        "first to the last fifth. The y axis does not always begin at 0."
+        "first to the last fifth."
     )
     return _caption(data, what, drawn_trajectory(data.table), "means")
 
@@ -63,6 +65,42 @@ def scores_caption(data: ComparisonData) -> str:
     found = [f"Correlation of the {correlation_text(found)}." for found in data.relations]
     drawn = drawn_drops(data.table)
     return _caption(data, " ".join([what, *found]), drawn, "correlations", "means")
+
+
+def sample_sentences(data: ComparisonData) -> str:
+    """The models, texts and key pairs of the runs, for captions of tables."""
+    models = _by_value({run.label: _model(run) for run in data.runs})
+    texts = _by_value({run.label: run.texts.get("count") for run in data.runs})
+    pairs = _by_value({run.label: run.run.pair_sampling for run in data.runs})
+    model = f"Models: {_listed(models)}." if len(models) > 1 else f"Model: {next(iter(models))}."
+    number, way = next(iter(texts)), str(next(iter(pairs)))
+    sentences = [model, f"Texts: {_listed(texts)}." if len(texts) > 1 else ""]
+    if len(texts) == 1:
+        known = "The number of texts is not recorded." if number is None else ""
+        sentences.append(known or f"{count(int(number), 'text')} in every run.")
+    if len(pairs) > 1:
+        sentences.append(f"Pair sampling: {_listed(pairs)}.")
+    elif way in PAIR_WORDS:
+        sentences.append(f"Key pairs: {PAIR_WORDS[way]} (pair sampling: {way}).")
+    return " ".join(filter(None, sentences))
+
+
+def _by_value(values: Mapping[str, Any]) -> dict[Any, list[str]]:
+    """The labels of the runs that have each value."""
+    found: dict[Any, list[str]] = {}
+    for label, value in values.items():
+        found.setdefault(value, []).append(label)
+    return found
+
+
+def _listed(found: Mapping[Any, Sequence[str]]) -> str:
+    """`12 (a, b), 9 (c)`."""
+    words = {value: "not recorded" if value is None else clean(str(value)) for value in found}
+    return ", ".join(f"{words[value]} ({', '.join(found[value])})" for value in found)
+
+
+def _model(run: ComparedRun) -> str:
+    return clean(run.run.dump.get("model") or "not recorded")
 
 
 def _caption(data: ComparisonData, what: str, drawn: Drawn, *concerned: Concerned) -> str:
@@ -81,7 +119,7 @@ def _caption(data: ComparisonData, what: str, drawn: Drawn, *concerned: Concerne
 def _run(run: ComparedRun, *, with_settings: bool) -> str:
     heads = len(run.run.head_metrics)
     layers = sum(map(len, run.layers.values()))
-    parts = [f"model {clean(run.run.dump.get('model') or 'not recorded')}"]
+    parts = [f"model {_model(run)}"]
     parts.append(f"{count(heads, 'head')} in {count(layers, 'layer')}")
     if len(run.layers) > 1:
         types = (f"{len(found)} {type_words(name)}" for name, found in run.layers.items())

@@ -12,6 +12,7 @@ import pandas as pd
 from attention_plasticity.columns import MEAN_COLUMNS
 from attention_plasticity.comparison.runs import ComparedRun, unequal, whole_runs
 from attention_plasticity.comparison.scores import Correlation, evidence
+from attention_plasticity.run.warnings import LARGE_BIAS
 from attention_plasticity.tables.intervals import groups_of
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.names import clean
@@ -26,7 +27,7 @@ _SHORT_WARNINGS = {
     "few_texts": "few texts in some query buckets",
     "texts_unknown": "no intervals, because the texts are not known",
     "texts_not_named": "examples.parquet does not name all texts",
-    "large_bias": "large bias",
+    LARGE_BIAS: "large bias",
     "selective_layers": "some layers select keys by content",
 }
 _OF_ATTENDED_PAIRS = ("few_later_queries", "attended_unknown")
@@ -215,7 +216,7 @@ def _of_run(run: ComparedRun, corrected: bool) -> Iterator[Caution]:
 
 def _is_shown(run: ComparedRun, kind: str, corrected: bool) -> bool:
     """Whether a warning of a run is about values that a comparison shows."""
-    if kind == "large_bias":
+    if kind == LARGE_BIAS:
         return not corrected
     return kind not in _OF_ATTENDED_PAIRS or run.run.pair_sampling == "attended"
 

@@ -44,6 +44,12 @@ class Drawn:
         return self.halves[np.isfinite(self.values)]
 
     @property
+    def ends(self) -> tuple[Floats, Floats]:
+        """(rows, names) twice: lower and upper ends of the intervals, or the values alone."""
+        reach = np.nan_to_num(self.halves)
+        return self.values - reach, self.values + reach
+
+    @property
     def types(self) -> list[str]:
         """The type of layers of every row."""
         if "layer_type" not in self.rows:

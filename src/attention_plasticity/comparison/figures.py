@@ -25,7 +25,6 @@ from attention_plasticity.comparison.layout import (
     notes_and_legend,
     require_values,
     whisker_notes,
-    zoom,
 )
 from attention_plasticity.comparison.names import part_words, short_names
 from attention_plasticity.comparison.runs import ALL_LAYERS
@@ -68,8 +67,7 @@ def profiles_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) ->
     with figure_style():
         figure, axes = new_figure()
         handles = _draw_profiles(axes, drawn)
-        plasticity_axis(axes)
-        zoom(axes, drawn.values, drawn.halves)
+        plasticity_axis(axes, *drawn.ends)
         axes.set_xticks(range(len(FIFTHS)), FIFTH_NAMES)
         axes.set_xlabel("part of the observed context")
         axes.set_title("Plasticity over the context")
@@ -121,8 +119,7 @@ def trajectory_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) 
             whiskers(axes, x, values[:, column], halves[:, column], colour)
             options: Any = {"color": colour, "label": label, "marker": MARKERS[column], "ms": 4}
             handles += axes.plot(x, values[:, column], **options)
-        plasticity_axis(axes)
-        zoom(axes, values, halves)
+        plasticity_axis(axes, *drawn.ends)
         _name_ticks(axes, drawn.runs)
         axes.set_xlabel("checkpoint")
         axes.set_title("Plasticity over training")

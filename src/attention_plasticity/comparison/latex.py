@@ -1,17 +1,20 @@
-"""The tables of a comparison in LaTeX. Only the package booktabs is needed."""
+"""The tables of a comparison in LaTeX, for papers of two columns. Only booktabs is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
+from attention_plasticity.comparison.captions import sample_sentences
 from attention_plasticity.comparison.cautions import texts_about
 from attention_plasticity.comparison.cells import (
     CORRELATION_HEADINGS,
     CORRELATIONS_NOTE,
     DIFFERENCE_HEADINGS,
     HEADINGS,
+    UNEQUAL,
     DifferenceCells,
     difference_cells,
     differences_note,
@@ -20,102 +23,153 @@ from attention_plasticity.comparison.cells import (
     value_cells,
 )
 from attention_plasticity.comparison.data import ComparisonData
-from attention_plasticity.comparison.names import part_words
+from attention_plasticity.comparison.latex_text import breakable, escaped, width_of
+from attention_plasticity.comparison.names import full_names, part_words, short_names
 from attention_plasticity.comparison.runs import ALL_LAYERS
 from attention_plasticity.comparison.scores import correlation_values
+from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from attention_plasticity.tables.names import clean
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textasciigrave{}",
-    "-": "{-}",  # two hyphens would become a dash
-    "[": "{[}",  # would be read as an argument of a line end
-    "*": "{*}",
-    "–": "--",
-    "…": r"\ldots{}",
-    "·": r"\textperiodcentered{}",
-    "±": r"$\pm$",
-    "†": r"\dag{}",
-}
 _PACKAGE = r"% in the preamble: \usepackage{booktabs}"
 _MEANS = (
     "Attention plasticity: mean over heads, mean in each fifth of the context, and drop from the "
     "first to the last fifth."
 )
+_COLUMN, _PAGE = 229.0, 468.0  # points; widths of a column and of the text in two columns
+_SPACE, _INDENT = 8.0, 9.0  # points; between columns, and of a type of layers
+_SMALL = 0.88  # width of \scriptsize relative to \small
+_LONGEST_NAME, _SHORTEST_NAME = 48, 8  # characters
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line of a table, and in small letters below it a second one, if it is not empty."""
+
+    name: str
+    cells: tuple[str, ...]
+    below: tuple[str, ...] = ()
+    part: bool = False  # a type of layers, below its run
+
+    def width(self, column: int) -> float:
+        """Estimated points of a cell. A minus sign is as wide as a plus sign."""
+        upper, lower = (cells[column] if cells else "" for cells in (self.cells, self.below))
+        signs = str.maketrans("-", "+")
+        return max(width_of(upper.translate(signs)), _SMALL * width_of(lower.translate(signs)))
 
 
 def comparison_latex(data: ComparisonData) -> str:
-    """A `table` for the means, one for the differences and one for the correlations."""
-    cautions = data.cautions
-    parts = [_PACKAGE, as_latex(data.table, texts_about(cautions, "means"))]
+    """A floating table for the means, one for the differences and one for the correlations."""
+    cautions, sample = data.cautions, sample_sentences(data)
+    parts = [_PACKAGE, as_latex(data.table, texts_about(cautions, "means"), sample)]
     lines = difference_cells(data.differences)
     if lines:
-        rows = [[escaped(line.label), *_numbers(line)] for line in lines]
-        caption = f"Differences of attention plasticity from {lines[0].minus}."
-        table = _tabular(DIFFERENCE_HEADINGS, map(_line, rows))
+        caption = f"Differences of attention plasticity from {lines[0].minus}. {sample}"
         below = [differences_note(lines), *texts_about(cautions, "means", "differences")]
-        parts.append(_float(table, caption, "plasticity-differences", below))
+        rows = [_difference_row(line) for line in lines]
+        parts.append(_float(DIFFERENCE_HEADINGS, rows, caption, "plasticity-differences", below))
     if data.relations:
         rows = [
-            [escaped(clean(it.score)), *map(_number, correlation_values(it)), str(it.models)]
-            for it in data.relations
+            _Row(clean(found.score), (*correlation_values(found), str(found.models)))
+            for found in data.relations
         ]
-        caption = "Correlation of the drop of attention plasticity with benchmark scores."
-        table = _tabular(CORRELATION_HEADINGS, map(_line, rows))
+        caption = f"Correlation of the drop of attention plasticity with benchmark scores. {sample}"
         below = [CORRELATIONS_NOTE, *texts_about(cautions, "correlations", "means")]
-        parts.append(_float(table, caption, "plasticity-correlations", below))
+        parts.append(_float(CORRELATION_HEADINGS, rows, caption, "plasticity-correlations", below))
     return "\n".join(parts)
 
 
-def as_latex(compared: pd.DataFrame, notes: Iterable[str] = ()) -> str:
+def as_latex(compared: pd.DataFrame, notes: Iterable[str] = (), sample: str = "") -> str:
     """The table of means. Standard errors are in a line of their own, below the values."""
-    lines = []
     types = compared.get("layer_type", [ALL_LAYERS] * len(compared))
+    runs = [clean(str(run)) for run in compared["run"]]
     values = value_cells(compared, with_errors=False)
-    for layer_type, cells, errors in zip(types, values, error_cells(compared), strict=True):
-        label, *numbers = cells
-        part = part_words(str(layer_type))
-        name = rf"\quad {escaped(part)}" if part else escaped(label)
-        lines.append(_line([name, *map(_number, numbers)]))
-        if any(errors):
-            lines.append(_line(_small(error) for error in errors))
-    table = _tabular(list(HEADINGS.values()), lines)
+    rows = []
+    for run, layer_type, cells, errors in zip(
+        runs, types, values, error_cells(compared), strict=True
+    ):
+        part, lower = part_words(str(layer_type)), tuple(errors[1:]) if any(errors) else ()
+        rows.append(_Row(part or run, tuple(cells[1:]), lower, bool(part)))
+    headings = ["mean" if name == "plasticity" else name for name in HEADINGS.values()]
     below = [note for note in (errors_note(compared),) if note]
-    return _float(table, _MEANS, "attention-plasticity", [*below, *notes])
+    caption = " ".join(filter(None, (_MEANS, sample)))
+    return _float(headings, rows, caption, "attention-plasticity", [*below, *notes])
 
 
-def _numbers(line: DifferenceCells) -> list[str]:
-    return [_number(line.plasticity), _number(line.drop), line.texts]
+def _difference_row(line: DifferenceCells) -> _Row:
+    """The differences, with their intervals below them, so that a column is wide enough."""
+    values, intervals = [], []
+    for cell in (line.plasticity, line.drop):
+        value, bracket, interval = cell.removesuffix(UNEQUAL).partition(" [")
+        values.append(value + UNEQUAL * cell.endswith(UNEQUAL))
+        intervals.append(f"[{interval}" if bracket else "")
+    below = (*intervals, "") if any(intervals) else ()
+    return _Row(line.part or line.run, (*values, line.texts), below, bool(line.part))
 
 
-def _float(table: str, caption: str, label: str, notes: Sequence[str]) -> str:
-    """A floating table: caption, label, tabular, and notes in small text below."""
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}"]
-    lines += [rf"\label{{tab:{label}}}", r"\small", r"\setlength{\tabcolsep}{4pt}", table]
-    if notes:
-        lines += ["", r"\medskip", r"\begin{minipage}{\linewidth}", r"\footnotesize"]
-        lines += [rf"{escaped(clean(note))}\par" for note in notes]
+def _float(
+    headings: Sequence[str], rows: Sequence[_Row], caption: str, label: str, notes: Sequence[str]
+) -> str:
+    """A floating table: caption, label, tabular, and notes in small text below.
+
+    It spans both columns of a paper if it is too wide for one. Names that are too long even then
+    are shortened, and the notes have the full names.
+    """
+    short = _short_names(headings, rows)
+    wide = _width(headings, rows, short.values()) > _COLUMN
+    kind = "table*" if wide else "table"
+    lines = [rf"\begin{{{kind}}}", r"\centering\sloppy", rf"\caption{{{breakable(caption)}}}"]
+    lines += [rf"\label{{tab:{label}}}", r"\smallskip", r"\small"]
+    lines.append(r"\setlength{\tabcolsep}{4pt}")
+    lines.append(_tabular(headings, rows, short))
+    below = [*full_names(short), *notes]
+    if below:
+        lines += ["", r"\medskip", r"\begin{minipage}{\linewidth}", r"\footnotesize\raggedright"]
+        lines += [rf"{breakable(clean(note))}\par" for note in below]
         lines.append(r"\end{minipage}")
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
+    return "\n".join([*lines, rf"\end{{{kind}}}"]) + "\n"
 
 
-def _tabular(headings: Sequence[str], lines: Iterable[str]) -> str:
-    begin = rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}"
-    heading = _line(map(escaped, headings))
-    return "\n".join(
-        [begin, r"\toprule", heading, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"]
-    )
+def _short_names(headings: Sequence[str], rows: Sequence[_Row]) -> dict[str, str]:
+    """The names of runs or scores, as long as the width of the page allows."""
+    names = list(dict.fromkeys(row.name for row in rows if not row.part))
+    for limit in range(_LONGEST_NAME, _SHORTEST_NAME, -1):
+        short = short_names(names, limit)
+        if _width(headings, rows, short) <= _PAGE:
+            break
+    return dict(zip(names, short, strict=True))
 
 
-def escaped(text: str) -> str:
-    """Text with the special characters of LaTeX escaped."""
-    return "".join(_SPECIAL.get(sign, sign) for sign in text)
+def _width(headings: Sequence[str], rows: Sequence[_Row], names: Iterable[str]) -> float:
+    """Estimated points of a table with these names of runs or scores."""
+    parts = (_INDENT + width_of(row.name) for row in rows if row.part)
+    first = max([width_of(headings[0]), *map(width_of, names), *parts])
+    others = [
+        max([width_of(_heading(heading)), *(row.width(column) for row in rows)])
+        for column, heading in enumerate(headings[1:])
+    ]
+    return first + sum(others) + _SPACE * len(headings)
+
+
+def _tabular(headings: Sequence[str], rows: Sequence[_Row], short: dict[str, str]) -> str:
+    lines = [rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\toprule"]
+    fifths = [place for place, name in enumerate(headings) if name in FIFTH_NAMES]
+    if fifths:
+        first, last = fifths[0], fifths[-1]
+        span = rf"\multicolumn{{{last - first + 1}}}{{c}}{{part of the context (\%)}}"
+        lines.append("& " * first + span + " &" * (len(headings) - 1 - last) + r" \\")
+        lines.append(rf"\cmidrule(lr){{{first + 1}-{last + 1}}}")
+    lines += [_line(escaped(_heading(heading)) for heading in headings), r"\midrule"]
+    for row in rows:
+        name = rf"\quad {escaped(row.name)}" if row.part else escaped(short[row.name])
+        lines.append(_line([name, *map(_number, row.cells)]))
+        if row.below:
+            lines.append(_line(["", *map(_small, row.below)]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _heading(heading: str) -> str:
+    """Parts of the context without the sign that the heading above them has."""
+    return heading.removesuffix(" %")
 
 
 def _number(text: str) -> str:
@@ -123,8 +177,9 @@ def _number(text: str) -> str:
     return text.replace("-", "$-$").replace("–", "--").replace("+", "$+$").replace("†", r"\dag{}")
 
 
-def _small(error: str) -> str:
-    return rf"{{\scriptsize {escaped(error)}}}" if error else ""
+def _small(text: str) -> str:
+    number = _number(text).replace("±", r"$\pm$")
+    return rf"{{\scriptsize {number}}}" if text else ""
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Parts that the figures of a comparison share: legend and notes below the axes, ticks, values."""
+"""Parts that the figures of a comparison share: legend and notes below the axes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
 from attention_plasticity.comparison.cautions import Caution, Concerned
-from attention_plasticity.comparison.drawn import Drawn, Floats
+from attention_plasticity.comparison.drawn import Drawn
 from attention_plasticity.comparison.names import short_names
 from attention_plasticity.plots.intervals import interval_note
 from attention_plasticity.plots.style import figure_text, footnote
@@ -21,7 +19,6 @@ from qk_toolkit.errors import ConfigError
 
 MARKERS = "osD^vP*X"
 ROUND_STEPS = [1, 2, 2.5, 5, 10]  # of ticks
-_NARROW = 0.5  # range of values that is drawn without the rest of 0 to 1
 _LONGEST_NAME, _LONGEST_NAME_IN_NOTES = 56, 26  # characters
 _LONG_LINE = 4.5  # in a legend, in letters
 _LEGEND_LINE, _NOTE_LINE, _LETTER = 0.178, 0.122, 0.066  # inches
@@ -100,22 +97,3 @@ def notes_and_legend(
         figure.legend(
             handles=list(handles), columnspacing=1.2, ncols=columns, borderaxespad=0.2, **place
         )
-
-
-def zoom(axes: Axes, values: Floats, halves: Floats) -> None:
-    """Reduce the y range if all values and whiskers are close to each other."""
-    reach = np.nan_to_num(halves)
-    low, high = float(np.nanmin(values - reach)), float(np.nanmax(values + reach))
-    if high - low < _NARROW:
-        room = max(0.01, 0.1 * (high - low))
-        low, high = max(-0.02, low - room), min(1.02, high + room)
-        ticks = MaxNLocator(6, steps=[1, 2, 5, 10], min_n_ticks=4).tick_values(low, high)
-        step = float(ticks[1] - ticks[0])
-        axes.set_yticks([tick for tick in ticks if low <= tick <= high and tick <= 1.0])
-        axes.yaxis.set_major_formatter(FormatStrFormatter(f"%.{decimals(step)}f"))
-        axes.set_ylim(low, high)
-
-
-def decimals(step: float) -> int:
-    """Decimals that labels of ticks need."""
-    return max(0, math.ceil(-math.log10(step) - 1e-9))

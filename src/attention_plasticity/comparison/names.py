@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -31,6 +31,13 @@ def short_names(names: Sequence[str], limit: int) -> list[str]:
 
 def _shortened(name: str, start: int, end: int) -> str:
     return name if len(name) <= start + end + 1 else f"{name[:start]}…{name[len(name) - end :]}"
+
+
+def full_names(short: dict[str, str]) -> Iterator[str]:
+    """`mod…b is model-b`, for every name that is shortened."""
+    for name, shown in short.items():
+        if name != shown:
+            yield f"{shown} is {name}"
 
 
 def part_words(layer_type: str) -> str:

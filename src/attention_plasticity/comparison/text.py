@@ -24,7 +24,7 @@ from attention_plasticity.comparison.cells import (
     value_cells,
 )
 from attention_plasticity.comparison.data import ComparisonData
-from attention_plasticity.comparison.names import part_words, short_names
+from attention_plasticity.comparison.names import full_names, part_words, short_names
 from attention_plasticity.comparison.scores import correlation_text
 
 _LEAST_NAME = 12  # characters, on a terminal of any width
@@ -52,7 +52,7 @@ def print_comparison(data: ComparisonData, console: Console) -> None:
         console.print()
         _print_lines(console, *map(correlation_text, data.relations), CORRELATIONS_NOTE)
         _print_lines(console, *texts_about(data.cautions, "correlations"))
-    _print_list(console, "Names", _full_names(short))
+    _print_list(console, "Names", full_names(short))
     _print_list(console, "Notes", texts_about(data.cautions, "means", "differences"))
 
 
@@ -108,12 +108,6 @@ def _print_table(console: Console, table: Table) -> None:
     console.width = max(width, Measurement.get(console, options, table).maximum)
     console.print(table)
     console.width = width
-
-
-def _full_names(short: dict[str, str]) -> Iterator[str]:
-    for name, shown in short.items():
-        if name != shown:
-            yield f"{shown} is {name}"
 
 
 def _print_list(console: Console, title: str, items: Iterator[str] | Sequence[str]) -> None:

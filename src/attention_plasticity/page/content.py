@@ -25,9 +25,11 @@ from attention_plasticity.page.payload import Column
 from attention_plasticity.page.provenance import provenance
 from attention_plasticity.page.type_means import type_means
 from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS
+from attention_plasticity.run.warnings import LARGE_BIAS
 from attention_plasticity.tables.attention_masses import mass_bins
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.profiles import HEAD, head_profiles, mean_profile
 from qk_toolkit.errors import ConfigError
@@ -78,10 +80,18 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "means": head_means(run),
         "distant_from": distant_from(run),
         "pair_sampling": run.pair_sampling,
-        "warnings": [f"whole run: {text}" for text in run.warnings] if selected else run.warnings,
+        "warnings": _warnings(run, selected),
         "provenance": provenance(run),
     }
     return about, tables
+
+
+def _warnings(run: FinishedRun, selected: str | None) -> list[str]:
+    """The warnings about the values of the page. Corrected values have no large bias."""
+    corrected = mean_over_heads(run, "ap_overall").corrected
+    records = run.info.get("warnings") or []
+    shown = (one["text"] for one in records if not (corrected and one["kind"] == LARGE_BIAS))
+    return [f"whole run: {text}" if selected else text for text in shown]
 
 
 def _metrics(run: FinishedRun) -> pd.DataFrame:

@@ -40,10 +40,16 @@ _FOLDER = files("attention_plasticity.page")
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
-def page_html(title: str, runs: Sequence[tuple[dict[str, Any], Header, bytes]]) -> str:
-    """The page. Each run has a description, a header and packed columns."""
+def page_html(
+    title: str, runs: Sequence[tuple[dict[str, Any], Header, bytes]], beside: int | None = None
+) -> str:
+    """The page. Each run has a description, a header and packed columns.
+
+    `beside` is the number of the run that the first one is compared with when the page opens.
+    """
     descriptions = [{**about, "tables": header} for about, header, _ in runs]
-    data = {"title": title, "version": __version__, "words": _words(), "runs": descriptions}
+    about = {"title": title, "version": __version__, "words": _words(), "beside": beside}
+    data = {**about, "runs": descriptions}
     parts_folder = _FOLDER / "parts"
     blocks = [_block("plotly", plotly_bundle())]
     for number, (_, _, packed) in enumerate(runs):

@@ -57,7 +57,16 @@ def make_report(
     for run, name in zip(runs, names, strict=True):
         about, tables = run_content(run, name)
         packed.append((about, *pack(tables)))
-    return Report(page_html(title or f"Attention plasticity: {', '.join(names)}", packed))
+    title = title or f"Attention plasticity: {', '.join(names)}"
+    return Report(page_html(title, packed, _run_beside(runs, names)))
+
+
+def _run_beside(runs: Sequence[FinishedRun], names: Sequence[str]) -> int | None:
+    """The run beside the first when the page opens: the second, if `compare` would take both."""
+    from attention_plasticity.comparison.cautions import obstacles
+    from attention_plasticity.comparison.runs import labelled
+
+    return 1 if len(runs) > 1 and not obstacles(labelled(runs[:2], names[:2])) else None
 
 
 def require_target(target: Path, runs: Sequence[FinishedRun] = ()) -> None:

@@ -17,16 +17,9 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
+from attention_plasticity.tables.metric_words import PAIR_WORDS
 from qk_toolkit.formatting import count, index_ranges
 
-_PAIRS = {
-    "bucket": "two keys of one text and one key bucket",
-    "local": "two nearby keys of one text",
-    "context": "any two earlier keys of one text",
-    "attended": (
-        "two earlier keys of one text, drawn in proportion to the attention that they receive"
-    ),
-}
 _PAIRS_OF = {"bucket": "per key bucket", "local": "for every key bucket"}
 _QUERY_MODELS = {
     "positional": (
@@ -114,14 +107,14 @@ def _sample(run: FinishedRun) -> Iterable[str]:
 
 def _settings(config: Mapping[str, Any]) -> Iterable[str]:
     pairs, model = config.get("pair_sampling"), config.get("query_model")
-    if pairs in _PAIRS:
+    if pairs in PAIR_WORDS:
         number = config.get("num_pairs_per_bucket")
         many = f"{number:,}" if isinstance(number, int) else number
         drawn = _PAIRS_OF.get(str(pairs), "for every eligible key bucket")
         how_many = f", {many} pairs {drawn}" if many else ""
         reach = config.get("max_rel_dist")
         near = f", at most {reach:g} of the sequence apart" if pairs == "local" and reach else ""
-        yield f"Key pairs: {_PAIRS[pairs]}{near} (pair_sampling: {pairs}){how_many}"
+        yield f"Key pairs: {PAIR_WORDS[pairs]}{near} (pair_sampling: {pairs}){how_many}"
     if model in _QUERY_MODELS:
         yield f"queries: {_QUERY_MODELS[model]} (query_model: {model})"
     if config.get("seed") is not None:

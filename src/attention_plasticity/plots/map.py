@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
@@ -11,11 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.legend import Legend
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from matplotlib.transforms import ScaledTranslation
 
 from attention_plasticity.columns import (
     ATTENDED,
@@ -26,6 +22,7 @@ from attention_plasticity.columns import (
     SLIDING_ATTENTION,
 )
 from attention_plasticity.plots.captions import interval_sentence
+from attention_plasticity.plots.drop_tests import LEGEND, DropTests, legend_of_tests, mark_tests
 from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.style import (
     BLUE,
@@ -36,7 +33,6 @@ from attention_plasticity.plots.style import (
     QUIET,
     SEQUENTIAL,
     SIGNED,
-    WIDTH,
     beside_axes,
     figure_style,
     figure_text,
@@ -46,24 +42,17 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns, require_values
-from attention_plasticity.tables.intervals import (
-    benjamini_hochberg,
-    corrected,
-    groups_in,
-    head_half_width,
-    p_values,
-)
+from attention_plasticity.tables.intervals import corrected, groups_in
 from attention_plasticity.tables.layer_types import layer_types, layers_by_type, type_words
 from attention_plasticity.tables.metric_words import METRIC_WORDS
-from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import index_ranges
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _SHARES = ("attn_sink_mass", "attn_distant_mass")  # of attention
-_DOT, _RING = 2.4, 5.5  # points; diameters of the marks in large cells
-_LEGEND = 0.35  # inches; height of the legend of the marks
+_LONGEST_RANGES = 40  # characters; numbers of layers in the footnote
 _STRIP, _SPACE = 5.0, 2.0  # points; width of the strip of layer types, space beside it
 _TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
 
@@ -75,26 +64,28 @@ def map_figure(
     cmap: str | None = None,
     vmin: float | None = None,
     vmax: float | None = None,
+    fade: bool = True,
     **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw a metric of every head. Heads that are not in the table are blank.
 
-    Rows are the layers of the table. If their types differ, a strip at the left marks the types.
+    Rows are the layers of the table; a dashed line marks layers that are left out between them. If
+    their types differ, a strip at the left marks the types.
     Plasticity and shares of attention have the range 0 to 1. Signed metrics have two colours with
     zero in the middle. Values are corrected for bias if it is known. A dot marks a head whose 95 %
     interval of the drop excludes 0, and a ring one that is significant at a false discovery rate of
-    5 %.
+    5 %. With `fade`, the heads whose interval of the drop contains 0 are faded.
     """
     words = Words(**texts)
     require_columns(metrics, [metric], "the table of heads")
     if not pd.api.types.is_numeric_dtype(metrics[metric]):
         raise ConfigError(f"metric: {metric}: holds words, not numbers; choose another column")
     require_values(metrics, metric, "the table of heads")
-    tests = DropTests.of(metrics) if metric == "ap_drop" else None
+    tests = DropTests.of(metrics, fade=fade) if metric == "ap_drop" else None
     layers = np.unique(metrics["layer"].to_numpy(np.int64))
     grid = head_grid(metrics.assign(**{metric: corrected(metrics, metric)}), metric)
     with figure_style():
-        height = min(6.5, max(2.6, 1.4 + 0.085 * len(layers))) + (_LEGEND if tests else 0.0)
+        height = min(6.5, max(2.6, 1.4 + 0.085 * len(layers))) + (LEGEND if tests else 0.0)
         figure, axes = new_figure(height=height)
         drawn = _draw_grid(axes, grid, metric, cmap, (vmin, vmax))
         _axes(axes, layers)
@@ -103,8 +94,9 @@ def map_figure(
         sign = "dashes" if tests else "dots"
         _mark_missing(axes, grid, sign)
         if tests:
-            _mark_tests(figure, axes, tests, drawn, layers)
-            legend = _test_legend(figure, axes, tests)
+            mark_tests(figure, axes, tests, drawn, layers)
+            legend = legend_of_tests(figure, axes, tests)
+        _mark_gaps(axes, layers)
         rows = _mark_types(axes, layer_types(metrics), layers)
         if tests and rows:  # two legends
             axes.add_artist(legend)
@@ -166,6 +158,27 @@ def _axes(axes: Axes, layers: Ints) -> None:
         axes.spines[side].set_visible(True)
 
 
+def _mark_gaps(axes: Axes, layers: Ints) -> None:
+    """Draw a dashed line where layers between two rows are left out."""
+    for row in np.flatnonzero(np.diff(layers) > 1) + 0.5:
+        axes.axhline(row, color="white", linewidth=2.6)
+        axes.axhline(row, color=INK, linewidth=0.9, linestyle=(0, (4, 2.5)))
+
+
+def _layers_left_out(layers: Ints) -> tuple[str | None, str | None]:
+    """A note and a sentence about the dashed lines; None if there is none."""
+    missing = sorted(set(range(layers[0], layers[-1] + 1)) - set(layers.tolist()))
+    if not missing:
+        return None, None
+    several, named = int((np.diff(layers) > 1).sum()) > 1, index_ranges(missing)
+    if len(named) > _LONGEST_RANGES:
+        named = f"{len(missing):,} between {layers[0]} and {layers[-1]}"
+    return (
+        f"dashed line{'s' * several}: layer{'s' * (len(missing) > 1)} {named} left out",
+        f"The dashed line{'s mark' if several else ' marks'} layers that are left out ({named}).",
+    )
+
+
 def _mark_types(axes: Axes, types: dict[int, str], layers: Ints) -> int:
     """Mark the type of every layer at the left, if the types differ. Returns rows of the legend."""
     groups = layers_by_type(types)
@@ -200,9 +213,12 @@ def _write_words(
     heads, sign = grid.size - missing, "dashes" if tests else "dots"
     label = _label(metric)
     title = label[:1].upper() + label[1:] + " by head"
+    layers = np.unique(metrics["layer"].to_numpy(np.int64))
+    left_out, left_out_sentence = _layers_left_out(layers)
     notes = [
         words.heads(heads),
         f"{missing:,} without a value or not captured: {sign}" if missing else None,
+        left_out,
         correction_note(metrics, metric),
         "0: no change from start to end" if metric == "ap_drop" else None,
     ]
@@ -213,89 +229,14 @@ def _write_words(
         heads,
         f"{label[:1].upper()}{label[1:]} of every query head, by layer and head{meaning}.",
         f"{sign.capitalize()} mark {missing:,} heads without a value." if missing else None,
-        tests.sentence if tests else None,
+        tests.sentences if tests else None,
         interval_sentence("The intervals come", groups_in(metrics)) if tests else None,
+        left_out_sentence,
         "The strip at the left marks the types of layers." if legend_rows else None,
         correction=correction_note(metrics, metric),
         of_plasticity=metric.startswith("ap_"),
     )
     words.write(figure, axes, title, notes, caption, legend_rows)
-
-
-@dataclass(frozen=True)
-class DropTests:
-    """Which heads have a drop that differs from 0."""
-
-    heads: Ints  # (tested, 2) layer and query head
-    values: Floats  # (tested,) corrected drop
-    excluded: npt.NDArray[np.bool_]  # (tested,) 0 is outside the 95 % interval
-    significant: npt.NDArray[np.bool_]  # (tested,) after Benjamini-Hochberg at 5 %
-
-    @property
-    def sentence(self) -> str:
-        """The marks as a sentence of a caption."""
-        return (
-            f"A dot marks a head whose 95 % interval of the drop excludes 0 "
-            f"({self.excluded.sum():,} of {len(self.heads):,} tested heads), a ring one that is "
-            f"significant at a false discovery rate of 5 % ({self.significant.sum():,} heads; "
-            "Benjamini-Hochberg)."
-        )
-
-    @classmethod
-    def of(cls, metrics: pd.DataFrame) -> DropTests | None:
-        """The tests of a table of heads; None if no head has a standard error."""
-        p = p_values(metrics, "ap_drop")
-        tested = ~np.isnan(p)
-        if not tested.any():
-            return None
-        drop = corrected(metrics, "ap_drop").to_numpy(np.float64)
-        return cls(
-            metrics[HEAD].to_numpy(np.int64)[tested],
-            drop[tested],
-            (np.abs(drop) > head_half_width(metrics, "ap_drop"))[tested],
-            benjamini_hochberg(p)[tested],
-        )
-
-
-def _mark_tests(
-    figure: Figure, axes: Axes, tests: DropTests, drawn: AxesImage, layers: Ints
-) -> None:
-    """Draw dots and rings. They are white in dark cells."""
-    rows, heads = drawn.get_size()
-    cell = 72.0 * min(0.7 * figure.get_figheight() / rows, 0.7 * WIDTH / heads)  # points
-    dot, ring = min(_DOT, 0.4 * cell), min(_RING, 0.75 * cell)  # diameters
-    dark = drawn.to_rgba(tests.values) @ [0.299, 0.587, 0.114, 0.0] < 0.5  # (tested,)
-    colours = np.where(dark, "white", INK)
-    row, head = np.searchsorted(layers, tests.heads[:, 0]), tests.heads[:, 1]  # (tested,)
-    marked = tests.excluded
-    axes.scatter(head[marked], row[marked], s=dot**2, color=colours[marked].tolist(), linewidths=0)
-    marked = tests.significant
-    edges = colours[marked].tolist()
-    axes.scatter(
-        head[marked], row[marked], s=ring**2, facecolors="none", edgecolors=edges, linewidths=0.7
-    )
-
-
-def _test_legend(figure: Figure, axes: Axes, tests: DropTests) -> Legend:
-    """Explain the marks below the axes, with the numbers of heads."""
-    dot = Line2D([], [], linestyle="", marker="o", color=INK, markersize=_DOT, markeredgewidth=0)
-    ring = Line2D([], [], linestyle="", marker="o", color=INK, markersize=_RING, fillstyle="none")
-    excluded, significant = int(tests.excluded.sum()), int(tests.significant.sum())
-    below = axes.transAxes + ScaledTranslation(0, -0.45, figure.dpi_scale_trans)
-    return axes.legend(
-        [dot, ring],
-        [
-            f"{excluded:,} of {len(tests.heads):,} tested: 95 % interval without 0",
-            f"{significant:,} of them: false discovery rate of 5 %",
-        ],
-        loc="upper left",
-        bbox_to_anchor=(0, 0),
-        bbox_transform=below,
-        borderaxespad=0,
-        borderpad=0,
-        handletextpad=0.2,
-        fontsize=7.5,
-    )
 
 
 def _mark_missing(axes: Axes, grid: Floats, sign: str) -> None:

@@ -229,7 +229,8 @@ def _width_of_a_head(grid: _Grid) -> str | None:
 
 def _axes(axes: Axes, grid: _Grid, geometry: BucketGeometry | None) -> None:
     axes.autoscale_view()
-    plasticity_axis(axes)
+    reach = np.nan_to_num(grid.half) if len(grid.heads) <= _MOST_BANDS else 0.0
+    plasticity_axis(axes, grid.values - reach, grid.values + reach)
     if grid.from_table or geometry is not None:
         log = geometry is not None and geometry.type == "log"
         position_axis(axes, grid.x[np.isfinite(grid.x)], log)

@@ -69,7 +69,8 @@ def profile_figure(
         interval = whiskers(axes, x, means, halves, INK)
         width, dot = (1.0, 2.0) if interval else (1.8, 3.5)  # whiskers can be short
         (line,) = axes.plot(x, means, color=INK, linewidth=width, marker="o", markersize=dot)
-        plasticity_axis(axes)
+        reach = np.nan_to_num(halves)
+        plasticity_axis(axes, low, high, means - reach, means + reach)
         axes.set_xticks(x, FIFTH_NAMES)
         axes.set_xlabel("part of the observed context")
         axes.set_xlim(-0.5, len(FIFTHS) - 0.5)

@@ -184,6 +184,11 @@ class MapPlot(_HeadSettings):
     )
     vmin: float | None = Field(title=_LOOK, default=None, description="value of the first colour")
     vmax: float | None = Field(title=_LOOK, default=None, description="value of the last colour")
+    fade: bool = Field(
+        title=_LOOK,
+        default=True,
+        description="fade heads whose 95 % interval contains 0, in the map of ap_drop",
+    )
 
     @model_validator(mode="after")
     def _range(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,8 +58,9 @@ _STYLE: Any = {
 }
 _LONGEST_TITLE, _LONGEST_LABEL, _LONGEST_FOOTNOTE = 160, 48, 78  # characters
 _FOOTNOTE = 7.2  # points
+_NARROW = 0.25  # range of plasticity that is drawn without the rest of 0 to 1
 _LEGEND_ROW, _LEGEND_HANDLE, _LEGEND_LETTER = 11.5, 25.0, 4.6  # points
-_LEGEND_WIDTH = 280.0  # points
+_LEGEND_WIDTH, _LINE_OF_LABEL = 280.0, 12.0  # points; a further line of the y label
 
 
 @contextmanager
@@ -123,7 +125,8 @@ def legend_above(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> i
 
     Returns its number of rows, for `headline`.
     """
-    columns = next(number for number in (4, 3, 2, 1) if number == 1 or _fits(labels, number))
+    room = _LEGEND_WIDTH - _LINE_OF_LABEL * axes.get_ylabel().count("\n")
+    columns = next(number for number in (4, 3, 2, 1) if number == 1 or _fits(labels, number, room))
     axes.legend(
         handles,
         labels,
@@ -140,11 +143,11 @@ def legend_above(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> i
     return -(-len(labels) // columns)
 
 
-def _fits(labels: Sequence[str], columns: int) -> bool:
+def _fits(labels: Sequence[str], columns: int, room: float) -> bool:
     """Whether a legend with this number of columns is as wide as the axes or less."""
     parts = np.array_split([len(label) for label in labels], columns)  # as a legend does
     widths = [_LEGEND_HANDLE + _LEGEND_LETTER * part.max() for part in parts if len(part)]
-    return bool(sum(widths) <= _LEGEND_WIDTH)
+    return bool(sum(widths) <= room)
 
 
 def figure_text(text: object, limit: int = _LONGEST_LABEL) -> str:
@@ -217,15 +220,49 @@ def layer_bar(figure: Figure, shades: ScalarMappable, axes: Axes, layers: npt.Ar
         return ""
     bar = figure.colorbar(shades, ax=axes, label="layer", pad=0.02)
     bar.outline.set_visible(False)
-    bar.locator = MaxNLocator(5, integer=True)
-    bar.update_ticks()
+    bar.set_ticks(_layer_ticks(np.unique(layers).astype(np.int64)))
     return ", coloured by layer"
 
 
-def plasticity_axis(axes: Axes) -> None:
-    """Set up the y axis for plasticity."""
+def _layer_ticks(layers: npt.NDArray[np.int64]) -> list[int]:
+    """The first and the last layer, and layers between them that have room for their labels."""
+    first, last = int(layers[0]), int(layers[-1])
+    room = (last - first) / 12
+    round_numbers = MaxNLocator(5, integer=True).tick_values(first, last)
+    ticks = [first]
+    for layer in layers if len(layers) <= 6 else round_numbers:
+        if ticks[-1] + room <= layer <= last - room:
+            ticks.append(int(layer))
+    return [*ticks, last]
+
+
+def plasticity_axis(axes: Axes, *drawn: npt.ArrayLike) -> None:
+    """Set up the y axis for plasticity: 0 to 1, or a part of it, which the label then names.
+
+    It is a part if everything that is drawn, the ends of intervals included, is in less than a
+    quarter of 0 to 1. All figures of plasticity over the context have this rule.
+    """
     axes.set_ylabel("attention plasticity")
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
     axes.set_axisbelow(True)
+    values = np.concatenate([np.empty(0), *(np.ravel(np.asarray(part)) for part in drawn)])
+    known = values[np.isfinite(values)]
+    if len(known) and np.ptp(known) < _NARROW:
+        _part_of_plasticity(axes, float(known.min()), float(known.max()))
+    else:
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+
+
+def _part_of_plasticity(axes: Axes, low: float, high: float) -> None:
+    """An axis from the tick below the smallest value to the tick above the largest one."""
+    room = max(0.005, 0.03 * (high - low))
+    locator = MaxNLocator(5, steps=[1, 2, 5, 10], min_n_ticks=3)
+    ticks = np.clip(locator.tick_values(low - room, high + room), 0.0, 1.0)
+    ticks = np.unique(ticks.round(9))
+    shown = max(0, math.ceil(-math.log10(np.diff(ticks).max()) - 1e-9))  # decimals
+    labels = [f"{tick:.{shown}f}" for tick in ticks]
+    axes.set_yticks(ticks.tolist(), labels)
+    margin = 0.02 * (ticks[-1] - ticks[0])
+    axes.set_ylim(min(ticks[0] - margin, low - room), max(ticks[-1] + margin, high + room))
+    axes.set_ylabel(f"attention plasticity\n(axis from {labels[0]} to {labels[-1]})")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from attention_plasticity.results import HeadResult
 from qk_dump.buckets import BucketGeometry
@@ -21,6 +21,9 @@ FEW_QUERIES = 32
 FEW_TEXTS = 4
 FEW_LATER_QUERIES = 8
 FEW_EFFECTIVE_PAIRS = 16
+LARGE_BIAS: Final = "large_bias"
+"""The kind of a warning about values that are not corrected for bias."""
+
 _MOST_RANGES = 6
 
 
@@ -167,7 +170,7 @@ def bias_warnings(metrics: Sequence[dict[str, Any]]) -> list[RunWarning]:
         f"The bias of ap_overall is larger than half its standard error in {len(large):,} of "
         f"{len(known):,} heads. Use corrected values (value - bias), or capture more queries."
     )
-    return [RunWarning("large_bias", text, len(large), [], None)]
+    return [RunWarning(LARGE_BIAS, text, len(large), [], None)]
 
 
 def attended_warnings(metrics: Sequence[dict[str, Any]]) -> list[RunWarning]:

@@ -141,3 +141,13 @@ for _name in (*MEAN_COLUMNS, ATTENDED):
         "expected error of the value; the corrected value is the value minus the bias",
         signed=True,
     )
+
+PAIR_WORDS = {
+    "bucket": "two keys of one text and one key bucket",
+    "local": "two nearby keys of one text",
+    "context": "any two earlier keys of one text",
+    "attended": (
+        "two earlier keys of one text, drawn in proportion to the attention that they receive"
+    ),
+}
+"""The key pairs of each `pair_sampling`."""

@@ -22,6 +22,7 @@ from attention_plasticity.run.plan import Estimate, Plan, format_heads, split_gr
 from attention_plasticity.run.records import FinishedHeads, Metrics
 from attention_plasticity.run.runner import Refused
 from attention_plasticity.run.shards import ShardOutcome
+from attention_plasticity.run.warnings import LARGE_BIAS, RunWarning
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from qk_dump.layout import Dump
@@ -45,7 +46,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
         _print_extremes(metrics, console)
         _print_gaps(metrics, console)
         _print_attention(means, console)
-    for warning in outcome.warnings:
+    for warning in _warnings_of_values(outcome):
         console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
     _print_not_captured(outcome.facts, console)
     if outcome.failures:
@@ -54,6 +55,13 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     files = outcome.paths.all if metrics else (outcome.paths.run,)
     for label, path in zip(["Files", *[""] * len(files)], files, strict=False):
         print_line(console, label, outcome.paths.shown(path))
+
+
+def _warnings_of_values(outcome: Outcome) -> list[RunWarning]:
+    """The warnings about the values that are printed. Corrected values have no large bias."""
+    if not outcome.means.estimates["ap_overall"].corrected:
+        return outcome.warnings
+    return [warning for warning in outcome.warnings if warning.kind != LARGE_BIAS]
 
 
 def print_several(outcomes: Sequence[Outcome | Refused]) -> int:
@@ -160,10 +168,10 @@ def _print_level(
         f"mean over {count(level.heads, 'head')}; "
         "1: the query decides which key wins, 0: the order of keys is fixed"
     )
-    if not math.isnan(level.standard_error):
-        console.print("± standard error over texts; all values are corrected for bias")
-    elif level.corrected:
-        console.print("corrected for bias")
+    error = "" if math.isnan(level.standard_error) else "± standard error over texts"
+    correction = "all values are corrected for bias" if level.corrected else ""
+    if error or correction:
+        console.print("; ".join(filter(None, (error, correction))))
     if level.heads < len(metrics):
         missing = count(len(metrics) - level.heads, "head")
         console.print(f"without a value, because key pairs are missing: {missing}")

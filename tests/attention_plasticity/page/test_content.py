@@ -54,6 +54,22 @@ def test_warnings_are_the_sentences_of_run_json(tmp_path: Path) -> None:
     assert run_content(run, "x")[0]["warnings"] == ["Few texts.", "Few queries."]
 
 
+@pytest.mark.parametrize("corrected", [True, False])
+def test_a_large_bias_is_told_if_the_values_are_not_corrected(
+    tmp_path: Path, corrected: bool
+) -> None:
+    folder = write_run(tmp_path / "run", warnings=["Few texts."], errors=True)
+    info = json.loads((folder / "run.json").read_text())
+    info["warnings"].append({"kind": "large_bias", "text": "The bias is large."})
+    (folder / "run.json").write_text(json.dumps(info))
+    if not corrected:
+        metrics = pd.read_csv(folder / "head_metrics.csv")
+        metrics.loc[3, "ap_overall_bias"] = np.nan  # then the mean is not corrected
+        metrics.to_csv(folder / "head_metrics.csv", index=False)
+    about, _ = run_content(FinishedRun.open(folder), "x")
+    assert about["warnings"] == ["Few texts.", *([] if corrected else ["The bias is large."])]
+
+
 def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", warnings=["Few texts."])
     info = json.loads((folder / "run.json").read_text())

@@ -75,6 +75,30 @@ def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
     assert make_report([FinishedRun.open(run)]).html == make_report([FinishedRun.open(run)]).html
 
 
+@pytest.mark.parametrize(
+    ("settings", "runs", "beside"),
+    [
+        ({}, 1, None),
+        ({}, 2, 1),
+        ({}, 3, 1),
+        ({"pair_sampling": "local"}, 2, None),
+        ({"pair_sampling": "local"}, 3, None),
+    ],
+)
+def test_the_page_opens_with_the_second_run_if_it_can_be_compared(
+    tmp_path: Path, settings: dict[str, str], runs: int, beside: int | None
+) -> None:
+    folders = [write_run(tmp_path / str(number), number) for number in range(runs)]
+    for folder, changed in zip(folders, ({"pair_sampling": "bucket"}, settings), strict=False):
+        info = json.loads((folder / "run.json").read_text())
+        info["config"] |= changed
+        (folder / "run.json").write_text(json.dumps(info))
+    html = make_report([FinishedRun.open(folder) for folder in folders]).html
+    data = re.search(r'id="page-data">(.*?)</script>', html)
+    assert data
+    assert json.loads(data[1])["beside"] == beside
+
+
 def test_a_notebook_shows_the_page_in_a_frame(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=200)
     run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"), max_workers=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from attention_plasticity.columns import FIFTHS
+from attention_plasticity.comparison.figures import profiles_figure
 from attention_plasticity.plots import (
     components_figure,
     heatmap_figure,
@@ -113,7 +114,45 @@ def test_layers_have_their_own_colours() -> None:
     expected = [to_hex(shades(value)) for value in (0.0, 0.5, 1.0) for _ in range(4)]
     assert colours == expected
     assert figure.axes[1].get_ylabel() == "layer"
+    assert figure.axes[1].get_yticks().tolist() == [0, 1, 2]
     assert len(plasticity_figure(cells_table(1), color_by_layer=True).axes) == 1  # no bar
+
+
+@pytest.mark.parametrize(
+    "layers", [[0, 14, 29], range(30), range(24), range(3, 36), [7, 8], [0, 1, 2, 29], range(100)]
+)
+def test_the_bar_of_layers_has_the_first_and_the_last_layer(layers: Sequence[int]) -> None:
+    metrics = metrics_table(len(layers), 1)
+    metrics["layer"] = np.array(layers)[metrics["layer"]]
+    ticks = predictability_figure(metrics).axes[1].get_yticks()
+    assert (ticks[0], ticks[-1]) == (layers[0], layers[-1])
+    assert len(ticks) <= 7
+    assert np.diff(ticks).min() >= (layers[-1] - layers[0]) / 12
+    if len(layers) == 3:
+        assert ticks.tolist() == layers
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_an_axis_of_a_part_of_the_range_says_so(scale: float) -> None:
+    metrics, cells = metrics_table(), cells_table()
+    metrics[list(FIFTHS)] = 0.7 + scale * (metrics[list(FIFTHS)] - 0.7)
+    cells["plasticity"] = 0.7 + scale * (cells["plasticity"] - 0.7)
+    fifths = {name: [0.7, 0.7 - 0.4 * scale] for name in FIFTHS}
+    compared = pd.DataFrame({"run": ["a", "b"], **fifths})
+    for figure in (profile_figure(metrics), plasticity_figure(cells), profiles_figure(compared)):
+        axes = figure.axes[0]
+        low, high = axes.get_ylim()
+        ticks = axes.get_yticks()
+        if scale == 1.0:
+            assert axes.get_ylabel() == "attention plasticity"
+            assert ticks.tolist() == [0, 0.25, 0.5, 0.75, 1]
+        else:
+            words = f"(axis from {ticks[0]:g} to {ticks[-1]:g})"
+            assert axes.get_ylabel() == f"attention plasticity\n{words}"
+            assert 0.5 < low < ticks[0] < ticks[-1] < high < 0.9
+        figure.draw_without_rendering()
+        drawn = figure.get_tightbbox().transformed(figure.dpi_scale_trans)
+        assert figure.bbox.x0 - 1 <= drawn.x0 < drawn.x1 <= figure.bbox.x1 + 1
 
 
 def test_trends_have_colours_and_counts() -> None:

@@ -16,6 +16,7 @@ from scipy.stats import false_discovery_control, t
 from attention_plasticity.columns import BUCKET_QUANTITY, FIFTHS, GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.comparison.scores import correlations
 from attention_plasticity.plots import (
+    caption_of,
     heatmap_figure,
     map_figure,
     plasticity_figure,
@@ -62,6 +63,10 @@ def width(shares: np.ndarray) -> float:
 
 def note(figure: Figure) -> str:
     return " ".join(figure._supxlabel.get_text().split())  # type: ignore[attr-defined]
+
+
+def caption(figure: Figure) -> str:
+    return caption_of(figure) or ""
 
 
 def bands(figure: Figure) -> list[Any]:
@@ -158,11 +163,20 @@ def test_the_map_marks_drops_that_differ_from_zero() -> None:
     assert dots == [places[number] for number in excluded]
     assert rings == [places[number] for number in significant]
     legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    faded = [number for number in range(tested + 1) if number not in (10, *excluded)]
     assert legend == [
         f"{len(excluded)} of {tested} tested: 95 % interval without 0",
         f"{len(significant)} of them: false discovery rate of 5 %",
+        f"{len(faded)} faded: 95 % interval with 0",
     ]
-    assert figure.axes[0].images[0].get_array()[0, 0] == pytest.approx(drop[0])
+    values, veil = figure.axes[0].images
+    assert values.get_array()[0, 0] == pytest.approx(drop[0])  # type: ignore[index]
+    opaque = np.argwhere(np.asarray(veil.get_array())[..., 3] > 0)  # (faded, 2) layer and head
+    assert opaque.tolist() == [places[number][::-1] for number in faded]
+    assert f"Heads whose interval contains 0 are faded ({len(faded)})." in caption(figure)
+    clear = map_figure(table, metric="ap_drop", fade=False)
+    assert len(clear.axes[0].images) == 1
+    assert "faded" not in caption(clear)
 
 
 def test_other_maps_are_corrected_and_have_no_marks() -> None:

@@ -93,6 +93,10 @@ def test_the_map_has_the_layers_of_the_table() -> None:
     assert set(marks[:, 1].tolist()) == {0, 1, 2}
     assert "without a value" not in note(figure)
     assert "0: no change from start to end" in note(figure)
+    assert "dashed line: layers 4-7 left out" in note(figure)
+    assert "The dashed line marks layers that are left out (4-7)." in (caption_of(figure) or "")
+    dashed = [line.get_ydata()[0] for line in axes.lines if line.is_dashed()]  # type: ignore[index]
+    assert dashed == [1.5]
     middle = map_figure(metrics_table(9, 4).query("layer >= 4")).axes[0]
     middle.figure.draw_without_rendering()
     assert "4" in [tick.get_text() for tick in middle.get_yticklabels()]
@@ -107,7 +111,9 @@ def test_layers_can_be_chosen_and_are_named(run: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone.csv"
     open_run(run).head_metrics.to_csv(alone, index=False)
     chosen = draw(MapPlot(metrics_csv=str(alone), layer_type="sliding"))
-    assert note(chosen) == "8 heads of layers 0,2 (sliding window)"
+    assert note(chosen) == (
+        "8 heads of layers 0,2 (sliding window) · dashed line: layer 1 left out"
+    )
     open_run(run).bucket_plasticity.to_csv(alone, index=False)
     assert note(draw(HeatmapPlot(bucket_csv=str(alone), layers=[2]))) == "4 heads of layer 2"
     with pytest.raises(ConfigError, match="choose layers by number with --layers"):

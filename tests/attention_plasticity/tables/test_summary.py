@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from analysed import analyse_together
 from attention_plasticity.run.finish import Outcome
+from attention_plasticity.run.warnings import RunWarning
 from attention_plasticity.tables.summary import print_summary
 from dumps import make_dump
 
@@ -115,3 +117,12 @@ def test_heads_with_a_large_gap_are_named(outcomes: dict[str, Outcome]) -> None:
     assert "differs from the count by more than 0.02 in 1 head: layer 1: 1." in text
     outcome.metrics[5]["ap_gaussian_gap_se"] = 0.04
     assert "differs from the count" not in printed(outcome)
+
+
+def test_a_large_bias_is_told_if_the_values_are_not_corrected(outcomes: dict[str, Outcome]) -> None:
+    large = RunWarning("large_bias", "The bias is large.", 1, [], None)
+    for name, told in (("large", False), ("unknown texts", True)):
+        outcome = replace(outcomes[name], warnings=[large])
+        text = printed(outcome)
+        assert ("Warning      The bias is large." in text) is told
+        assert ("corrected for bias" in text) is not told

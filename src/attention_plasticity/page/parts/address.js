@@ -13,15 +13,17 @@ function readAddress(address) {
   };
   const numberOf = (label) => runs.find((run) => run.label === label)?.number ?? null;
   state.run = given("run", numberOf, () => `the run ${runShown().label}`) ?? 0;
-  state.beside = given("beside", (label) => (numberOf(label) === state.run ? null : numberOf(label)), () => "no second run");
+  const opening = [...fields].length === 0; // a link without a second run shows none
+  state.beside = opening ? page.beside : given("beside", (label) => (numberOf(label) === state.run ? null : numberOf(label)), () => "no second run");
   const has = (names) => (name) => (names.includes(name) ? name : null);
   state.metric = given("metric", has(runShown().tables.heads.names), () => `the metric ${wordsOf(state.metric).label}`) ?? "ap_overall";
   state.layers = given("layers", has(runShown().types.map(({ name }) => name)), () => "all layers");
   state.axis = given("axis", has(["tokens", "share"]), () => "positions in tokens") ?? "tokens";
-  state.sure = given("sure", has(["0", "1"]), () => "the switch “How sure” off") === "1";
+  const sure = given("sure", has(["0", "1"]), () => `the switch “How sure” ${isSure() ? "on" : "off"}`);
+  state.sure = sure === null ? null : sure === "1";
   const key = given("head", (text) => (runShown().rowOf.has(text) ? text : null), () => headName(state.layer, state.head).toLowerCase());
   if (key) [state.layer, state.head] = key.split(".").map(Number);
-  else Object.assign(state, firstHead(runShown()));
+  else Object.assign(state, firstHead());
   state.chosen = Boolean(key);
   for (const name of fields.keys()) if (!ADDRESS_FIELDS.has(name)) problems.push([name, () => ""]);
   showLinkNotice(problems);
@@ -39,6 +41,6 @@ function writeAddress() {
   if (state.beside !== null) fields.set("beside", runs[state.beside].label);
   if (state.layers !== null) fields.set("layers", state.layers);
   if (state.axis !== "tokens") fields.set("axis", state.axis);
-  if (state.sure) fields.set("sure", 1);
+  if (state.sure !== null) fields.set("sure", Number(state.sure));
   try { history.replaceState(null, "", `#${fields}`); } catch { /* a notebook has no address */ }
 }

@@ -27,26 +27,46 @@ function sizeOf(element) {
   return sizes.get(element);
 }
 
-const LOWEST_CHART = 190;
+const LOWEST_CHART = 190, USUAL_TABLE = 190, LOWEST_TABLE = 110;
 const fitted = { top: NaN };
 
 /** Whether texts above the charts have other lines than before. */
 const chartsMoved = () => byId("profile").offsetTop !== fitted.top;
 
+/** The y position where the column at the left ends if its table has its usual height. */
+function leftColumnEnd() {
+  const table = byId("heads"), panel = table.closest(".panel");
+  return panel.getBoundingClientRect().bottom + scrollY - table.offsetHeight + USUAL_TABLE;
+}
+
 /**
  * Heights of the charts of the selected head. On a wide screen, the lower edge of the first screen
- * cuts none of them: all end above it, or the profile ends there and the others begin below it.
+ * cuts none of them: all end above it, or the profile ends there and the others begin below it. The
+ * second way is for low screens, and for a column at the left that would leave an empty space here
+ * also with a lower table.
  */
 function fitCharts() {
   const wide = matchMedia("(min-width: 1081px)").matches, profile = byId("profile"), square = byId("cells");
   const box = profile.getBoundingClientRect(), between = square.getBoundingClientRect().top - box.bottom;
   const room = innerHeight - (box.top + scrollY) - 6, usual = Math.max(LOWEST_CHART, Math.min(290, 0.27 * innerHeight));
-  let heights = [usual, 270];
+  let heights = [usual, 270], table = USUAL_TABLE;
   fitted.top = profile.offsetTop;
   for (const chart of [profile, square, byId("components")]) sizes.delete(chart);
-  if (wide && room >= usual + between + LOWEST_CHART) heights = [usual, Math.min(room - usual - between, square.clientWidth, 420)];
-  else if (wide) heights = [Math.max(LOWEST_CHART, room), 270];
-  ["--profile", "--square"].forEach((name, i) => document.documentElement.style.setProperty(name, `${Math.floor(heights[i])}px`));
+  if (wide) {
+    const pair = square.closest(".pair").getBoundingClientRect(), top = box.top + scrollY;
+    const below = between + pair.bottom - square.getBoundingClientRect().bottom + 12;
+    const left = leftColumnEnd() - top - below, largest = Math.min(square.clientWidth, 420); // left: height of both charts
+    heights = [usual, Math.min(room - usual - between, largest)];
+    heights[0] += Math.max(0, Math.min(left, room - between) - heights[0] - heights[1]); // what is left of the first screen
+    table -= Math.max(0, left - heights[0] - heights[1]);
+    if (room < usual + between + LOWEST_CHART || table < LOWEST_TABLE) {
+      const profile = Math.max(LOWEST_CHART, room);
+      heights = [profile, Math.max(270, Math.min(left - profile, largest))];
+      table = USUAL_TABLE;
+    }
+  }
+  const values = { "--profile": heights[0], "--square": heights[1], "--table": table };
+  for (const [name, value] of Object.entries(values)) document.documentElement.style.setProperty(name, `${Math.floor(value)}px`);
 }
 
 /** Draw a figure. CSS shows the axis titles, because Plotly would measure every label for them. */
@@ -83,19 +103,21 @@ function cellsFigure(run, key) {
   const unit = run.unit === "tokens" ? "position (tokens)" : "bucket";
   return {
     traces: [trace], bar: { label: "plasticity" }, names: { x: `query ${unit}`, y: `key ${unit}` },
-    layout: { margin: { l: 70, r: 8, t: 6, b: 42 }, xaxis: bucketAxis("query", run, start), yaxis: bucketAxis("key", run, start) },
+    layout: { margin: { l: 70, r: 24, t: 9, b: 42 }, xaxis: bucketAxis("query", run, start), yaxis: bucketAxis("key", run, start) },
   };
 }
 
-/** Ticks at the starts of buckets if known, else at their middles. */
+/** Ticks at the starts of buckets and the end of the last one if known, else at their middles. */
 function bucketAxis(kind, run, start) {
-  const exact = Boolean(run.tables.buckets.columns.end);
+  const { end } = run.tables.buckets.columns, exact = Boolean(end);
   const step = tickStep(start.length, kind === "query" ? 4 : 6);
-  const places = Array.from(start.keys()).filter((i) => i % step === 0);
+  const places = Array.from(start.keys()).filter((i) => i % step === 0 && !(exact && i && start.length - i < 0.6 * step));
+  const last = exact ? [{ place: start.length - 0.5, text: whole(end.at(-1) + 1) }] : [];
+  const ticks = [...places.map((i) => ({ place: exact ? i - 0.5 : i, text: whole(start[i]) })), ...last];
   return {
     ...baseAxis(), showgrid: false, range: [-0.5, start.length - 0.5],
     showline: true, mirror: true, ticks: exact ? "outside" : "", ticklen: 4,
-    tickvals: places.map((i) => (exact ? i - 0.5 : i)), ticktext: places.map((i) => whole(start[i])),
+    tickvals: ticks.map(({ place }) => place), ticktext: ticks.map(({ text }) => text),
   };
 }
 

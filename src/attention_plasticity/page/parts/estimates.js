@@ -2,7 +2,11 @@
 
 const GAP_WORDS = "Gaussian model differs from the count";
 const GAP_MARK = "◇";
-const FADED_WORDS = "95 % interval wider than the spread between heads";
+const FADED_WORDS = { ap_drop: "95 % interval contains 0", other: "95 % interval wider than the spread between heads" };
+const fadedWords = (metric) => FADED_WORDS[metric] ?? FADED_WORDS.other;
+
+/** Whether uncertain heads fade: as chosen, else on the map of the drop only. */
+const isSure = () => state.sure ?? state.metric === "ap_drop";
 
 const estimatesOf = (run) => run.tables.estimates?.columns ?? {};
 
@@ -57,21 +61,21 @@ function spreadBetweenHeads(run, metric) {
   return spread ? spread.q3 - spread.q1 : NaN;
 }
 
-/** Whether the 95 % interval of a head is wider than the spread between heads. */
+/** Whether the 95 % interval of a drop contains 0, or that of another metric is wider than the spread between heads. */
 function isUnsure(run, key, metric) {
   const half = estimatesOf(run)[`${metric}_half_width`]?.[run.rowOf.get(key)] ?? NaN;
-  return 2 * half > spreadBetweenHeads(run, metric);
+  return metric === "ap_drop" ? Math.abs(metricOf(run, key, metric)) <= half : 2 * half > spreadBetweenHeads(run, metric);
 }
 
 /** Heads fade in both maps, but only while the switch can be used. */
-const isFaded = (run, key) => state.sure && hasErrors(runShown(), state.metric) && isUnsure(run, key, state.metric);
+const isFaded = (run, key) => isSure() && hasErrors(runShown(), state.metric) && isUnsure(run, key, state.metric);
 
 /** The switch: absent if no run of the page has errors, disabled if this metric has none. */
 function showSwitch(run) {
   byId("sure-line").hidden = !runs.some(anyErrors);
   const possible = hasErrors(run, state.metric);
   byId("sure").disabled = !possible;
-  byId("sure").checked = state.sure && possible;
+  byId("sure").checked = isSure() && possible;
   byId("sure-words").textContent = possible ? switchWords(run) : `Not available: ${missingErrors(run)}.`;
 }
 
@@ -83,8 +87,8 @@ function missingErrors(run) {
 function switchWords(run) {
   const unsure = [...run.rowOf.keys()].filter((key) => isUnsure(run, key, state.metric)).length;
   const spread = showIn(state.metric, spreadBetweenHeads(run, state.metric));
-  return "Fade heads whose 95 % interval is wider than the spread between heads " +
-    `(interquartile range of the corrected values, ${spread}): ${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}.`;
+  const rule = state.metric === "ap_drop" ? "contains 0" : `is wider than the spread between heads (interquartile range of the corrected values, ${spread})`;
+  return `Fade heads whose 95 % interval ${rule}: ${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}.`;
 }
 
 /** The line of the legend for marked heads, if there are any. */

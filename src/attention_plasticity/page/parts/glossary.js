@@ -23,7 +23,7 @@ const GLOSSARY = {
   share: ["Share of the context", "Position divided by the length of the context of the same run. It makes runs with different contexts comparable."],
   sink: ["Attention on sinks", "The share of attention on the first four tokens of the text."],
   standardError: ["± standard error", "How much the value would vary with other texts of the same kind."],
-  sure: ["How sure", "Fades heads whose 95 % interval is wider than the spread between heads. The sample cannot order these heads."],
+  sure: ["How sure", "Fades heads whose 95 % interval is wider than the spread between heads. The sample cannot order these heads. With the plasticity drop, it fades heads whose interval contains 0, and is on at first."],
   texts: ["Texts", "The strip below the profile has the number of texts with queries in each query bucket. Few texts: the value depends on single texts."],
   variance: ["Variance from position", "The share of the variance of the queries that a linear function of their position explains. 0: none, 1: all."],
   window: ["Window", "The number of tokens that a query can attend back to."],

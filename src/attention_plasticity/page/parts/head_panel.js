@@ -4,7 +4,8 @@
 function firstHeadWords(run, key) {
   const drop = metricOf(run, key, "ap_drop");
   if (!Number.isFinite(drop)) return "Selected at first: the first head, because drops are not known.";
-  return `Selected at first: the head with the largest plasticity drop (${showIn("ap_drop", drop)}).`;
+  const shared = firstHeads().length < run.rowOf.size ? " of both runs" : "";
+  return `Selected at first: the head${shared} with the largest plasticity drop (${showIn("ap_drop", drop)}).`;
 }
 
 function showHead(run, other, { layer, head }) {
@@ -23,7 +24,7 @@ function showHead(run, other, { layer, head }) {
   byId("head-facts").textContent = facts.join(" · ");
   byId("head-reason").textContent = state.chosen ? "" : firstHeadWords(run, key);
   const metric = wordsOf(state.metric).label;
-  const faded = isFaded(run, key) ? `; ${FADED_WORDS}` : "";
+  const faded = isFaded(run, key) ? `; ${fadedWords(state.metric)}` : "";
   byId("announcement").textContent = `${headName(layer, head)}: ${metric} ${showHeadValue(run, key, state.metric)}${faded}`;
   showMetrics(run, other, key);
 }

@@ -23,8 +23,31 @@ function tableColumns(run, other, metric) {
   return columns;
 }
 
+/** Fill the table. On a narrow screen it has less space between columns, then no errors, then fewer usual metrics. */
 function fillTable(run, other) {
+  const box = byId("heads"), drop = (name) => { headsTable.columns = headsTable.columns.filter(({ id }) => id !== name); };
   headsTable.columns = tableColumns(run, other, state.metric);
+  box.classList.remove("close", "bare");
+  showTable(run);
+  const usual = USUAL_METRICS.filter((name) => name !== state.metric).reverse();
+  for (const step of [() => box.classList.add("close"), () => box.classList.add("bare"), ...usual.map((name) => () => drop(name))]) {
+    if (!isTooWide(box)) break;
+    step();
+    showTable(run);
+  }
+}
+
+const SPARE_WIDTH = 14; // for the mark and the bold numbers of rows that are not in the document
+
+function isTooWide(box) {
+  const table = byId("heads-table");
+  table.style.width = "min-content";
+  const width = table.offsetWidth;
+  table.style.width = "";
+  return box.clientWidth > 0 && width + SPARE_WIDTH > box.clientWidth;
+}
+
+function showTable(run) {
   const { sort } = headsTable;
   if (sort.by !== "head" && !headsTable.columns.some((column) => column.id === sort.by)) {
     headsTable.sort = { by: "head", up: true };
@@ -81,8 +104,9 @@ function orderHeads(run) {
 /** Put the visible rows into the document, between two spacers. */
 function showRows() {
   const box = byId("heads"), { order, columns } = headsTable;
-  const first = Math.max(0, Math.floor(box.scrollTop / ROW_HEIGHT) - SPARE_ROWS);
-  const last = Math.min(order.length, first + Math.ceil(box.clientHeight / ROW_HEIGHT) + 2 * SPARE_ROWS);
+  const visible = Math.ceil(box.clientHeight / ROW_HEIGHT), top = Math.floor(box.scrollTop / ROW_HEIGHT);
+  const first = Math.max(0, Math.min(top, order.length - visible) - SPARE_ROWS); // the scroll position can be that of a longer table
+  const last = Math.min(order.length, first + visible + 2 * SPARE_ROWS);
   const rows = [];
   if (first) rows.push(spacer(first));
   for (let place = first; place < last; place++) rows.push(headRow(order[place], place, columns));
@@ -117,7 +141,7 @@ function headRow(key, place, columns) {
   const faded = isFaded(run, key);
   return make("tr", "", {
     class: faded ? "row faded" : "row", id: `head-${key}`, "data-key": key, "aria-rowindex": place + 2, "aria-selected": "false",
-    ...(faded ? { title: FADED_WORDS } : {}),
+    ...(faded ? { title: fadedWords(state.metric) } : {}),
   }, [name, ...cells]);
 }
 

@@ -20,7 +20,7 @@ function chartImage(id) {
   return { run: id === "runs" ? null : run, name: id === "runs" ? "profiles" : `${id}-${head}`, size, figure: figures[id] };
 }
 
-const mapImageSize = (run) => ({ width: Math.min(1400, Math.max(420, 26 * run.grid[1] + 160)), height: Math.min(1400, Math.max(280, 17 * run.grid[0] + 90)) });
+const mapImageSize = (run) => ({ width: Math.min(1400, Math.max(420, 26 * run.grid[1] + 160)), height: Math.min(1400, Math.max(280, 17 * mapLayers().length + 90)) });
 
 /** The figure for paper: the light theme, a white background, axis titles, a legend or a bar of colours. */
 function paperFigure({ figure, size }) {

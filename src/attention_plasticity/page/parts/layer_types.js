@@ -46,13 +46,13 @@ function colourOfType(name) {
 }
 
 /** Bars beside the map at the layers without full attention. */
-function typeShapes(run) {
+function typeShapes(run, layers) {
   const shapes = [];
-  for (let layer = 0; layer < run.grid[0]; layer++) {
+  for (const [row, layer] of layers.entries()) {
     const name = run.layer_types[layer], last = shapes.at(-1);
     if (!name || name === "full_attention") continue;
-    if (last?.name === name && last.y1 === layer - 0.5) last.y1 = layer + 0.5;
-    else shapes.push({ name, type: "rect", xref: "paper", yref: "y", x0: 1, x1: 1, xsizemode: "pixel", xanchor: 1, y0: layer - 0.5, y1: layer + 0.5, fillcolor: colourOfType(name), line: { color: theme.panel, width: 1 } });
+    if (last?.name === name && last.y1 === row - 0.5) last.y1 = row + 0.5;
+    else shapes.push({ name, type: "rect", xref: "paper", yref: "y", x0: 1, x1: 1, xsizemode: "pixel", xanchor: 1, y0: row - 0.5, y1: row + 0.5, fillcolor: colourOfType(name), line: { color: theme.panel, width: 1 } });
   }
   return shapes.map((shape) => ({ ...shape, x0: 4, x1: 9 }));
 }

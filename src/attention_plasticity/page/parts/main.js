@@ -1,7 +1,7 @@
 // The selection, and updates of all views.
 
 const page = JSON.parse(byId("page-data").textContent);
-const state = { run: 0, beside: null, layer: 0, head: 0, metric: "ap_overall", sure: false, queries: null, layers: null, axis: "tokens", chosen: false };
+const state = { run: 0, beside: null, layer: 0, head: 0, metric: "ap_overall", sure: null, queries: null, layers: null, axis: "tokens", chosen: false };
 let runs = [];
 
 const runShown = () => runs[state.run];
@@ -12,12 +12,18 @@ const runsShown = () => [runShown(), otherRun()].filter(Boolean);
 const headsBeside = () => (otherRun() && sameArchitecture(runShown(), otherRun()) ? otherRun() : null);
 const mapRuns = () => [runShown(), headsBeside()].filter(Boolean);
 
+/** The heads that can be selected at the start: those of both runs if heads are compared, else all. */
+function firstHeads() {
+  const keys = [...runShown().rowOf.keys()], other = headsBeside(), shared = other ? keys.filter((key) => other.rowOf.has(key)) : [];
+  return shared.length ? shared : keys;
+}
+
 /** The head selected at the start: the head with the largest drop, or the first head. */
-function firstHead(run) {
-  const { layer, q_head: head } = run.tables.heads.columns, drop = columnOf(run, "ap_drop");
-  let best = 0;
-  for (let row = 1; drop && row < drop.length; row++) if (drop[row] > drop[best] || Number.isNaN(drop[best])) best = row;
-  return { layer: layer[best], head: head[best] };
+function firstHead() {
+  const drop = (key) => metricOf(runShown(), key, "ap_drop");
+  const best = firstHeads().reduce((a, b) => (drop(b) > drop(a) || (Number.isNaN(drop(a)) && !Number.isNaN(drop(b))) ? b : a));
+  const [layer, head] = best.split(".").map(Number);
+  return { layer, head };
 }
 
 /** Select a head. `place` is the number of the map: 1 is the map of the other run. */
@@ -52,7 +58,7 @@ function showHeadTexts() {
 function drawMaps() {
   const shown = mapRuns();
   const scale = scaleOf(state.metric, shown);
-  const rows = Math.max(...shown.map((run) => run.grid[0]));
+  const rows = mapLayers().length;
   byId("metric-meaning").textContent = capital(wordsOf(state.metric).meaning);
   showLegend(scale, shown);
   showTypeLegend(shown);
@@ -78,8 +84,8 @@ function drawAll() {
   sizes.clear();
   showTexts();
   showHeadTexts(); // its lines move the charts below
-  fitCharts();
   const charts = drawMaps();
+  fitCharts(); // after the maps, whose height it needs
   if (runs.length > 1) charts.push(drawRuns());
   return settle([...charts, drawHeadCharts()]);
 }
@@ -114,7 +120,7 @@ function switchRun(number) {
   const run = runShown();
   if (!run.tables.heads.names.includes(state.metric)) state.metric = "ap_overall";
   if (!typeNamed(run, state.layers)) state.layers = null;
-  if (!state.chosen || !run.rowOf.has(keyOf(state.layer, state.head))) Object.assign(state, firstHead(run), { chosen: false });
+  if (!state.chosen || !run.rowOf.has(keyOf(state.layer, state.head))) Object.assign(state, firstHead(), { chosen: false });
   drawAll();
 }
 

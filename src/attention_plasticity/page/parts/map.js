@@ -3,6 +3,12 @@
 const MAP_MARGIN = { l: 36, r: 12, t: 3, b: 36 };
 const MAP_ROW = 20, MAP_MIN = 130, MAP_MAX = 400;
 
+/** The layers on the maps, one row each: those with heads in a shown run. Both maps have the same rows. */
+const mapLayers = () => [...new Set(mapRuns().flatMap((run) => Object.keys(run.layer_types).map(Number)))].sort((a, b) => a - b);
+
+/** The rows of a map above which layers are left out. */
+const breaksOf = (layers) => layers.flatMap((layer, row) => (row && layer > layers[row - 1] + 1 ? [row] : []));
+
 /** The map ends above the lower edge of the first screen if it can. */
 const mapHeight = (layers, top) => Math.min(MAP_MAX, Math.max(220, innerHeight - top - 90), Math.max(MAP_MIN, layers * MAP_ROW)) + MAP_MARGIN.t + MAP_MARGIN.b;
 
@@ -24,6 +30,7 @@ const mapPlots = () => [...document.querySelectorAll(".map-plot")];
 
 function drawMap(plot, run, metric, scale, rows) {
   const width = plot.clientWidth, height = mapHeight(rows, plot.getBoundingClientRect().top + scrollY);
+  plot.style.height = `${height}px`;
   sizes.set(plot, { width, height });
   const { traces, layout, names } = mapFigure(run, metric, scale, { width, height });
   Object.assign(plot.dataset, names);
@@ -32,7 +39,7 @@ function drawMap(plot, run, metric, scale, rows) {
 }
 
 function mapFigure(run, metric, scale, size) {
-  const [layers, heads] = run.grid;
+  const heads = run.grid[1], layers = mapLayers();
   const cell = Math.min(...Object.values(cellSize(size, run)));
   const trace = {
     ...mapValues(run, metric, scale), type: "heatmap", hoverinfo: "text", hoverongaps: true, showscale: false,
@@ -42,22 +49,43 @@ function mapFigure(run, metric, scale, size) {
   return {
     traces: [trace, ...fadeTraces(run), ...gapTraces(run, cell)], bar: { label: wordsOf(metric).label, classes: scale.classes }, names: { x: "head", y: "layer" }, note: typeNote(run, size.width),
     layout: {
-      margin: MAP_MARGIN, shapes: typeShapes(run),
+      margin: MAP_MARGIN, shapes: [...typeShapes(run, layers), ...breakShapes(layers)],
       xaxis: { ...axis, range: [-0.5, heads - 0.5], dtick: tickStep(heads, size.width / 34) },
-      yaxis: { ...axis, range: [layers - 0.5, -0.5], dtick: tickStep(layers, size.height / 26) },
+      yaxis: { ...axis, range: [layers.length - 0.5, -0.5], ...layerTicks(layers, size.height / 26) },
     },
   };
 }
 
+/** Numbers of layers beside their rows: round numbers if no layer is left out. */
+function layerTicks(layers, limit) {
+  const step = tickStep(layers.length, limit), whole = !breaksOf(layers).length;
+  const rows = [...layers.keys()].filter((row) => (whole ? layers[row] : row) % step === 0);
+  return { tickvals: rows, ticktext: rows.map((row) => String(layers[row])) };
+}
+
+/** Dashed lines where layers are left out. */
+function breakShapes(layers) {
+  const line = (row, style) => ({ name: "break", type: "line", xref: "paper", x0: 0, x1: 1, y0: row - 0.5, y1: row - 0.5, line: style });
+  return breaksOf(layers).flatMap((row) => [line(row, { color: theme.panel, width: 3 }), line(row, { color: theme.quiet, width: 1.5, dash: "5px,3px" })]);
+}
+
+/** The left-out layers in words; empty if there is none. */
+function breakWords(layers) {
+  const breaks = breaksOf(layers);
+  if (!breaks.length) return "";
+  const ranges = breaks.map((row) => [layers[row - 1] + 1, layers[row] - 1].filter((layer, i, both) => !i || layer > both[0]).join("-")).join(",");
+  const named = ranges.length > 40 ? "some layers" : layersWords(ranges);
+  return `dashed line${breaks.length > 1 ? "s" : ""}: ${named} left out`;
+}
+
 /** A veil over heads with wide intervals and over heads of other layers than the chosen ones. */
 function fadeTraces(run) {
-  const [layers, heads] = run.grid;
-  const z = Array.from({ length: layers }, (_, layer) =>
-    Array.from({ length: heads }, (_, head) => (isVeiled(run, keyOf(layer, head)) ? 1 : null)));
+  const z = mapLayers().map((layer) =>
+    Array.from({ length: run.grid[1] }, (_, head) => (isVeiled(run, keyOf(layer, head)) ? 1 : null)));
   if (!z.some((row) => row.includes(1))) return [];
   return [{
     type: "heatmap", name: "faded", z, zmin: 0, zmax: 1, colorscale: [[0, theme.panel], [1, theme.panel]],
-    opacity: 0.82, showscale: false, hoverinfo: "skip",
+    opacity: 0.75, showscale: false, hoverinfo: "skip",
   }];
 }
 
@@ -65,8 +93,9 @@ function fadeTraces(run) {
 function gapTraces(run, cell) {
   const marked = [...run.rowOf.keys()].filter((key) => gapIsLarge(run, key)).map((key) => key.split(".").map(Number));
   if (!marked.length) return [];
+  const layers = mapLayers();
   return [{
-    name: "gap", x: marked.map(([, head]) => head), y: marked.map(([layer]) => layer), mode: "markers", hoverinfo: "skip",
+    name: "gap", x: marked.map(([, head]) => head), y: marked.map(([layer]) => layers.indexOf(layer)), mode: "markers", hoverinfo: "skip",
     marker: { symbol: "diamond", size: Math.max(4, Math.min(9, 0.5 * cell)), color: "#fff", line: { color: "#1d2126", width: 1 } },
   }];
 }
@@ -74,10 +103,10 @@ function gapTraces(run, cell) {
 const isVeiled = (run, key) => run.rowOf.has(key) && (isFaded(run, key) || !inLayers(run, key));
 
 function mapValues(run, metric, scale) {
-  const [layers, heads] = run.grid;
+  const heads = run.grid[1];
   const label = wordsOf(metric).label;
   const z = [], text = [];
-  for (let layer = 0; layer < layers; layer++) {
+  for (const layer of mapLayers()) {
     const values = [], texts = [];
     for (let head = 0; head < heads; head++) {
       const key = keyOf(layer, head);
@@ -100,10 +129,9 @@ function mapText(run, key, metric, label) {
 
 /** Size of a cell in pixels. */
 function cellSize({ width, height }, run) {
-  const [layers, heads] = run.grid;
   return {
-    cellWidth: (width - MAP_MARGIN.l - MAP_MARGIN.r) / heads,
-    cellHeight: (height - MAP_MARGIN.t - MAP_MARGIN.b) / layers,
+    cellWidth: (width - MAP_MARGIN.l - MAP_MARGIN.r) / run.grid[1],
+    cellHeight: (height - MAP_MARGIN.t - MAP_MARGIN.b) / mapLayers().length,
   };
 }
 
@@ -111,8 +139,8 @@ function headAt(plot, run, event) {
   const box = plot.getBoundingClientRect();
   const { cellWidth, cellHeight } = cellSize(sizeOf(plot), run);
   const head = Math.floor((event.clientX - box.left - MAP_MARGIN.l) / cellWidth);
-  const layer = Math.floor((event.clientY - box.top - MAP_MARGIN.t) / cellHeight);
-  return keyOf(layer, head);
+  const row = Math.floor((event.clientY - box.top - MAP_MARGIN.t) / cellHeight);
+  return keyOf(mapLayers()[row], head);
 }
 
 function markHead(plot, run, layer, head) {
@@ -122,7 +150,7 @@ function markHead(plot, run, layer, head) {
   const { cellWidth, cellHeight } = cellSize(sizeOf(plot), run);
   const border = 2;
   mark.style.left = `${MAP_MARGIN.l + head * cellWidth - border}px`;
-  mark.style.top = `${MAP_MARGIN.t + layer * cellHeight - border}px`;
+  mark.style.top = `${MAP_MARGIN.t + mapLayers().indexOf(layer) * cellHeight - border}px`;
   mark.style.width = `${cellWidth + 2 * border}px`;
   mark.style.height = `${cellHeight + 2 * border}px`;
 }
@@ -134,19 +162,24 @@ function moveByKey(event, run, onSelect, place) {
   const step = STEPS[event.key];
   if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
-  let { layer, head } = state;
+  const layers = mapLayers();
+  let row = layers.indexOf(state.layer), { head } = state;
   do {
-    layer += step[0];
+    row += step[0];
     head += step[1];
-    if (layer < 0 || head < 0 || layer >= run.grid[0] || head >= run.grid[1]) return;
-  } while (!run.rowOf.has(keyOf(layer, head)));
-  onSelect(keyOf(layer, head), place);
+    if (row < 0 || head < 0 || row >= layers.length || head >= run.grid[1]) return;
+  } while (!run.rowOf.has(keyOf(layers[row], head)));
+  onSelect(keyOf(layers[row], head), place);
 }
 
 /** A round step that gives at most `limit` ticks. */
 function tickStep(count, limit) {
   return [1, 2, 4, 5, 8, 10, 20, 25, 50, 100].find((step) => count / step <= limit) ?? 200;
 }
+
+/** Whether a cell of a map has no colour. */
+const hasBlanks = (shown) => shown.some((run) => mapLayers().some((layer) => Array.from({ length: run.grid[1] }, (_, head) => keyOf(layer, head))
+  .some((key) => !run.rowOf.has(key) || (state.metric !== "sliding_window" && !Number.isFinite(metricOf(run, key, state.metric))))));
 
 /** The legend of the colours: a bar with its ends, one value, or a list of classes. */
 function showLegend(scale, shown) {
@@ -161,5 +194,6 @@ function showLegend(scale, shown) {
   else byId("legend-colours").replaceChildren(show(scale.low), swatch(gradient(scale.colours), "bar"), show(scale.high));
   byId("cells-bar").style.background = gradient(VIRIDIS);
   const reasons = [...(shown.some((run) => run.selected) ? ["not selected"] : []), "not captured", ...(scale.classes ? [] : ["no value"])];
-  byId("legend-note").textContent = `blank: ${reasons.slice(0, -1).join(", ")}${reasons.length > 1 ? ", or " : ""}${reasons.at(-1)}`;
+  const blank = hasBlanks(shown) ? `blank: ${reasons.slice(0, -1).join(", ")}${reasons.length > 1 ? ", or " : ""}${reasons.at(-1)}` : "";
+  byId("legend-note").textContent = [breakWords(mapLayers()), blank].filter(Boolean).join("; ");
 }

@@ -1,0 +1,101 @@
+"""Nothing on the page is cut or mostly empty: a real run, and the same run with few layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from attention_plasticity import open_run
+from attention_plasticity.page import make_report
+from report_pages import open_report, settled, show, without_errors
+
+FEW = [0, 14, 29]  # captured layers of 30
+MAP = "document.querySelector('.map-plot')"
+TEXTS_THAT_ARE_CUT = """() => [...document.querySelectorAll('.chart, .map-plot')].flatMap(chart => {
+    const frame = chart.getBoundingClientRect();
+    const outside = text => {
+        const box = text.getBoundingClientRect();
+        return box.left < frame.left - 1 || box.right > frame.right + 1
+            || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
+    };
+    const texts = [...chart.querySelectorAll('text')].filter(text => text.textContent);
+    return texts.filter(outside).map(text => `${chart.id}: ${text.textContent}`);
+})"""
+EMPTY_SPACE = """() => {
+    const panel = document.getElementById('head-panel').getBoundingClientRect();
+    return panel.bottom - document.querySelector('.pair').getBoundingClientRect().bottom;
+}"""
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    run = open_run("results/smollm2-135m")
+    few = run.select(layers=FEW)
+    path = make_report([run, few], labels=["all", "few"]).save(
+        tmp_path_factory.mktemp("layout") / "report.html"
+    )
+    with open_report(browser, path) as page:
+        yield page
+
+
+@pytest.fixture
+def page(opened: Page) -> Iterator[Page]:
+    with without_errors(opened):
+        yield opened
+        opened.set_viewport_size({"width": 1366, "height": 768})
+        settled(opened)
+
+
+def test_a_map_has_rows_for_captured_layers_only(page: Page) -> None:
+    show(page, "run=few&head=0.3&metric=ap_overall")
+    assert page.evaluate(f"{MAP}.data[0].z.length") == len(FEW)
+    assert page.evaluate(f"{MAP}.layout.yaxis.ticktext") == [str(layer) for layer in FEW]
+    lines = page.evaluate(f"{MAP}.layout.shapes.filter(s => s.line.dash).map(s => s.y0)")
+    assert lines == [0.5, 1.5]
+    expect(page.locator("#legend-note")).to_have_text("dashed lines: layers 1–13, 15–28 left out")
+    page.locator(".map-plot").press("ArrowDown")
+    expect(page.locator("#head-title")).to_have_text("Layer 14 · head 3")
+    box = page.locator(".map-plot .nsewdrag").bounding_box()
+    assert box
+    page.mouse.click(box["x"] + box["width"] / 18, box["y"] + box["height"] * 5 / 6)
+    expect(page.locator("#head-title")).to_have_text("Layer 29 · head 0")
+    mark = page.locator(".map-mark").bounding_box()
+    assert mark
+    assert mark["y"] + mark["height"] / 2 == pytest.approx(box["y"] + box["height"] * 5 / 6, abs=2)
+
+
+def test_the_first_head_is_in_both_runs(page: Page) -> None:
+    show(page, "")
+    expect(page.locator("#beside")).to_have_value("1")
+    rows = page.evaluate("[...document.querySelectorAll('.map-plot')].map(m => m.data[0].z.length)")
+    assert rows == [30, 30]
+    layer = page.evaluate(
+        "Number(new URLSearchParams(location.hash.slice(1)).get('head').split('.')[0])"
+    )
+    assert layer in FEW
+    expect(page.locator("#head-reason")).to_contain_text("the head of both runs with the largest")
+    show(page, "run=all&head=1.1")
+    assert page.evaluate(f"{MAP}.data[0].z.length") == 30
+    assert page.evaluate(f"{MAP}.layout.shapes.length") == 0
+
+
+@pytest.mark.parametrize("size", [(390, 844), (768, 1024), (1280, 900), (1366, 768), (1920, 1080)])
+def test_no_number_is_cut_and_no_space_is_empty(page: Page, size: tuple[int, int]) -> None:
+    width, height = size
+    page.set_viewport_size({"width": width, "height": height})
+    for address in (
+        "run=all&metric=ap_overall",
+        "run=few&metric=ap_drop",
+        "run=all&beside=few&metric=ap_last20",
+    ):
+        show(page, address)
+        assert page.evaluate(TEXTS_THAT_ARE_CUT) == []
+        table = "(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)"
+        assert page.evaluate(f"{table}(document.getElementById('heads'))") == 0
+        for axis in ("xaxis", "yaxis"):
+            ticks = page.evaluate(f"document.getElementById('cells').layout.{axis}.ticktext")
+            assert (ticks[0], ticks[-1]) == ("0", "8,192")
+        if width > 1080:
+            assert page.evaluate(EMPTY_SPACE) < 40
