@@ -318,6 +318,11 @@ def head_of_record(name: str) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
+def is_intact(path: Path) -> bool:
+    """Whether a file of the folder of records exists and has the hash that it starts with."""
+    return _read_sealed(path) is not None
+
+
 def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
     """All values that change the results of a run, except the input files."""
     return {
