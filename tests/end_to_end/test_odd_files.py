@@ -139,6 +139,43 @@ def test_an_output_folder_linked_to_itself_is_refused(
     assert "cannot be written" in error_of(capsys)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "reason"),
+    [
+        (".heads", "link", "is a symbolic link, not a folder"),
+        (".heads", "dangling link", "is a symbolic link, not a folder"),
+        (".heads", "file", "is a file, not a folder"),
+        (".lock", "folder", "cannot be locked: "),
+        (".lock", "link", "cannot be locked: "),
+    ],
+)
+def test_records_and_locks_of_another_kind_are_refused(
+    name: str,
+    kind: str,
+    reason: str,
+    dump: Path,
+    out: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out.mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "l00h00.json").write_text("precious")
+    if kind == "file":
+        (out / name).touch()
+    elif kind == "folder":
+        (out / name).mkdir()
+    else:
+        (out / name).symlink_to(tmp_path / ("nothing" if "dangling" in kind else "mine"))
+    for flags in ([], ["--overwrite"], *([["--dry_run"]] if name == ".heads" else [])):
+        assert analyze(dump, out, *flags) == 2
+        told = error_of(capsys)
+        assert told.startswith(f"error: {out / name}: {reason}"), told
+        assert told.endswith("or choose another output_dir."), told
+    assert (tmp_path / "mine" / "l00h00.json").read_text() == "precious"
+    assert [path.name for path in tmp_path.rglob("*") if "discarded" in path.name] == []
+
+
 def test_a_dump_json_of_no_model_is_refused(
     dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

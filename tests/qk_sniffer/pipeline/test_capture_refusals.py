@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,23 @@ def test_a_model_whose_own_forward_fails_is_told(
         assert "Input language unknown" in message
     with pytest.raises(ConfigError, match=r"own forward failed.*Input language unknown"):
         qk_sniffer.tap(model)
+
+
+@pytest.mark.parametrize("at_url", [False, True])
+def test_without_the_package_ray_nothing_is_written(
+    at_url: bool,
+    model: Path,
+    texts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
+    monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "cache"))
+    place = "memory://bucket/dump" if at_url else tmp_path / "dump"
+    assert sniff(model, texts, tmp_path, output__data_root=place, engine="ray") == 2
+    assert refusal(capsys).startswith("engine: ray is not installed")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_loses_nothing(
