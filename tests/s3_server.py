@@ -57,6 +57,8 @@ expired = error(400, "ExpiredToken", "The provided token has expired.")
 """The reply of S3 to temporary credentials that are too old."""
 truncated = Fault("truncated")
 """Half of the body comes, then the connection is closed."""
+damaged = Fault("damaged")
+"""Half of the object is stored, with the checksum of the whole. The reply is right."""
 reset = Fault("reset")
 """The connection is closed without a reply; the request is not carried out."""
 
@@ -216,6 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault is not None and fault.kind == "slow":
             self.server.stopping.wait(fault.seconds)
+        if fault is not None and fault.kind == "damaged":
+            body = body[: len(body) // 2]
         status, headers, content = self._forward(body)
         truncate = fault is not None and fault.kind == "truncated"
         self._reply(status, headers, content, truncate=truncate)

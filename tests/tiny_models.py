@@ -436,6 +436,8 @@ LOOKING_AHEAD = {
         "use_bidirectional_attention": True,
     },
 }
+XMOD = {**_ENCODER, "is_decoder": True}
+"""A causal model that runs only after a language was set."""
 ENCODER_DECODERS = {
     "bart": _TWO_STACKS,
     "t5": {"vocab_size": VOCABULARY, "d_model": 64, "d_kv": 16, "d_ff": 64, "num_layers": 2},

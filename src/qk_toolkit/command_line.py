@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.passwords import without_secrets
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def _report_error(error: ToolkitError | OSError) -> int:
     if error.errno == errno.ENAMETOOLONG:  # a setting or an argument names such a file
         print(f"error: {_shortened(error.filename)}: the name is too long", file=sys.stderr)
         return 2
-    print(f"error: {without_secrets(str(error))}", file=sys.stderr)
+    text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+    print(f"error: {without_secrets(str(text))}", file=sys.stderr)
     return 1
 
 
@@ -176,47 +177,73 @@ class StdoutClosedError(BrokenPipeError):
 def allow_closed_stdout() -> Iterator[None]:
     """End the block without an error when standard output is closed.
 
-    A broken pipe of any other file is still an error.
+    A broken pipe of any other file is still an error. Output that cannot be written for another
+    reason, such as a full disk, is an `OutputError`, also if the block prints help and exits.
     """
     try:
-        yield
+        try:
+            yield
+        except SystemExit:
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
     except StdoutClosedError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output(sys.stdout.fileno())
+
+
+def _drop_output(descriptor: int) -> None:
+    """Send later output nowhere, so that what is left in a buffer is no error at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 class _Output(io.FileIO):
-    """Standard output with its own exception for a broken pipe."""
+    """Standard output with its own exceptions for a broken pipe and for other failures."""
 
     def write(self, content: Any) -> int:
         try:
             return super().write(content) or 0
         except BrokenPipeError as error:
             raise StdoutClosedError(*error.args) from None
+        except OSError as error:
+            place = _place_of(self.fileno())
+            _drop_output(self.fileno())
+            raise OutputError(
+                f"standard output{place}: cannot be written: {error.strerror}"
+            ) from error
+
+
+def _place_of(descriptor: int) -> str:
+    """The path of an open file in brackets; empty if it has none."""
+    with suppress(OSError):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_absolute():
+            return f" ({path})"
+    return ""
 
 
 class _Messages(io.FileIO):
-    """Standard error that ignores a broken pipe."""
+    """Standard error that drops what cannot be written."""
 
     def write(self, content: Any) -> int:
         try:
             return super().write(content) or 0
-        except BrokenPipeError:
+        except OSError:
             return len(content)
 
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
-    """Use output streams that raise no error except `StdoutClosedError` during the block.
+    """Use output streams that raise `StdoutClosedError` and `OutputError` only during the block.
 
-    Output to a closed stream is dropped. A character that the encoding lacks becomes '?'.
+    Both are errors of standard output. Output to a closed stream is dropped. A character that the
+    encoding lacks becomes '?'.
     """
     original = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _safe(sys.stdout, _Output), _safe(sys.stderr, _Messages)
     try:
         yield
     finally:
-        with suppress(OSError), allow_closed_stdout():
+        with suppress(OSError, OutputError), allow_closed_stdout():
             sys.stdout.flush()
         sys.stdout, sys.stderr = original
 

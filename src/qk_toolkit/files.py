@@ -255,7 +255,8 @@ def sync_folder(folder: Path) -> None:
 def try_lock(path: Path) -> FileLock | None:
     """Acquire the lock at `path`; None when another process holds it.
 
-    The lock is held until it is released or the process ends.
+    The lock is held until it is released or the process ends. Raises a `ConfigError` if the path
+    cannot be a lock, for example because it is a folder.
     """
     from filelock import FileLock, Timeout
 
@@ -264,7 +265,14 @@ def try_lock(path: Path) -> FileLock | None:
         lock.acquire(timeout=0)
     except Timeout:
         return None
+    except OSError as error:
+        raise cannot_lock(path, error, "Remove it, or choose another folder.") from error
     return lock
+
+
+def cannot_lock(path: Path, error: OSError, remedy: str) -> ConfigError:
+    """The error that names the lock, the reason and what to do."""
+    return ConfigError(f"{path}: cannot be locked: {error.strerror or error}. {remedy}")
 
 
 def is_locked(path: Path) -> bool:

@@ -1,7 +1,8 @@
 """A local folder whose files are copied to a URL.
 
 Work happens in the local folder, so it needs no connection. `.mirror.json` in the folder lists the
-files that are equal here and at the URL. A copy that was interrupted continues with the rest.
+files that are equal here and at the URL, and files that arrived damaged. A copy that was
+interrupted continues with the rest.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ import re
 import stat
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path, PurePosixPath
 from threading import Event, Lock
 
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import StoreError
 from qk_toolkit.files import read_json, write_text
-from qk_toolkit.store import Store, StoredFile
+from qk_toolkit.store import DamagedFileError, Store, StoredFile
 
 _STATE = ".mirror.json"
+_DAMAGED = "damaged"  # key of the files that arrived damaged; other keys are URLs
 _CHUNK = 16  # files between two records of what was sent
+_TRIES = 3  # for a file that arrives damaged
 
 OnBytes = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """State of a local file when it was equal to the file at the URL."""
+    """State of a local file when it was sent or fetched."""
 
     size: int
     modified: int  # nanoseconds
@@ -56,24 +59,45 @@ class Mirror:
     """A local folder and its copy at a URL.
 
     Hidden files, such as locks and drafts, are not copied, except those in the folders `hidden`.
-    `last` is the name of the file that makes the others valid; it is sent after them.
+    `last` is the name of the file that makes the others valid; it is sent after them. `note` is
+    called with a line about every file that is damaged at the URL.
     """
 
-    def __init__(self, url: str, folder: Path, *, last: str, hidden: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        *,
+        last: str,
+        hidden: Collection[str] = (),
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.store = Store(url)
         self.url = self.store.url
         self.folder = folder
         self.listed: dict[str, StoredFile] = {}  # of the last listing
         self._last = last
         self._hidden = frozenset(hidden)
-        self._sent = self._read_state()
+        self._note = note
+        self._sent = self._read_state(self.url)
+        self._damaged = self._read_state(_DAMAGED)  # sent, but damaged at the URL
         self._present: set[str] = set()  # names that were here and at the URL in this process
 
-    def pull(self, wanted: Callable[[str], bool]) -> None:
+    def pull(
+        self,
+        wanted: Callable[[str], bool],
+        *,
+        is_damaged: Callable[[str], bool] = lambda name: False,
+        repairs: bool = False,
+    ) -> None:
         """Fetch the wanted files that are missing here or have changed at the URL.
 
-        A file that was changed here after it was fetched is kept, and so is a file that is not at
-        the URL yet. Files that were removed at the URL are removed here, wanted or not.
+        A file that was changed here after it was fetched is kept, unless `is_damaged` is true for
+        its name, and so is a file that is not at the URL yet, or that arrived there damaged. Files
+        that were removed at the URL are removed here, wanted or not.
+
+        With `repairs`, the caller makes missing files again and sends them. Then a file that is
+        damaged at the URL is not an error.
         """
         for name, sent in self._list().items():
             if name not in self.listed and sent.is_like(_state_of(self.folder / name)):
@@ -81,9 +105,11 @@ class Mirror:
         missing = [
             name
             for name in self.listed
-            if self._is_copied(name) and wanted(name) and not self._is_here(name)
+            if self._is_copied(name)
+            and wanted(name)
+            and (not self._is_here(name) or (self._is_changed(name) and is_damaged(name)))
         ]
-        self.store.each(self._fetch, missing)
+        self.store.each(self._fetch_or_repair if repairs else self._fetch, missing)
         self._note_versions()
 
     def pull_exactly(self, wanted: Callable[[str], bool]) -> None:
@@ -103,8 +129,8 @@ class Mirror:
     def push(self, on_bytes: OnBytes | None = None, stopped: Event | None = None) -> None:
         """Send new and changed files, and remove files that were removed here.
 
-        Sizes are checked in a listing. Raises a `StoreError` that names the local folder, and a
-        `StoppedError` after `stopped` was set.
+        Sizes are checked in a listing. A file with another size at the URL is sent again. Raises a
+        `StoreError` that names the local folder, and a `StoppedError` after `stopped` was set.
         """
         store = self.store if stopped is None else Store(self.url, stopped)
         try:
@@ -131,7 +157,7 @@ class Mirror:
             if name not in keep:
                 (self.folder / name).unlink(missing_ok=True)
         (self.folder / _STATE).unlink(missing_ok=True)
-        self._sent, self._present = {}, set()
+        self._sent, self._damaged, self._present = {}, {}, set()
         for folder in sorted(self.folder.rglob("*"), reverse=True):
             if folder.is_dir():
                 with suppress(OSError):  # it has other files
@@ -145,6 +171,27 @@ class Mirror:
     def _send(
         self, names: Sequence[str], local: dict[str, _Sent], store: Store, progress: _Progress
     ) -> None:
+        """Send files and check their sizes. Files that arrive damaged are sent again."""
+        self._upload(names, local, store, progress)
+        for tries_left in reversed(range(_TRIES)):
+            damage = {name: text for name in names if (text := self._damage(name, local[name]))}
+            if not damage:
+                break
+            if not tries_left:
+                self._write_state()
+                raise StoreError(next(iter(damage.values())))
+            for text in damage.values():
+                self._note(f"{text}; it is sent again")
+            self._upload(list(damage), local, store)
+        self._note_versions()
+
+    def _upload(
+        self,
+        names: Sequence[str],
+        local: dict[str, _Sent],
+        store: Store,
+        progress: _Progress | None = None,
+    ) -> None:
         def send(name: str) -> None:
             try:
                 store.upload(self.folder / name, name)
@@ -153,7 +200,9 @@ class Mirror:
                     raise
                 return  # it was removed meanwhile, for example by a run that sets it aside
             self._sent[name] = local[name]
-            progress.add(local[name].size)
+            self._damaged.pop(name, None)
+            if progress is not None:
+                progress.add(local[name].size)
 
         for start in range(0, len(names), _CHUNK):
             chunk = names[start : start + _CHUNK]
@@ -162,21 +211,45 @@ class Mirror:
             finally:
                 self._write_state()
         self.listed = store.files()
-        for name in names:
-            self._check(name, local[name])
-        self._note_versions()
 
-    def _check(self, name: str, state: _Sent) -> None:
-        """Raise unless the file has its size at the URL. A file that changed is sent again."""
+    def _damage(self, name: str, state: _Sent) -> str | None:
+        """What is wrong with a file that was sent; None if it has its size at the URL.
+
+        A file that changed here meanwhile is not damaged. It is sent again later.
+        """
         found = self.listed.get(name)
         if found is not None and found.size == state.size:
-            return
+            return None
         self._sent.pop(name, None)
-        if state.is_like(_state_of(self.folder / name)):
-            have = "is missing" if found is None else f"has {found.size:,} bytes"
-            raise StoreError(
-                f"{self.store.inside(name)}: {have} after it was sent with {state.size:,} bytes"
-            )
+        if not state.is_like(_state_of(self.folder / name)):
+            return None
+        if found is not None:
+            self._damaged[name] = replace(state, version=found.version)
+        have = "is missing" if found is None else f"has {found.size:,} bytes"
+        return f"{self.store.inside(name)}: {have} after it was sent with {state.size:,} bytes"
+
+    def _fetch_or_repair(self, name: str) -> None:
+        """Fetch a file. One that is damaged at the URL stays as it is here, or is missing."""
+        if self._is_better_here(name):
+            self._note_local_copy(name)
+            return
+        try:
+            self._fetch(name)
+        except DamagedFileError:
+            if (self.folder / name).is_file():
+                self._note_local_copy(name)
+            else:
+                self._note(f"{self.store.inside(name)}: is damaged; it is made again")
+
+    def _note_local_copy(self, name: str) -> None:
+        self._note(f"{self.store.inside(name)}: arrived damaged; the local copy is sent again")
+
+    def _is_better_here(self, name: str) -> bool:
+        """Whether the URL still has the damaged copy of a file that has not changed here."""
+        sent, now = self._damaged.get(name), self.listed[name]
+        if sent is None or now.size == sent.size or now.version != sent.version:
+            return False
+        return sent.is_like(_state_of(self.folder / name))
 
     def _fetch(self, name: str) -> None:
         self.store.download(name, self.folder / name)
@@ -205,6 +278,9 @@ class Mirror:
     def _is_here(self, name: str) -> bool:
         return name in self._sent and (self.folder / name).is_file()
 
+    def _is_changed(self, name: str) -> bool:
+        return not self._sent[name].is_like(_state_of(self.folder / name))
+
     def _is_copied(self, name: str) -> bool:
         parts = PurePosixPath(name).parts
         if name.startswith("/"):
@@ -221,16 +297,19 @@ class Mirror:
                     found[name] = state
         return dict(sorted(found.items()))
 
-    def _read_state(self) -> dict[str, _Sent]:
+    def _read_state(self, key: str) -> dict[str, _Sent]:
         try:
             content = read_json(self.folder / _STATE)
-            return {name: _Sent(*values) for name, values in content[self.url].items()}
+            return {name: _Sent(*values) for name, values in content[key].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
     def _write_state(self) -> None:
-        sent = self._sent.copy()  # threads that were interrupted may still add files
-        content = {self.url: {name: astuple(one) for name, one in sent.items()}}
+        files = {self.url: self._sent.copy(), _DAMAGED: self._damaged.copy()}
+        # copies, because threads that were interrupted may still add files
+        content = {
+            key: {name: astuple(one) for name, one in found.items()} for key, found in files.items()
+        }
         write_text(self.folder / _STATE, json.dumps(content))
 
 

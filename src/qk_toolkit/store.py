@@ -17,7 +17,13 @@ from typing import Any, TypeVar
 from qk_toolkit.errors import StoreError, ToolkitError
 from qk_toolkit.files import cannot_write, staged, sync
 from qk_toolkit.parallel import for_each
-from qk_toolkit.store_errors import is_disk_full, is_transient, remedy
+from qk_toolkit.store_errors import (
+    is_checksum_error,
+    is_disk_full,
+    is_transient,
+    reason_of,
+    remedy,
+)
 from qk_toolkit.urls import file_system, is_url, require_usable
 
 __all__ = ["Store", "StoredFile", "is_url"]
@@ -31,6 +37,10 @@ Result = TypeVar("Result")
 
 class StoppedError(Exception):
     """The caller stopped the requests."""
+
+
+class DamagedFileError(StoreError):
+    """The content of a file at a URL does not have its checksum."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +181,8 @@ class Store:
                 raise
             except Exception as error:
                 missing = isinstance(error, FileNotFoundError)
+                if wait is None and is_checksum_error(error):
+                    raise DamagedFileError(f"{url}: is damaged ({reason_of(error)})") from error
                 if wait is None or missing or not is_transient(error):
                     raise StoreError(f"{url}: {doing} failed: {remedy(error)}") from error
             self._stopped.wait(wait)

@@ -32,6 +32,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def is_transient(error: Exception) -> bool:
     """Whether a retry may help: a broken connection, or a temporary error of the server."""
+    if is_checksum_error(error):  # bytes may have changed on their way
+        return True
     if isinstance(error, (PermissionError, *_LASTING_TYPES)) or is_access_error(error):
         return False
     code = getattr(error, "code", None) or getattr(error, "status", None)
@@ -58,6 +60,11 @@ def _is_unreadable_answer(error: Exception) -> bool:
     """Whether an answer of the server is not valid, for example because its end is missing."""
     named = " ".join(kind.__name__ for kind in type(error).__mro__).lower()
     return "parse" in named or "jsondecode" in named or "expat" in named
+
+
+def is_checksum_error(error: Exception) -> bool:
+    """Whether the content that was received does not have the checksum that the store recorded."""
+    return "checksum" in type(error).__name__.lower()  # of botocore and gcsfs
 
 
 def is_disk_full(error: Exception) -> bool:

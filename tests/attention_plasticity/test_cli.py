@@ -163,6 +163,19 @@ def test_a_stream_that_fails_is_no_traceback_and_loses_no_table(
     assert (copy / "head_metrics.csv").exists()
 
 
+def test_help_that_cannot_be_written_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verbs = re.findall(r"^  (\w+)  ", run_here("--help").stdout, re.M)
+    assert {"capture", "analyze", "report"} <= set(verbs)
+    told = "error: standard output (/dev/full): cannot be written: No space left on device\n"
+    for words in (["--help"], ["--version"], *([verb, "--help"] for verb in verbs)):
+        with monkeypatch.context() as change, Path("/dev/full").open("w") as full:
+            change.setattr(sys, "stdout", full)
+            assert main(words) == 1, words
+        assert capsys.readouterr().err == told, words
+
+
 def test_a_stream_without_our_characters_shows_others(dump: Path, copy: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     words = ("--dataset_local_root", dump, "--output_dir", copy, "--seed", "4")

@@ -95,6 +95,25 @@ def test_a_run_json_that_is_a_pipe_is_refused_by_those_who_open_the_run(
         open_run(run)
 
 
+def test_tables_with_values_that_no_head_has_are_refused_by_every_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "run.json").unlink()
+    (run / "head_metrics.csv").write_text("layer,q_head,ap_overall\n0,0,True\n0,1,False\n")
+    for words in (
+        ["report", str(run)],
+        ["plot", "all", str(run), "--output_dir", str(tmp_path / "figures")],
+        ["compare", str(run), str(write_run(tmp_path / "other"))],
+    ):
+        assert main(words) == 2, words
+        assert "head_metrics.csv: ap_overall: expected numbers, got 'True'" in error_of(capsys)
+    assert main(["power", str(run)]) == 2
+    assert "has no run.json" in error_of(capsys)
+    with pytest.raises(ConfigError, match="expected numbers"):
+        _ = open_run(run).head_metrics
+
+
 def test_a_run_json_that_is_a_pipe_is_moved_aside_by_a_new_run(dump: Path, out: Path) -> None:
     replace_by(os.mkfifo, out / "run.json")
     assert analyze(dump, out) == 0
@@ -118,6 +137,43 @@ def test_an_output_folder_linked_to_itself_is_refused(
     out.symlink_to("out")
     assert analyze(dump, out) == 2
     assert "cannot be written" in error_of(capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "reason"),
+    [
+        (".heads", "link", "is a symbolic link, not a folder"),
+        (".heads", "dangling link", "is a symbolic link, not a folder"),
+        (".heads", "file", "is a file, not a folder"),
+        (".lock", "folder", "cannot be locked: "),
+        (".lock", "link", "cannot be locked: "),
+    ],
+)
+def test_records_and_locks_of_another_kind_are_refused(
+    name: str,
+    kind: str,
+    reason: str,
+    dump: Path,
+    out: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out.mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "l00h00.json").write_text("precious")
+    if kind == "file":
+        (out / name).touch()
+    elif kind == "folder":
+        (out / name).mkdir()
+    else:
+        (out / name).symlink_to(tmp_path / ("nothing" if "dangling" in kind else "mine"))
+    for flags in ([], ["--overwrite"], *([["--dry_run"]] if name == ".heads" else [])):
+        assert analyze(dump, out, *flags) == 2
+        told = error_of(capsys)
+        assert told.startswith(f"error: {out / name}: {reason}"), told
+        assert told.endswith("or choose another output_dir."), told
+    assert (tmp_path / "mine" / "l00h00.json").read_text() == "precious"
+    assert [path.name for path in tmp_path.rglob("*") if "discarded" in path.name] == []
 
 
 def test_a_dump_json_of_no_model_is_refused(

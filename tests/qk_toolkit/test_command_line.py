@@ -51,6 +51,7 @@ def test_a_verb_ends_with_its_own_code() -> None:
         (ConfigError("seed: no"), 2, "error: seed: no\n"),
         (DumpError("l00h00q: no"), 1, "error: l00h00q: no\n"),
         (OSError(28, "No space left on device"), 1, "error: [Errno 28] No space left on device\n"),
+        (PermissionError(13, "Permission denied", "/a/b"), 1, "error: /a/b: Permission denied\n"),
         (KeyboardInterrupt(), INTERRUPTED, "interrupted; what is done is kept\n"),
     ],
 )
@@ -98,13 +99,27 @@ def test_a_verb_runs_in_a_thread_too() -> None:
 
 @pytest.mark.parametrize(
     ("redirect", "code"),
-    [("| true", 0), ("> /dev/full", 1), ("2>&-", 0), (">&-", 0), (">&- 2>&-", 0)],
+    [
+        ("| true", 0),
+        ("> /dev/full", 1),
+        ("2>&-", 0),
+        (">&-", 0),
+        (">&- 2>&-", 0),
+        ("2>/dev/full", 0),
+    ],
 )
 def test_a_stream_that_fails_is_no_traceback(redirect: str, code: int) -> None:
     verb = "(print('x' * 100_000), print('y', file=sys.stderr), 0)[2]"
     done = in_python(f"sys.exit(guarded(lambda: {verb}, ''))", redirect)
     assert "Traceback" not in done.stderr
     assert done.returncode == code
+
+
+@pytest.mark.parametrize("verb", ["print('x')", "print('x' * 100_000)", "sys.exit(print('x'))"])
+def test_output_that_cannot_be_written_is_one_line(verb: str) -> None:
+    done = in_python(f"sys.exit(guarded(lambda: {verb} or 0, ''))", "> /dev/full")
+    told = "error: standard output (/dev/full): cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
 
 
 def test_a_reader_who_leaves_changes_no_exit_code() -> None:

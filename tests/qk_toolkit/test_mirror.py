@@ -14,11 +14,12 @@ from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.mirror import Mirror, mirror_folder
 from qk_toolkit.output_folder import output_file, output_folder
 from qk_toolkit.uploads import Uploads
-from s3_server import S3, error
+from s3_server import S3, damaged, error
 
 
-def mirror(s3: S3, folder: Path) -> Mirror:
-    return Mirror(s3.url("copy/"), folder, last="last.json", hidden=(".kept",))
+def mirror(s3: S3, folder: Path, notes: list[str] | None = None) -> Mirror:
+    note = notes.append if notes is not None else lambda text: None
+    return Mirror(s3.url("copy/"), folder, last="last.json", hidden=(".kept",), note=note)
 
 
 def everything(name: str) -> bool:
@@ -117,6 +118,81 @@ def test_an_interrupted_copy_continues(
     puts = [request.path for request in s3.requests if request.method == "PUT"]
     assert len(puts) <= 40 - 16
     assert len(s3.names()) == 40
+
+
+def test_a_file_that_arrived_damaged_is_sent_again(s3: S3, tmp_path: Path) -> None:
+    put(tmp_path, a="first", b="second")
+    s3.fail("PUT", damaged, path="/copy/a", times=1)
+    notes: list[str] = []
+    mirror(s3, tmp_path, notes).push()
+    assert s3.get("copy/a") == b"first"
+    assert notes == [
+        f"{s3.url('copy/a')}: has 2 bytes after it was sent with 5 bytes; it is sent again"
+    ]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_good_local_file_is_not_replaced_by_a_damaged_one(
+    killed: bool, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAITS", ())
+    put(tmp_path, a="first", b="second")
+    s3.fail("PUT", damaged, path="/copy/a")
+    if killed:  # after the file was sent, before its size is checked
+        s3.fail("GET", error(500), path="list-type")
+    with pytest.raises(StoreError):
+        mirror(s3, tmp_path).push()
+    s3.heal()
+    notes: list[str] = []
+    ours = mirror(s3, tmp_path, notes)
+    ours.pull(everything, repairs=True)
+    assert (tmp_path / "a").read_text() == "first"
+    assert notes == [f"{s3.url('copy/a')}: arrived damaged; the local copy is sent again"]
+    ours.push()
+    assert s3.get("copy/a") == b"first"
+
+
+def test_a_file_that_another_machine_sent_meanwhile_is_fetched(s3: S3, tmp_path: Path) -> None:
+    put(tmp_path, a="first")
+    s3.fail("PUT", damaged, path="/copy/a")
+    with pytest.raises(StoreError, match="has 2 bytes after it was sent with 5"):
+        mirror(s3, tmp_path).push()
+    s3.heal()
+    s3.put("copy/a", b"of another machine")
+    ours = mirror(s3, tmp_path)
+    ours.pull(everything, repairs=True)
+    ours.push()
+    assert s3.get("copy/a") == b"of another machine"
+
+
+def test_a_file_that_cannot_be_read_stops_nobody_who_can_make_it_again(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAITS", ())
+    here, there = tmp_path / "here", tmp_path / "there"
+    put(here, a="first", b="second")
+    s3.fail("PUT", damaged, path="/copy/a")
+    with pytest.raises(StoreError):
+        mirror(s3, here).push()
+    s3.heal()
+    with pytest.raises(StoreError, match=r"copy/a: is damaged \(.*checksum"):
+        mirror(s3, there).pull(everything)
+    notes: list[str] = []
+    ours = mirror(s3, there, notes)
+    ours.pull(everything, repairs=True)
+    assert notes == [f"{s3.url('copy/a')}: is damaged; it is made again"]
+    assert {path.name for path in there.iterdir()} == {"b", ".mirror.json"}
+
+
+def test_a_damaged_local_file_does_not_replace_a_good_one(s3: S3, tmp_path: Path) -> None:
+    put(tmp_path, a="good", b="good")
+    mirror(s3, tmp_path).push()
+    put(tmp_path, a="damaged", b="newer")
+    ours = mirror(s3, tmp_path)
+    ours.pull(everything, is_damaged=lambda name: (tmp_path / name).read_text() == "damaged")
+    ours.push()
+    assert [s3.get(f"copy/{name}") for name in "ab"] == [b"good", b"newer"]
+    assert (tmp_path / "a").read_text() == "good"
 
 
 def test_names_never_leave_the_folder(s3: S3, tmp_path: Path) -> None:

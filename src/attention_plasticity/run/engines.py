@@ -10,10 +10,17 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING
 
 from attention_plasticity.run.local_engine import EarlyWorkers, run_local
+from qk_toolkit.ray_cluster import import_ray
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.run.tasks import Computed, Task
+
+
+def require_engine(config: RunnerConfig) -> None:
+    """Raise a `ConfigError` if the package of the engine is not installed."""
+    if config.engine == "ray":
+        import_ray()
 
 
 def make_engine(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
@@ -31,7 +32,15 @@ from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.outputs import METRIC_COLUMNS
 from attention_plasticity.run.plan import format_heads
 from qk_toolkit.errors import ConfigError, ToolkitError
-from qk_toolkit.files import DRAFT_PATTERN, MOST_JSON_BYTES, is_locked, read_bounded, write_text
+from qk_toolkit.files import (
+    DRAFT_PATTERN,
+    MOST_JSON_BYTES,
+    cannot_lock,
+    cannot_write,
+    is_locked,
+    read_bounded,
+    write_text,
+)
 from qk_toolkit.formatting import index_ranges
 
 FOLDER = ".heads"
@@ -46,6 +55,7 @@ _TEXTS = "texts.json"
 _MERGED = "merged.json"  # facts of a run whose shards have other folders
 _SHARD_LOCK = ".lock-"
 _SECONDS_TO_LOCK = 10.0  # seconds; shards that start together lock the folder for a moment
+_REMEDY = "Remove it, or choose another output_dir."
 _RECORD_NAME = re.compile(rf"{re.escape(FOLDER)}/l(\d{{2,}})h(\d{{2,}})\.json")
 
 
@@ -86,7 +96,7 @@ class Records:
     ) -> None:
         self._output_dir = output_dir
         self._place = place or str(output_dir)  # for messages
-        self._folder = output_dir / FOLDER
+        self._folder = _usable_folder(output_dir / FOLDER)
         self._lock = FileLock(output_dir / ".lock")
         self._can_overwrite = True
         self._settings = settings
@@ -125,6 +135,8 @@ class Records:
             lock.acquire(timeout=seconds)
         except Timeout as error:
             raise self._in_use("another run") from error
+        except OSError as error:
+            raise cannot_lock(Path(lock.lock_file), error, _REMEDY) from error
 
     def _in_use(self, what: str) -> ConfigError:
         return ConfigError(
@@ -186,15 +198,18 @@ class Records:
 
     def begin(self, *, discard: bool) -> None:
         """Prepare the folder. With `discard`, delete the records of an earlier run."""
-        if discard and self._folder.exists():
-            # renamed first, so that a half-deleted folder is never read as records
-            trash = self._folder.with_name(f"{FOLDER}-discarded")
-            shutil.rmtree(trash, ignore_errors=True)
-            self._folder.rename(trash)
-            shutil.rmtree(trash)
-        for place in (self._output_dir, self._folder):
-            for draft in place.glob(DRAFT_PATTERN):
-                draft.unlink()  # from a run that was killed while writing
+        try:
+            if discard and self._folder.exists():
+                # renamed first, so that a half-deleted folder is never read as records
+                trash = self._folder.with_name(f"{FOLDER}-discarded")
+                shutil.rmtree(trash, ignore_errors=True)
+                self._folder.rename(trash)
+                shutil.rmtree(trash)
+            for place in (self._output_dir, self._folder):
+                for draft in place.glob(DRAFT_PATTERN):
+                    draft.unlink()  # from a run that was killed while writing
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error
         write_text(self._folder / "settings.json", _sealed(self._settings))
 
     def begin_shard(self, facts: RunFacts) -> None:
@@ -258,8 +273,9 @@ class Records:
     @classmethod
     def of_shards(cls, output_dir: Path, place: str | None = None) -> Records:
         """The records in a folder in which a shard has worked."""
-        settings = _read_sealed(output_dir / FOLDER / "settings.json")
-        if settings is None or _read_sealed(output_dir / FOLDER / _FACTS) is None:
+        folder = _usable_folder(output_dir / FOLDER)
+        settings = _read_sealed(folder / "settings.json")
+        if settings is None or _read_sealed(folder / _FACTS) is None:
             raise ConfigError(
                 f"{place or output_dir}: has no records of shards; give the output_dir of an "
                 "analysis with engine: shards"
@@ -343,6 +359,27 @@ def head_of_record(name: str) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
+def _usable_folder(folder: Path) -> Path:
+    """The folder of records, which may not exist yet. Raises if it is a link or unreadable."""
+    if folder.is_symlink():  # deleting old records would delete files of another place
+        raise ConfigError(f"{folder}: is a symbolic link, not a folder. {_REMEDY}")
+    try:
+        with os.scandir(folder):
+            (folder / "settings.json").stat()
+    except FileNotFoundError:
+        return folder
+    except NotADirectoryError as error:
+        raise ConfigError(f"{folder}: is a file, not a folder. {_REMEDY}") from error
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be read: {error.strerror}. {_REMEDY}") from error
+    return folder
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a file of the folder of records exists and has the hash that it starts with."""
+    return _read_sealed(path) is not None
+
+
 def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
     """All values that change the results of a run, except the input files."""
     return {
@@ -397,6 +434,8 @@ def _read_sealed(path: Path) -> dict[str, Any] | None:
         seal, _, rest = text.partition("\n")
     except (FileNotFoundError, ValueError):
         return None
+    except PermissionError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}. {_REMEDY}") from error
     body = "{" + rest.removesuffix("\n")
     if not rest.endswith("\n") or seal != _seal(body):
         return None

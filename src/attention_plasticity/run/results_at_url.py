@@ -12,12 +12,19 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock
 
 from attention_plasticity.config import TABLE_FIELDS, RunnerConfig
-from attention_plasticity.run.outputs import PREVIOUS, RUN_FILE, OutputPaths
-from attention_plasticity.run.records import FOLDER, head_of_record
+from attention_plasticity.run.outputs import (
+    PREVIOUS,
+    RUN_FILE,
+    OutputPaths,
+    sha256_of,
+    table_hashes,
+)
+from attention_plasticity.run.records import FOLDER, head_of_record, is_intact
 from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.hub.push import open_branch, push_files
-from qk_toolkit.errors import HubError
+from qk_toolkit.errors import HubError, StoreError
 from qk_toolkit.mirror import Mirror, mirror_folder
+from qk_toolkit.store import DamagedFileError
 from qk_toolkit.uploads import Uploads
 from qk_toolkit.watcher import Watcher
 
@@ -92,7 +99,7 @@ def destination(
     if is_hub_path(paths.url):
         yield _OnTheHub(paths)
         return
-    mirror = results_mirror(paths.url, paths.folder)
+    mirror = results_mirror(paths.url, paths.folder, watcher.note)
     fetch_results(mirror, paths, only)
     uploads = Uploads(mirror, watcher.note)
     try:
@@ -101,14 +108,27 @@ def destination(
         uploads.stop()
 
 
-def results_mirror(url: str, folder: Path) -> Mirror:
+def results_mirror(
+    url: str, folder: Path, note: Callable[[str], None] = lambda text: None
+) -> Mirror:
     """The mirror of the folder of a run."""
-    return Mirror(url, folder, last=RUN_FILE, hidden=(FOLDER,))
+    return Mirror(url, folder, last=RUN_FILE, hidden=(FOLDER,), note=note)
 
 
 def fetch_results(mirror: Mirror, paths: OutputPaths, only: Collection[Head] | None = None) -> None:
-    """Fetch records and tables of an earlier run at the URL."""
-    mirror.pull(_wanted(paths, only))
+    """Fetch records and tables of an earlier run at the URL.
+
+    Files that are damaged at the URL are noted. The run makes them again.
+    """
+    digests = table_hashes(paths)
+
+    def is_damaged(name: str) -> bool:
+        path = paths.folder / name
+        if name.startswith(f"{FOLDER}/"):
+            return not is_intact(path)
+        return name in digests and sha256_of(path) != digests[name]
+
+    mirror.pull(_wanted(paths, only), is_damaged=is_damaged, repairs=True)
     for name in mirror.listed:
         first = PurePosixPath(name).parts[0]
         if first.startswith(f"{PREVIOUS}-"):  # so that this name is not used again
@@ -120,7 +140,10 @@ def fetch_records(url: str) -> Path:
     folder = mirror_folder(url, "records")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
-        results_mirror(url, folder).pull_exactly(lambda name: name.startswith(f"{FOLDER}/"))
+        try:
+            results_mirror(url, folder).pull_exactly(lambda name: name.startswith(f"{FOLDER}/"))
+        except DamagedFileError as error:
+            raise StoreError(f"{error}; run the analysis or the shard again") from error
     return folder
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.run.engines import make_engine
+from attention_plasticity.run.engines import make_engine, require_engine
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, OpenRun, compute, open_run
@@ -33,6 +33,7 @@ def run_analysis(
     nothing can be done; heads that fail are listed in the result.
     """
     watcher = watcher or Watcher()
+    require_engine(config)
     with open_run(config, watcher, dump) as run:
         heads = run.heads
         watcher.start("heads", len(heads.triples), len(heads.done))
@@ -62,6 +63,7 @@ def run_analyses(
     others, nor does a failed upload.
     """
     watcher = watcher or Watcher()
+    require_engine(configs[0])
     runs = _Runs(configs, watcher)
     with closing(runs):
         engine = make_engine(runs.tasks(), configs[0], workers, watcher.note)

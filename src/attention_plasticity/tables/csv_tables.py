@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.columns import (
@@ -68,6 +69,9 @@ _INTEGERS |= dict.fromkeys(
     ("q_bucket", "k_bucket", "component", "query_distance", "key_distance"), 2**53
 )
 """Columns of integers and their upper limits."""
+_SIZES = {"d_model", "sliding_window", "q_position", "k_position", "q_position_max"}
+_ANY_SCALE = {"q_beta_norm"}  # it has the scale of the queries; inf if float64 cannot hold it
+_LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 
 
 def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
@@ -86,28 +90,64 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
     require_columns(table, (*_NEEDED[kind], *needed), path)
     if table.empty and kind != "influences":  # no rows if the texts are not known
         raise ConfigError(f"{path}: holds no rows")
-    for name in table.columns.difference(_TEXTS):
-        if not table.empty and not pd.api.types.is_numeric_dtype(table[name]):
-            raise ConfigError(f"{path}: {name}: expected numbers, got {_first_word(table[name])}")
-    whole = _INTEGERS.keys() - ({"q_bucket"} if kind == "influences" else set())
-    for name in whole & set(table.columns):
-        values, end = table[name].to_numpy(dtype=np.float64), _INTEGERS[name]
-        if not ((values == np.floor(values)) & (values >= 0) & (values < end)).all():
-            range_ = f"0 to {end - 1}" if end < 2**53 else "at least 0"
-            raise ConfigError(f"{path}: {name}: expected integers of {range_}")
-        table[name] = values.astype(np.int64)
+    if not table.empty:
+        table = table.assign(**_checked_columns(table, kind, path))
     if kind == "influences":
         _check_influences(table, path)
     return table
+
+
+def _checked_columns(
+    table: pd.DataFrame, kind: TableKind, path: Path
+) -> dict[str, pd.Series[Any] | npt.NDArray[np.int64]]:
+    """The columns of numbers. Raises if one has a value that it cannot have."""
+    found: dict[str, pd.Series[Any] | npt.NDArray[np.int64]] = {}
+    for name in table.columns.difference(_TEXTS):
+        column = _numbers(table[name], f"{path}: {name}")
+        if name in _INTEGERS and not (kind == "influences" and name == "q_bucket"):
+            found[name] = _integers(column, _INTEGERS[name], f"{path}: {name}")
+        else:
+            _check_range(column, name, path)
+            found[name] = column
+    return found
+
+
+def _numbers(column: pd.Series[Any], where: str) -> pd.Series[Any]:
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        return column
+    texts = column.dropna().astype(str)
+    numbers = pd.to_numeric(texts, errors="coerce")  # integers of many digits are texts
+    if numbers.isna().any():
+        raise ConfigError(f"{where}: expected numbers, got {texts[numbers.isna()].iloc[0]!r}")
+    return numbers.astype(np.float64).reindex(column.index)
+
+
+def _integers(column: pd.Series[Any], end: int, where: str) -> npt.NDArray[np.int64]:
+    values = column.to_numpy(dtype=np.float64)
+    right = (values == np.floor(values)) & (values >= 0) & (values < end)
+    if not right.all():
+        range_ = f"0 to {end - 1}" if end < 2**53 else "at least 0"
+        raise ConfigError(f"{where}: expected integers of {range_}, got {values[~right][0]:.15g}")
+    return values.astype(np.int64)
+
+
+def _check_range(column: pd.Series[Any], name: str, path: Path) -> None:
+    """Refuse values that no analysis writes, such as infinity. NaN is a value that is not known."""
+    if name in _ANY_SCALE:
+        return
+    least = 0.0 if name.startswith("n_") or name.endswith("_se") or name in _SIZES else -_LARGEST
+    values = column.to_numpy(dtype=np.float64)
+    wrong = values[(values < least) | (values > _LARGEST)]
+    if len(wrong):
+        raise ConfigError(
+            f"{path}: {name}: expected numbers from {least:g} to {_LARGEST:g}, got {wrong[0]:.15g}"
+        )
 
 
 def _check_influences(table: pd.DataFrame, path: Path) -> None:
     buckets = table.loc[table["quantity"] == BUCKET_QUANTITY, "q_bucket"].to_numpy(np.float64)
     if not ((buckets == np.floor(buckets)) & (buckets >= 0) & (buckets < 2**53)).all():
         raise ConfigError(f"{path}: q_bucket: expected integers in the rows of {BUCKET_QUANTITY}")
-    for name in ("value", "bias", *GROUP_COLUMNS):
-        if np.isinf(table[name].to_numpy(np.float64)).any():
-            raise ConfigError(f"{path}: {name}: expected finite numbers or nan")
     repeated = table[table.duplicated(["layer", "q_head", "quantity", "q_bucket"])]
     if len(repeated):
         row = repeated.iloc[0]
@@ -134,11 +174,6 @@ def require_values(table: pd.DataFrame, column: str, source: object) -> None:
     """Refuse a column in which every value is NaN."""
     if not table[column].notna().any():
         raise ConfigError(f"{source}: {column}: every value is NaN, so there is nothing to draw")
-
-
-def _first_word(column: pd.Series[Any]) -> str:
-    wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
-    return repr(wrong.iloc[0]) if len(wrong) else "something else"
 
 
 def _one_line(error: Exception) -> str:

@@ -19,17 +19,16 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.model.files import Note, files_hash, require_unchanged
 from qk_sniffer.model.gguf import add_special_tokens_of, converted_model, gguf_path
 from qk_sniffer.model.gguf_header import model_title
 from qk_sniffer.model.layout import decoder_config, text_config
+from qk_sniffer.model.overrides import checked_overrides, merged
 from qk_sniffer.model.tensor_parallel import spread_over
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
-from qk_toolkit.settings import nearest
 
 _MULTI_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 
@@ -97,51 +96,9 @@ def load_model_config(settings: ModelSettings) -> Any:
         config = auto.from_pretrained(_source(settings.name), **_options(settings))
     if not settings.config_overrides:
         return config
-    overrides = _standard_names(settings.config_overrides)
-    values = config.to_dict()
-    _check_overrides(config, overrides, settings.name)
+    overrides = checked_overrides(config, settings.config_overrides, settings.name)
     with _loading_errors("model.config_overrides", str(settings.config_overrides)):
-        return type(config).from_dict(merged(values, overrides))
-
-
-def _check_overrides(
-    config: Any, overrides: Mapping[str, Any], model: str, prefix: str = ""
-) -> None:
-    """Refuse unknown fields, texts in place of numbers, and invalid rope parameters."""
-    values = config.to_dict()
-    for name, change in overrides.items():
-        if name not in values and not hasattr(config, name):
-            raise ConfigError(
-                f"model.config_overrides: {prefix}{name}: the config of {model} has no such field"
-                f"{nearest(name, values, prefix)}"
-            )
-        old = getattr(config, name, None)
-        if isinstance(old, transformers.PreTrainedConfig) and isinstance(change, Mapping):
-            _check_overrides(old, change, model, f"{prefix}{name}.")
-        if isinstance(old, int | float) and isinstance(change, str):
-            raise ConfigError(
-                f"model.config_overrides: {prefix}{name}: {change!r} given, "
-                f"expected something like {old!r}"
-            )
-        if name == "rope_parameters" and isinstance(change, Mapping):
-            _check_rope(old, change, prefix)
-
-
-def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
-    kinds = [kind for kind, values in (old or {}).items() if isinstance(values, Mapping)]
-    unknown = [key for key in change if kinds and key not in kinds]
-    if unknown:
-        raise ConfigError(
-            f"model.config_overrides: {prefix}rope_parameters.{unknown[0]}: this model has one set "
-            f"of rope parameters per type of layer; put it under {' or '.join(kinds)}"
-        )
-    for values in [change[kind] for kind in kinds if kind in change] or [change]:
-        kind = values.get("rope_type")
-        if kind not in (None, "default", *ROPE_INIT_FUNCTIONS):
-            raise ConfigError(
-                f"model.config_overrides: {prefix}rope_parameters.rope_type: {kind!r} given, "
-                f"expected one of {', '.join(sorted({'default', *ROPE_INIT_FUNCTIONS}))}"
-            )
+        return type(config).from_dict(merged(config.to_dict(), overrides))
 
 
 def load_model(
@@ -215,16 +172,37 @@ def _require_device(device_map: str | None) -> None:
 
 @contextmanager
 def _model_loading_errors(settings: ModelSettings) -> Iterator[None]:
-    """Name the setting in a loading error: model.name, or model.attn_implementation."""
-    attention = settings.attn_implementation
+    """Name the setting in a loading error.
+
+    It is model.name, model.attn_implementation or model.config_overrides.
+    """
+    attention, overrides = settings.attn_implementation, settings.config_overrides
     try:
         with _loading_errors("model.name", settings.name):
             yield
     except ConfigError as error:
         message = str(error).removeprefix(f"model.name: {settings.name}: ")
-        if attention is None or not re.search("attn_implementation|FlashAttention", message):
-            raise
-        raise ConfigError(f"model.attn_implementation: {attention}: {message}") from error
+        if attention is not None and re.search("attn_implementation|FlashAttention", message):
+            raise ConfigError(f"model.attn_implementation: {attention}: {message}") from error
+        if overrides and _fails_only_with_overrides(settings):
+            shown = in_short(overrides)
+            raise ConfigError(f"model.config_overrides: {shown}: {message}") from error
+        raise
+
+
+def _fails_only_with_overrides(settings: ModelSettings) -> bool:
+    """Whether the model can be built, without its weights, only if the overrides are left out."""
+    without = settings.model_copy(update={"config_overrides": {}})
+    return not _can_be_built(settings) and _can_be_built(without)
+
+
+def _can_be_built(settings: ModelSettings) -> bool:
+    try:
+        with quiet_transformers(), torch.device("meta"):
+            _build(settings, torch.bfloat16)
+    except Exception:  # of any code of the model
+        return False
+    return True
 
 
 def _attention(settings: ModelSettings, config: Any) -> dict[str, Any]:
@@ -289,12 +267,17 @@ def zero_weight_model(settings: ModelSettings) -> nn.Module:
 
 def _unloaded_model(settings: ModelSettings, dtype: torch.dtype, context: Any) -> nn.Module:
     settings = _converted(settings, lambda text: None, convert_now=False)
+    with _model_loading_errors(settings), context:
+        return _build(settings, dtype).eval()
+
+
+def _build(settings: ModelSettings, dtype: torch.dtype) -> nn.Module:
+    """The model that the config describes, without the weights of the checkpoint."""
     config = load_model_config(settings)
     options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
     auto: Any = transformers.AutoModel
-    with _model_loading_errors(settings), context:
-        model: nn.Module = auto.from_config(config, dtype=dtype, **options)
-    return model.eval()
+    model: nn.Module = auto.from_config(config, dtype=dtype, **options)
+    return model
 
 
 def load_tokenizer(
@@ -328,25 +311,6 @@ def load_tokenizer(
             "that has tokenizer files"
         )
     return tokenizer
-
-
-def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with `changes` merged in, also inside nested mappings."""
-    result = dict(values)
-    for name, change in changes.items():
-        old = result.get(name)
-        nested = isinstance(old, Mapping) and isinstance(change, Mapping)
-        result[name] = merged(old, change) if nested else change  # type: ignore[arg-type]
-    return result
-
-
-def _standard_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename `rope_scaling`, the older name of `rope_parameters`."""
-    names = {"rope_scaling": "rope_parameters"}
-    return {
-        names.get(key, key): _standard_names(value) if isinstance(value, Mapping) else value
-        for key, value in overrides.items()
-    }
 
 
 def _options(settings: ModelSettings) -> dict[str, Any]:

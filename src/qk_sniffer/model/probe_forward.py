@@ -16,6 +16,8 @@ from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook, rota
 from qk_sniffer.model.layer_numbers import CallSite, LayerRecorder, LayerRun
 from qk_sniffer.model.layout import run_backbone, vocabulary_of
 from qk_sniffer.model.logits import Logits, logits_of
+from qk_sniffer.model.memory import is_out_of_memory
+from qk_toolkit.errors import ConfigError, ToolkitError
 
 RotaryCall = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """The input tensors of a rotary function, and its results."""
@@ -41,6 +43,10 @@ def probe_mode(decoder: nn.Module) -> Iterator[None]:
         _running_probes.discard(probe)
         for module, flag in training.items():
             module.training = flag
+
+
+class ForwardFailedError(ConfigError):
+    """The model's own code failed on the tokens of a probe."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,10 @@ class ProbeForward:
 
 
 def probe_forward(decoder: nn.Module, length: int, *, masks: bool = False) -> ProbeForward:
-    """Run `length` tokens; call it inside `probe_mode`. `masks` also records the visible keys."""
+    """Run `length` tokens; call it inside `probe_mode`. `masks` also records the visible keys.
+
+    Raises a `ForwardFailedError` if the model cannot run them.
+    """
     owned = set(decoder.modules())
     calls: list[ProbedCall] = []
     numbers: Counter[nn.Module] = Counter()
@@ -137,8 +146,25 @@ def probe_forward(decoder: nn.Module, length: int, *, masks: bool = False) -> Pr
 
     tokens = torch.arange(length)[None] % vocabulary_of(decoder)  # (1, length)
     with recorder, attention_hook(on_attention), rotary_hook(owned, on_rotary):
-        run_backbone(decoder, tokens)
+        _run(decoder, tokens)
     return ProbeForward(recorder.runs, calls)
+
+
+def _run(decoder: nn.Module, tokens: Tensor) -> None:
+    """Run the tokens (1, length). An error of the model's own code becomes one line."""
+    try:
+        run_backbone(decoder, tokens)
+    except ToolkitError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = next(iter(str(error).strip().splitlines()), "no reason given")[:300]
+        raise ForwardFailedError(
+            f"{type(decoder).__name__}: the model's own forward failed on {tokens.shape[1]} tokens "
+            f"({type(error).__name__}: {reason}). Run the model on a few tokens to see the whole "
+            "error."
+        ) from error
 
 
 def _number(value: Any) -> float | None:

@@ -49,7 +49,7 @@ RunCapture = Callable[[CaptureConfig, Watcher], CaptureResult]
 
 def capture_to_url(config: CaptureConfig, watcher: Watcher, capture: RunCapture) -> CaptureResult:
     """Make the dump with `capture` in a work folder, or complete it, and send it to the URL."""
-    copy = _Copy(config.data_root, _work_folder(config))
+    copy = _Copy(config.data_root, _work_folder(config), watcher.note)
     with copy.locked():
         copy.compare(overwrite=config.overwrite)
     output = config.output.model_copy(update={"data_root": str(copy.folder)})
@@ -73,9 +73,9 @@ def _work_folder(config: CaptureConfig) -> Path:
 class _Copy:
     """The work folder of a capture, and the dump at the URL."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, note: Callable[[str], None]) -> None:
         self.folder = folder
-        self._mirror = Mirror(url, folder, last=MANIFEST_NAME)
+        self._mirror = Mirror(url, folder, last=MANIFEST_NAME, note=note)
         self.url = self._mirror.url
 
     @contextmanager

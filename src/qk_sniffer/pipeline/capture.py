@@ -42,6 +42,7 @@ from qk_sniffer.pipeline.threads import BackgroundWriter
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
 from qk_toolkit.formatting import index_ranges
+from qk_toolkit.ray_cluster import import_ray
 from qk_toolkit.urls import is_remote
 from qk_toolkit.watcher import Watcher
 
@@ -51,6 +52,8 @@ _TRIES = 3  # when rows on disk are damaged
 def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> CaptureResult:
     """Make the dump that a config describes, or complete it, and publish it where asked for."""
     watcher = watcher or Watcher()
+    if config.engine == "ray":
+        import_ray()  # before anything is written, also to a URL
     if is_remote(config.data_root):
         return capture_to_url(config, watcher, run_capture)
     if config.engine == "ray":

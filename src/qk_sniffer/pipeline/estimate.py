@@ -11,6 +11,7 @@ from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.model.gguf import conversion_time, converted_model, gguf_path
 from qk_sniffer.model.layout import ModelLayout, text_config
 from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
+from qk_sniffer.model.probe_forward import ForwardFailedError
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
 from qk_sniffer.pipeline.texts import open_texts, tokenize
@@ -75,9 +76,9 @@ def estimate(config: CaptureConfig) -> Estimate:
     try:
         model = empty_model(config.model)
         layout = probe(model)
-    except ConfigError:
-        raise
-    except Exception:  # a model whose code looks at values, of which there are none
+    except Exception as error:  # a model whose code looks at values, of which there are none
+        if isinstance(error, ConfigError) and not isinstance(error, ForwardFailedError):
+            raise
         model = zero_weight_model(config.model)
         layout = probe(model)
     max_length = config.tokenizer.max_length or context_of(text_config(model))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from attention_plasticity.run.records import Records, run_settings
 from dumps import make_dump
 from qk_dump.layout import Dump
 from qk_dump.source import open_dump
-from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 
 
 @pytest.fixture
@@ -180,3 +183,49 @@ def test_a_second_lock_is_refused_until_the_first_is_released(dump: Dump, out: P
     first.release()
     second.lock()
     second.release()
+
+
+@contextmanager
+def another_user(folder: Path) -> Iterator[None]:
+    """Work as a user who owns the folder, if this process may read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 65534, -1)
+    modes = {place: place.stat().st_mode for place in folder.parents}
+    closed = {place: mode for place, mode in modes.items() if not mode & stat.S_IXOTH}
+    for place, mode in closed.items():
+        place.chmod(mode | stat.S_IXGRP | stat.S_IXOTH)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for place, mode in closed.items():
+            place.chmod(mode)
+
+
+def test_records_and_locks_without_permission_are_named(dump: Dump, out: Path) -> None:
+    record(out, dump, 0)
+    heads, inputs = out / ".heads", InputFiles(dump)
+    (out / ".lock").touch()
+    record_file = heads / "l00h00.json"
+    with another_user(out):
+        for path in (heads, record_file):
+            path.chmod(0)
+            with pytest.raises(ConfigError) as caught:
+                records_in(out, dump).finished_heads(inputs)
+            assert str(caught.value) == (
+                f"{path}: cannot be read: Permission denied. Remove it, or choose another "
+                "output_dir."
+            )
+            path.chmod(0o700)
+        (out / ".lock").chmod(0)
+        with pytest.raises(ConfigError, match=r"out/\.lock: cannot be locked: Permission denied"):
+            records_in(out, dump).lock()
+        heads.chmod(0o500)
+        with pytest.raises(OutputError, match=r"\.heads: cannot be written: Permission denied"):
+            records_in(out, dump).begin(discard=True)
+    for path in out.glob(".heads*"):
+        path.chmod(0o700)  # so that the folder of the test can be removed

@@ -29,7 +29,7 @@ from qk_toolkit import store, uploads
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError, HubError, StoreError
 from qk_toolkit.watcher import Watcher
-from s3_server import S3, error, slow
+from s3_server import S3, damaged, error, slow
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +191,68 @@ def test_a_failed_upload_loses_nothing(
     notes: list[str] = []
     run_analysis(config(dump, s3.url("run")), Notes(notes))
     assert notes[1:] == ["8 of 8 heads were finished earlier and are kept"]
+    assert_same(s3, "run", local)
+
+
+@pytest.mark.parametrize("name", ["head_metrics.csv", "run.json", ".heads/l00h01.json"])
+def test_a_file_that_arrived_damaged_blocks_no_later_run(
+    s3: S3,
+    dump: Path,
+    local: Path,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store, "_WAITS", ())
+    url = s3.url("run")
+    s3.fail("PUT", damaged, path=f"/run/{name}")
+    with pytest.raises(StoreError, match="bytes after it was sent with"):
+        run_analysis(config(dump, url))
+    s3.heal()
+    notes: list[str] = []
+    run_analysis(config(dump, url), Notes(notes))
+    assert f"{url}/{name}: arrived damaged; the local copy is sent again" in notes
+    assert notes[-1] == "8 of 8 heads were finished earlier and are kept"
+    assert_same(s3, "run", local)
+
+
+def test_a_damaged_file_is_made_again_on_another_machine(
+    s3: S3, dump: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAITS", ())
+    url = s3.url("run")
+    s3.fail("PUT", damaged, path="/run/head_metrics.csv")
+    with pytest.raises(StoreError, match="bytes after it was sent with"):
+        run_analysis(config(dump, url))
+    s3.heal()
+    use_machine(tmp_path / "second", monkeypatch)
+    with pytest.raises(StoreError, match=r"head_metrics.csv: is damaged .*run the analysis again"):
+        ap.open_run(url)
+    notes: list[str] = []
+    run_analysis(config(dump, url), Notes(notes))
+    assert f"{url}/head_metrics.csv: is damaged; it is made again" in notes
+    assert notes[-1] == "8 of 8 heads were finished earlier and are kept"
+    for path in local.glob("*.csv"):
+        assert s3.get(f"run/{path.name}") == path.read_bytes()
+
+
+def test_a_damaged_local_copy_loses_nothing_at_the_url(
+    s3: S3, dump: Path, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAITS", ())
+    s3.fail("PUT", error(500), path="/run/run.json")
+    with pytest.raises(StoreError, match="all files are kept in") as caught:
+        run_analysis(config(dump, s3.url("run")))
+    folder = Path(str(caught.value).rpartition("kept in ")[2])
+    s3.heal()
+    for name in ("head_metrics.csv", ".heads/l00h01.json"):
+        (folder / name).write_bytes((folder / name).read_bytes()[:100])
+    s3.requests.clear()
+    notes: list[str] = []
+    run_analysis(config(dump, s3.url("run")), Notes(notes))
+    assert notes[1:] == ["8 of 8 heads were finished earlier and are kept"]
+    puts = [request.path for request in s3.requests if request.method == "PUT"]
+    assert not any(".heads/l0" in path for path in puts)
     assert_same(s3, "run", local)
 
 

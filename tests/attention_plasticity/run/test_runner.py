@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from attention_plasticity.config import make_config
 from attention_plasticity.run.preparation import prepare
-from attention_plasticity.run.runner import run_analysis
+from attention_plasticity.run.runner import run_analyses, run_analysis
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -64,6 +65,18 @@ def test_a_watcher_sees_every_head_once(dump: Path, tmp_path: Path) -> None:
         again = config.model_copy(update={"overwrite": True})
         run_analysis(again, TerminalWatcher(seconds=0.001))
     assert re.search(r"^heads: \d of 4 done", written.getvalue(), re.M)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_without_the_package_ray_nothing_is_written(
+    several: bool, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
+    out = tmp_path / "out"
+    config = make_config(dataset_local_root=str(dump), output_dir=str(out), engine="ray")
+    with pytest.raises(ConfigError, match="engine: ray is not installed"):
+        _ = list(run_analyses([config])) if several else run_analysis(config)
+    assert not out.exists()
 
 
 def test_run_json_tells_how_the_tables_were_made(dump: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from qk_toolkit.errors import ConfigError
         ({"q_bucket": math.nan}, "q_bucket: expected integers in the rows of ap_bucket"),
         ({"q_bucket": 1.5}, "q_bucket: expected integers in the rows of ap_bucket"),
         ({"quantity": "ap_overall", "q_bucket": math.nan}, "has two rows for ap_overall"),
-        ({"group_03": math.inf}, "group_03: expected finite numbers"),
+        ({"group_03": math.inf}, "group_03: expected numbers from"),
         ({"group_03": "much"}, "group_03: expected numbers"),
     ],
 )
@@ -39,3 +39,44 @@ def test_damaged_influences_are_refused(
     pd.DataFrame([rows[0], {**rows[1], **change}]).to_csv(path, index=False)
     with pytest.raises(ConfigError, match=reason):
         read_table(path, "influences")
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "reason"),
+    [
+        ("ap_overall", ("True", "False"), "ap_overall: expected numbers, got 'True'"),
+        ("layer", ("True", "False"), "layer: expected numbers, got 'True'"),
+        ("q_R2_pos", ("", "True"), "q_R2_pos: expected numbers, got 'True'"),
+        ("q_R2_pos", ("0.5", "1j"), "q_R2_pos: expected numbers, got '1j'"),
+        ("layer", ("0", "1.5"), "layer: expected integers of 0 to 999, got 1.5"),
+        ("layer", ("0", "-3"), "layer: expected integers of 0 to 999, got -3"),
+        ("q_head", ("0", ""), "q_head: expected integers of 0 to 4095, got nan"),
+        ("q_head", ("0", "1" + 30 * "0"), "q_head: expected integers of 0 to 4095, got 1e+30"),
+        (
+            "ap_overall",
+            ("0.5", "inf"),
+            "ap_overall: expected numbers from -1e+38 to 1e+38, got inf",
+        ),
+        ("ap_drop", ("1e308", "0"), "ap_drop: expected numbers from -1e+38 to 1e+38, got 1e+308"),
+        ("ap_drop", ("9" * 400, "0"), "ap_drop: expected numbers from -1e+38 to 1e+38, got inf"),
+        ("ap_overall_se", ("0.1", "-1"), "ap_overall_se: expected numbers from 0 to 1e+38, got -1"),
+        ("d_model", ("64", "inf"), "d_model: expected numbers from 0 to 1e+38, got inf"),
+        ("n_text_groups", ("12", "-1"), "n_text_groups: expected numbers from 0 to 1e+38, got -1"),
+    ],
+)
+def test_values_that_no_head_has_are_refused(
+    column: str, cells: tuple[str, str], reason: str, tmp_path: Path
+) -> None:
+    rows = {"layer": ["0", "0"], "q_head": ["0", "1"], "ap_overall": ["0.5", "nan"]}
+    rows[column] = list(cells)
+    path = tmp_path / "head_metrics.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    with pytest.raises(ConfigError) as caught:
+        read_table(path, "head_metrics")
+    assert str(caught.value) == f"{path}: {reason}"
+
+
+def test_the_drift_of_queries_has_any_scale(tmp_path: Path) -> None:
+    path = tmp_path / "head_metrics.csv"
+    path.write_text("layer,q_head,ap_overall,q_beta_norm\n0,0,0.5,1e300\n0,1,0.5,inf\n")
+    assert read_table(path, "head_metrics")["q_beta_norm"].tolist() == [1e300, math.inf]

@@ -27,8 +27,8 @@ from qk_sniffer.model.loading import (
     load_model,
     load_model_config,
     load_tokenizer,
-    merged,
 )
+from qk_sniffer.model.overrides import merged
 from qk_sniffer.model.probing import probe
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY, Architecture, needs
@@ -41,6 +41,13 @@ LOADABLE = [
 ]
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 LINEAR = {"rope_type": "linear", "factor": 4.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 4.0,
+    "original_max_position_embeddings": 512,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -225,14 +232,33 @@ def test_a_rope_override_that_would_reach_no_layer_is_refused(tmp_path: Path) ->
         ({"rope_parameters": {"rope_type": "yarn"}}, "factor"),
         ({"rope_parameters": {"rope_type": "nonsense"}}, "rope_type"),
         ({"max_position_embeddings": "many"}, "max_position_embeddings"),
+        (
+            {"rope_parameters": {**LONGROPE, "long_factor": [2.0] * 3}},
+            "rope_parameters.long_factor: a list of 3 given, expected a list of 8, one number per",
+        ),
+        (
+            {"rope_scaling": {**LONGROPE, "short_factor": 1.0}},
+            "rope_parameters.short_factor: 1.0 given, expected a list of 8",
+        ),
+        ({"hidden_act": "nonsense"}, "nonsense"),
     ],
 )
 def test_overrides_that_cannot_be_are_refused(
     llama: Path, overrides: dict[str, Any], told: str
 ) -> None:
-    message = refusal(lambda: loaded(llama, config_overrides=overrides))
-    assert message.startswith("model.config_overrides: ")
-    assert told in message
+    settings = ModelSettings(name=str(llama), config_overrides=overrides)
+    for load in (lambda: load_model(settings, "cpu"), lambda: empty_model(settings)):
+        message = refusal(load)
+        assert message.startswith("model.config_overrides: ")
+        assert told in message
+
+
+def test_right_overrides_are_not_named_in_the_error_of_damaged_weights(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    assert probe(loaded(folder, config_overrides={"rope_parameters": LONGROPE}).model).layers
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    message = refusal(lambda: loaded(folder, config_overrides={"rope_parameters": LONGROPE}))
+    assert message.startswith(f"model.name: {folder}: ")
 
 
 def test_merging_leaves_both_sides_as_they_are() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
 
+import qk_sniffer
+from qk_toolkit.errors import ConfigError
 from rank_processes import ended, start_alone
 from sniffing import sniff, sniff_first, words
-from tiny_models import ARCHITECTURES
-from tiny_texts import save_texts, save_tiny_model, some_text
+from tiny_models import ARCHITECTURES, XMOD, other_model
+from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +203,39 @@ def test_positions_beyond_a_table_of_positions_are_told(
     texts = save_texts(tmp_path / "texts", [700])
     assert sniff(model, texts, tmp_path / "dump", tokenizer__max_length=600) == 1
     assert "the model failed on text 0 (600 tokens)" in refusal(capsys)
+
+
+def test_a_model_whose_own_forward_fails_is_told(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """xmod runs only after a language was set."""
+    model = other_model("xmod", XMOD)
+    model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    for dry_run in ("true", "false"):
+        assert sniff(tmp_path / "model", texts, tmp_path / "dump", dry_run=dry_run) == 2
+        message = refusal(capsys)
+        assert message.startswith("XmodModel: the model's own forward failed on 5 tokens (ValueErr")
+        assert "Input language unknown" in message
+    with pytest.raises(ConfigError, match=r"own forward failed.*Input language unknown"):
+        qk_sniffer.tap(model)
+
+
+@pytest.mark.parametrize("at_url", [False, True])
+def test_without_the_package_ray_nothing_is_written(
+    at_url: bool,
+    model: Path,
+    texts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
+    monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "cache"))
+    place = "memory://bucket/dump" if at_url else tmp_path / "dump"
+    assert sniff(model, texts, tmp_path, output__data_root=place, engine="ray") == 2
+    assert refusal(capsys).startswith("engine: ray is not installed")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_loses_nothing(
