@@ -171,8 +171,9 @@ def _dry_run(config: RunnerConfig) -> int:
     from attention_plasticity.run.fingerprints import InputFiles
     from attention_plasticity.run.plan import estimate
     from attention_plasticity.run.preparation import prepare
-    from attention_plasticity.run.records import FinishedHeads, Records, run_settings
+    from attention_plasticity.run.records import FinishedHeads, Records
     from attention_plasticity.run.results_at_url import fetch_records
+    from attention_plasticity.run.run_settings import run_settings
     from attention_plasticity.tables.summary import print_plan
     from qk_toolkit.terminal import TerminalWatcher
 

@@ -70,7 +70,7 @@ def test_a_head_of_too_many_buckets_is_refused(tmp_path: Path, side: str) -> Non
 def test_as_many_buckets_as_allowed_may_lie_far_apart(tmp_path: Path) -> None:
     rows = rows_in(MOST_BUCKETS, 2 * MOST_BUCKETS, 2)
     rows["bucket"] = rows["bucket"] * 10**12 + 5
-    rows["example_id"] = np.full(len(rows["bucket"]), -(2**63))
+    rows["example_id"] = np.full(len(rows["bucket"]), 2**63 - 1)
     write_pair(tmp_path, rows, rows)
     assert len(analyze(tmp_path).buckets["q_bucket"]) == MOST_BUCKETS * (MOST_BUCKETS - 1) // 2
     dump, config = open_dump(tmp_path), make_config()

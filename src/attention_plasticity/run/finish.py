@@ -15,7 +15,8 @@ from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
 from attention_plasticity.run.outputs import OutputPaths, set_aside, write_outputs
-from attention_plasticity.run.records import NUMERIC_LIBRARIES, Metrics
+from attention_plasticity.run.records import Metrics
+from attention_plasticity.run.run_settings import NUMERIC_LIBRARIES
 from attention_plasticity.run.warnings import (
     RunWarning,
     SampleSizes,

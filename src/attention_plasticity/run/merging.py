@@ -18,8 +18,9 @@ from attention_plasticity.run.outputs import (
     set_aside,
     tables_locked,
 )
-from attention_plasticity.run.records import Metrics, Records, ShardRecord, settings_difference
+from attention_plasticity.run.records import Metrics, Records, ShardRecord
 from attention_plasticity.run.results_at_url import destination, fetch_records
+from attention_plasticity.run.run_settings import settings_difference
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import resolved, user_path
 from qk_toolkit.urls import is_remote

@@ -23,8 +23,9 @@ from attention_plasticity.run.outputs import (
 )
 from attention_plasticity.run.plan import Plan, split_groups
 from attention_plasticity.run.preparation import prepare
-from attention_plasticity.run.records import FinishedHeads, Metrics, Records, run_settings
+from attention_plasticity.run.records import FinishedHeads, Metrics, Records
 from attention_plasticity.run.results_at_url import Destination, destination
+from attention_plasticity.run.run_settings import run_settings
 from attention_plasticity.run.tasks import Computed, Job, Task
 from attention_plasticity.run.worker_log import WorkerLog
 from qk_dump.layout import Dump, HeadId

@@ -310,16 +310,6 @@ def _listed_files(paths: OutputPaths) -> list[Path]:
     return found
 
 
-def table_hashes(paths: OutputPaths) -> dict[str, str]:
-    """The hashes that run.json gives for tables, by name; empty if it cannot be read."""
-    try:
-        run = read_run_info(paths.run)
-    except (FileNotFoundError, ConfigError):
-        return {}
-    names, hashes = run.get("tables", {}), run.get("sha256", {})
-    return {names[kind]: digest for kind, digest in hashes.items() if kind in names}
-
-
 def sha256_of(path: Path) -> str | None:
     """Hash of the content of a file; None if the file cannot be read."""
     try:

@@ -16,35 +16,29 @@ import re
 import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, fields
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from attention_plasticity import __version__
-from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
 from attention_plasticity.dump_texts import DumpTexts
-from attention_plasticity.head_layout import HeadLayout
 from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.outputs import METRIC_COLUMNS
 from attention_plasticity.run.plan import format_heads
+from attention_plasticity.run.run_settings import changed_settings
+from attention_plasticity.run.sealed_files import REMEDY, read_sealed, sealed
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import (
     DRAFT_PATTERN,
-    MOST_JSON_BYTES,
     cannot_lock,
     cannot_write,
     is_locked,
-    read_bounded,
     write_text,
 )
-from qk_toolkit.formatting import index_ranges
 
 FOLDER = ".heads"
-NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
 
 Metrics = dict[str, Any]
 
@@ -55,7 +49,6 @@ _TEXTS = "texts.json"
 _MERGED = "merged.json"  # facts of a run whose shards have other folders
 _SHARD_LOCK = ".lock-"
 _SECONDS_TO_LOCK = 10.0  # seconds; shards that start together lock the folder for a moment
-_REMEDY = "Remove it, or choose another output_dir."
 _RECORD_NAME = re.compile(rf"{re.escape(FOLDER)}/l(\d{{2,}})h(\d{{2,}})\.json")
 
 
@@ -136,7 +129,7 @@ class Records:
         except Timeout as error:
             raise self._in_use("another run") from error
         except OSError as error:
-            raise cannot_lock(Path(lock.lock_file), error, _REMEDY) from error
+            raise cannot_lock(Path(lock.lock_file), error, REMEDY) from error
 
     def _in_use(self, what: str) -> ConfigError:
         return ConfigError(
@@ -155,16 +148,16 @@ class Records:
 
         `only` limits this to some heads, such as those of a shard.
         """
-        settings = _read_sealed(self._folder / "settings.json")
+        settings = read_sealed(self._folder / "settings.json")
         if settings is not None and settings != self._settings:
-            return FinishedHeads({}, self._conflict(_differences(settings, self._settings)))
+            return FinishedHeads({}, self._conflict(changed_settings(settings, self._settings)))
         metrics: dict[tuple[int, int], Metrics] = {}
         changed_input, damaged, other_settings = [], [], []
         changed_shared: set[str] = set()
         for head, path in self._files():
             if only is not None and head not in only:
                 continue
-            record = _read_sealed(path)
+            record = read_sealed(path)
             if record is None or (record["layer"], record["q_head"]) != head:
                 damaged.append(head)
             elif not set(METRIC_COLUMNS) <= record["metrics"].keys():
@@ -210,7 +203,7 @@ class Records:
                     draft.unlink()  # from a run that was killed while writing
         except OSError as error:
             raise cannot_write(self._folder, error) from error
-        write_text(self._folder / "settings.json", _sealed(self._settings))
+        write_text(self._folder / "settings.json", sealed(self._settings))
 
     def begin_shard(self, facts: RunFacts) -> None:
         """Prepare the folder for a shard. Nothing of other shards is deleted.
@@ -218,8 +211,8 @@ class Records:
         Raises a `ConfigError` if other shards here read another dump.
         """
         self._require_dump(facts)
-        write_text(self._folder / "settings.json", _sealed(self._settings))
-        write_text(self._folder / _FACTS, _sealed(asdict(facts)))
+        write_text(self._folder / "settings.json", sealed(self._settings))
+        write_text(self._folder / _FACTS, sealed(asdict(facts)))
 
     def begin_merged(self, facts: RunFacts) -> None:
         """Prepare the folder for the tables of shards, which can have other folders.
@@ -228,15 +221,15 @@ class Records:
         dump.
         """
         self._can_overwrite = False
-        settings = _read_sealed(self._folder / "settings.json")
+        settings = read_sealed(self._folder / "settings.json")
         if settings is not None and settings != self._settings:
-            raise ConfigError(self._conflict(_differences(settings, self._settings)))
+            raise ConfigError(self._conflict(changed_settings(settings, self._settings)))
         if not all(facts.has_files_of(record) for _, record in self.usable()):
             raise ConfigError(self._conflict("the dump"))
         self._require_dump(facts)
         if not (self._folder / _FACTS).exists():
-            write_text(self._folder / "settings.json", _sealed(self._settings))
-            write_text(self._folder / _MERGED, _sealed(asdict(facts)))
+            write_text(self._folder / "settings.json", sealed(self._settings))
+            write_text(self._folder / _MERGED, sealed(asdict(facts)))
 
     def _require_dump(self, facts: RunFacts) -> None:
         """Raise a `ConfigError` if the folder has results of another dump.
@@ -244,7 +237,7 @@ class Records:
         Files of heads without a record may have changed: a damaged file can be repaired.
         """
         for name, heads in ((_FACTS, self.heads()), (_MERGED, None)):
-            content = _read_sealed(self._folder / name)
+            content = read_sealed(self._folder / name)
             earlier = facts if content is None else RunFacts(**content)
             if not earlier.is_of_dump(facts, heads):
                 paths = f"{earlier.input['path']} then, {facts.input['path']} now"
@@ -253,18 +246,18 @@ class Records:
     def save_texts(self, texts: DumpTexts, inputs: InputFiles) -> None:
         """Save the texts of the dump, so that all heads of the run have the same groups."""
         content = {"dump": inputs.identity, **texts.as_message()}
-        write_text(self._folder / _TEXTS, _sealed(content))
+        write_text(self._folder / _TEXTS, sealed(content))
 
     def saved_texts(self, inputs: InputFiles) -> DumpTexts | None:
         """The saved texts; None without any, or if dump.json or examples.parquet has changed."""
-        content = _read_sealed(self._folder / _TEXTS)
+        content = read_sealed(self._folder / _TEXTS)
         if content is None or content["dump"] != inputs.identity:
             return None
         return DumpTexts.of_message(content)
 
     def add_shard(self, name: str, record: ShardRecord) -> None:
         """Record the end of a shard: its failures and its duration."""
-        write_text(self._folder / f"{name}.json", _sealed(asdict(record)))
+        write_text(self._folder / f"{name}.json", sealed(asdict(record)))
 
     def heads(self) -> list[tuple[int, int]]:
         """(layer, q_head) of every recorded head."""
@@ -274,8 +267,8 @@ class Records:
     def of_shards(cls, output_dir: Path, place: str | None = None) -> Records:
         """The records in a folder in which a shard has worked."""
         folder = _usable_folder(output_dir / FOLDER)
-        settings = _read_sealed(folder / "settings.json")
-        if settings is None or _read_sealed(folder / _FACTS) is None:
+        settings = read_sealed(folder / "settings.json")
+        if settings is None or read_sealed(folder / _FACTS) is None:
             raise ConfigError(
                 f"{place or output_dir}: has no records of shards; give the output_dir of an "
                 "analysis with engine: shards"
@@ -289,14 +282,14 @@ class Records:
 
     def facts(self) -> RunFacts:
         """Settings, input and heads of a run that consists of shards."""
-        content = _read_sealed(self._folder / _FACTS)
+        content = read_sealed(self._folder / _FACTS)
         if content is None:
             raise ToolkitError(f"{self._folder / _FACTS}: is damaged; run a shard again")
         return RunFacts(**content)
 
     def shards(self) -> list[ShardRecord]:
         """The ends of the shards that worked in this folder."""
-        found = [_read_sealed(path) for path in sorted(self._folder.glob("shard-*.json"))]
+        found = [read_sealed(path) for path in sorted(self._folder.glob("shard-*.json"))]
         return [
             ShardRecord([Failure(**failure) for failure in record["failures"]], record["seconds"])
             for record in found
@@ -306,7 +299,7 @@ class Records:
     def usable(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
         """Heads with undamaged records of these settings."""
         for head, path in self._files():
-            record = _read_sealed(path)
+            record = read_sealed(path)
             if record is not None and record["settings"] == self._digest:
                 yield head, record
 
@@ -321,7 +314,7 @@ class Records:
             "files": inputs.files_of(*head),
             **vars(result),  # asdict would copy every number
         }
-        write_text(self._path(result.layer, result.q_head), _sealed(record))
+        write_text(self._path(result.layer, result.q_head), sealed(record))
 
     def drop(self, layer: int, q_head: int) -> None:
         """Delete the record of a head."""
@@ -330,7 +323,7 @@ class Records:
     def load(self, layer: int, q_head: int) -> HeadResult:
         """Read the record of a head."""
         path = self._path(layer, q_head)
-        record = _read_sealed(path)
+        record = read_sealed(path)
         if record is None:
             raise ToolkitError(f"{path}: changed during the run; run the same command again")
         return HeadResult(**{name: record[name] for name in _RESULT_FIELDS})
@@ -362,86 +355,18 @@ def head_of_record(name: str) -> tuple[int, int] | None:
 def _usable_folder(folder: Path) -> Path:
     """The folder of records, which may not exist yet. Raises if it is a link or unreadable."""
     if folder.is_symlink():  # deleting old records would delete files of another place
-        raise ConfigError(f"{folder}: is a symbolic link, not a folder. {_REMEDY}")
+        raise ConfigError(f"{folder}: is a symbolic link, not a folder. {REMEDY}")
     try:
         with os.scandir(folder):
             (folder / "settings.json").stat()
     except FileNotFoundError:
         return folder
     except NotADirectoryError as error:
-        raise ConfigError(f"{folder}: is a file, not a folder. {_REMEDY}") from error
+        raise ConfigError(f"{folder}: is a file, not a folder. {REMEDY}") from error
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be read: {error.strerror}. {_REMEDY}") from error
+        raise ConfigError(f"{folder}: cannot be read: {error.strerror}. {REMEDY}") from error
     return folder
-
-
-def is_intact(path: Path) -> bool:
-    """Whether a file of the folder of records exists and has the hash that it starts with."""
-    return _read_sealed(path) is not None
-
-
-def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
-    """All values that change the results of a run, except the input files."""
-    return {
-        "version": __version__,
-        **{name: version(name) for name in NUMERIC_LIBRARIES},
-        "num_layers": layout.num_layers,
-        "num_q_heads": layout.num_q_heads,
-        "num_k_heads": layout.num_k_heads,
-        **{name: getattr(config, name) for name in (*ANALYSIS_FIELDS, "layers", "heads")},
-    }
-
-
-def settings_difference(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """The settings in which two runs differ, with both values; empty if they are equal."""
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    return ", ".join(
-        f"{name} ({_setting_text(name, one)} and {_setting_text(name, other)})" for name in names
-    )
-
-
-def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> str:
-    names = [name for name in {**earlier, **now} if earlier.get(name) != now.get(name)]
-    return ", ".join(
-        f"{name} ({_setting_text(name, earlier)} then, {_setting_text(name, now)} now)"
-        for name in names
-    )
-
-
-def _setting_text(name: str, settings: dict[str, Any]) -> str:
-    if name not in settings:
-        return "not recorded"
-    value = settings[name]
-    if isinstance(value, list):
-        return index_ranges(value)
-    return "all" if value is None else str(value)
 
 
 def _changed_names(earlier: dict[str, str], now: dict[str, str]) -> set[str]:
     return {name for name in earlier | now if earlier.get(name) != now.get(name)}
-
-
-def _sealed(content: dict[str, Any]) -> str:
-    """JSON in two lines: the hash of the content, then the content."""
-    body = json.dumps(content)
-    return f"{_seal(body)}\n{body[1:]}\n"
-
-
-def _read_sealed(path: Path) -> dict[str, Any] | None:
-    """The content of a sealed file; None if the file is missing or its hash is wrong."""
-    try:
-        text = read_bounded(path, MOST_JSON_BYTES).decode("utf-8")
-        seal, _, rest = text.partition("\n")
-    except (FileNotFoundError, ValueError):
-        return None
-    except PermissionError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}. {_REMEDY}") from error
-    body = "{" + rest.removesuffix("\n")
-    if not rest.endswith("\n") or seal != _seal(body):
-        return None
-    content: dict[str, Any] = json.loads(body)
-    return content
-
-
-def _seal(body: str) -> str:
-    return f'{{"sha256": "{hashlib.sha256(body.encode()).hexdigest()}",'

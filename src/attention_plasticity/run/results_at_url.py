@@ -17,12 +17,13 @@ from attention_plasticity.run.outputs import (
     RUN_FILE,
     OutputPaths,
     sha256_of,
-    table_hashes,
 )
-from attention_plasticity.run.records import FOLDER, head_of_record, is_intact
+from attention_plasticity.run.records import FOLDER, head_of_record
+from attention_plasticity.run.run_info import read_run_info
+from attention_plasticity.run.sealed_files import is_intact
 from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.hub.push import open_branch, push_files
-from qk_toolkit.errors import HubError, StoreError
+from qk_toolkit.errors import ConfigError, HubError, StoreError
 from qk_toolkit.mirror import Mirror, mirror_folder
 from qk_toolkit.store import DamagedFileError
 from qk_toolkit.uploads import Uploads
@@ -120,7 +121,7 @@ def fetch_results(mirror: Mirror, paths: OutputPaths, only: Collection[Head] | N
 
     Files that are damaged at the URL are noted. The run makes them again.
     """
-    digests = table_hashes(paths)
+    digests = _table_hashes(paths)
 
     def is_damaged(name: str) -> bool:
         path = paths.folder / name
@@ -157,3 +158,13 @@ def _wanted(paths: OutputPaths, only: Collection[Head] | None) -> Callable[[str]
         return only is None and "/" not in name and (name in own or name.endswith(".csv"))
 
     return wanted
+
+
+def _table_hashes(paths: OutputPaths) -> dict[str, str]:
+    """The hashes that run.json gives for tables, by name; empty if it cannot be read."""
+    try:
+        run = read_run_info(paths.run)
+    except (FileNotFoundError, ConfigError):
+        return {}
+    names, hashes = run.get("tables", {}), run.get("sha256", {})
+    return {names[kind]: digest for kind, digest in hashes.items() if kind in names}

@@ -18,8 +18,9 @@ from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, compute
 from attention_plasticity.run.plan import Group, Plan, split_groups
 from attention_plasticity.run.preparation import prepare
-from attention_plasticity.run.records import Records, ShardRecord, run_settings
+from attention_plasticity.run.records import Records, ShardRecord
 from attention_plasticity.run.results_at_url import destination
+from attention_plasticity.run.run_settings import run_settings
 from attention_plasticity.run.warnings import unnamed_texts
 from attention_plasticity.run.worker_log import WorkerLog
 from qk_toolkit.errors import ConfigError

@@ -301,3 +301,15 @@ def test_a_crash_between_the_heads_is_made_good(tmp_path: Path, whole: dict[str,
     assert again.missing(12) == []
     finish(again, 12)
     assert content(tmp_path) == whole
+
+
+@pytest.mark.parametrize("target", ["mine", "nowhere"])
+def test_a_link_in_place_of_the_work_folder_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("precious")
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / ".capture").symlink_to(tmp_path / target)
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=r"/\.capture: is a symbolic link, not a folder"):
+            opened(tmp_path / "dump", overwrite=overwrite)
+    assert (tmp_path / "mine" / "file").read_text() == "precious"
