@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -45,6 +46,12 @@ class DumpTexts:
         """Number of texts; 0 if it is not known."""
         return 0 if self.ids is None else len(self.ids)
 
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the ids. Heads with the same hash have the same groups of texts."""
+        ids = [self.as_message()[name] for name in ("ids", "long")]
+        return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+
     @property
     def as_input(self) -> dict[str, Any] | None:
         """The texts as run.json describes them; None if they are not known."""
@@ -63,10 +70,13 @@ class DumpTexts:
             return
         unknown = np.setdiff1d(example_id, self.ids)
         if len(unknown):
-            source = f"found in {EXAMPLES_FILE}" if self.problem is None else "of the other heads"
+            source, remedy = f"in {EXAMPLES_FILE}", "Capture or download the head again."
+            if self.problem is not None:
+                source = "found when the run began"
+                remedy = "If the head was repaired since then, analyse all heads again."
             raise DumpError(
                 f"{folder}: has rows of text {unknown[0]}, which is not one of the "
-                f"{count(len(self.ids), 'text')} {source}. Capture or download the head again."
+                f"{count(len(self.ids), 'text')} {source}. {remedy}"
             )
 
     def as_message(self) -> dict[str, Any]:
@@ -109,7 +119,7 @@ def texts_of_dump(
         unknown = np.setdiff1d(texts_of_layers(dump, layers), named)
         if not len(unknown):
             long = _long_texts(table) if equal_texts else None
-            return DumpTexts(named, long, text_list(dump, equal_texts=equal_texts))
+            return DumpTexts(named, long, _listed(table, equal_texts=equal_texts))
         problem = f"{dump.path / EXAMPLES_FILE}: does not name {_ids_as_text(unknown)} of the dump"
     found = texts_of_heads(dump, show)
     return DumpTexts(found, None, {"count": len(found), "digest": None}, problem)
@@ -123,7 +133,11 @@ def text_list(dump: Dump, *, equal_texts: bool = False) -> dict[str, Any] | None
     `examples.parquet`, or if `equal_texts` is set and the lengths are not known.
     """
     table, _ = _examples(dump)
-    if table is None or "original_id" not in table.schema.names:
+    return None if table is None else _listed(table, equal_texts=equal_texts)
+
+
+def _listed(table: pa.Table, *, equal_texts: bool) -> dict[str, Any] | None:
+    if table.schema.names.count("original_id") != 1:
         return None
     long = _long_texts(table) if equal_texts else None
     if equal_texts and long is None:

@@ -98,8 +98,8 @@ def run_texts(
     config: RunnerConfig,
     show: Callable[[int, int], object] = lambda done, total: None,
 ) -> DumpTexts:
-    """The texts of a dump for a run. With `single_example`, the column `example_id` is not read."""
-    if config.single_example:
+    """The texts of a dump for a run. Without standard errors, groups of texts are not needed."""
+    if config.single_example or not (config.error_bars or config.equal_texts):
         return DumpTexts(listed=text_list(dump))
     return texts_of_dump(dump, layers, equal_texts=config.equal_texts, show=show)
 

@@ -35,7 +35,8 @@ Floats = npt.NDArray[np.floating[Any]]
 Bools = npt.NDArray[np.bool_]
 
 ROUNDING = 1e-2  # of logits, of entropies, and of the sum of all weights of a query
-_RELATIVE_ROUNDING = 2.0**-9  # of logits and entropies
+_RELATIVE_ROUNDING = 2.0**-7  # of logits and entropies; a bfloat16 is rounded by half of it
+_LARGEST_EXACT = 2.0**16  # weights exp(logit − lse) of larger float32 logits are not exact
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,11 @@ def check_attention(
 ) -> None:
     """Raise a `DumpError` for the first row that no attention of a query at its position has.
 
-    `rows` are queries of one head; rows with NaN are not known and not checked. `window` is in
-    tokens.
+    `rows` are queries of one head. Rows with NaN are not known and not checked, nor are rows whose
+    logits are so large that their weights are not exact. `window` is in tokens.
     """
-    known = np.flatnonzero(~np.isnan(rows.lse))  # (n,)
+    smallest = np.minimum(np.abs(rows.lse), np.abs(rows.max_logit))
+    known = np.flatnonzero(smallest <= _LARGEST_EXACT)  # (n,)
     if not len(known):
         return
     if len(known) < len(position):

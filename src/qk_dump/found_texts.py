@@ -14,7 +14,7 @@ from qk_dump.layout import Dump, HeadId
 from qk_dump.parquet import opened_parquet
 from qk_dump.remote import DumpPath, RemotePath
 from qk_dump.schema import EXAMPLE
-from qk_toolkit.errors import DumpError
+from qk_toolkit.errors import DumpError, StoreError
 from qk_toolkit.parallel import for_each
 
 Ints = npt.NDArray[np.int64]
@@ -29,7 +29,7 @@ def texts_of_layers(dump: Dump, layers: Iterable[int]) -> Ints:
     """Ids of the texts in the first query head and the first key head of every layer.
 
     The heads of a layer are captured at the same positions. Heads that cannot be read are skipped:
-    their analysis fails with the reason.
+    their analysis fails with the reason. Heads without usable ids are skipped too.
     """
     wanted = set(layers)
     heads: dict[tuple[int, str], list[HeadId]] = {}
@@ -41,7 +41,7 @@ def texts_of_layers(dump: Dump, layers: Iterable[int]) -> Ints:
     def read_first(candidates: list[HeadId]) -> None:
         for head in candidates:
             ids = _texts_of_head(dump, head)
-            if ids is not None:
+            if ids is not None and len(ids):
                 found.append(ids)
                 return
 
@@ -84,7 +84,7 @@ def _texts_of_head(dump: Dump, head: HeadId) -> Ints | None:
     """Ids of the texts of a head; None if they cannot be read."""
     try:
         return _union([_texts_of_file(path) for path in dump.require_files(head)])
-    except DumpError:
+    except (DumpError, StoreError):
         return None
 
 

@@ -113,7 +113,7 @@ def _check_damaged_names(names: Sequence[str], path: DumpPath) -> None:
             if _one_bit_differs(name.encode(), other.encode()):
                 raise DumpError(
                     f"{path}: column '{other}' is a damaged name of '{name}'. Capture or download "
-                    "it again."
+                    "it again, or rename the column."
                 )
 
 

@@ -180,13 +180,20 @@ def allow_closed_stdout() -> Iterator[None]:
     A broken pipe of any other file is still an error. Output that cannot be written for another
     reason, such as a full disk, is an `OutputError`, also if the block prints help and exits.
     """
-    try:
+    with _closed_stdout_ignored():
         try:
             yield
-        except SystemExit:
-            sys.stdout.flush()
+        except SystemExit:  # its exit code counts, also if nobody reads the output
+            with _closed_stdout_ignored():
+                sys.stdout.flush()
             raise
         sys.stdout.flush()
+
+
+@contextmanager
+def _closed_stdout_ignored() -> Iterator[None]:
+    try:
+        yield
     except StdoutClosedError:
         _drop_output(sys.stdout.fileno())
 

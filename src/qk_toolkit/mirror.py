@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from threading import Event, Lock
 
@@ -24,7 +25,7 @@ from qk_toolkit.files import read_json, write_text
 from qk_toolkit.store import DamagedFileError, Store, StoredFile
 
 _STATE = ".mirror.json"
-_DAMAGED = "damaged"  # key of the files that arrived damaged; other keys are URLs
+_DAMAGED = "damaged"  # key of the files that arrived damaged, followed by the URL
 _CHUNK = 16  # files between two records of what was sent
 _TRIES = 3  # for a file that arrives damaged
 
@@ -80,7 +81,7 @@ class Mirror:
         self._hidden = frozenset(hidden)
         self._note = note
         self._sent = self._read_state(self.url)
-        self._damaged = self._read_state(_DAMAGED)  # sent, but damaged at the URL
+        self._damaged = self._read_state(self._damaged_key)  # sent, but damaged at the URL
         self._present: set[str] = set()  # names that were here and at the URL in this process
 
     def pull(
@@ -109,7 +110,8 @@ class Mirror:
             and wanted(name)
             and (not self._is_here(name) or (self._is_changed(name) and is_damaged(name)))
         ]
-        self.store.each(self._fetch_or_repair if repairs else self._fetch, missing)
+        repair = partial(self._fetch_or_repair, is_damaged=is_damaged)
+        self.store.each(repair if repairs else self._fetch, missing)
         self._note_versions()
 
     def pull_exactly(self, wanted: Callable[[str], bool]) -> None:
@@ -166,7 +168,11 @@ class Mirror:
     def _list(self) -> dict[str, _Sent]:
         """List the files at the URL. Returns the files that are no longer the same there."""
         self.listed = self.store.files()
-        return {name: self._sent.pop(name) for name in list(self._sent) if self._is_stale(name)}
+        stale = {name: self._sent.pop(name) for name in list(self._sent) if self._is_stale(name)}
+        for name, sent in stale.items():
+            if not sent.version and name in self.listed:  # sent, but never seen at the URL
+                self._damaged[name] = replace(sent, version=self.listed[name].version)
+        return stale
 
     def _send(
         self, names: Sequence[str], local: dict[str, _Sent], store: Store, progress: _Progress
@@ -228,7 +234,7 @@ class Mirror:
         have = "is missing" if found is None else f"has {found.size:,} bytes"
         return f"{self.store.inside(name)}: {have} after it was sent with {state.size:,} bytes"
 
-    def _fetch_or_repair(self, name: str) -> None:
+    def _fetch_or_repair(self, name: str, is_damaged: Callable[[str], bool]) -> None:
         """Fetch a file. One that is damaged at the URL stays as it is here, or is missing."""
         if self._is_better_here(name):
             self._note_local_copy(name)
@@ -236,9 +242,10 @@ class Mirror:
         try:
             self._fetch(name)
         except DamagedFileError:
-            if (self.folder / name).is_file():
+            if (self.folder / name).is_file() and not is_damaged(name):
                 self._note_local_copy(name)
             else:
+                (self.folder / name).unlink(missing_ok=True)
                 self._note(f"{self.store.inside(name)}: is damaged; it is made again")
 
     def _note_local_copy(self, name: str) -> None:
@@ -297,6 +304,10 @@ class Mirror:
                     found[name] = state
         return dict(sorted(found.items()))
 
+    @property
+    def _damaged_key(self) -> str:
+        return f"{_DAMAGED} {self.url}"
+
     def _read_state(self, key: str) -> dict[str, _Sent]:
         try:
             content = read_json(self.folder / _STATE)
@@ -305,7 +316,7 @@ class Mirror:
             return {}
 
     def _write_state(self) -> None:
-        files = {self.url: self._sent.copy(), _DAMAGED: self._damaged.copy()}
+        files = {self.url: self._sent.copy(), self._damaged_key: self._damaged.copy()}
         # copies, because threads that were interrupted may still add files
         content = {
             key: {name: astuple(one) for name, one in found.items()} for key, found in files.items()

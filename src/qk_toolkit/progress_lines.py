@@ -87,7 +87,8 @@ class ProgressLines:
     def begin(self, state: TaskState) -> None:
         """A task begins; an earlier one has ended."""
         self.end()
-        self._state = state
+        with self._lock:
+            self._state = state
         if self._next is None:
             self._next = time.monotonic() + self._seconds
         self._ended.clear()
@@ -112,7 +113,9 @@ class ProgressLines:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        self._thread = self._state = None
+        self._thread = None
+        with self._lock:
+            self._state = None
 
     def _print(self) -> None:
         while not self._ended.wait(max(0.0, (self._next or 0.0) - time.monotonic())):

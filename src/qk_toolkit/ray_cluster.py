@@ -75,7 +75,7 @@ class Connection:
         self._is_own = is_own
         self._services = _services(ray, address)
         self._next_check = 0.0
-        self.address = address if "://" in (address or "") else self._services[_HEAD]
+        self.address = address if "://" in (address or "") else self._services.get(_HEAD, "ray://")
 
     def check(self) -> None:
         """Raise a `ClusterLostError` if the cluster does not answer; at most every two seconds."""
@@ -150,6 +150,8 @@ def _services(ray: Any, address: str | None) -> dict[str, str]:
     if address is not None and "://" in address:  # a server that does all else
         return {_HEAD: address.rpartition("://")[2].partition("/")[0]}
     context = ray.get_runtime_context()
+    if ray.util.client.ray.is_connected():  # addresses inside the cluster may not be reachable
+        return {}
     found = {_HEAD: str(context.gcs_address)}
     for node in ray.nodes():
         if node["NodeID"] == context.get_node_id():

@@ -219,13 +219,13 @@ def test_the_order_of_rows_changes_nothing(
 def test_names_of_examples_decide_only_their_groups(tmp_path: Path, pair_sampling: str) -> None:
     q, k = random_head(0, examples=9)
     before = analyze(tmp_path, q, k, pair_sampling=pair_sampling)
-    same_groups = [{**rows, "example_id": 17 * rows["example_id"] - 48} for rows in (q, k)]
+    same_groups = [{**rows, "example_id": 17 * rows["example_id"] + 48} for rows in (q, k)]
     after = analyze(tmp_path, *same_groups, pair_sampling=pair_sampling)
     np.testing.assert_equal(after.buckets, before.buckets)
     np.testing.assert_equal(after.metrics, before.metrics)
     np.testing.assert_equal(after.influences, before.influences)
     assert np.isfinite(before.metrics["ap_overall_se"])
-    other_groups = {**k, "example_id": 3 * k["example_id"] - 40}
+    other_groups = {**k, "example_id": 3 * k["example_id"] + 40}
     after = analyze(tmp_path, q, other_groups, pair_sampling=pair_sampling)
     assert after.metrics["ap_overall_se"] != before.metrics["ap_overall_se"]
     del after.buckets["plasticity_se"], before.buckets["plasticity_se"]

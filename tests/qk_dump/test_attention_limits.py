@@ -54,9 +54,16 @@ def attention_rows(table: list[list[float]]) -> AttentionRows:
     return AttentionRows(*values[:, :4].T, values[:, 4:])
 
 
+def bfloat16(values: np.ndarray) -> np.ndarray:
+    """float32 values with 8 significant bits, rounded to the nearest."""
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
 ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "float32": lambda values: values,
     "float16": lambda values: values.astype(np.float16).astype(np.float32),
+    "bfloat16": lambda values: bfloat16(values),
     "1/256": lambda values: np.round(values * 256) / np.float32(256),
 }
 
@@ -106,7 +113,9 @@ def test_attention_of_random_logits_is_possible(
     weights = exact.mass_by_distance
     if rounding == "1/256":  # weights as in the embedded dump
         weights = np.round(weights * 4096) / np.float32(4096)
-    rows = AttentionRows(*numbers, rounded(weights) if rounding == "float16" else weights)
+    elif rounding != "float32":
+        weights = rounded(weights)
+    rows = AttentionRows(*numbers, weights)
     position = np.arange(length, dtype=np.float64)
     for known in (None, sink is not None):
         layer = LayerAttention(chunked and window is not None, known, softcap)
@@ -232,6 +241,27 @@ def test_masses_below_1_are_refused_unless_there_may_be_learned_sinks() -> None:
 def test_a_logit_beyond_the_soft_cap_is_refused(softcap: float) -> None:
     message = refusal(possible(3.0), layer=replace(NO_SINKS, softcap=softcap))
     assert f"is beyond the softcap {softcap:g} in dump.json" in message
+
+
+@pytest.mark.parametrize("size", [1e5, 1e6, 1e8])
+def test_weights_of_very_large_logits_are_not_exact(size: float) -> None:
+    """A capture computes lse in float32, and weights from it: their sum is not exactly 1."""
+    good = possible()
+    largest = good.max_logit + np.float32(size)  # (n,)
+    gap = good.lse.astype(np.float64) - good.max_logit
+    lse = (largest + gap).astype(np.float32)
+    factor = np.exp(largest - lse) / np.exp(-gap)  # (n,)
+    rows = replace(
+        good,
+        lse=lse,
+        max_logit=largest,
+        entropy=good.entropy * factor.astype(np.float32),
+        sink_mass=good.sink_mass * factor.astype(np.float32),
+        mass_by_distance=good.mass_by_distance * factor[:, None].astype(np.float32),
+    )
+    position = np.arange(LENGTH, dtype=np.float64)
+    check_attention(rows, position, None, NO_SINKS, FILE, 0)
+    assert "impossible value in" in refusal(replace(rows, max_logit=good.max_logit))
 
 
 def test_unknown_rows_are_not_checked() -> None:

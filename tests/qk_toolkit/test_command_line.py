@@ -122,12 +122,14 @@ def test_output_that_cannot_be_written_is_one_line(verb: str) -> None:
     assert (done.returncode, done.stderr) == (1, told)
 
 
-def test_a_reader_who_leaves_changes_no_exit_code() -> None:
-    code = """
+@pytest.mark.parametrize("end", ["return 7", "with allow_closed_stdout(): sys.exit(7)"])
+def test_a_reader_who_leaves_changes_no_exit_code(end: str) -> None:
+    code = f"""
 def verb():
     with allow_closed_stdout():
         print('x' * 100_000)
-    return 7
+    print('y', end='')
+    {end}
 sys.exit(guarded(verb, ''))"""
     assert in_python(code, "| true").returncode == 7
 

@@ -195,6 +195,22 @@ def test_a_damaged_local_file_does_not_replace_a_good_one(s3: S3, tmp_path: Path
     assert (tmp_path / "a").read_text() == "good"
 
 
+def test_a_file_that_is_damaged_here_and_there_is_made_again(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAITS", ())
+    put(tmp_path, a="good")
+    s3.fail("PUT", damaged, path="/copy/a")
+    with pytest.raises(StoreError):
+        mirror(s3, tmp_path).push()
+    s3.heal()
+    put(tmp_path, a="damaged")
+    notes: list[str] = []
+    mirror(s3, tmp_path, notes).pull(everything, is_damaged=lambda name: True, repairs=True)
+    assert notes == [f"{s3.url('copy/a')}: is damaged; it is made again"]
+    assert not (tmp_path / "a").exists()
+
+
 def test_names_never_leave_the_folder(s3: S3, tmp_path: Path) -> None:
     for name in ("copy/%2E%2E/out", "copy//absolute", "copy/.hidden", "copy/good"):
         s3.put(name, b"x")

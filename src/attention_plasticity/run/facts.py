@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from attention_plasticity.config import PLACEMENT_FIELDS, RunnerConfig, make_config
 from attention_plasticity.dump_texts import DumpTexts
 from attention_plasticity.head_layout import HeadLayout
-from attention_plasticity.run.fingerprints import Files, head_pair
+from attention_plasticity.run.fingerprints import Files, head_pair, identity_of
 from attention_plasticity.run.plan import Plan
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
@@ -29,6 +29,7 @@ class RunFacts:
     layout: dict[str, Any]
     heads: list[list[int]]  # layer, query head and key head
     not_captured: list[list[int]]
+    texts: str = ""  # hash of the ids of the texts
     files: Files = field(default_factory=dict)  # of all heads of the run, if it consists of shards
 
     @classmethod
@@ -50,32 +51,38 @@ class RunFacts:
             layout=asdict(plan.layout),
             heads=[list(head) for head in plan.triples],
             not_captured=[list(head) for head in plan.not_captured],
+            texts=texts.digest,
         )
 
-    def is_of_dump(self, other: RunFacts, heads: Iterable[Head] | None = None) -> bool:
-        """Whether both are about the same heads of the same dump.
+    def is_of_dump(self, other: RunFacts) -> bool:
+        """Whether both are about the same heads and texts of one dump, as far as files are known.
 
-        If `heads` are given, only the files of these heads have to be the same.
+        A file that only one of them lists does not count.
         """
-        if (self.identity, self.heads) != (other.identity, other.heads):
-            return False
-        if heads is None:
-            return self.files == other.files
-        folders = {folder for head in heads for folder in self._folders(head)}
-        return all(self.files.get(folder) == other.files.get(folder) for folder in folders)
-
-    def _folders(self, head: Head) -> list[str]:
-        """The folders of a query head and its key head; none for a head of another run."""
-        if head not in self.key_heads:
-            return []
-        layer, q_head = head
-        return [pair.folder for pair in head_pair(layer, q_head, self.key_heads[head])]
+        mine = (self.identity, self.heads, self.texts)
+        common = self.files.keys() & other.files.keys()
+        same_files = all(self.files[folder] == other.files[folder] for folder in common)
+        return mine == (other.identity, other.heads, other.texts) and same_files
 
     def has_files_of(self, record: dict[str, Any]) -> bool:
-        """Whether the record of a head was computed from the files of this run."""
+        """Whether the record of a head was computed from the files and texts of this run."""
         files = record["files"].items()
         same_files = all(self.files.get(folder) == found for folder, found in files)
-        return record.get("dump") == self.identity and same_files
+        same_texts = record.get("texts") == self.texts
+        return (
+            identity_of(record.get("shared") or {}) == self.identity and same_texts and same_files
+        )
+
+    def of_heads(self, heads: Iterable[Head]) -> RunFacts:
+        """The facts with the files of some heads only."""
+        folders = {
+            pair.folder
+            for layer, q_head in heads
+            if (layer, q_head) in self.key_heads
+            for pair in head_pair(layer, q_head, self.key_heads[layer, q_head])
+        }
+        files = {folder: found for folder, found in self.files.items() if folder in folders}
+        return replace(self, files=files)
 
     @property
     def settings(self) -> RunnerConfig:

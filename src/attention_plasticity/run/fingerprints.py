@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from functools import cached_property
 from typing import NamedTuple
 
 from qk_dump.examples import EXAMPLES_FILE
@@ -40,10 +39,10 @@ class InputFiles:
         self._states: dict[HeadId, list[_FileState]] = {}
         self.shared = self._shared_content()
 
-    @cached_property
+    @property
     def identity(self) -> str:
         """A hash of the files that all heads use."""
-        return hashlib.sha256(json.dumps(self.shared).encode()).hexdigest()
+        return identity_of(self.shared)
 
     def record(self, layer: int, q_heads: Iterable[int], k_head: int) -> None:
         """Record the files of query heads and their key head, before they are read."""
@@ -96,6 +95,11 @@ class InputFiles:
         except DumpError as error:
             return [_FileState("", str(error), 0)]
         return [_file_state(path) for path in files]
+
+
+def identity_of(shared: dict[str, str]) -> str:
+    """A hash of the states of the files that all heads use."""
+    return hashlib.sha256(json.dumps(shared).encode()).hexdigest()
 
 
 def joint_fingerprint(files: Files) -> str:

@@ -221,7 +221,9 @@ class _Worker:
 
     def _send(self, content: object) -> None:
         with suppress(BrokenPipeError):  # `receive` detects that the process died
-            self._input.write(json.dumps(content).encode() + b"\n")
+            rest = memoryview(json.dumps(content).encode() + b"\n")
+            while rest:  # a signal can interrupt a long write
+                rest = rest[self._input.write(rest) :]
 
 
 def _worker_environment() -> dict[str, str]:

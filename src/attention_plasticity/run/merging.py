@@ -53,7 +53,9 @@ def merge_shards(places: Sequence[Path | str], output_dir: Path | str | None = N
             records.lock()
             stack.callback(records.release)
         sending = stack.enter_context(destination(paths, Watcher()))
-        Records(paths.folder, merged.records[0].settings, paths.place).begin_merged(facts)
+        Records(paths.folder, merged.records[0].settings, paths.place).begin_merged(
+            facts, merged.done
+        )
         sending.begin()
         set_aside(paths, include_own=False)
         outcome = finish_run(
@@ -115,12 +117,7 @@ class _Merged:
                     f"{records.place}: layer {head[0]}, head {head[1]} has other results here than "
                     "in another folder; remove one of them"
                 )
-            for name, files in record["files"].items():
-                if self.files.setdefault(name, files) != files:
-                    raise ConfigError(
-                        f"{records.place}: {name} was computed from other files than in another "
-                        "shard; use one dump for all shards"
-                    )
+            self.files.update(record["files"])
             self.done[head] = record["metrics"]
             self.places[head] = records
 
@@ -144,6 +141,7 @@ class _Merged:
 
 def _other_dump(where: str, other: str) -> ConfigError:
     return ConfigError(
-        f"{where}: was computed from another dump than {other}. Use one dump for all shards. If "
-        "files were repaired, run all shards again; they keep the heads whose files are the same."
+        f"{where}: was computed from another dump than {other}, or from other texts of it. Use one "
+        "dump for all shards. If files were repaired, run all shards again; they keep the heads "
+        "whose files are the same. If this does not help, remove the folders of the shards first."
     )

@@ -64,16 +64,24 @@ class HeadsInProgress:
             raise ConfigError(earlier.conflict)
         planned = {(layer, q_head) for layer, q_head, _ in self.triples}
         self.done = {head: row for head, row in earlier.metrics.items() if head in planned}
-        self.job = replace(self.job, texts=self._texts(watcher))
+        texts = self._saved_texts() or self._texts_of_dump(watcher)
+        if self.done and earlier.texts != {texts.digest}:
+            raise self._records.other_texts()
+        self.job = replace(self.job, texts=texts)
 
-    def _texts(self, watcher: Watcher) -> DumpTexts:
-        """The texts that finished heads and other shards use; otherwise those of the dump."""
-        saved = self._records.saved_texts(self._inputs)
-        if saved is not None and (self.done or self._is_shard):
-            return saved
+    def _saved_texts(self) -> DumpTexts | None:
+        """The texts that finished heads, of this shard or of others, were computed with."""
+        has_heads = bool(self.done) or (self._is_shard and self._records.heads())
+        return self._records.saved_texts(self._inputs) if has_heads else None
+
+    def _texts_of_dump(self, watcher: Watcher) -> DumpTexts:
         layers = {layer for layer, _, _ in self.plan.triples}
         show = partial(watcher.show, "heads whose texts are read")
-        return run_texts(self._dump, layers, self.job.config, show)
+        try:
+            return run_texts(self._dump, layers, self.job.config, show)
+        except BaseException:
+            watcher.stop()  # removes the bar
+            raise
 
     def facts(self) -> RunFacts:
         """The facts of this run."""
@@ -82,7 +90,8 @@ class HeadsInProgress:
 
     def shard_facts(self) -> RunFacts:
         """The facts of the run of this shard, with the files of the heads of all shards."""
-        return replace(self.facts(), files=self._inputs.files_of_all(self.plan.triples))
+        files = InputFiles(self._dump).files_of_all(self.plan.triples)
+        return replace(self.facts(), files=files)
 
     @property
     def texts(self) -> DumpTexts:
@@ -129,7 +138,7 @@ class HeadsInProgress:
         if isinstance(outcome, Failure):
             self.failures.append(outcome)
         else:
-            self._records.add(outcome, self._inputs)
+            self._records.add(outcome, self._inputs, self.texts.digest)
             self.done[outcome.layer, outcome.q_head] = outcome.metrics
 
     def drop_changed(self) -> None:

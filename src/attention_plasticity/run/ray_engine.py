@@ -55,6 +55,7 @@ def run_ray(
     ray = import_ray()
     connection = connect(ray, config.ray_address, config.workers, "heads")
     running: dict[Any, Task] = {}
+    jobs: dict[int, str] = {}  # messages by the number of the job
     deaths = _Deaths(ray)
     token = uuid.uuid4().hex  # workers of a long session open the dump again for every run
     try:
@@ -63,8 +64,10 @@ def run_ray(
         while running or waiting:
             while len(running) < places.number() and waiting:
                 task = waiting.take()
-                job = json.dumps({**task.job.as_message(), "run": token})
-                running[analyze.remote(job, asdict(task.group))] = task
+                number = task.job.number
+                if number not in jobs:
+                    jobs[number] = json.dumps({**task.job.as_message(), "run": token})
+                running[analyze.remote(jobs[number], asdict(task.group))] = task
             for reference in _finished(ray, running, waiting, start, connection):
                 task = running.pop(reference)
                 try:

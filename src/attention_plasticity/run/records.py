@@ -59,6 +59,7 @@ class FinishedHeads:
     metrics: dict[tuple[int, int], Metrics]
     conflict: str | None = None
     damaged: list[tuple[int, int]] = field(default_factory=list)  # will be computed again
+    texts: frozenset[str] = frozenset()  # hashes of the texts of the heads
 
     @property
     def notes(self) -> list[str]:
@@ -154,6 +155,7 @@ class Records:
         metrics: dict[tuple[int, int], Metrics] = {}
         changed_input, damaged, other_settings = [], [], []
         changed_shared: set[str] = set()
+        texts: set[str] = set()
         for head, path in self._files():
             if only is not None and head not in only:
                 continue
@@ -170,6 +172,7 @@ class Records:
                 changed_input.append(head)
             else:
                 metrics[head] = record["metrics"]
+                texts.add(record.get("texts", ""))
         if other_settings and settings is None:
             difference = "its settings, but settings.json is damaged or missing"
             return FinishedHeads({}, self._conflict(difference))
@@ -180,7 +183,7 @@ class Records:
             heads = format_heads(changed_input)
             difference = f"the input files of {len(changed_input)} heads ({heads})"
             return FinishedHeads({}, self._conflict(difference))
-        return FinishedHeads(metrics, damaged=damaged)
+        return FinishedHeads(metrics, damaged=damaged, texts=frozenset(texts))
 
     def _files(self) -> Iterator[tuple[tuple[int, int], Path]]:
         """(layer, q_head) and path of every record."""
@@ -214,11 +217,11 @@ class Records:
         write_text(self._folder / "settings.json", sealed(self._settings))
         write_text(self._folder / _FACTS, sealed(asdict(facts)))
 
-    def begin_merged(self, facts: RunFacts) -> None:
+    def begin_merged(self, facts: RunFacts, done: Collection[tuple[int, int]]) -> None:
         """Prepare the folder for the tables of shards, which can have other folders.
 
-        Raises a `ConfigError` if the folder has results of a run with other settings or of another
-        dump.
+        `done` are the heads of the tables. Raises a `ConfigError` if the folder has results of a
+        run with other settings or of another dump.
         """
         self._can_overwrite = False
         settings = read_sealed(self._folder / "settings.json")
@@ -229,18 +232,25 @@ class Records:
         self._require_dump(facts)
         if not (self._folder / _FACTS).exists():
             write_text(self._folder / "settings.json", sealed(self._settings))
-            write_text(self._folder / _MERGED, sealed(asdict(facts)))
+            merged = facts.of_heads(done)
+            write_text(self._folder / _MERGED, sealed(asdict(merged)))
 
     def _require_dump(self, facts: RunFacts) -> None:
         """Raise a `ConfigError` if the folder has results of another dump.
 
         Files of heads without a record may have changed: a damaged file can be repaired.
         """
-        for name, heads in ((_FACTS, self.heads()), (_MERGED, None)):
+        recorded = self.heads()
+        for name in (_FACTS, _MERGED):
             content = read_sealed(self._folder / name)
-            earlier = facts if content is None else RunFacts(**content)
-            if not earlier.is_of_dump(facts, heads):
-                paths = f"{earlier.input['path']} then, {facts.input['path']} now"
+            if content is None or (name == _FACTS and not recorded):
+                continue
+            earlier = RunFacts(**content)
+            if name == _FACTS:
+                earlier = earlier.of_heads(recorded)
+            if not earlier.is_of_dump(facts):
+                then, now = earlier.input["path"], facts.input["path"]
+                paths = f"files in {now}" if then == now else f"{then} then, {now} now"
                 raise ConfigError(self._conflict(f"the dump ({paths})"))
 
     def save_texts(self, texts: DumpTexts, inputs: InputFiles) -> None:
@@ -303,14 +313,14 @@ class Records:
             if record is not None and record["settings"] == self._digest:
                 yield head, record
 
-    def add(self, result: HeadResult, inputs: InputFiles) -> None:
-        """Record a finished head, with the state of its input files."""
+    def add(self, result: HeadResult, inputs: InputFiles, texts: str) -> None:
+        """Record a finished head, with the state of its input files and a hash of the texts."""
         head = result.layer, result.q_head, result.k_head
         record = {
             "settings": self._digest,
             "input": inputs.record_state(*head),
-            "dump": inputs.identity,
             "shared": inputs.shared,
+            "texts": texts,
             "files": inputs.files_of(*head),
             **vars(result),  # asdict would copy every number
         }
@@ -330,6 +340,10 @@ class Records:
 
     def _path(self, layer: int, q_head: int) -> Path:
         return self._folder / f"l{layer:02d}h{q_head:02d}.json"
+
+    def other_texts(self) -> ConfigError:
+        """The error for finished heads with other groups of texts than those of the dump now."""
+        return ConfigError(self._conflict("the texts of the dump"))
 
     def _conflict(self, difference: str) -> str:
         return (

@@ -160,7 +160,10 @@ def _branch_of(dump: Dump) -> str:
     model = (dump.manifest.model if dump.manifest else None) or ""
     name = re.sub(r"[^a-z0-9.]+", "-", model.rstrip("/").rsplit("/", 1)[-1].lower()).strip("-.")
     if not name:
-        raise ConfigError("branch: the dump does not name its model; give a branch")
+        reason = "the dump does not name its model"
+        if model:
+            reason = f"the name of the model, {model!r}, has no letters a to z or digits"
+        raise ConfigError(f"branch: {reason}; give a branch")
     _require_branch(name)
     return name
 

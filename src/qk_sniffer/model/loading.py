@@ -182,6 +182,8 @@ def _model_loading_errors(settings: ModelSettings) -> Iterator[None]:
             yield
     except ConfigError as error:
         message = str(error).removeprefix(f"model.name: {settings.name}: ")
+        if message.startswith("model.config_overrides: "):
+            raise
         if attention is not None and re.search("attn_implementation|FlashAttention", message):
             raise ConfigError(f"model.attn_implementation: {attention}: {message}") from error
         if overrides and _fails_only_with_overrides(settings):

@@ -136,7 +136,7 @@ def _facts(name: str, number: int, call: ProbedCall, behaviour: Behaviour) -> La
         window=behaviour.reach.window,
         selective=behaviour.reach.selective,
         scale=call.scale,
-        softcap=call.softcap if behaviour.logits is None else behaviour.logits.softcap,
+        softcap=(call.softcap or None) if behaviour.logits is None else behaviour.logits.softcap,
         logits=behaviour.logits,
         rope=bool(call.rotary) or behaviour.uses_position,
         q_rotary=_rotary_part(call, call.query, 0),

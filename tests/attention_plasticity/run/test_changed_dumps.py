@@ -100,10 +100,11 @@ def test_a_run_is_not_continued_with_another_state_of_the_dump(
     assert "set overwrite" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert tables(place) == before
-    anew = analyze(place, "--overwrite")
-    assert anew.returncode == 0
-    types = pd.read_csv(place / "out" / "head_metrics.csv")["layer_type"]
-    assert types.nunique() == 1
+    assert analyze(place, "--overwrite").returncode == 0
+    anew = tables(place)
+    shutil.rmtree(place / "out")
+    assert analyze(place).returncode == 0
+    assert tables(place) == anew
 
 
 def test_a_copy_of_the_same_content_is_continued(place: Path, whole: Path) -> None:
@@ -197,9 +198,110 @@ def test_a_single_head_with_texts_of_its_own_fails(place: Path, whole: Path) -> 
     shutil.rmtree(place / "out")
     done = analyze(place)
     assert done.returncode == 1
-    assert "has rows of text 12, which is not one of the 12 texts" in " ".join(done.stdout.split())
+    told = " ".join(done.stdout.split())
+    assert "has rows of text 12, which is not one of the 12 texts in examples.parquet" in told
     single = analyze(place, "--single_example", "--overwrite")
     assert single.returncode == 0  # the column is not used
+
+
+def test_heads_of_two_lists_of_texts_are_not_mixed(place: Path) -> None:
+    """The saved list is lost, and the heads that it came from."""
+    dump = place / "dump"
+    name_texts(dump, range(3))
+    shutil.rmtree(place / "out")
+    assert analyze(place).returncode == 0
+    forget_a_head(place)
+    saved = place / "out" / ".heads" / "texts.json"
+    saved.write_text(saved.read_text().replace("11]", "10]"))
+    assert analyze(place).returncode == 0  # the same texts are found again
+    forget_a_head(place)
+    saved.unlink()
+    rows = pq.read_table(dump / "l00h01q" / "data.parquet")
+    more = rows["example_id"].to_numpy() + 100 * (np.arange(len(rows)) % 2)
+    index = rows.schema.get_field_index("example_id")
+    rows = rows.set_column(index, "example_id", pa.array(more, pa.int32()))
+    pq.write_table(rows, dump / "l00h01q" / "data.parquet")
+    refused = analyze(place)
+    assert refused.returncode == 2
+    assert "differs in the texts of the dump" in refused.stderr
+
+
+def test_a_repaired_head_with_a_new_text_is_told_what_to_do(place: Path) -> None:
+    name_texts(place / "dump", range(3))
+    shutil.rmtree(place / "out")
+    file = place / "dump" / "l00h01q" / "data.parquet"
+    content = file.read_bytes()
+    file.write_bytes(b"junk")
+    assert analyze(place).returncode == 1
+    file.write_bytes(content)
+    change_column(file, "example_id", lambda ids: np.where(ids == 5, 77, ids))
+    told = " ".join(analyze(place).stdout.split())
+    assert "has rows of text 77, which is not one of the 12 texts found when the run began" in told
+    assert "analyse all heads again" in told
+    assert analyze(place, "--overwrite").returncode == 0
+
+
+def test_without_errors_the_texts_are_not_needed(place: Path) -> None:
+    name_texts(place / "dump", range(3))
+    shutil.rmtree(place / "out")
+    done = analyze(place, "--error_bars", "false")
+    assert done.returncode == 0
+    assert "found in the heads" not in done.stdout
+
+
+def test_two_columns_of_one_name_are_no_list_of_texts(place: Path) -> None:
+    path = place / "dump" / "examples.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("original_id", table["original_id"]), path)
+    shutil.rmtree(place / "out")
+    assert analyze(place).returncode == 0
+    assert json.loads((place / "out" / "run.json").read_text())["input"]["texts"] is None
+
+
+def shard(dump: Path, out: Path, index: int) -> list[str]:
+    """Run one of two shards. Returns the reasons of its failures."""
+    fields = {"engine": "shards", "num_shards": 2, "shard_index": index, "max_workers": 1}
+    config = make_config(dataset_local_root=str(dump), output_dir=str(out), **fields)
+    return [failure.reason for failure in run_shard(config).failures]
+
+
+@pytest.mark.parametrize("one_folder", [True, False])
+def test_shards_continue_after_a_repair_of_the_dump(tmp_path: Path, one_folder: bool) -> None:
+    dump = make_dump(tmp_path / "dump", layers=2, q_heads=1, k_heads=1, n=60, d=4)
+    file = dump / "l01h00q" / "data.parquet"
+    content = file.read_bytes()
+    file.write_bytes(b"junk")
+    places = [tmp_path / ("all" if one_folder else str(index)) for index in (0, 1)]
+    folders = sorted(set(places))
+    failed = [shard(dump, place, index) for index, place in enumerate(places)]
+    assert [len(reasons) for reasons in failed] == [0, 1]
+    assert len(merge_shards(folders, tmp_path / "merged").failures) == 1
+    file.write_bytes(content)
+    assert shard(dump, places[1], 1) == []
+    if not one_folder:
+        with pytest.raises(ConfigError, match="If files were repaired, run all shards again"):
+            merge_shards(folders, tmp_path / "merged")
+        assert shard(dump, places[0], 0) == []
+    assert merge_shards(folders, tmp_path / "merged").failures == []
+
+
+def test_shards_with_other_lists_of_texts_are_not_merged(tmp_path: Path) -> None:
+    """Texts of layer 1 are not named, which the shard of layer 0 could not see at first."""
+    dump = make_dump(tmp_path / "dump", layers=2, q_heads=1, k_heads=1, n=60, d=4)
+    name_texts(dump, range(4))
+    for kind in "qk":
+        file = dump / f"l01h00{kind}" / "data.parquet"
+        change_column(file, "example_id", lambda ids: np.where(ids == 0, 9, ids))
+    good = {file: file.read_bytes() for file in dump.glob("l01*/data.parquet")}
+    for file in good:
+        file.write_bytes(b"junk")
+    assert shard(dump, tmp_path / "0", 0) == []
+    for file, content in good.items():
+        file.write_bytes(content)
+    assert shard(dump, tmp_path / "1", 1) == []
+    assert shard(dump, tmp_path / "0", 0) == []
+    with pytest.raises(ConfigError, match="or from other texts of it"):
+        merge_shards([tmp_path / "0", tmp_path / "1"])
 
 
 def test_shards_of_two_dumps_are_not_merged(tmp_path: Path) -> None:
@@ -211,16 +313,7 @@ def test_shards_of_two_dumps_are_not_merged(tmp_path: Path) -> None:
     folders = []
     for index, dump in enumerate((one, two)):
         folders.append(tmp_path / f"shard{index}")
-        run_shard(
-            make_config(
-                dataset_local_root=str(dump),
-                output_dir=str(folders[-1]),
-                max_workers=1,
-                engine="shards",
-                num_shards=2,
-                shard_index=index,
-            )
-        )
+        assert shard(dump, folders[-1], index) == []
     with pytest.raises(ConfigError, match=r"shard1: was computed from another dump than .*shard0"):
         merge_shards(folders, tmp_path / "merged")
     for file in (folders[1] / ".heads").glob("l*.json"):  # records without their own facts.json

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.config import make_config
+from attention_plasticity.dump_texts import UNKNOWN_TEXTS
 from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.results import HeadResult
 from attention_plasticity.run.fingerprints import InputFiles
@@ -46,7 +47,7 @@ def record(out: Path, dump: Dump, *heads: int) -> list[HeadResult]:
     records.begin(discard=False)
     results = [analyze_head(0, head, head // 2, dump) for head in heads]
     for result in results:
-        records.add(result, inputs)
+        records.add(result, inputs, UNKNOWN_TEXTS.digest)
     return results
 
 
@@ -124,7 +125,7 @@ def test_no_record_with_a_changed_byte_is_taken(dump: Dump, out: Path) -> None:
     result = HeadResult(0, 1, 0, metrics, *columns)
     records, inputs = records_in(out, dump), InputFiles(dump)
     records.begin(discard=False)
-    records.add(result, inputs)
+    records.add(result, inputs, UNKNOWN_TEXTS.digest)
     path = out / ".heads" / "l00h01.json"
     whole = path.read_bytes()
     for content in flips(whole):

@@ -243,7 +243,7 @@ def test_probing_leaves_flags_and_random_numbers_alone() -> None:
 def test_flags_are_as_they_were_after_a_probe_that_failed() -> None:
     model = llama().train()
     model.model.layers[3].self_attn.o_proj = nn.Linear(1, 1)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ConfigError, match="own forward failed"):
         probe(model)
     assert all(module.training for module in model.modules())
     assert originals_are_back()

@@ -250,6 +250,7 @@ def test_overrides_that_cannot_be_are_refused(
     for load in (lambda: load_model(settings, "cpu"), lambda: empty_model(settings)):
         message = refusal(load)
         assert message.startswith("model.config_overrides: ")
+        assert message.count("model.config_overrides") == 1
         assert told in message
 
 
