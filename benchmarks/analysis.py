@@ -82,9 +82,9 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
     import numpy as np
 
     from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.head.result import HeadResult
+    from attention_plasticity.head.rows import KeyHead
     from attention_plasticity.head_analysis import analyze_group
-    from attention_plasticity.head_rows import KeyHead
-    from attention_plasticity.results import HeadResult
     from benchmarks import floor, plain
     from benchmarks.shapes import make_shape
     from qk_dump.layout import HeadId
@@ -154,7 +154,7 @@ def profile(data: Path, rounds: int) -> None:
         "bucket_moments": "bucket means, covariances",
         "bucket_gaussians": "covariance factors",
         "orientation_from_keys": "orientation",
-        "draw": "drawing pairs",
+        "bucket_pairs": "drawing pairs",
         "key_differences": "key differences",
         "score_pairs": "scoring pairs, errors, counts",
     }

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.eligibility import earlier_cells
-from attention_plasticity.head_plasticity import RotatedQueries
-from attention_plasticity.head_rows import KeyHead
-from attention_plasticity.key_pairs import KeyPairs
-from attention_plasticity.profile import AttentionPlasticity, means_by_fifth
-from attention_plasticity.query_model import bucket_gaussians, bucket_moments
-from attention_plasticity.scoring import key_differences, score_pairs
-from attention_plasticity.statistics import regress, rotate
+from attention_plasticity.head.queries import RotatedQueries
+from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.numeric.eligibility import earlier_cells
+from attention_plasticity.numeric.key_pairs import KeyPairs
+from attention_plasticity.numeric.pair_samples import KeyVectors, PairSample
+from attention_plasticity.numeric.position import regress
+from attention_plasticity.numeric.profile import AttentionPlasticity, means_by_fifth
+from attention_plasticity.numeric.query_model import QueryModel, bucket_gaussians, bucket_moments
+from attention_plasticity.numeric.scoring import score_pairs
 from qk_dump.reader import HeadRows
 
 
@@ -87,8 +88,6 @@ def _score(
     moments = bucket_moments(position, rotated.bucket[kept], vectors)
     gaussians = bucket_gaussians(config.query_model, moments, fit.alpha, fit.beta, variance)
     eligible = earlier_cells(moments.bucket, keys.index.buckets)
-
-    def differences(block: KeyPairs) -> np.ndarray:
-        return rotate(key_differences(keys.rows.vectors, block), rotated.signs, rotated.u)
-
-    return score_pairs(differences, pairs, keys.index.buckets, moments, gaussians, eligible)[0]
+    vectors_of_keys = KeyVectors(keys.rows.vectors, rotated.basis)
+    sample = PairSample(vectors_of_keys, pairs, keys.index.buckets, eligible)
+    return score_pairs(QueryModel(moments, gaussians), sample)[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_plasticity import analyze_head, make_config, open_dump
-from attention_plasticity.results import HeadResult
+from attention_plasticity.head.result import HeadResult
 from dumps import head_rows
 from reference import write_rows
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from scipy.special import ndtr
 
-from attention_plasticity.profile import Array
-from attention_plasticity.query_model import Gaussian
-from attention_plasticity.scores import margin_and_deviation, standardised
+from attention_plasticity.numeric.profile import Array
+from attention_plasticity.numeric.query_model import Gaussian
+from attention_plasticity.numeric.scores import margin_and_deviation, standardised
 
 
 def win_probability(W: Array, gaussian: Gaussian) -> Array:

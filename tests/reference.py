@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.key_pairs import KeyIndex
+from attention_plasticity.numeric.key_pairs import KeyIndex
 from reference_attention import AttentionTables, Head, attention_tables, layer_facts
 from reference_errors import Errors, Pair, Queries, errors
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_plasticity.attended_keys import attended_keys
-from attention_plasticity.attended_pairs import AttendedDraw, AttendedKeys
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head_rows import KeyHead, read_queries
+from attention_plasticity.head.attended_keys import attended_keys
+from attention_plasticity.head.rows import KeyHead, read_queries
+from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys
 from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
 from reference_errors import GROUPS, Estimate, Pair, Queries, Row, errors, factor, influence_row
@@ -181,7 +180,7 @@ def attended_plasticity(head: Head, config: RunnerConfig, seed: int) -> Attentio
     owners = sorted(set(head.k.bucket.tolist()))
     used, ess, later = {}, {}, {}
     for j, key_buckets in head.eligible.items():
-        drawn = draw(np.isin(owners, key_buckets))
+        drawn = draw.draw(np.isin(owners, key_buckets))
         used[j] = []
         rows = zip(drawn.first, drawn.second, drawn.owner, strict=True)
         for rank, (a, b, code) in enumerate(rows):
@@ -217,7 +216,7 @@ def attended_plasticity(head: Head, config: RunnerConfig, seed: int) -> Attentio
     return AttentionTables(metrics, rows, [])
 
 
-def package_draw(head: Head, config: RunnerConfig, seed: int) -> Callable[[Any], Any]:
+def package_draw(head: Head, config: RunnerConfig, seed: int) -> AttendedDraw:
     """The package's draw of attended pairs beside other pairs, or as the pairs of the settings."""
     layer, q_head, k_head = head.ids
     dump = open_dump(head.root)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_plasticity.results import HeadResult
+from attention_plasticity.head.result import HeadResult
 from attention_plasticity.run.outputs import (
     ATTENTION_COLUMNS,
     BUCKET_COLUMNS,

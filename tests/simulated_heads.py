@@ -14,11 +14,11 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.result import HeadResult
+from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head_analysis import analyze_rows
-from attention_plasticity.head_rows import KeyHead
-from attention_plasticity.key_pairs import KeyIndex
-from attention_plasticity.results import HeadResult
-from attention_plasticity.statistics import orientation_from_keys
+from attention_plasticity.numeric.key_pairs import KeyIndex
+from attention_plasticity.numeric.position import orientation_from_keys
 from qk_dump.attention_columns import MASS_BINS, AttentionRows
 from qk_dump.reader import HeadRows
 

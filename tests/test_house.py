@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -93,13 +94,6 @@ def folder_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-NUMERIC_CORE = (
-    *("scaling", "statistics", "kolmogorov", "query_model", "key_pairs", "scores"),
-    *("text_groups", "influences", "uncertainty", "counting", "plasticity"),
-    *("attention_means", "attention_received", "attended_pairs"),
-)
-
-
 def modules_loaded_by(code: str) -> set[str]:
     """Modules that a new process has loaded at its end."""
     report = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
@@ -109,13 +103,51 @@ def modules_loaded_by(code: str) -> set[str]:
     return set(done.stderr.split())
 
 
-def test_the_numeric_core_imports_only_array_libraries() -> None:
-    allowed = {"numpy", "scipy", "attention_plasticity", *sys.stdlib_module_names}
-    for name in NUMERIC_CORE:
-        path = ROOT / "src" / "attention_plasticity" / f"{name}.py"
-        assert imports_of(path) <= allowed, name
-    loaded = modules_loaded_by("\n".join(f"import attention_plasticity.{n}" for n in NUMERIC_CORE))
+ANALYSIS = ROOT / "src" / "attention_plasticity"
+NUMERIC = ANALYSIS / "numeric"
+ALLOWED_IN_NUMERIC = ("numpy", "scipy", "attention_plasticity.numeric", *sys.stdlib_module_names)
+
+
+def test_the_numeric_folder_imports_numpy_and_scipy_only() -> None:
+    modules = []
+    for path in sorted(NUMERIC.rglob("*.py")):
+        for module in modules_imported_by(path):
+            assert module.startswith(tuple(f"{name}." for name in ALLOWED_IN_NUMERIC)) or (
+                module in ALLOWED_IN_NUMERIC
+            ), f"{path} imports {module}"
+        modules.append(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
+    loaded = modules_loaded_by("\n".join(f"import {module}" for module in modules))
     assert not {"pydantic", "pyarrow", "pandas", "qk_dump"} & loaded
+
+
+def order_in_docstring(folder: Path) -> list[str]:
+    """Names of files and folders in the docstring of a folder, in their order."""
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    present = {path.stem for path in folder.glob("*.py")} | {path.name for path in folder.iterdir()}
+    named = [name for name in re.findall(r"`(\w+)`", text) if name in present]
+    return list(dict.fromkeys(named))
+
+
+@pytest.mark.parametrize("folder", [NUMERIC, NUMERIC / "errors", ANALYSIS / "head"], ids=str)
+def test_the_docstring_of_a_folder_lists_its_files_in_the_order_of_their_imports(
+    folder: Path,
+) -> None:
+    """So the path of a head can be read from the folder."""
+    order = order_in_docstring(folder)
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    subfolders = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert set(order) == files | subfolders
+    package = ".".join(folder.relative_to(ROOT / "src").parts)
+    for name in files:
+        imported = modules_imported_by(folder / f"{name}.py")
+        for other in order[order.index(name) + 1 :]:
+            assert not any(f"{module}.".startswith(f"{package}.{other}.") for module in imported), (
+                f"{name} imports {other}, which comes after it"
+            )
+
+
+def test_only_doors_are_on_the_top_floor_of_the_analysis() -> None:
+    assert len(list(ANALYSIS.glob("*.py"))) <= 12
 
 
 SEVERAL_HELPS = """

@@ -14,21 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.attended_keys import attended_keys
-from attention_plasticity.attended_pairs import AttendedKeys
-from attention_plasticity.attention_tables import HeadAttention
 from attention_plasticity.columns import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.dump_texts import DumpTexts
-from attention_plasticity.head_layout import head_layout
-from attention_plasticity.head_plasticity import (
-    RotatedQueries,
-    head_plasticity,
-    variance_parts,
-)
-from attention_plasticity.head_rows import KeyHead, common_window, read_queries
-from attention_plasticity.profile import AttentionPlasticity, means_by_fifth
-from attention_plasticity.quantities import (
+from attention_plasticity.head.attended_keys import attended_keys
+from attention_plasticity.head.attention_columns import HeadAttention
+from attention_plasticity.head.layout import head_layout
+from attention_plasticity.head.plasticity import head_plasticity, variance_parts
+from attention_plasticity.head.plasticity_columns import (
     attended_columns,
     attended_estimates,
     attention_columns,
@@ -37,14 +29,18 @@ from attention_plasticity.quantities import (
     head_estimates,
     influence_columns,
 )
-from attention_plasticity.results import Columns, Failure, HeadResult
-from attention_plasticity.statistics import (
-    Regression,
+from attention_plasticity.head.queries import RotatedQueries
+from attention_plasticity.head.result import Columns, Failure, HeadResult
+from attention_plasticity.head.rows import KeyHead, common_window, read_queries
+from attention_plasticity.head.texts import DumpTexts
+from attention_plasticity.numeric.attended_pairs import AttendedKeys
+from attention_plasticity.numeric.errors.variance_parts import VarianceParts
+from attention_plasticity.numeric.normality import (
     compute_first_component_residual_stats,
     compute_noise_normality_stats,
-    predictability_from_scores,
 )
-from attention_plasticity.variance_parts import VarianceParts
+from attention_plasticity.numeric.position import Regression, predictability_from_scores
+from attention_plasticity.numeric.profile import AttentionPlasticity, means_by_fifth
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
 from qk_dump.source import open_dump

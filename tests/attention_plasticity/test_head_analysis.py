@@ -13,8 +13,8 @@ import pytest
 
 from attention_dumps import make_attention_dump
 from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
+from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head_analysis import analyze_group
-from attention_plasticity.results import Failure, HeadResult
 from attention_plasticity.run.outputs import BUCKET_COLUMNS, METRIC_NUMBERS
 from dumps import head_rows, make_dump
 from head_pairs import analyze, small_head, write_pair

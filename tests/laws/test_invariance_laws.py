@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
 from attention_plasticity import analyze_head, compute_attention_plasticity, make_config, open_dump
-from attention_plasticity.results import HeadResult
+from attention_plasticity.head.result import HeadResult
 from attention_plasticity.run.outputs import METRIC_NUMBERS
 from dumps import head_rows
 from reference import write_rows

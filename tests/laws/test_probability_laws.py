@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from attention_plasticity import compute_attention_plasticity, sample_key_pairs
-from attention_plasticity.query_model import Gaussian
-from attention_plasticity.scores import (
+from attention_plasticity.numeric.query_model import Gaussian
+from attention_plasticity.numeric.scores import (
     margin_and_deviation,
     plasticity_from_margin,
     standardised,

@@ -23,7 +23,7 @@ from attention_plasticity import (
     open_dump,
     orientation_from_keys,
 )
-from attention_plasticity.results import HeadResult
+from attention_plasticity.head.result import HeadResult
 from attention_plasticity.run.outputs import METRIC_NUMBERS
 from dumps import head_rows
 from reference import write_rows

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle
 
+from attention_plasticity.numeric.profile import fifth_of
 from attention_plasticity.plots.style import INK, QUIET, beside_axes
-from attention_plasticity.profile import fifth_of
 from attention_plasticity.tables.profiles import HEAD, head_profiles
 from qk_toolkit.formatting import count
 

@@ -15,9 +15,9 @@ from qk_toolkit.urls import is_url
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.dump_texts import DumpTexts
+    from attention_plasticity.head.texts import DumpTexts
+    from attention_plasticity.numeric.errors.variance_parts import VarianceParts
     from attention_plasticity.tables.finished_run import FinishedRun
-    from attention_plasticity.variance_parts import VarianceParts
     from qk_dump.layout import Dump
 
 _PROGRAM = "attention-plasticity power"
@@ -111,7 +111,7 @@ def _open(run: FinishedRun, place: str | None) -> Dump:
 
 def _texts(run: FinishedRun, dump: Dump, layers: set[int], config: RunnerConfig) -> DumpTexts:
     """The texts of the dump. Prints a note if they are not those of the run."""
-    from attention_plasticity.head_rows import run_texts
+    from attention_plasticity.head.rows import run_texts
 
     texts = run_texts(dump, layers, config)
     recorded = (run.info.get("input") or {}).get("texts")

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from attention_plasticity.variance_parts import VarianceParts
+from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 
 _FACTORS = (1, 2, 4, 8, 16)
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 from attention_plasticity.power.prediction import Change, cheapest_change, typical_error
-from attention_plasticity.variance_parts import VarianceParts
 from qk_toolkit.formatting import count
 
 _PARTS = {"texts": "texts", "queries": "queries", "keys": "keys", "pairs": "key pairs"}

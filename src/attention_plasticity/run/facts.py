@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from attention_plasticity.config import PLACEMENT_FIELDS, RunnerConfig, make_config
-from attention_plasticity.dump_texts import DumpTexts
-from attention_plasticity.head_layout import HeadLayout
+from attention_plasticity.head.layout import HeadLayout
+from attention_plasticity.head.texts import DumpTexts
 from attention_plasticity.run.fingerprints import Files, head_pair, identity_of
 from attention_plasticity.run.plan import Plan
 from qk_dump.layout import Dump

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
 from attention_plasticity.run.outputs import OutputPaths, set_aside, write_outputs

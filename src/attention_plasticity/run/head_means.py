@@ -19,7 +19,7 @@ from attention_plasticity.columns import (
     GROUP_COLUMNS,
     MEAN_COLUMNS,
 )
-from attention_plasticity.results import HeadResult
+from attention_plasticity.head.result import HeadResult
 
 _NAMES = (*MEAN_COLUMNS, *ATTENTION_MEANS, ATTENDED, ATTENDED_COUNTED)
 LARGE_GAP = 0.02  # of Gaussian and counted plasticity

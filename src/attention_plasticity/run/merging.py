@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.fingerprints import Files, joint_fingerprint
 from attention_plasticity.run.finish import Outcome, finish_run

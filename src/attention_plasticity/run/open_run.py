@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.dump_texts import UNKNOWN_TEXTS, DumpTexts, equal_texts_note
-from attention_plasticity.head_rows import run_texts
-from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.head.result import Failure, HeadResult
+from attention_plasticity.head.rows import run_texts
+from attention_plasticity.head.texts import UNKNOWN_TEXTS, DumpTexts, equal_texts_note
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.fingerprints import Files, InputFiles, joint_fingerprint
 from attention_plasticity.run.finish import Outcome, finish_run

@@ -23,7 +23,7 @@ from attention_plasticity.columns import (
     MEAN_COLUMNS,
 )
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.results import Columns, HeadResult
+from attention_plasticity.head.result import Columns, HeadResult
 from attention_plasticity.run.run_info import read_run_info
 from qk_dump.card import CARD_FILE
 from qk_dump.examples import EXAMPLES_FILE

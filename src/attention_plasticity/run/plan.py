@@ -8,9 +8,8 @@ from functools import cached_property
 from itertools import groupby
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head_layout import HeadLayout, head_layout
-from attention_plasticity.key_pairs import PAIR_BLOCK
-from attention_plasticity.limits import (
+from attention_plasticity.head.layout import HeadLayout, head_layout
+from attention_plasticity.head.limits import (
     MOST_BUCKETS,
     MOST_COVARIANCES,
     MOST_PAIRS,
@@ -18,6 +17,7 @@ from attention_plasticity.limits import (
     require_covariances,
     require_pairs,
 )
+from attention_plasticity.numeric.key_pairs import PAIR_BLOCK
 from qk_dump.column_rules import rules_of
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.layout import Dump, HeadId, Kind

@@ -21,8 +21,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from attention_plasticity.dump_texts import DumpTexts
-from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.head.result import Failure, HeadResult
+from attention_plasticity.head.texts import DumpTexts
 from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.outputs import METRIC_COLUMNS

@@ -7,7 +7,7 @@ from typing import Any
 
 from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
-from attention_plasticity.head_layout import HeadLayout
+from attention_plasticity.head.layout import HeadLayout
 from qk_toolkit.formatting import index_ranges
 
 NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")

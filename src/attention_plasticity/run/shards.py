@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.results import Failure
+from attention_plasticity.head.result import Failure
 from attention_plasticity.run.engines import make_engine
 from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, compute

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.dump_texts import DumpTexts
-    from attention_plasticity.results import Failure, HeadResult
+    from attention_plasticity.head.result import Failure, HeadResult
+    from attention_plasticity.head.texts import DumpTexts
     from attention_plasticity.run.plan import Group
     from attention_plasticity.run.worker_log import WorkerLog
     from qk_dump.remote import DumpPath

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from attention_plasticity.results import HeadResult
+from attention_plasticity.head.result import HeadResult
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.formatting import count, index_ranges, index_runs

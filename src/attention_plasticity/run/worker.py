@@ -19,8 +19,8 @@ from qk_toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.dump_texts import DumpTexts
-    from attention_plasticity.results import Failure, HeadResult
+    from attention_plasticity.head.result import Failure, HeadResult
+    from attention_plasticity.head.texts import DumpTexts
     from attention_plasticity.run.worker_log import WorkerLog
     from qk_dump.layout import Dump
 
@@ -74,7 +74,7 @@ class OpenJob(NamedTuple):
 def open_job(content: dict[str, Any]) -> OpenJob:
     """Open the dump of a job, from the message of the main process."""
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.dump_texts import DumpTexts
+    from attention_plasticity.head.texts import DumpTexts
     from qk_dump.source import open_dump
 
     dump: Dump | ToolkitError
@@ -88,8 +88,8 @@ def open_job(content: dict[str, Any]) -> OpenJob:
 
 def group_messages(job: OpenJob, group: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Analyse a group of heads: a message for every head. Errors become messages too."""
+    from attention_plasticity.head.result import Failure
     from attention_plasticity.head_analysis import analyze_group
-    from attention_plasticity.results import Failure
 
     layer, k_head, q_heads = group["layer"], group["k_head"], group["q_heads"]
     pending = list(q_heads)
@@ -117,7 +117,7 @@ def group_messages(job: OpenJob, group: dict[str, Any]) -> Iterator[dict[str, An
 
 def outcome_of(message: dict[str, Any], log: WorkerLog) -> HeadResult | Failure:
     """The outcome of a head, from the message of a worker."""
-    from attention_plasticity.results import Failure, HeadResult
+    from attention_plasticity.head.result import Failure, HeadResult
 
     content = message["content"]
     if message["kind"] == "defect":

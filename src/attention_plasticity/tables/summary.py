@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attention_plasticity.columns import ATTENDED, FIFTHS
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.results import Failure
+from attention_plasticity.head.result import Failure
 from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large

@@ -15,13 +15,14 @@ from analysed import analyse_together
 from attention_plasticity import make_config, open_dump, open_run, open_sample
 from attention_plasticity.cli import main
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.plasticity import enough_pairs
+from attention_plasticity.head.queries import RotatedQueries
+from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head_analysis import analyze_rows, head_variance_parts
-from attention_plasticity.head_plasticity import RotatedQueries, enough_pairs
-from attention_plasticity.head_rows import KeyHead, read_queries
-from attention_plasticity.key_pairs import KeyIndex
+from attention_plasticity.numeric.errors.variance_parts import VarianceParts
+from attention_plasticity.numeric.key_pairs import KeyIndex
 from attention_plasticity.power.prediction import Change, cheapest_change, typical_error
 from attention_plasticity.power.text import advice
-from attention_plasticity.variance_parts import VarianceParts
 from dumps import make_dump
 from qk_dump.layout import HeadId
 from qk_dump.reader import HeadRows

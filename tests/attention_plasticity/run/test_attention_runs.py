@@ -15,7 +15,7 @@ from attention_dumps import make_attention_dump
 from attention_plasticity import ConfigError, analyze_dump, open_run
 from attention_plasticity.cli import main
 from attention_plasticity.config import make_config
-from attention_plasticity.layer_logits import WRONG_SCALE
+from attention_plasticity.head.layer import WRONG_SCALE
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.plan import estimate, make_plan
 from attention_plasticity.run.runner import run_analysis

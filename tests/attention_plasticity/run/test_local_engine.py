@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.config import RunnerConfig, make_config
-from attention_plasticity.dump_texts import UNKNOWN_TEXTS
-from attention_plasticity.results import Failure, HeadResult
+from attention_plasticity.head.result import Failure, HeadResult
+from attention_plasticity.head.texts import UNKNOWN_TEXTS
 from attention_plasticity.run.local_engine import EarlyWorkers, _worker_environment, run_local
 from attention_plasticity.run.plan import Group, make_plan
 from attention_plasticity.run.tasks import Job, Task

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.config import make_config
-from attention_plasticity.dump_texts import UNKNOWN_TEXTS
+from attention_plasticity.head.result import HeadResult
+from attention_plasticity.head.texts import UNKNOWN_TEXTS
 from attention_plasticity.head_analysis import analyze_head
-from attention_plasticity.results import HeadResult
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.plan import make_plan
 from attention_plasticity.run.records import Records

@@ -11,7 +11,7 @@ import pytest
 
 from attention_plasticity import open_run
 from attention_plasticity.config import make_config
-from attention_plasticity.results import HeadResult
+from attention_plasticity.head.result import HeadResult
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.warnings import SampleSizes, bias_warnings

@@ -1,0 +1,70 @@
+"""The attention of the queries of a head as table columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.columns import ATTENTION_MEANS, BUCKET_MEANS, MASS_COLUMNS
+from attention_plasticity.head.result import Columns
+from attention_plasticity.numeric.attention_means import (
+    bucket_means,
+    common_bins,
+    distant_mass,
+    head_mean,
+)
+from attention_plasticity.numeric.errors.uncertainty import Estimate
+from qk_dump.reader import HeadRows
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class HeadAttention:
+    """Means over the queries of a head; empty if the dump has no attention columns."""
+
+    means: dict[str, Estimate] = field(default_factory=dict)  # columns of the table of heads
+    buckets: Columns = field(default_factory=dict)  # rows of the table of attention
+
+    @classmethod
+    def of(cls, rows: HeadRows, group: Ints | None, distant_from: int) -> HeadAttention:
+        """Means over the queries with known attention; `group` (n,) is that of their texts."""
+        attention = rows.attention
+        if attention is None:
+            return cls()
+        known = np.flatnonzero(~np.isnan(attention.lse))
+        kept = attention[known]
+        group = None if group is None else group[known]
+        single = (kept.entropy, kept.sink_mass, kept.max_logit)
+        entropy, sinks, largest = (values.astype(np.float64) for values in single)
+        distant = distant_mass(kept.mass_by_distance, distant_from)
+        heads = (entropy, sinks, distant, largest)
+        means = {
+            name: head_mean(values, group)
+            for name, values in zip(ATTENTION_MEANS, heads, strict=True)
+        }
+        masses = common_bins(kept.mass_by_distance)  # (n, 24)
+        values = np.column_stack([entropy, sinks, largest, masses])
+        return cls(means, _bucket_columns(rows, known, values, group))
+
+
+def _bucket_columns(
+    rows: HeadRows, known: npt.NDArray[np.intp], values: npt.NDArray[np.float64], group: Ints | None
+) -> Columns:
+    found = bucket_means(values, rows.position[known], rows.bucket[known], group)
+    columns: Columns = {
+        "q_bucket": found.bucket.tolist(),
+        "q_position": found.position.tolist(),
+        "n_queries": found.count.tolist(),
+        "n_groups": found.groups.tolist() if group is None else found.groups.astype(int).tolist(),
+    }
+    single = len(BUCKET_MEANS)
+    for place, name in enumerate(BUCKET_MEANS):
+        columns[name] = found.mean[:, place].tolist()
+        columns[f"{name}_se"] = found.error[:, place].tolist()
+    for kind, table in (("", found.mean), ("_se", found.error)):
+        for name, column in zip(MASS_COLUMNS, table[:, single:].T, strict=True):
+            columns[f"{name}{kind}"] = column.tolist()
+    return columns

@@ -1,0 +1,261 @@
+"""Plasticity of one query head: rotation, query model, key pairs, scores, errors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.config import FIRST_PAIRS, MOST_PAIRS_PER_BUCKET, RunnerConfig
+from attention_plasticity.head.queries import RotatedQueries
+from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys
+from attention_plasticity.numeric.eligibility import earlier_cells, windowed_cells
+from attention_plasticity.numeric.errors.counting import CountingSums
+from attention_plasticity.numeric.errors.influences import FirstComponent, GroupedQueries
+from attention_plasticity.numeric.errors.variance_parts import VarianceParts, VarianceSums
+from attention_plasticity.numeric.key_pairs import KeyPairs
+from attention_plasticity.numeric.pair_samples import KeyVectors, PairDraw, PairSample, chosen_pairs
+from attention_plasticity.numeric.profile import AttentionPlasticity, weighted_mean
+from attention_plasticity.numeric.query_model import (
+    BucketMoments,
+    QueryModel,
+    bucket_gaussians,
+    bucket_moments,
+)
+from attention_plasticity.numeric.scoring import (
+    BucketInfluences,
+    SecondPairSample,
+    TextSample,
+    score_pairs,
+)
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_UNLIMITED = 1 << 40
+_ATTENDED_SEED = 1  # beside the seed of the pairs, so that other pairs do not change
+
+
+@dataclass(frozen=True)
+class AttendedPlasticity:
+    """Plasticity of pairs in proportion to the attention of their keys, and sizes of the sample."""
+
+    plasticity: AttentionPlasticity
+    effective_pairs: float  # mean over query buckets
+    later_queries: float  # mean over drawn keys
+
+    @classmethod
+    def of(cls, plasticity: AttentionPlasticity, draw: AttendedDraw) -> AttendedPlasticity:
+        """With means of the recorded sizes, weighted by queries."""
+        sizes = (np.array(draw.effective_pairs), np.array(draw.later_queries))  # (query buckets,)
+        return cls(plasticity, *(weighted_mean(size, plasticity.query_counts) for size in sizes))
+
+
+class HeadPlasticity(NamedTuple):
+    """Plasticity of the pairs of the settings, and of attended pairs if they are known."""
+
+    main: AttentionPlasticity
+    attended: AttendedPlasticity | None
+
+
+def head_plasticity(
+    queries: RotatedQueries,
+    keys: KeyHead,
+    window: int | None,
+    config: RunnerConfig,
+    seed: int,
+    attended: AttendedKeys | None = None,
+) -> HeadPlasticity:
+    """Plasticity of a head. `seed` is that of its key pairs."""
+    head = _Head.of(queries, keys, window, config, seed)
+    pairs = config.num_pairs_per_bucket
+    if pairs == "auto":
+        pairs = enough_pairs(head.parts(FIRST_PAIRS))
+    return head.plasticity(pairs, attended)
+
+
+def variance_parts(
+    queries: RotatedQueries, keys: KeyHead, window: int | None, config: RunnerConfig, seed: int
+) -> VarianceParts | None:
+    """Parts of the squared standard error of a head; None if the error is not known."""
+    head = _Head.of(queries, keys, window, config, seed)
+    if config.num_pairs_per_bucket != "auto":
+        return head.parts(config.num_pairs_per_bucket)
+    first = head.parts(FIRST_PAIRS)
+    pairs = enough_pairs(first)
+    return first if pairs == FIRST_PAIRS else head.parts(pairs)
+
+
+def enough_pairs(parts: VarianceParts | None) -> int:
+    """Pairs per bucket with which pairs are less than a tenth of the squared standard error.
+
+    A power of two times 256, at most 4,096; 256 if the parts are not known.
+    """
+    pairs = FIRST_PAIRS
+    if parts is None:
+        return pairs
+    others = max(parts.texts, 0.0) + parts.queries + parts.keys
+    available = np.array(parts.available)
+    drawn = np.minimum(available, parts.pairs_per_bucket).sum()
+    while pairs < MOST_PAIRS_PER_BUCKET and pairs < available.max(initial=0):
+        part = parts.pairs * drawn / max(1, np.minimum(available, pairs).sum())
+        if part <= 0.1 * (others + part):
+            break
+        pairs *= 2
+    return pairs
+
+
+@dataclass(frozen=True)
+class _Head:
+    """All that is needed to score key pairs of a head."""
+
+    queries: RotatedQueries
+    keys: KeyHead
+    config: RunnerConfig
+    seed: int  # of the key pairs
+    model: QueryModel
+    eligible: Bools  # (query buckets, key buckets)
+
+    @classmethod
+    def of(
+        cls,
+        queries: RotatedQueries,
+        keys: KeyHead,
+        window: int | None,
+        config: RunnerConfig,
+        seed: int,
+    ) -> _Head:
+        moments = bucket_moments(queries.position, queries.bucket, queries.vectors)
+        gaussians = bucket_gaussians(
+            config.query_model, moments, queries.alpha, queries.beta, queries.resid_var
+        )
+        eligible = _eligible(queries, keys, window, moments)
+        return cls(queries, keys, config, seed, QueryModel(moments, gaussians), eligible)
+
+    def plasticity(self, num_pairs: int, attended: AttendedKeys | None) -> HeadPlasticity:
+        """Plasticity with errors and counts, as the settings demand."""
+        grouped = self._grouped_queries() if self.config.error_bars else None
+        texts = None if grouped is None else self._texts(grouped)
+        if attended is None:
+            return HeadPlasticity(self._score(self._pairs(num_pairs), texts)[0], None)
+        if self.config.pair_sampling == "attended":
+            rng = np.random.default_rng(self.seed)
+            draw = AttendedDraw(attended, num_pairs, True, rng)
+            main = self._score(draw, texts)[0]
+            return HeadPlasticity(main, AttendedPlasticity.of(main, draw))
+        rng = np.random.default_rng([self.seed, _ATTENDED_SEED])
+        draw = AttendedDraw(attended, num_pairs, False, rng)
+        own = None
+        if texts is not None:
+            own = replace(texts, counting=self._counting(texts.queries, key_buckets=1))
+        pairs = self._pairs(num_pairs)
+        main, second = self._score(pairs, texts, SecondPairSample(draw, own))
+        assert second is not None
+        return HeadPlasticity(main, AttendedPlasticity.of(second, draw))
+
+    def _counting(self, grouped: GroupedQueries, key_buckets: int) -> CountingSums | None:
+        if not self.config.counting:
+            return None
+        alpha = float(self.queries.alpha[0])
+        return CountingSums(grouped, alpha, len(self.eligible), key_buckets)
+
+    def parts(self, num_pairs_per_bucket: int) -> VarianceParts | None:
+        """Parts of the squared standard error; None if the error is not known."""
+        grouped, texts = self._grouped_queries(), self.queries.example_id
+        key_texts = self.keys.rows.example_id
+        if grouped is None or texts is None or key_texts is None:
+            return None
+        sums = VarianceSums(grouped, texts, len(self.eligible))
+        text_sample = replace(self._texts(grouped), counting=None, variance=sums)
+        found = self._score(self._pairs(num_pairs_per_bucket), text_sample)[0]
+        assert found.uncertainty is not None
+        counts, everywhere = found.query_counts, np.ones(len(found.profile), np.bool_)
+        overall = found.uncertainty.mean(found.profile, counts, everywhere)
+        error = overall.standard_error
+        if math.isnan(error):
+            return None
+        return sums.finish(
+            found.profile,
+            counts,
+            overall.value,
+            error,
+            key_texts,
+            self.available,
+            num_pairs_per_bucket,
+        )
+
+    def _pairs(self, num_pairs: int) -> KeyPairs | PairDraw:
+        """The key pairs of the settings."""
+        config, rng = self.config, np.random.default_rng(self.seed)
+        assert config.pair_sampling != "attended"
+        return chosen_pairs(
+            self.keys.index, config.pair_sampling, num_pairs, config.max_rel_dist, rng
+        )
+
+    def _score(
+        self,
+        pairs: KeyPairs | PairDraw,
+        texts: TextSample | None,
+        second: SecondPairSample | None = None,
+    ) -> tuple[AttentionPlasticity, AttentionPlasticity | None]:
+        keys = KeyVectors(self.keys.rows.vectors, self.queries.basis)
+        sample = PairSample(keys, pairs, self.keys.index.buckets, self.eligible)
+        return score_pairs(self.model, sample, texts, second)
+
+    def _grouped_queries(self) -> GroupedQueries | None:
+        """The queries with the groups of their texts; None if the texts are not known."""
+        queries = self.queries
+        if queries.example_id is None or self.config.single_example:
+            return None
+        group = self.keys.groups.of(queries.example_id)
+        first = FirstComponent.of(
+            group,
+            queries.position,
+            queries.residuals[0],
+            float(queries.beta[0]),
+            float(queries.resid_var[0]),
+        )
+        return GroupedQueries(self.config.query_model, group, queries.vectors, first)
+
+    def _texts(self, grouped: GroupedQueries) -> TextSample:
+        assert self.keys.rows.example_id is not None
+        moments = self.model.moments
+        starts, sizes = np.searchsorted(self.queries.bucket, moments.bucket), moments.count
+        rows = [slice(int(i), int(i + n)) for i, n in zip(starts, sizes, strict=True)]
+        key_group = self.keys.groups.of(self.keys.rows.example_id)
+        influences = BucketInfluences(grouped, rows, moments)
+        counting = self._counting(grouped, self.eligible.shape[1])
+        return TextSample(grouped, influences, key_group, counting)
+
+    @property
+    def available(self) -> Ints:
+        """Possible pairs per key bucket, or for context pairs per query bucket and key bucket."""
+        index, sampling = self.keys.index, self.config.pair_sampling
+        if sampling == "bucket":
+            return index.available
+        if sampling == "local":  # drawn with replacement
+            return np.full(len(index.buckets), _UNLIMITED)
+        reach = self.eligible.sum(axis=1)  # (query buckets,)
+        pools = np.array([index.context_available(row) for row in self.eligible], np.int64)
+        return np.asarray(pools[reach > 0] // reach[reach > 0])
+
+
+def _eligible(
+    queries: RotatedQueries, keys: KeyHead, window: int | None, moments: BucketMoments
+) -> npt.NDArray[np.bool_]:
+    if window is None:
+        return earlier_cells(moments.bucket, keys.index.buckets)
+    return windowed_cells(
+        moments.bucket,
+        keys.index.buckets,
+        window,
+        queries.position,
+        queries.bucket,
+        keys.rows.position,
+        keys.rows.bucket,
+    )

@@ -1,0 +1,194 @@
+"""Reading of the rows of a key head and its query heads, with the checks of the analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.layer import (
+    DEFAULT_LOGITS,
+    LayerLogits,
+    layer_type_of,
+    logits_of,
+)
+from attention_plasticity.head.limits import require_buckets, require_covariances, require_pairs
+from attention_plasticity.head.texts import (
+    UNKNOWN_TEXTS,
+    DumpTexts,
+    text_list,
+    texts_of_dump,
+    texts_to_last_fifth,
+)
+from attention_plasticity.numeric.errors.text_groups import TextGroups
+from attention_plasticity.numeric.key_pairs import KeyIndex
+from attention_plasticity.numeric.position import orientation_from_keys
+from attention_plasticity.numeric.scaling import (
+    bucket_maxima,
+    column_maxima,
+    rescaled,
+    row_maxima,
+    scale_exponent,
+    wider_than_float32,
+)
+from qk_dump.column_rules import rules_of
+from qk_dump.layout import Dump, HeadId
+from qk_dump.reader import HeadRows, read_head
+from qk_dump.remote import DumpPath
+from qk_toolkit.errors import DumpError, HeadError
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+MIN_QUERIES = 3
+
+
+@dataclass(frozen=True)
+class KeyHead:
+    """A key head, read and indexed once for all query heads of its group."""
+
+    rows: HeadRows
+    signs: Array  # (d,)
+    index: KeyIndex
+    all_texts: DumpTexts = UNKNOWN_TEXTS
+    exponent: int = 0  # vectors were divided by two to this power
+    logits: LayerLogits = DEFAULT_LOGITS
+    layer_type: str | None = None  # as dump.json names it
+    texts: Ints | None = None  # ids of the texts that are used; None: all
+
+    @classmethod
+    def read(
+        cls,
+        dump: Dump,
+        layer: int,
+        k_head: int,
+        config: RunnerConfig,
+        all_texts: DumpTexts | None = None,
+    ) -> KeyHead:
+        """Read and index the keys of one head. In a run, `all_texts` are the texts of the run."""
+        head = HeadId(layer, k_head, "k")
+        if all_texts is None:
+            all_texts = run_texts(dump, [layer], config)
+        rows = _read(dump, head, config, all_texts)
+        texts = _equal_texts(all_texts, rows) if config.equal_texts else None
+        if texts is not None:
+            rows = _rows_of_texts(rows, texts, dump.folders[head])
+        rows, exponent = _in_range(rows, dump.folders[head])
+        assert rows.example_id is not None
+        index = KeyIndex(rows.position, rows.bucket, rows.example_id)
+        per_bucket = config.most_pairs_per_bucket
+        pairs = index.count(config.pair_sampling, per_bucket)
+        require_pairs(pairs, per_bucket, len(index.buckets), dump.folders[head])
+        signs = orientation_from_keys(rows.bucket, rows.vectors)
+        facts = (logits_of(dump, layer), layer_type_of(dump, layer))
+        return cls(rows, signs, index, all_texts, exponent, *facts, texts)
+
+    @property
+    def groups(self) -> TextGroups:
+        """The group of every text."""
+        return self.all_texts.groups
+
+
+def run_texts(
+    dump: Dump,
+    layers: Iterable[int],
+    config: RunnerConfig,
+    show: Callable[[int, int], object] = lambda done, total: None,
+) -> DumpTexts:
+    """The texts of a dump for a run. Without standard errors, groups of texts are not needed."""
+    if config.single_example or not (config.error_bars or config.equal_texts):
+        return DumpTexts(listed=text_list(dump))
+    return texts_of_dump(dump, layers, equal_texts=config.equal_texts, show=show)
+
+
+def read_queries(
+    dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig
+) -> tuple[HeadRows, int]:
+    """The queries, and the exponent of the power of two by which they were divided."""
+    queries = _read(dump, head, config, keys.all_texts)
+    if keys.texts is not None:
+        queries = _rows_of_texts(queries, keys.texts, dump.folders[head])
+    if len(queries) < MIN_QUERIES:
+        raise HeadError(
+            f"{dump.folders[head]}: has {len(queries)} queries; a regression on position needs "
+            f"{MIN_QUERIES} or more. Capture more tokens."
+        )
+    if queries.width != keys.rows.width:
+        raise DumpError(
+            f"{dump.folders[head]}: queries have {queries.width} dimensions, "
+            f"their keys have {keys.rows.width}. Use files of one model."
+        )
+    return _in_range(queries, dump.folders[head], queries=True)
+
+
+def common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
+    """The sliding window of a head. Raises a `DumpError` if queries and keys contradict."""
+    if not (queries.window_recorded and keys.window_recorded):
+        return queries.sliding_window if queries.window_recorded else keys.sliding_window
+    if queries.sliding_window != keys.sliding_window:
+        raise DumpError(
+            f"{name}: mixes sliding_window values: queries have "
+            f"{queries.sliding_window or 'null'}, keys have {keys.sliding_window or 'null'}"
+        )
+    return queries.sliding_window
+
+
+def _read(dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts) -> HeadRows:
+    files = dump.require_files(head)
+    rows = read_head(
+        files,
+        max_rows=config.max_tokens_per_head,
+        seed=config.seed,
+        with_examples=head.kind == "k" or (False if config.single_example else "if present"),
+        single_example=config.single_example,
+        rules=rules_of(dump, head.layer),
+        with_attention=head.kind == "q",
+    )
+    if rows.example_id is not None and not config.single_example:
+        texts.require(rows.example_id, dump.folders[head])
+    buckets = len(np.unique(rows.bucket))
+    require_buckets(buckets, dump.folders[head])
+    if head.kind == "q":
+        require_covariances(buckets, rows.width, dump.folders[head])
+    return rows
+
+
+def _equal_texts(all_texts: DumpTexts, keys: HeadRows) -> Ints:
+    """Ids of the texts that reach the last fifth of the longest text.
+
+    Their lengths are in `examples.parquet`. Without them, the positions of the keys are used.
+    """
+    assert keys.example_id is not None
+    if all_texts.long is not None:
+        return all_texts.long
+    return texts_to_last_fifth(keys.example_id, keys.position)
+
+
+def _rows_of_texts(rows: HeadRows, texts: Ints, folder: DumpPath) -> HeadRows:
+    if rows.example_id is None:
+        raise HeadError(f"{folder}: equal_texts needs queries with example_id. Leave it out.")
+    found = rows.of_texts(texts)
+    if not len(found):
+        raise HeadError(
+            f"{folder}: has no rows of texts that reach the last fifth. Leave equal_texts out."
+        )
+    return found
+
+
+def _in_range(rows: HeadRows, folder: DumpPath, *, queries: bool = False) -> tuple[HeadRows, int]:
+    """The rows with vectors scaled by a power of two if needed, and its exponent.
+
+    After scaling, the squares of every query dimension, query bucket and key fit into float64.
+    """
+    X = rows.vectors
+    if not wider_than_float32(X):
+        return rows, 0
+    maxima = np.r_[column_maxima(X), bucket_maxima(X, rows.bucket)] if queries else row_maxima(X)
+    try:
+        exponent = scale_exponent(maxima)
+    except ValueError as error:
+        raise HeadError(f"{folder}: {error}. Capture the head again.") from error
+    return replace(rows, vectors=rescaled(X, exponent)), exponent

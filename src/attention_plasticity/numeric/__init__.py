@@ -1,0 +1,20 @@
+"""Arrays in, arrays out: the analysis of one head, without files and settings.
+
+Only numpy and scipy are imported here. `sizes` and `blocks` are used by many files. A head passes
+the other files in this order; no file imports one that comes after it.
+
+1. `scaling`: powers of two against overflow and underflow
+2. `position`: regression on position, rotation to the positional basis, residuals
+3. `kolmogorov`, `normality`: tests, skewness and kurtosis of the residuals
+4. `query_model`: mean, covariance and Gaussian of the queries of every bucket
+5. `eligibility`: cells of a query bucket and a key bucket that it can see
+6. `key_pairs`: pairs of keys of one bucket, of near keys, or of any two earlier keys
+7. `attention_received`, `attended_pairs`: pairs in proportion to the attention of their keys
+8. `pair_samples`: keys, pairs and cells together
+9. `scores`: p, 4p(1−p) and its derivatives, from key differences and a Gaussian
+10. `errors`: groups of texts, their influences, standard errors, bias, counts
+11. `attention_means`: means of attention over queries
+12. `distances`, `profile`: plasticity by distance, by query bucket, by fifth of the context
+13. `scoring`: steps 9, 10 and 12 for all pairs and all query buckets
+14. `plasticity`: steps 4 to 13 for arrays, for a notebook
+"""

@@ -1,0 +1,109 @@
+"""Means over queries of entropy, sink mass, largest logit and attention by distance.
+
+Arrays in, arrays out; numpy only. Standard errors come from the groups of texts, as for plasticity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.numeric.errors.text_groups import (
+    MIN_BUCKET_GROUPS,
+    MIN_GROUPS,
+    jackknife_factor,
+    rows_per_group,
+)
+from attention_plasticity.numeric.errors.uncertainty import Estimate
+from attention_plasticity.numeric.sizes import DISTANCES, GROUPS
+
+Array = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BucketMeans:
+    """Means of several values over the queries of every query bucket."""
+
+    bucket: Ints  # (buckets,)
+    position: Array  # (buckets,) mean position
+    count: Ints  # (buckets,) queries
+    groups: Array  # (buckets,) groups of texts; NaN if texts are not known
+    mean: Array  # (buckets, values)
+    error: Array  # (buckets, values) standard errors; NaN if they are not known
+
+
+def common_bins(masses: Floats) -> Array:
+    """`masses` (n, bins) with the bins of the tables, (n, 24).
+
+    Bins that are missing become zero; they are not known, and NaN, if the last bin of `masses` is
+    not empty, because it also holds all larger distances. The last bin of the tables also gets the
+    bins beyond it.
+    """
+    n, bins = masses.shape
+    common = np.zeros((n, len(DISTANCES)))
+    shared = min(bins, len(DISTANCES))
+    common[:, :shared] = masses[:, :shared]
+    if bins < len(DISTANCES) and masses[:, -1].any():
+        common[:, bins - 1 :] = np.nan
+    common[:, -1] += masses[:, shared:].sum(axis=1, dtype=np.float64)
+    return common
+
+
+def distant_mass(masses: Floats, distant_from: int) -> Array:
+    """(n,) attention at distances of `distant_from`, a power of two, or more.
+
+    NaN if `distant_from` is inside the last bin of `masses` (n, bins), and this bin is not empty.
+    """
+    first = distant_from.bit_length()  # 1 is the second bin, 2 the third
+    if first >= masses.shape[1] and masses[:, -1].any():
+        return np.full(len(masses), np.nan)
+    return np.asarray(masses[:, first:].sum(axis=1, dtype=np.float64))
+
+
+def bucket_means(values: Array, position: Array, bucket: Ints, group: Ints | None) -> BucketMeans:
+    """Means of `values` (n, m) per bucket. `group` (n,) are the groups of texts, if known."""
+    buckets, code = np.unique(bucket, return_inverse=True)
+    slot = code * GROUPS + (0 if group is None else group)
+    shape = (len(buckets), GROUPS)
+    queries = np.bincount(slot, minlength=len(buckets) * GROUPS).reshape(shape)
+    counts = queries.sum(axis=1)
+    sums = _sums(slot, values, shape)  # (buckets, g, m)
+    mean = sums.sum(axis=1) / counts[:, None]  # (buckets, m)
+    error, groups = np.full(mean.shape, np.nan), np.full(len(buckets), np.nan)
+    if group is not None:
+        influences = (sums - queries[:, :, None] * mean[:, None]) / counts[:, None, None]
+        influences *= jackknife_factor(queries)[:, None, None]
+        number = np.count_nonzero(queries, axis=1)
+        error = np.sqrt((influences**2).sum(axis=1))
+        error[number < MIN_BUCKET_GROUPS] = np.nan
+        groups = number.astype(np.float64)
+    positions = np.bincount(code, position) / counts
+    return BucketMeans(buckets, positions, counts, groups, mean, error)
+
+
+def head_mean(values: Array, group: Ints | None) -> Estimate:
+    """Mean of `values` (n,) over all queries of a head. It has no bias."""
+    mean = float(values.mean())
+    if group is None:
+        return Estimate(mean, 0.0, np.full(GROUPS, np.nan), 0)
+    queries = rows_per_group(group)
+    influences = np.bincount(group, values - mean, GROUPS) / len(values)
+    influences *= jackknife_factor(queries)
+    number = int(np.count_nonzero(queries))
+    if number < MIN_GROUPS:
+        influences[:] = np.nan
+    return Estimate(mean, 0.0, influences, number)
+
+
+def _sums(slot: Ints, values: Array, shape: tuple[int, int]) -> Array:
+    """(*shape, m) sums of the rows of `values` (n, m) with the same slot."""
+    order = np.argsort(slot, kind="stable")
+    starts = np.flatnonzero(np.diff(slot[order], prepend=-1))
+    sums = np.zeros((shape[0] * shape[1], values.shape[1]))
+    sums[slot[order[starts]]] = np.add.reduceat(values[order], starts, axis=0)
+    return sums.reshape(*shape, -1)

@@ -1,0 +1,234 @@
+"""Plasticity by counting: how often each of two keys wins, without a Gaussian.
+
+Arrays in, arrays out; numpy only. For a part of the key pairs and queries, the queries that prefer
+the first key are counted. Two queries are compared only if they are of different groups of texts,
+so that similar queries of one text add no bias. The Gaussian of the same pairs and queries is
+computed too; the difference of both shows the error of the Gaussian model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg.blas import get_blas_funcs
+
+from attention_plasticity.numeric.errors.influences import CentredQueries, GroupedQueries
+from attention_plasticity.numeric.errors.text_groups import jackknife_factor, rows_per_group
+from attention_plasticity.numeric.errors.uncertainty import (
+    Estimate,
+    ScoredPairs,
+    bias_terms,
+    pair_influences,
+    variance_error,
+    weighted_estimate,
+)
+from attention_plasticity.numeric.scores import score_margins
+from attention_plasticity.numeric.sizes import GROUPS
+
+Array = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int64]
+
+_COUNTED_SHARE = 0.25  # of the pairs
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+MOST_QUERIES = 512  # counted per query bucket
+_ALL_QUERIES = 128  # up to this number, all queries of a bucket are counted
+_MOST_SCORES = 1 << 18  # float32 values of w·q in memory at a time
+
+
+@dataclass(frozen=True)
+class CountedPlasticity:
+    """Counted plasticity of a head, and its difference from the Gaussian plasticity."""
+
+    cells: Array  # (query buckets, key buckets); NaN where no pair was counted
+    counted: Estimate
+    gap: Estimate  # Gaussian, after subtraction of its bias, minus counted
+
+
+def is_counted(rank: Ints) -> npt.NDArray[np.bool_]:
+    """Whether a pair is counted, by its number among the pairs of its key bucket.
+
+    A quarter of the numbers, spread evenly. A fixed step could always meet the same texts, because
+    pairs can be in the order of their texts.
+    """
+    chosen: npt.NDArray[np.bool_] = rank * _GOLDEN_RATIO % 1.0 < _COUNTED_SHARE
+    return chosen
+
+
+def counted_queries(n: int) -> int:
+    """Number of queries that are counted in a bucket of n: half of them, if there are many."""
+    return min(n, MOST_QUERIES, max(_ALL_QUERIES, n // 2))
+
+
+class GroupSums(NamedTuple):
+    """Sums over the queries of every group, for some pairs; y is a query minus the mean."""
+
+    squares: Array  # (pairs, g) sums of (w·y)²
+    preferred: Array  # (pairs, g) numbers of queries that prefer the first key; ties count ½
+
+
+class PairValues(NamedTuple):
+    """Plasticity of some pairs, and the sum over pairs of the influences of the query groups."""
+
+    value: Array  # (pairs,)
+    influences: Array  # (g,)
+
+
+class CountingSums:
+    """Sums over the counted pairs, per query bucket, from which `CountedPlasticity` is computed."""
+
+    def __init__(
+        self, queries: GroupedQueries, alpha: float, query_buckets: int, key_buckets: int
+    ) -> None:
+        """`alpha` is the intercept of the first component in the regression on position."""
+        self._queries = queries
+        self._alpha = alpha
+        cells = (query_buckets, key_buckets)
+        self._counted_cells = np.zeros(cells)
+        self._pairs = np.zeros(cells, np.int64)
+        by_group = (query_buckets, GROUPS)
+        self._counted = np.zeros(by_group)  # sums over the pairs of every group of texts
+        self._gaussian = np.zeros(by_group)
+        self._variance_bias = np.zeros(by_group)
+        self._pair_groups = np.zeros(by_group, np.int64)
+        self._kappa = np.zeros(query_buckets)
+        self._counted_influences = np.zeros(by_group)
+        self._gaussian_influences = np.zeros(by_group)
+        self._groups = np.zeros(by_group, np.int64)
+
+    def add(
+        self,
+        code: int,
+        queries: CentredQueries,
+        W: Floats,
+        owner: Ints,
+        group: Ints,
+        scored: ScoredPairs,
+    ) -> None:
+        """Count pairs for query bucket `code` with the given queries.
+
+        `W` (pairs, d) are key differences, each in any unit; `group` is the group of their text;
+        `scored` are the scores of the pairs under the Gaussian of all queries.
+        """
+        sample = queries.sample(counted_queries(len(queries.y)))
+        self._groups[code] = sample.counts
+        margin = W @ sample.mean  # (pairs,)
+        sums = sum_by_group(sample, W, margin)
+        counted = between_groups(sums.preferred, sample.counts)
+        if self._queries.model == "diagonal":
+            squares = W**2 @ (sample.membership @ sample.y**2).T  # (pairs, g)
+            sums = sums._replace(squares=squares.astype(np.float64))
+        if sample is not queries:
+            scored = self._score(sample, W, margin, sums.squares)
+        bias, variance_bias = bias_terms(scored.scores, scored.kappa, len(sample.y))
+        width = self._pairs.shape[1]
+        self._counted_cells[code] += np.bincount(owner, counted.value, width)
+        self._pairs[code] += np.bincount(owner, minlength=width)
+        self._counted[code] += np.bincount(group, counted.value, GROUPS)
+        self._gaussian[code] += np.bincount(group, scored.scores.value - bias, GROUPS)
+        self._variance_bias[code] += np.bincount(group, variance_bias, GROUPS)
+        self._kappa[code] += scored.kappa.sum()
+        self._pair_groups[code] += rows_per_group(group)
+        self._counted_influences[code] += counted.influences
+        self._gaussian_influences[code] += self._through_queries(sample, W, scored, sums.squares)
+
+    def _score(
+        self, sample: CentredQueries, W: Floats, margin: Array, squares: Array
+    ) -> ScoredPairs:
+        """Scores of the pairs under the Gaussian of a sample of the queries."""
+        variance = squares.sum(axis=1) / (len(sample.y) - 1)
+        shifts = W @ (sample.membership @ sample.y / sample.y.dtype.type(len(sample.y))).T
+        if sample.first is not None:
+            first, unit = self._queries.first, sample.unit
+            w = W[:, 0].astype(np.float64)
+            tau = float(first.position[sample.rows].mean())
+            margin = margin + w * ((self._alpha + first.beta * tau) / unit - sample.mean[0])
+            shifts += np.multiply.outer(w, first.on_mean(sample.rows) / unit)
+            variance = variance + w**2 * (first.variance / unit**2)
+        return ScoredPairs.of(score_margins(margin, np.sqrt(variance)), shifts, 1.0, sample.counts)
+
+    def _through_queries(
+        self, sample: CentredQueries, W: Floats, scored: ScoredPairs, squares: Array
+    ) -> Array:
+        """(g,) influences of the query groups on Gaussian plasticity, summed over pairs."""
+        n = len(sample.y)
+        slope = scored.scores.width_slope * scored.precision**2  # (pairs,)
+        influences = scored.scores.first @ scored.shifts + slope @ squares / (n - 1)
+        influences -= float(slope @ squares.sum(axis=1)) / (n - 1) * sample.counts / n
+        if sample.first is not None:
+            on_variance = self._queries.first.on_variance / sample.unit**2
+            influences += float(slope @ W[:, 0].astype(np.float64) ** 2) * on_variance
+        return influences
+
+    def finish(self, counts: Ints) -> CountedPlasticity:
+        """Counted plasticity of the head; `counts` (query buckets,) are the numbers of queries."""
+        pairs = self._pair_groups.sum(axis=1)  # (query buckets,)
+        factor = jackknife_factor(self._groups)[:, None]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            cells = self._counted_cells / self._pairs
+            counted = self._counted.sum(axis=1) / pairs
+            shared = variance_error(self._kappa / pairs, self._groups)
+            if self._queries.model == "diagonal":
+                shared = np.zeros_like(shared)
+            corrected = self._gaussian - shared[:, None] * self._variance_bias
+            gap_sums = corrected - self._counted
+            gap = gap_sums.sum(axis=1) / pairs
+            on_counted = factor * self._counted_influences / pairs[:, None]
+            on_gap = factor * self._gaussian_influences / pairs[:, None] - on_counted
+            on_counted += pair_influences(self._counted, self._pair_groups, counted)
+            on_gap += pair_influences(gap_sums, self._pair_groups, gap)
+        none = np.zeros(len(counts))
+        everywhere = np.ones(len(counts), np.bool_)
+        return CountedPlasticity(
+            cells=cells,
+            counted=weighted_estimate(counted, none, on_counted, self._groups, counts, everywhere),
+            gap=weighted_estimate(gap, none, on_gap, self._groups, counts, everywhere),
+        )
+
+
+def sum_by_group(sample: CentredQueries, W: Floats, margin: Array) -> GroupSums:
+    """Sums over queries for the pairs `W` (pairs, d) with `margin` (pairs,), the means of w·q."""
+    members = np.ascontiguousarray(sample.membership.T)  # (n, g)
+    sums = np.zeros((2, len(W), GROUPS))
+    step = max(1, _MOST_SCORES // len(sample.y))
+    buffers = np.empty((2, min(step, len(W)), len(sample.y)), sample.y.dtype)
+    threshold = -margin.astype(sample.y.dtype)[:, None]
+    W = W.astype(sample.y.dtype, copy=False)
+    (rank_one,) = get_blas_funcs(("ger",), (buffers,))
+    for start in range(0, len(W), step):
+        rows = slice(start, min(start + step, len(W)))
+        scores, work = buffers[:, : rows.stop - start]  # (b, n)
+        np.matmul(W[rows], sample.y.T, out=scores)
+        sums[0, rows] = np.multiply(scores, scores, out=work) @ members
+        if sample.first is not None:  # scores += w₁y₁, in place
+            rank_one(1.0, sample.first, W[rows, 0], a=scores.T, overwrite_a=True)
+        work[...] = scores > threshold[rows]
+        sums[1, rows] = work @ members
+        ties = scores == threshold[rows]
+        if ties.any():
+            sums[1, rows] += 0.5 * (ties.astype(np.float32) @ members)
+    return GroupSums(*sums)
+
+
+def between_groups(preferred: Array, counts: Ints) -> PairValues:
+    """Plasticity from pairs of queries of different groups.
+
+    `preferred` (pairs, g) are the queries of every group that prefer the first key; `counts` (g,)
+    are all queries of the groups. NaN if all queries are of one group.
+    """
+    n = float(counts.sum())
+    total = preferred.sum(axis=1)  # (pairs,)
+    squares = np.einsum("pg,pg->p", preferred, preferred)
+    within = preferred @ counts - squares  # (pairs,) Σ k_g (n_g − k_g)
+    different = n**2 - float((counts.astype(np.float64) ** 2).sum())  # pairs of queries
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = 4.0 * (total * (n - total) - within) / different
+        # derivatives with respect to the weight of a group, summed over pairs
+        change = (n - 2.0 * counts) * preferred.sum(axis=0) - 2.0 * (total @ preferred)
+        change += 2.0 * np.einsum("pg,pg->g", preferred, preferred) + counts * total.sum()
+        weight = 2.0 * counts * (n - counts)
+        influences = (4.0 * change - value.sum() * weight) / different
+    return PairValues(value, influences)

@@ -1,0 +1,94 @@
+"""A sample of key pairs: the keys, the pairs, and the query buckets that the pairs are scored for.
+
+Arrays in, arrays out; numpy and scipy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.numeric.key_pairs import KeyIndex, KeyPairs, PairSampling
+from attention_plasticity.numeric.position import rotate
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Vectors = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The positional basis of a query head: signs of dimensions, then a reflection."""
+
+    signs: Array  # (d,)
+    u: Array  # (d,) reflection vector
+
+
+@dataclass(frozen=True)
+class KeyVectors:
+    """Keys of a head, and the basis of their differences."""
+
+    vectors: Vectors  # (n, d)
+    basis: Basis | None = None  # None: the vectors are in the positional basis
+
+    def differences(self, pairs: KeyPairs) -> Array:
+        """`W` (pairs, d): first key minus second key, in the positional basis."""
+        W = key_differences(self.vectors, pairs)  # (pairs, d)
+        return W if self.basis is None else rotate(W, self.basis.signs, self.basis.u)
+
+
+def key_differences(X_k: Vectors, pairs: KeyPairs) -> Array:
+    """`W` (pairs, d): first key minus second key."""
+    W: Array = np.subtract(X_k[pairs.first], X_k[pairs.second], dtype=np.float64)
+    return W
+
+
+class PairDraw(Protocol):
+    """Draws the pairs of one query bucket after the other."""
+
+    def draw(self, eligible: Bools) -> KeyPairs:
+        """The pairs of the next query bucket; `eligible` (key buckets,) are its key buckets."""
+
+
+@dataclass(frozen=True)
+class ContextDraw:
+    """Draws pairs of any two earlier keys of a text."""
+
+    keys: KeyIndex
+    num_pairs_per_bucket: int
+    rng: np.random.Generator
+
+    def draw(self, eligible: Bools) -> KeyPairs:
+        """The pairs of the next query bucket."""
+        return self.keys.context_pairs(eligible, self.num_pairs_per_bucket, self.rng)
+
+
+def chosen_pairs(
+    keys: KeyIndex,
+    pair_sampling: PairSampling,
+    num_pairs_per_bucket: int,
+    max_rel_dist: float,
+    rng: np.random.Generator,
+) -> KeyPairs | PairDraw:
+    """Pairs for all query buckets, or a draw for each of them, by the sampling method."""
+    if pair_sampling == "context":
+        return ContextDraw(keys, num_pairs_per_bucket, rng)
+    return keys.draw(pair_sampling, num_pairs_per_bucket, max_rel_dist, rng)
+
+
+@dataclass(frozen=True)
+class PairSample:
+    """Key pairs of a head, and the cells in which they are scored.
+
+    A pair is used for a query bucket if the buckets of both keys are eligible. It is counted in the
+    cell of its owner.
+    """
+
+    keys: KeyVectors
+    pairs: KeyPairs | PairDraw  # for all query buckets, or drawn for each of them
+    key_buckets: Ints  # (key buckets,)
+    eligible: Bools  # (query buckets, key buckets)

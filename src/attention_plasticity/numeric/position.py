@@ -1,0 +1,236 @@
+"""Position in the queries: regression, rotation to the positional basis, residuals.
+
+Arrays in, arrays out; numpy and scipy only. Vectors may be float32. Every sum and product is
+float64. No threshold is absolute, so scaling the input never changes a decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg.blas import dger
+
+from attention_plasticity.numeric.blocks import SMALL_BLOCK, near_mean, row_blocks
+from attention_plasticity.numeric.scaling import (
+    column_maxima,
+    rescaled,
+    scale_exponent,
+    wider_than_float32,
+)
+
+Array = npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.floating[Any]]
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class LinearFit(NamedTuple):
+    """`x_d = alpha_d + beta_d · t` for every dimension d, with its R²."""
+
+    alpha: Array  # (d,)
+    beta: Array  # (d,)
+    r2: Array  # (d,)
+    r2_mean: float
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A linear regression on position, with the sums of squares for R²."""
+
+    mean: Array  # (d,)
+    alpha: Array  # (d,)
+    beta: Array  # (d,)
+    ss_total: Array  # (d,) sum of squares about the mean
+    ss_position: Array  # (d,) sum of squares explained by position
+    mean_square: float  # mean squared length of a vector; rounding errors are relative to it
+
+    @property
+    def r2(self) -> Array:
+        """R² per dimension; 0 for a constant dimension."""
+        r2 = np.zeros_like(self.ss_total)  # (d,)
+        np.divide(self.ss_position, self.ss_total, out=r2, where=self.ss_total > 0)
+        return np.minimum(r2, 1.0)
+
+    @property
+    def r2_total(self) -> float:
+        """1 − ΣSS_res/ΣSS_tot over dimensions; it does not depend on the basis."""
+        total = float(self.ss_total.sum())
+        return min(float(self.ss_position.sum()) / total, 1.0) if total > 0 else 0.0
+
+
+def fit_multioutput_linear_regressor(t: npt.ArrayLike, X: Vectors) -> LinearFit:
+    """Regress every dimension of `X` (n, d) on `t` (n,) by least squares.
+
+    The scale of `X` and `t` is free. Raises a `ValueError` if dimensions differ by more than 2^300.
+    """
+    t = np.asarray(t, np.float64)
+    x_exponent = scale_exponent(column_maxima(X)) if wider_than_float32(X) else 0
+    t_exponent = scale_exponent(column_maxima(t[:, None]))
+    fit = regress(np.asarray(rescaled(t, t_exponent), np.float64), rescaled(X, x_exponent))
+    alpha = np.ldexp(fit.alpha, x_exponent)
+    beta = np.ldexp(fit.beta, x_exponent - t_exponent)
+    return LinearFit(alpha, beta, fit.r2, float(fit.r2.mean()))
+
+
+def regress(t: Array, X: Vectors) -> Regression:
+    """Regress every dimension of `X` (n, d) on `t` (n,) in one pass over the rows.
+
+    Sums are taken about a point near the mean, then moved to the mean. This point equals the value
+    of a constant column exactly, so the variance of a constant dimension is exactly zero.
+    """
+    n, d = X.shape
+    origin = near_mean(X)  # (d,)
+    t_mean = t[0] + (t - t[0]).mean()
+    t_dev = t - t_mean  # (n,)
+    total, squares, cross = np.zeros(d), np.zeros(d), np.zeros(d)
+    for rows in row_blocks(n, d):
+        dev = X[rows] - origin  # (b, d)
+        total += np.ones(len(dev)) @ dev
+        squares += np.einsum("nd,nd->d", dev, dev)
+        cross += t_dev[rows] @ dev
+    shift = total / n  # (d,) mean minus origin
+    ss_total = np.maximum(squares - n * shift**2, 0.0)
+    ss_t = float(t_dev @ t_dev)
+    beta = (cross - t_dev.sum() * shift) / ss_t if ss_t > 0 else np.zeros(d)
+    mean = origin + shift
+    return Regression(
+        mean=mean,
+        alpha=mean - beta * t_mean,
+        beta=beta,
+        ss_total=ss_total,
+        ss_position=np.minimum(beta**2 * ss_t, ss_total),
+        mean_square=float((ss_total / n + mean**2).sum()),
+    )
+
+
+def compute_scalar_position_predictability(
+    p: npt.ArrayLike, X: Vectors, beta: Array
+) -> tuple[float, float, float]:
+    """Predict `log2(p+1)` from the projection on `beta`: R², MAE of the mean, MAE of the fit.
+
+    If `beta` is zero, R² is 0 and both errors are that of the mean. Works at any scale of `X`.
+    """
+    X = rescaled(X, scale_exponent(column_maxima(X))) if wider_than_float32(X) else X
+    direction = _unit(beta)  # (d,)
+    scores = np.concatenate([X[rows] @ direction for rows in row_blocks(*X.shape)])  # (n,)
+    return predictability_from_scores(np.asarray(p, np.float64), scores)
+
+
+def predictability_from_scores(p: Array, scores: Array) -> tuple[float, float, float]:
+    """Like `compute_scalar_position_predictability`, from the projections `scores` (n,)."""
+    y = np.log2(p + 1)  # (n,)
+    fit = regress(scores, y[:, None])
+    baseline = float(np.abs(y - fit.mean[0]).mean())
+    error = float(np.abs(y - fit.alpha[0] - fit.beta[0] * scores).mean())
+    return float(fit.r2[0]), baseline, error
+
+
+def orientation_from_keys(b_k: npt.ArrayLike, X_k: Vectors) -> Array:
+    """±1 per dimension: sign of the mean over key buckets of the bucket means; +1 for 0."""
+    codes = np.unique(np.asarray(b_k), return_inverse=True)[1]
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes))
+    means = np.zeros(X_k.shape[1])  # (d,)
+    for start, end in zip(np.r_[0, ends[:-1]], ends, strict=True):
+        means += _column_sums(X_k, order[start:end]) / (end - start)
+    return np.where(means < 0, -1.0, 1.0)
+
+
+def make_pos_rotation(beta: npt.ArrayLike) -> Array:
+    """The orthogonal (d, d) reflection H that maps `beta/‖beta‖` to the first axis."""
+    u = reflection_vector(np.asarray(beta, np.float64))
+    return np.eye(len(u)) - 2.0 * np.outer(u, u)
+
+
+def reflection_vector(beta: Array) -> Array:
+    """Unit `u` (d,): `H = I − 2uuᵀ` maps `beta/‖beta‖` to e1. Zeros if H is the identity."""
+    if not beta.any():
+        return np.zeros_like(beta)
+    u = _unit(beta)  # (d,)
+    rest = float(u[1:] @ u[1:])
+    # β̂₀ − 1, computed without cancellation when β̂ is close to e1
+    u[0] = -rest / (1.0 + u[0]) if u[0] > 0 else u[0] - 1.0
+    return _unit(u)
+
+
+def rotate(X: Vectors, signs: Array, u: Array, order: npt.NDArray[np.intp] | None = None) -> Array:
+    """`X·diag(signs)·H` as a rank-one update; `order` optionally reorders the rows."""
+    rotated = np.empty(X.shape)
+    for rows in row_blocks(*X.shape):
+        _rotate_block(X[rows] if order is None else X[order[rows]], signs, u, rotated[rows])
+    return rotated
+
+
+def rotate_with_residuals(
+    X: Vectors,
+    signs: Array,
+    u: Array,
+    order: npt.NDArray[np.intp],
+    t: Array,
+    alpha_rot: Array,
+    beta_rot: Array,
+) -> tuple[Array, Array]:
+    """The rotated queries (n, d), and these minus their fit (d, n), in one pass over the rows.
+
+    Residuals have one contiguous row per dimension. `t` (n,) are the positions in the new order.
+    """
+    n, d = X.shape
+    rotated, residuals = np.empty((n, d)), np.empty((d, n))
+    for rows in row_blocks(n, d):
+        block = rotated[rows]  # (b, d)
+        _rotate_block(X[order[rows]], signs, u, block)
+        _residuals_of_block(t[rows], block, alpha_rot, beta_rot, residuals[:, rows])
+    return rotated, residuals
+
+
+def _rotate_block(X: Vectors, signs: Array, u: Array, out: Array) -> None:
+    np.multiply(X, signs, out=out)
+    dger(-2.0, u, out @ u, a=out.T, overwrite_a=True)  # out -= 2(out·u)uᵀ, in place
+
+
+def rotate_vector(x: Array, signs: Array, u: Array) -> Array:
+    """`rotate` for one vector or a stack of vectors."""
+    oriented = x * signs
+    return oriented - 2.0 * np.multiply.outer(oriented @ u, u)
+
+
+def _residuals_of_block(
+    t: Array, X_rot: Array, alpha_rot: Array, beta_rot: Array, out: Array
+) -> None:
+    n, d = X_rot.shape
+    for rows in row_blocks(n, d, SMALL_BLOCK):
+        out[:, rows] = (X_rot[rows] - alpha_rot).T
+    out[0] -= beta_rot[0] * t  # after the rotation, the other dimensions have no slope
+
+
+def residual_variance(residuals: Array, mean_square: float) -> Array:
+    """Variance per dimension of `residuals` (d, n), with n − 2 degrees of freedom.
+
+    If position explains a dimension fully, its residuals are rounding errors. These grow with n
+    and with the size of the queries. Variances below this bound are set to zero.
+    """
+    n = residuals.shape[1]
+    squares = np.einsum("dn,dn->d", residuals, residuals)
+    noise = n * mean_square * (_EPS * max(64, n / 4)) ** 2
+    variance: Array = np.where(squares > noise, squares, 0.0) / (n - 2)
+    return variance
+
+
+def _unit(x: Array) -> Array:
+    """`x/‖x‖`, or zeros. Scaled first, against overflow and underflow of squares."""
+    scale = np.abs(x).max()
+    if scale == 0:
+        return np.zeros_like(x)
+    scaled = x / scale
+    unit: Array = scaled / np.linalg.norm(scaled)
+    return unit
+
+
+def _column_sums(X: Vectors, chosen: npt.NDArray[np.intp]) -> Array:
+    total = np.zeros(X.shape[1])
+    for rows in row_blocks(len(chosen), X.shape[1]):
+        total += X[chosen[rows]].sum(axis=0, dtype=np.float64)
+    return total

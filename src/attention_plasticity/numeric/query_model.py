@@ -1,0 +1,131 @@
+"""Gaussian models of the queries of a bucket: a mean μ and a triangular factor L of Σ = LLᵀ.
+
+Arrays in, arrays out; numpy and scipy only. The three models differ only in μ and Σ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.numeric.blocks import LARGE_BLOCK, near_mean, row_blocks
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.floating[Any]]
+
+_RELATIVE_RIDGE = 1e-12
+
+
+@dataclass(frozen=True)
+class BucketMoments:
+    """Mean and covariance of the queries of every bucket with at least two queries."""
+
+    bucket: Ints  # (g,) ascending, without bucket 0
+    count: Ints  # (g,)
+    position: Array  # (g,) mean position τ
+    mean: Array  # (g, d)
+    covariance: Array  # (g, d, d), n − 1 degrees of freedom
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """N(mean, LLᵀ) with L lower triangular. A one-dimensional factor is the diagonal of L."""
+
+    mean: Array  # (d,)
+    factor: Array  # (d, d) or (d,)
+
+
+class QueryModel(NamedTuple):
+    """The queries of every query bucket: their moments, and the Gaussian that is scored."""
+
+    moments: BucketMoments
+    gaussians: list[Gaussian]  # one per bucket of the moments
+
+
+def bucket_moments(p: Array, b: Ints, X: Vectors) -> BucketMoments:
+    """Moments of the query buckets with at least two queries; bucket 0 is left out."""
+    buckets, starts, counts = np.unique(b, return_index=True, return_counts=True)
+    is_sorted = bool((b[1:] >= b[:-1]).all())
+    order = None if is_sorted else np.argsort(b, kind="stable")
+    if not is_sorted:
+        starts = np.cumsum(counts) - counts
+    kept = np.flatnonzero((buckets != 0) & (counts >= 2))
+    d = X.shape[1]
+    mean, covariance = np.empty((len(kept), d)), np.empty((len(kept), d, d))
+    position = np.empty(len(kept))
+    for slot, code in enumerate(kept):
+        members: slice | npt.NDArray[np.intp] = slice(starts[code], starts[code] + counts[code])
+        if order is not None:
+            members = order[members]
+        mean[slot], covariance[slot] = _mean_and_covariance(X[members])
+        positions = p[members]
+        position[slot] = positions[0] + (positions - positions[0]).mean()
+    return BucketMoments(buckets[kept], counts[kept], position, mean, covariance)
+
+
+def _mean_and_covariance(rows: Vectors) -> tuple[Array, Array]:
+    """Sums about a point near the mean, then moved to it; equal rows have zero variance exactly."""
+    n, d = rows.shape
+    origin = near_mean(rows)  # (d,)
+    total, scatter = np.zeros(d), np.zeros((d, d))
+    for block in row_blocks(n, d, LARGE_BLOCK):
+        dev = rows[block] - origin  # (b, d)
+        total += np.ones(len(dev)) @ dev
+        scatter += dev.T @ dev
+    shift = total / n  # (d,)
+    return origin + shift, (scatter - n * np.outer(shift, shift)) / (n - 1)
+
+
+def bucket_gaussians(
+    query_model: Literal["positional", "full", "diagonal"],
+    moments: BucketMoments,
+    alpha_rot: Array,
+    beta_rot: Array,
+    resid_var: Array,
+) -> list[Gaussian]:
+    """One Gaussian per bucket, in the rotated space.
+
+    positional: the first component has mean and variance from the regression on position; the other
+    components have the mean and covariance of the bucket and are independent of the first.
+    full: mean and covariance of the bucket. diagonal: mean and variances of the bucket.
+    """
+    if query_model == "full":
+        factors = [covariance_factor(covariance) for covariance in moments.covariance]
+        return [Gaussian(*pair) for pair in zip(moments.mean, factors, strict=True)]
+    if query_model == "diagonal":
+        spread = np.sqrt(np.diagonal(moments.covariance, axis1=1, axis2=2))  # (g, d)
+        return [Gaussian(*pair) for pair in zip(moments.mean, spread, strict=True)]
+    first_means = alpha_rot[0] + beta_rot[0] * moments.position  # (g,)
+    return [
+        _positional(first_mean, mean, covariance, float(resid_var[0]))
+        for first_mean, mean, covariance in zip(
+            first_means, moments.mean, moments.covariance, strict=True
+        )
+    ]
+
+
+def _positional(first_mean: float, mean: Array, covariance: Array, first_var: float) -> Gaussian:
+    d = len(mean)
+    semantic = covariance[1:, 1:].copy()  # (d - 1, d - 1)
+    if d > 1:
+        semantic[np.diag_indices(d - 1)] += _RELATIVE_RIDGE * float(np.trace(semantic)) / (d - 1)
+    factor = np.zeros((d, d))
+    factor[0, 0] = np.sqrt(first_var)
+    factor[1:, 1:] = covariance_factor(semantic)
+    return Gaussian(np.concatenate([[first_mean], mean[1:]]), factor)
+
+
+def covariance_factor(covariance: Array) -> Array:
+    """Lower triangular L with LLᵀ = covariance. The covariance may be singular."""
+    lower: Array
+    try:
+        lower = np.linalg.cholesky(covariance).astype(np.float64, copy=False)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))  # root·rootᵀ is the covariance
+        lower = np.asarray(np.linalg.qr(root.T, mode="r")).T
+    return lower

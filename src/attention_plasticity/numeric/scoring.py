@@ -1,0 +1,283 @@
+"""Scoring of key pairs under the Gaussians of the query buckets.
+
+Arrays in, arrays out; numpy and scipy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.numeric.blocks import row_blocks
+from attention_plasticity.numeric.distances import DistanceSums
+from attention_plasticity.numeric.errors.counting import CountedPlasticity, CountingSums, is_counted
+from attention_plasticity.numeric.errors.influences import GaussianInfluences, GroupedQueries
+from attention_plasticity.numeric.errors.uncertainty import Uncertainty, UncertaintySums
+from attention_plasticity.numeric.errors.variance_parts import VarianceSums
+from attention_plasticity.numeric.key_pairs import PAIR_BLOCK, KeyPairs
+from attention_plasticity.numeric.pair_samples import KeyVectors, PairDraw, PairSample
+from attention_plasticity.numeric.profile import AttentionPlasticity
+from attention_plasticity.numeric.query_model import BucketMoments, QueryModel
+from attention_plasticity.numeric.scaling import row_maxima
+from attention_plasticity.numeric.scores import (
+    PairScores,
+    margin_and_deviation,
+    plasticity_from_margin,
+    score_margins,
+    standardised,
+)
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Vectors = npt.NDArray[np.floating[Any]]
+Rows = slice | npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class TextSample:
+    """What is needed for standard errors: the groups of the texts of queries and keys."""
+
+    queries: GroupedQueries
+    buckets: BucketInfluences
+    key_group: Ints  # (keys,)
+    counting: CountingSums | None = None  # None: no pairs are counted
+    variance: VarianceSums | None = None  # None: the parts of the error are not computed
+
+
+class BucketInfluences:
+    """Influences on the Gaussians of the query buckets. Those of the last bucket are kept."""
+
+    def __init__(
+        self, queries: GroupedQueries, bucket_rows: list[slice], moments: BucketMoments
+    ) -> None:
+        """`bucket_rows` are the rows of every query bucket in `queries`."""
+        self._queries, self._rows, self._moments = queries, bucket_rows, moments
+        self._code = -1
+        self._last: GaussianInfluences | None = None
+
+    def of(self, code: int) -> GaussianInfluences:
+        """Influences on the Gaussian of query bucket `code`."""
+        if code != self._code or self._last is None:
+            moments = self._moments
+            queries = self._queries.centred(
+                self._rows[code], moments.mean[code], np.diagonal(moments.covariance[code])
+            )
+            self._last, self._code = self._queries.influences(queries), code
+        return self._last
+
+
+class SecondPairSample(NamedTuple):
+    """A second sample of key pairs that is scored in the same pass, in one cell per query bucket.
+
+    Its pairs are scored after the last pairs of a query bucket, so that the influences of the
+    queries of the bucket are computed once for both samples.
+    """
+
+    pairs: PairDraw
+    texts: TextSample | None
+
+
+def score_pairs(
+    queries: QueryModel,
+    sample: PairSample,
+    texts: TextSample | None = None,
+    second: SecondPairSample | None = None,
+) -> tuple[AttentionPlasticity, AttentionPlasticity | None]:
+    """Plasticity of the pairs of `sample`, and of the pairs of `second`.
+
+    With `texts`, standard errors and bias are computed too. Plasticity by distance is computed if
+    the pairs are drawn for each query bucket.
+    """
+    shared, eligible = isinstance(sample.pairs, KeyPairs), sample.eligible
+    distances = None if shared else DistanceSums(queries.moments.bucket, sample.key_buckets)
+    scoring = _Scoring(queries, sample.keys, eligible, texts, distances)
+    also = None
+    if second is not None:
+        reached = np.asarray(eligible.any(axis=1))[:, None]  # (query buckets, 1)
+        also = _Scoring(queries, sample.keys, reached, second.texts, None)
+    codes = range(len(queries.gaussians))
+    for part in [codes] if shared else [[code] for code in codes]:
+        pairs = sample.pairs
+        drawn = pairs if isinstance(pairs, KeyPairs) else pairs.draw(eligible[part[0]])
+        blocks = scoring.blocks(drawn)
+        for number, rows in enumerate(blocks):
+            block = scoring.block(drawn.part(rows))
+            for code in part:
+                scoring.add(code, block)
+                if second is not None and also is not None and number + 1 == len(blocks):
+                    also.add_all(code, second.pairs.draw(eligible[code]).with_single_bucket())
+    found = scoring.finish(sample.key_buckets)
+    return found, None if also is None else also.finish(sample.key_buckets[:1])
+
+
+class _PairRows(NamedTuple):
+    """Key differences in float32, with the owner and the group of texts of each pair."""
+
+    W: Vectors  # (pairs, d)
+    owner: Ints  # (pairs,)
+    group: Ints  # (pairs,)
+
+    def part(self, rows: Rows) -> _PairRows:
+        """Some of the pairs."""
+        return _PairRows(self.W[rows], self.owner[rows], self.group[rows])
+
+
+class _GroupedPairs(NamedTuple):
+    """A block of pairs, and the part of it that is counted. `W` is divided by `unit`."""
+
+    unit: Array  # (pairs,)
+    pairs: _PairRows
+    chosen: Ints  # numbers of the counted pairs
+    counted: _PairRows
+
+    @classmethod
+    def of(cls, W: Array, pairs: KeyPairs, texts: TextSample) -> _GroupedPairs:
+        """The pairs with differences `W` (pairs, d)."""
+        unit = _powers_of_two(W)
+        scaled = np.empty(W.shape, np.float32)
+        np.divide(W, unit[:, None], out=scaled, casting="same_kind")
+        rows = _PairRows(scaled, pairs.owner, texts.key_group[pairs.first])
+        chosen = np.flatnonzero(is_counted(pairs.rank))
+        return cls(unit, rows, chosen, rows.part(chosen))
+
+    def counted_part(self, rows: Rows) -> tuple[_PairRows, Ints]:
+        """The counted pairs among some of the pairs, and their places among them."""
+        if isinstance(rows, slice):
+            begin, end = np.searchsorted(self.chosen, [rows.start, rows.stop])
+            return self.counted.part(slice(begin, end)), self.chosen[begin:end] - rows.start
+        common = np.isin(self.chosen, rows)
+        return self.counted.part(np.flatnonzero(common)), np.searchsorted(rows, self.chosen[common])
+
+
+class _Block(NamedTuple):
+    """Some pairs with their key differences `W`; `grouped` is needed for errors."""
+
+    W: Array  # (pairs, d)
+    pairs: KeyPairs
+    grouped: _GroupedPairs | None
+
+
+class _Scoring:
+    """Sums of scores per cell, over blocks of pairs."""
+
+    def __init__(
+        self,
+        queries: QueryModel,
+        keys: KeyVectors,
+        eligible: Bools,
+        texts: TextSample | None,
+        distances: DistanceSums | None,
+    ) -> None:
+        self._moments, self._gaussians = queries.moments, queries.gaussians
+        self._keys, self._eligible, self._distances = keys, eligible, distances
+        self._texts = texts
+        self._uncertainty = None
+        if texts is not None:
+            positional = texts.queries.model == "positional"
+            first = texts.queries.first if positional else None
+            query_buckets, key_buckets = eligible.shape
+            self._uncertainty = UncertaintySums(query_buckets, key_buckets, first)
+        self._sums, self._counts = np.zeros(eligible.shape), np.zeros(eligible.shape, np.int64)
+
+    def blocks(self, pairs: KeyPairs) -> list[slice]:
+        """Parts of the pairs that are scored at a time; one empty part if there is no pair."""
+        width = self._moments.mean.shape[1]
+        return list(row_blocks(len(pairs), width, PAIR_BLOCK)) or [slice(0, 0)]
+
+    def block(self, pairs: KeyPairs) -> _Block:
+        """Pairs with their key differences."""
+        W = self._keys.differences(pairs)  # (pairs, d)
+        grouped = None if self._texts is None else _GroupedPairs.of(W, pairs, self._texts)
+        return _Block(W, pairs, grouped)
+
+    def add_all(self, code: int, pairs: KeyPairs) -> None:
+        """Score pairs for one query bucket."""
+        for rows in self.blocks(pairs):
+            self.add(code, self.block(pairs.part(rows)))
+
+    def add(self, code: int, block: _Block) -> None:
+        """Score a block of pairs for one query bucket."""
+        W, pairs, grouped = block
+        width = self._eligible.shape[1]
+        rows = self._used(code, pairs)
+        owner = pairs.owner[rows]
+        if len(owner) == 0:
+            return
+        margin, deviation = margin_and_deviation(W[rows], self._gaussians[code])
+        self._counts[code] += np.bincount(owner, minlength=width)
+        if grouped is None:
+            values = plasticity_from_margin(standardised(margin, deviation))
+        else:
+            scores = score_margins(margin, deviation)
+            values = scores.value
+            self._add_errors(code, scores, grouped, pairs, rows)
+        self._sums[code] += np.bincount(owner, values, minlength=width)
+        if self._distances is not None:
+            self._distances.add(code, owner, pairs.other[rows], values)
+
+    def _used(self, code: int, pairs: KeyPairs) -> Rows:
+        """Pairs with both keys in eligible buckets, as a slice if they are contiguous."""
+        eligible = self._eligible[code]
+        used = np.flatnonzero(eligible[pairs.owner] & eligible[pairs.other])
+        if len(used) and used[-1] + 1 - used[0] == len(used):
+            return slice(int(used[0]), int(used[-1]) + 1)
+        return used
+
+    def _add_errors(
+        self, code: int, scores: PairScores, block: _GroupedPairs, pairs: KeyPairs, rows: Rows
+    ) -> None:
+        texts = self._texts
+        assert texts is not None
+        assert self._uncertainty is not None
+        influences = texts.buckets.of(code)
+        queries = influences.queries
+        part = block.pairs.part(rows)
+        scored = self._uncertainty.add(code, *part, block.unit[rows], scores, influences)
+        if texts.variance is not None:
+            first, second = pairs.first[rows], pairs.second[rows]
+            texts.variance.add(code, queries, part.W, scored, first, second)
+        if texts.counting is not None:
+            counted, among = block.counted_part(rows)
+            texts.counting.add(code, queries, *counted, scored.part(among))
+
+    def finish(self, key_buckets: Ints) -> AttentionPlasticity:
+        """Plasticity, after all pairs were added."""
+        moments, eligible = self._moments, self._eligible
+        q_code, k_code = np.nonzero(eligible)
+        with np.errstate(invalid="ignore"):
+            cells = self._sums / self._counts
+            profile = self._sums.sum(axis=1) / self._counts.sum(axis=1)
+        return AttentionPlasticity(
+            q_code=q_code,
+            k_code=k_code,
+            plasticity=cells[q_code, k_code],
+            n_pairs=self._counts[q_code, k_code],
+            query_buckets=moments.bucket,
+            query_positions=moments.position,
+            query_counts=moments.count,
+            key_buckets=key_buckets,
+            profile=profile,
+            uncertainty=self._errors(cells, profile),
+            counted=self._counted(moments.count),
+            distances=None if self._distances is None else self._distances.finish(),
+        )
+
+    def _errors(self, cells: Array, profile: Array) -> Uncertainty | None:
+        if self._uncertainty is None or self._texts is None:
+            return None
+        diagonal = self._texts.queries.model == "diagonal"
+        return self._uncertainty.finish(cells, profile, diagonal=diagonal)
+
+    def _counted(self, counts: Ints) -> CountedPlasticity | None:
+        if self._texts is None or self._texts.counting is None:
+            return None
+        return self._texts.counting.finish(counts)
+
+
+def _powers_of_two(W: Array) -> Array:
+    """(pairs,) powers of two above the absolute values of every row of `W`; 1 for zeros."""
+    return np.ldexp(1.0, np.frexp(row_maxima(W))[1])
