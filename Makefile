@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
-.PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost \
+.PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
 	browser architectures coverage hub-faults reliability clean
 
 setup: $(VENV)/.dev
@@ -79,6 +79,10 @@ browser:
 # Writes the table of architectures in docs/capture.md.
 architectures: $(VENV)/.dev
 	$(BIN)/python tests/architecture_table.py
+
+# Writes the tables of columns of docs/data-format.md.
+columns: $(VENV)/.base
+	$(BIN)/python scripts/write_columns.py
 
 # Runs every case of docs/reliability.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev

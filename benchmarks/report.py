@@ -25,9 +25,9 @@ import numpy as np
 import pandas as pd
 from playwright.sync_api import Browser, sync_playwright
 
+from attention_plasticity.metrics import HEAD_NUMBERS
 from attention_plasticity.page import make_report
 from attention_plasticity.page.html import plotly_bundle
-from attention_plasticity.run.outputs import METRIC_NUMBERS
 from attention_plasticity.tables.csv_tables import FILE_NAMES
 from attention_plasticity.tables.finished_run import FinishedRun
 
@@ -180,7 +180,7 @@ def write_large(folder: Path, layers: int, heads: int, cells_per_head: int) -> N
         1.0,
     )  # (heads, buckets)
     ids = {"layer": layer, "q_head": head, "k_head": head // 4}
-    metrics = pd.DataFrame({name: rng.random(len(layer)) for name in METRIC_NUMBERS}).assign(
+    metrics = pd.DataFrame({name: rng.random(len(layer)) for name in HEAD_NUMBERS}).assign(
         **ids, n_q_tokens=50_000, n_k_tokens=50_000, d_model=WIDTH, q_position_max=CONTEXT - 1
     )
     metrics["ap_overall"] = profile.mean(axis=1)

@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 from findings_attention import attention_tables, markdown
 
 import attention_plasticity as ap
-from attention_plasticity.columns import GROUP_COLUMNS
 from attention_plasticity.comparison.differences import run_differences
 from attention_plasticity.comparison.formats import as_markdown
 from attention_plasticity.comparison.runs import compare_runs, labelled
+from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.plots import save_figure
 from attention_plasticity.plots.all_figures import save_all
 from attention_plasticity.plots.style import (

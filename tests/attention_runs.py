@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.columns import DISTANCES, MASS_COLUMNS
+from attention_plasticity.metrics import MASS_COLUMNS
+from attention_plasticity.numeric.sizes import DISTANCES
 
 DISTANT, GROUPS = 256, 12
 BINS = list(DISTANCES)

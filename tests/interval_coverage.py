@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from attention_plasticity.columns import GROUP_COLUMNS
 from attention_plasticity.head.result import HeadResult
+from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.run.head_means import gap_is_large
 from simulated_heads import Population, analyse, draw_rows, key_head, with_attention
 

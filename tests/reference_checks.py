@@ -7,40 +7,40 @@ from typing import Any
 import numpy as np
 
 from attention_plasticity.head.result import HeadResult
-from attention_plasticity.run.outputs import (
-    ATTENTION_COLUMNS,
-    BUCKET_COLUMNS,
-    COMPONENT_COLUMNS,
+from attention_plasticity.metrics import (
+    ATTENTION_BY_BUCKET,
+    BUCKET_PLASTICITY,
+    COMPONENT_WEIGHTS,
+    HEAD_METRICS,
+    HEAD_NUMBERS,
     IDS,
-    INFLUENCE_COLUMNS,
-    METRIC_COLUMNS,
-    METRIC_NUMBERS,
+    INFLUENCES,
 )
 from reference import Tables, tolerance
 
 
 def assert_equals_reference(result: HeadResult, expected: Tables) -> None:
     """Check every column of every table of a head."""
-    assert set(result.metrics) == set(METRIC_COLUMNS)
+    assert set(result.metrics) == set(HEAD_METRICS.names)
     assert result.metrics["layer_type"] == expected.metrics["layer_type"]
-    assert_column_equal(METRIC_NUMBERS, [result.metrics], [expected.metrics])
-    assert tuple(result.bucket_plasticity.columns) == BUCKET_COLUMNS
+    assert_column_equal(HEAD_NUMBERS, [result.metrics], [expected.metrics])
+    assert tuple(result.bucket_plasticity.columns) == BUCKET_PLASTICITY.names
     assert_column_equal(
-        BUCKET_COLUMNS, result.bucket_plasticity.to_dict("records"), expected.buckets
+        BUCKET_PLASTICITY.names, result.bucket_plasticity.to_dict("records"), expected.buckets
     )
-    assert tuple(result.component_weights.columns) == COMPONENT_COLUMNS
+    assert tuple(result.component_weights.columns) == COMPONENT_WEIGHTS.names
     assert_column_equal(
-        COMPONENT_COLUMNS, result.component_weights.to_dict("records"), expected.components
+        COMPONENT_WEIGHTS.names, result.component_weights.to_dict("records"), expected.components
     )
-    assert (*IDS, *result.influences) == INFLUENCE_COLUMNS
+    assert (*IDS, *result.influences) == INFLUENCES.names
     assert result.influences["quantity"] == [row["quantity"] for row in expected.influences]
-    for name in INFLUENCE_COLUMNS[4:]:
+    for name in INFLUENCES.names[4:]:
         rtol, atol = tolerance(name)
         right = [row[name] for row in expected.influences]
         np.testing.assert_allclose(
             result.influences[name], right, rtol=rtol, atol=atol, err_msg=name
         )
-    assert not result.attention or (*IDS, *result.attention) == ATTENTION_COLUMNS
+    assert not result.attention or (*IDS, *result.attention) == ATTENTION_BY_BUCKET.names
     for name, values in result.attention.items():
         rtol, atol = tolerance(name)
         right = [row[name] for row in expected.attention]

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.columns import BUCKET_QUANTITY, GROUP_COLUMNS, MEAN_COLUMNS
-from attention_plasticity.run.outputs import (
-    BUCKET_COLUMNS,
-    COMPONENT_COLUMNS,
-    INFLUENCE_COLUMNS,
-    METRIC_NUMBERS,
+from attention_plasticity.metrics import (
+    BUCKET_PLASTICITY,
+    BUCKET_QUANTITY,
+    COMPONENT_WEIGHTS,
+    GROUP_COLUMNS,
+    HEAD_NUMBERS,
+    INFLUENCES,
+    MEAN_COLUMNS,
 )
 from attention_plasticity.tables.profiles import head_profiles
 
@@ -24,7 +26,7 @@ MISSING = (2, 3)  # a head that was not captured
 TEXT_GROUPS = 12
 GAPS = ((0, 1), (3, 4))  # heads whose Gaussian model differs from the count
 SPOKEN = "owner/model-one"
-ERROR_COLUMNS = METRIC_NUMBERS[METRIC_NUMBERS.index("ap_overall_se") :]
+ERROR_COLUMNS = HEAD_NUMBERS[HEAD_NUMBERS.index("ap_overall_se") :]
 
 
 def write_run(
@@ -44,7 +46,7 @@ def write_run(
     grid = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
     heads = np.array([head for head in grid if head != MISSING])
     ids = {"layer": heads[:, 0], "q_head": heads[:, 1], "k_head": heads[:, 1] // 3}
-    metrics = pd.DataFrame({name: rng.random(len(heads)) for name in METRIC_NUMBERS}).assign(
+    metrics = pd.DataFrame({name: rng.random(len(heads)) for name in HEAD_NUMBERS}).assign(
         **ids, n_q_tokens=300 + heads[:, 1], n_k_tokens=300, d_model=WIDTH, q_position_max=895
     )
     metrics["ap_drop"] -= 0.5
@@ -71,7 +73,7 @@ def write_run(
 def _cells(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
     pairs = [(q, k) for q in range(1, BUCKETS) for k in range(q)]
     rows = [(*head, head[1] // 3, q, k) for head in heads.tolist() for q, k in pairs]
-    table = pd.DataFrame(rows, columns=list(BUCKET_COLUMNS[:5]))
+    table = pd.DataFrame(rows, columns=list(BUCKET_PLASTICITY.names[:5]))
     table["plasticity"] = rng.random(len(table))
     table["n_pairs"] = rng.integers(1, 256, len(table))
     table["q_position"] = table["q_bucket"] * 128 + 63.25
@@ -96,7 +98,7 @@ def _influences(
     shares *= 0.2 + table["layer"].to_numpy()[:, None]
     table[list(GROUP_COLUMNS[:TEXT_GROUPS])] = shares
     table[list(GROUP_COLUMNS[TEXT_GROUPS:])] = 0.0
-    return table[list(INFLUENCE_COLUMNS)]
+    return table[list(INFLUENCES.names)]
 
 
 def _add_errors(
@@ -119,7 +121,7 @@ def _add_errors(
 
 def _weights(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
     rows = [(*head, head[1] // 3, number) for head in heads.tolist() for number in range(WIDTH)]
-    table = pd.DataFrame(rows, columns=list(COMPONENT_COLUMNS[:4]))
+    table = pd.DataFrame(rows, columns=list(COMPONENT_WEIGHTS.names[:4]))
     weight = rng.random((len(heads), WIDTH))
     table["weight"] = (weight / weight.sum(axis=1, keepdims=True)).ravel()
     table["r2"] = rng.random(len(table))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import attention_plasticity
 import qk_sniffer
+from attention_plasticity.metrics import TABLES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -48,6 +50,17 @@ def test_the_api_reference_has_every_public_name(package: object) -> None:
     pages = (ROOT / "docs" / "api" / f"{name}.md", ROOT / "docs" / "api" / "errors.md")
     shown = re.findall(r"^::: \S+\.(\w+)$", "\n".join(page.read_text() for page in pages), re.M)
     assert public - {"__version__"} <= set(shown)
+
+
+def test_the_tables_of_columns_are_those_of_the_metrics() -> None:
+    """`make columns` writes them."""
+    page = (ROOT / "docs" / "data-format.md").read_text(encoding="utf-8")
+    script = runpy.run_path(str(ROOT / "scripts" / "write_columns.py"))
+    assert script["with_columns"](page) == page
+    for table in TABLES.values():
+        for name in table.names:
+            listed = f"`{name}`" in page or name.startswith(("group_", "mass_"))
+            assert listed, (table.file, name)
 
 
 def test_the_cost_of_a_study_is_what_the_formulas_give() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.columns import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.attended_keys import attended_keys
 from attention_plasticity.head.attention_columns import HeadAttention
@@ -33,6 +32,7 @@ from attention_plasticity.head.queries import RotatedQueries
 from attention_plasticity.head.result import Columns, Failure, HeadResult
 from attention_plasticity.head.rows import KeyHead, common_window, read_queries
 from attention_plasticity.head.texts import DumpTexts
+from attention_plasticity.metrics import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.numeric.attended_pairs import AttendedKeys
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 from attention_plasticity.numeric.normality import (

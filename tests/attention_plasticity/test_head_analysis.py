@@ -15,7 +15,7 @@ from attention_dumps import make_attention_dump
 from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head_analysis import analyze_group
-from attention_plasticity.run.outputs import BUCKET_COLUMNS, METRIC_NUMBERS
+from attention_plasticity.metrics import BUCKET_PLASTICITY, HEAD_NUMBERS
 from dumps import head_rows, make_dump
 from head_pairs import analyze, small_head, write_pair
 from reference import analyse, write_rows
@@ -206,8 +206,8 @@ def test_a_bad_query_head_stops_no_other(tmp_path: Path) -> None:
         assert text in reason
 
 
-FROM_TEXTS = ("n_texts", *BUCKET_COLUMNS[BUCKET_COLUMNS.index("plasticity_se") :])
-ERROR_COLUMNS = METRIC_NUMBERS[METRIC_NUMBERS.index("ap_overall_se") :]
+FROM_TEXTS = ("n_texts", *BUCKET_PLASTICITY.names[BUCKET_PLASTICITY.names.index("plasticity_se") :])
+ERROR_COLUMNS = HEAD_NUMBERS[HEAD_NUMBERS.index("ap_overall_se") :]
 
 
 @pytest.mark.parametrize("how", ["no column", "a null", "single_example", "error_bars"])
@@ -241,7 +241,7 @@ def test_unknown_texts_are_nan_and_change_nothing_else(tmp_path: Path, how: str)
 def test_without_counting_no_other_column_changes(tmp_path: Path) -> None:
     make_attention_dump(tmp_path, texts=8)
     known, result = analyze(tmp_path), analyze(tmp_path, counting=False)
-    counted = [name for name in METRIC_NUMBERS if "counted" in name or "gap" in name]
+    counted = [name for name in HEAD_NUMBERS if "counted" in name or "gap" in name]
     assert np.isfinite([known.metrics.pop(name) for name in counted]).all()
     assert np.isnan([result.metrics.pop(name) for name in counted]).all()
     assert np.isfinite(known.buckets.pop("plasticity_counted")).all()

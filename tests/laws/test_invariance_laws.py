@@ -13,7 +13,7 @@ from scipy.stats import ortho_group
 
 from attention_plasticity import analyze_head, compute_attention_plasticity, make_config, open_dump
 from attention_plasticity.head.result import HeadResult
-from attention_plasticity.run.outputs import METRIC_NUMBERS
+from attention_plasticity.metrics import HEAD_NUMBERS
 from dumps import head_rows
 from reference import write_rows
 
@@ -25,10 +25,10 @@ IN_ANY_BASIS = (
     *("q_R2_scalar", "q_mae_proj", "q_mae_ratio", "q_beta_norm", "q_R2_total"),
     *("q_resid0_skew", "q_resid0_kurt", "q_resid0_ks_p"),
     *("ap_overall", "ap_first20", "ap_last20", "ap_drop"),
-    *METRIC_NUMBERS[METRIC_NUMBERS.index("ap_overall_se") :],
+    *HEAD_NUMBERS[HEAD_NUMBERS.index("ap_overall_se") :],
 )
 COUNTED = ("ap_counted", "ap_counted_se", "ap_gaussian_gap", "ap_gaussian_gap_se")
-FROM_TEXTS = (*(name for name in METRIC_NUMBERS if name.endswith("_se")), "n_text_groups")
+FROM_TEXTS = (*(name for name in HEAD_NUMBERS if name.endswith("_se")), "n_text_groups")
 
 Rows = dict[str, Any]
 
@@ -53,7 +53,7 @@ def with_vectors(rows: Rows, vectors: np.ndarray) -> Rows:
     return {**rows, "vectors": vectors}
 
 
-def assert_same(one: HeadResult, two: HeadResult, rtol: float, metrics=METRIC_NUMBERS) -> None:
+def assert_same(one: HeadResult, two: HeadResult, rtol: float, metrics=HEAD_NUMBERS) -> None:
     for name in metrics:
         assert_close(name, one.metrics[name], two.metrics[name], rtol)
     for name in one.buckets:
@@ -69,7 +69,7 @@ def assert_close(name: str, found: Any, expected: Any, tolerance: float) -> None
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=name)
 
 
-SCALE_FREE = tuple(name for name in METRIC_NUMBERS if name != "q_beta_norm")
+SCALE_FREE = tuple(name for name in HEAD_NUMBERS if name != "q_beta_norm")
 
 
 @pytest.mark.parametrize("side", ["queries", "keys"])
@@ -184,7 +184,7 @@ def test_the_unit_of_position_changes_neither_fit_nor_plasticity(
     before = analyze(folder, q, k)
     stretched = [{**rows, "position": rows["position"] * stretch} for rows in (q, k)]
     after = analyze(folder, *stretched)
-    kept = [name for name in METRIC_NUMBERS if "R2_scalar" not in name and "mae" not in name]
+    kept = [name for name in HEAD_NUMBERS if "R2_scalar" not in name and "mae" not in name]
     kept = [name for name in kept if name not in ("q_beta_norm", "q_position_max")]
     for name in kept:
         expected = pytest.approx(before.metrics[name], rel=1e-7, abs=1e-7, nan_ok=True)
@@ -211,7 +211,7 @@ def test_the_order_of_rows_changes_nothing(
         shuffled.append({name: values[order] for name, values in rows.items()})
     assert_same(analyze(folder, shuffled[0], heads[1], **how), before, 1e-9)
     # the order of keys decides which pairs are counted
-    others = [name for name in METRIC_NUMBERS if name not in COUNTED]
+    others = [name for name in HEAD_NUMBERS if name not in COUNTED]
     assert_same(analyze(folder, *shuffled, **how), before, 1e-9, others)
 
 
@@ -230,5 +230,5 @@ def test_names_of_examples_decide_only_their_groups(tmp_path: Path, pair_samplin
     assert after.metrics["ap_overall_se"] != before.metrics["ap_overall_se"]
     del after.buckets["plasticity_se"], before.buckets["plasticity_se"]
     np.testing.assert_equal(after.buckets, before.buckets)
-    others = [name for name in METRIC_NUMBERS if name not in FROM_TEXTS]
+    others = [name for name in HEAD_NUMBERS if name not in FROM_TEXTS]
     assert_same(after, before, 1e-12, others)

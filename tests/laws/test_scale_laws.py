@@ -24,12 +24,12 @@ from attention_plasticity import (
     orientation_from_keys,
 )
 from attention_plasticity.head.result import HeadResult
-from attention_plasticity.run.outputs import METRIC_NUMBERS
+from attention_plasticity.metrics import HEAD_NUMBERS
 from dumps import head_rows
 from reference import write_rows
 
 MODELS = ("positional", "full", "diagonal")
-SCALE_FREE = tuple(name for name in METRIC_NUMBERS if name != "q_beta_norm")
+SCALE_FREE = tuple(name for name in HEAD_NUMBERS if name != "q_beta_norm")
 law = settings(deadline=None, max_examples=6, derandomize=True)
 exponents = st.integers(-300, 300)
 

@@ -20,8 +20,8 @@ from attention_plasticity.comparison.drawn import (
 from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.comparison.scores import correlation_text
 from attention_plasticity.tables.layer_types import type_words
-from attention_plasticity.tables.metric_words import PAIR_WORDS
 from attention_plasticity.tables.names import clean
+from attention_plasticity.tables.pair_words import PAIR_WORDS
 from qk_toolkit.formatting import count
 
 _SETTINGS = (

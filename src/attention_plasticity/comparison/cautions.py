@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from attention_plasticity.columns import MEAN_COLUMNS
 from attention_plasticity.comparison.runs import ComparedRun, unequal, whole_runs
 from attention_plasticity.comparison.scores import Correlation, evidence
+from attention_plasticity.metrics import MEAN_COLUMNS
 from attention_plasticity.run.warnings import LARGE_BIAS
 from attention_plasticity.tables.intervals import groups_of
 from attention_plasticity.tables.layer_types import type_words

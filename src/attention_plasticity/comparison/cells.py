@@ -9,9 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from attention_plasticity.columns import FIFTHS, MEAN_COLUMNS
 from attention_plasticity.comparison.names import part_words, row_labels
-from attention_plasticity.tables.metric_words import FIFTH_NAMES
+from attention_plasticity.metrics import FIFTH_NAMES, FIFTHS, MEAN_COLUMNS
 from attention_plasticity.tables.names import clean
 
 HEADINGS = {

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.columns import MEAN_COLUMNS
 from attention_plasticity.comparison.cautions import same_texts
 from attention_plasticity.comparison.runs import ALL_LAYERS, ComparedRun, Means, unequal
+from attention_plasticity.metrics import MEAN_COLUMNS
 from attention_plasticity.tables.intervals import half_width
 
 

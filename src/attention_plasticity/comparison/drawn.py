@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from attention_plasticity.columns import FIFTHS
 from attention_plasticity.comparison.runs import ALL_LAYERS, whole_runs
+from attention_plasticity.metrics import FIFTHS
 from attention_plasticity.tables.intervals import half_width
 
 Floats = npt.NDArray[np.float64]

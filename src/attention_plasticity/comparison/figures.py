@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.columns import FIFTHS, FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.comparison.cautions import Caution
 from attention_plasticity.comparison.drawn import (
     MOST_LINES,
@@ -28,6 +27,7 @@ from attention_plasticity.comparison.layout import (
 )
 from attention_plasticity.comparison.names import part_words, short_names
 from attention_plasticity.comparison.runs import ALL_LAYERS
+from attention_plasticity.metrics import FIFTH_NAMES, FIFTHS, FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.plots.intervals import whiskers
 from attention_plasticity.plots.style import (
     BLUE,
@@ -41,7 +41,6 @@ from attention_plasticity.plots.style import (
     new_figure,
     plasticity_axis,
 )
-from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from qk_toolkit.formatting import count
 
 _LINES: dict[str, Any] = {

@@ -27,7 +27,7 @@ from attention_plasticity.comparison.latex_text import breakable, escaped, width
 from attention_plasticity.comparison.names import full_names, part_words, short_names
 from attention_plasticity.comparison.runs import ALL_LAYERS
 from attention_plasticity.comparison.scores import correlation_values
-from attention_plasticity.tables.metric_words import FIFTH_NAMES
+from attention_plasticity.metrics import FIFTH_NAMES
 from attention_plasticity.tables.names import clean
 
 _PACKAGE = r"% in the preamble: \usepackage{booktabs}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from attention_plasticity.columns import MEAN_COLUMNS
+from attention_plasticity.metrics import MEAN_COLUMNS
 from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from attention_plasticity.tables.intervals import groups_of, mean_over_heads

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.columns import ATTENTION_MEANS, BUCKET_MEANS, MASS_COLUMNS
 from attention_plasticity.head.result import Columns
+from attention_plasticity.metrics import ATTENTION_MEANS, BUCKET_MEANS, MASS_COLUMNS
 from attention_plasticity.numeric.attention_means import (
     bucket_means,
     common_bins,

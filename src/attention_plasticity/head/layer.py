@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from attention_plasticity.columns import CHUNKED_ATTENTION
+from attention_plasticity.metrics import CHUNKED_ATTENTION
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 

@@ -6,19 +6,19 @@ import math
 
 import numpy as np
 
-from attention_plasticity.columns import (
+from attention_plasticity.head.plasticity import AttendedPlasticity
+from attention_plasticity.head.result import Columns
+from attention_plasticity.metrics import (
     ATTENDED,
     ATTENDED_COUNTED,
     ATTENTION_MEANS,
     BUCKET_QUANTITY,
     GROUP_COLUMNS,
-    GROUPS,
     MEAN_COLUMNS,
 )
-from attention_plasticity.head.plasticity import AttendedPlasticity
-from attention_plasticity.head.result import Columns
 from attention_plasticity.numeric.errors.uncertainty import Estimate
-from attention_plasticity.numeric.profile import FIFTHS, AttentionPlasticity, fifth_of
+from attention_plasticity.numeric.profile import AttentionPlasticity, fifth_of
+from attention_plasticity.numeric.sizes import FIFTHS, GROUPS
 
 NOT_KNOWN = Estimate(math.nan, math.nan, np.full(GROUPS, np.nan), 0)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.metrics import BUCKET_PLASTICITY, COMPONENT_WEIGHTS
 from attention_plasticity.page.architecture import (
     counts,
     grid,
@@ -24,7 +25,6 @@ from attention_plasticity.page.estimates import (
 from attention_plasticity.page.payload import Column
 from attention_plasticity.page.provenance import provenance
 from attention_plasticity.page.type_means import type_means
-from attention_plasticity.run.outputs import BUCKET_COLUMNS, COMPONENT_COLUMNS
 from attention_plasticity.run.warnings import LARGE_BIAS
 from attention_plasticity.tables.attention_masses import mass_bins
 from attention_plasticity.tables.csv_tables import require_values
@@ -105,7 +105,7 @@ def _cells(run: FinishedRun) -> pd.DataFrame:
     path = run.path("bucket_plasticity")
     table = _ordered(run.bucket_plasticity, [*HEAD, "q_bucket", "k_bucket"], path)
     require_values(table, "plasticity", path)
-    return table[[name for name in BUCKET_COLUMNS if name in table]]
+    return table[[name for name in BUCKET_PLASTICITY.names if name in table]]
 
 
 def _weights(run: FinishedRun) -> pd.DataFrame | None:
@@ -114,7 +114,7 @@ def _weights(run: FinishedRun) -> pd.DataFrame | None:
     if not path.exists():
         return None
     table = _ordered(run.component_weights, [*HEAD, "component"], path)
-    return table[[name for name in COMPONENT_COLUMNS if name in table]]
+    return table[[name for name in COMPONENT_WEIGHTS.names if name in table]]
 
 
 def _attention(run: FinishedRun) -> pd.DataFrame | None:

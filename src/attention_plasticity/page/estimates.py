@@ -7,12 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.columns import (
-    ATTENDED,
-    ATTENDED_COUNTED,
-    ATTENTION_MEANS,
-    MEAN_COLUMNS,
-)
+from attention_plasticity.metrics import MEAN_COLUMNS, WITH_ERROR
 from attention_plasticity.page.payload import Column
 from attention_plasticity.run.head_means import gap_is_large
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -27,13 +22,6 @@ from attention_plasticity.tables.profiles import HEAD
 
 _GAP = ["ap_gaussian_gap", "ap_gaussian_gap_se"]
 _BUCKET = [*HEAD, "q_bucket"]
-COLUMNS = (
-    *MEAN_COLUMNS,
-    *("ap_counted", "ap_gaussian_gap"),
-    *(ATTENDED, ATTENDED_COUNTED),
-    *ATTENTION_MEANS,
-)
-"""Columns of the table of heads that can have a standard error."""
 
 
 def head_estimates(heads: pd.DataFrame) -> dict[str, Column]:
@@ -43,7 +31,7 @@ def head_estimates(heads: pd.DataFrame) -> dict[str, Column]:
     `gap_is_large` is 1 in heads whose Gaussian model differs from the count.
     """
     found: dict[str, Column] = {}
-    for name in COLUMNS:
+    for name in WITH_ERROR:
         if _known(heads, f"{name}_bias"):
             found[name] = corrected(heads, name).to_numpy(np.float32)  # (heads,)
         if _known(heads, f"{name}_se") and _known(heads, "n_text_groups"):

@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any
 
 from attention_plasticity import __version__
+from attention_plasticity.metrics import METRICS, shown_groups
 from attention_plasticity.page.payload import Header, compressed
-from attention_plasticity.tables.metric_words import METRIC_WORDS
 
 _SCRIPTS = (
     "data.js",
@@ -48,8 +48,14 @@ def page_html(
     `beside` is the number of the run that the first one is compared with when the page opens.
     """
     descriptions = [{**about, "tables": header} for about, header, _ in runs]
-    about = {"title": title, "version": __version__, "words": _words(), "beside": beside}
-    data = {**about, "runs": descriptions}
+    data = {
+        "title": title,
+        "version": __version__,
+        "words": _words(),
+        "groups": list(shown_groups()),
+        "beside": beside,
+        "runs": descriptions,
+    }
     parts_folder = _FOLDER / "parts"
     blocks = [_block("plotly", plotly_bundle())]
     for number, (_, _, packed) in enumerate(runs):
@@ -77,9 +83,17 @@ def plotly_bundle() -> bytes:
 
 
 def _words() -> dict[str, dict[str, Any]]:
+    """The metrics of the table of heads, as the page shows them."""
     return {
-        name: {"label": words.label, "meaning": words.meaning, "signed": words.signed}
-        for name, words in METRIC_WORDS.items()
+        metric.column: {
+            "label": metric.label,
+            "meaning": metric.meaning,
+            "signed": metric.signed,
+            "format": metric.format,
+            "optional": metric.optional,
+        }
+        for metric in METRICS.values()
+        if metric.group
     }
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
-from attention_plasticity.tables.metric_words import PAIR_WORDS
+from attention_plasticity.tables.pair_words import PAIR_WORDS
 from qk_toolkit.formatting import count, index_ranges
 
 _PAIRS_OF = {"bucket": "per key bucket", "local": "for every key bucket"}

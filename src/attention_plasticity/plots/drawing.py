@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from attention_plasticity.metrics import TableKind
 from attention_plasticity.plots.attended import attended_figure
 from attention_plasticity.plots.attention import attention_figure
 from attention_plasticity.plots.captions import add_run
@@ -21,7 +22,7 @@ from attention_plasticity.plots.plasticity import plasticity_figure
 from attention_plasticity.plots.predictability import predictability_figure
 from attention_plasticity.plots.profile import profile_figure
 from attention_plasticity.plots.settings import KINDS
-from attention_plasticity.tables.csv_tables import TableKind, read_table
+from attention_plasticity.tables.csv_tables import read_table
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import (
     layer_numbers,

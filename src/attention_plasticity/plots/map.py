@@ -13,12 +13,10 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from attention_plasticity.columns import (
-    ATTENDED,
-    ATTENDED_COUNTED,
+from attention_plasticity.metrics import (
     CHUNKED_ATTENTION,
     FULL_ATTENTION,
-    MEAN_COLUMNS,
+    METRICS,
     SLIDING_ATTENTION,
 )
 from attention_plasticity.plots.captions import interval_sentence
@@ -44,14 +42,12 @@ from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns, require_values
 from attention_plasticity.tables.intervals import corrected, groups_in
 from attention_plasticity.tables.layer_types import layer_types, layers_by_type, type_words
-from attention_plasticity.tables.metric_words import METRIC_WORDS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import index_ranges
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_SHARES = ("attn_sink_mass", "attn_distant_mass")  # of attention
 _LONGEST_RANGES = 40  # characters; numbers of layers in the footnote
 _STRIP, _SPACE = 5.0, 2.0  # points; width of the strip of layer types, space beside it
 _TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
@@ -114,7 +110,7 @@ def head_grid(metrics: pd.DataFrame, metric: str) -> Floats:
 
 
 def _label(metric: str) -> str:
-    words = METRIC_WORDS.get(metric)
+    words = METRICS.get(metric)
     return words.label if words else metric
 
 
@@ -125,7 +121,7 @@ def _draw_grid(
     cmap: str | None,
     limits: tuple[float | None, float | None],
 ) -> AxesImage:
-    words = METRIC_WORDS.get(metric)
+    words = METRICS.get(metric)
     low, high, shades = _range(grid, metric, bool(words and words.signed))
     vmin, vmax = limits
     if vmin is not None or vmax is not None:
@@ -222,7 +218,7 @@ def _write_words(
         correction_note(metrics, metric),
         "0: no change from start to end" if metric == "ap_drop" else None,
     ]
-    meaning = METRIC_WORDS[metric].meaning if metric in METRIC_WORDS else ""
+    meaning = METRICS[metric].meaning if metric in METRICS else ""
     meaning += "; 0: no change from start to end" if metric == "ap_drop" else ""
     meaning = f" ({meaning})" if meaning else ""
     caption = words.caption(
@@ -251,6 +247,6 @@ def _range(grid: Floats, metric: str, signed: bool) -> tuple[float, float, str]:
     if signed:
         largest = float(np.nanmax(np.abs(grid))) or 1.0
         return -largest, largest, SIGNED
-    if metric in (*MEAN_COLUMNS, "ap_counted", ATTENDED, ATTENDED_COUNTED, *_SHARES):
+    if metric in METRICS and METRICS[metric].format == "share":
         return 0.0, 1.0, SEQUENTIAL
     return float(np.nanmin(grid)), float(np.nanmax(grid)), SEQUENTIAL

@@ -11,6 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from attention_plasticity.metrics import METRICS
 from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
@@ -23,7 +24,6 @@ from attention_plasticity.plots.style import (
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns
 from attention_plasticity.tables.intervals import corrected
-from attention_plasticity.tables.metric_words import METRIC_WORDS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
@@ -56,7 +56,7 @@ def predictability_figure(
         beyond = known[column] > end if end is not None else known[column].isna()
         _draw_points(axes, known[~beyond], column, shades)
         plasticity_axis(axes)
-        axes.set_xlabel(f"{METRIC_WORDS[column].label} (R²)")
+        axes.set_xlabel(f"{METRICS[column].label} (R²)")
         axes.set_xlim(min(0.0, float(known[column].min())), end)
         if end is not None:
             _draw_beyond(axes, known[beyond], shades, end)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.columns import FIFTHS
+from attention_plasticity.metrics import FIFTH_NAMES, FIFTHS
 from attention_plasticity.plots.captions import Caption, interval_sentence
 from attention_plasticity.plots.intervals import correction_note, interval_note, whiskers
 from attention_plasticity.plots.style import (
@@ -29,7 +29,6 @@ from attention_plasticity.tables.intervals import (
     half_width,
     mean_of_heads,
 )
-from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from qk_toolkit.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]

@@ -12,16 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from attention_plasticity.columns import (
-    ATTENDED,
-    ATTENDED_COUNTED,
-    ATTENTION_MEANS,
-    GROUP_COLUMNS,
-    MEAN_COLUMNS,
-)
 from attention_plasticity.head.result import HeadResult
+from attention_plasticity.metrics import AVERAGED, GROUP_COLUMNS
 
-_NAMES = (*MEAN_COLUMNS, *ATTENTION_MEANS, ATTENDED, ATTENDED_COUNTED)
 LARGE_GAP = 0.02  # of Gaussian and counted plasticity
 
 
@@ -66,9 +59,9 @@ class HeadMeans:
 
     def __init__(self) -> None:
         self._types: list[str] = []
-        self._values: dict[str, list[float]] = {name: [] for name in _NAMES}
-        self._biases: dict[str, list[float]] = {name: [] for name in _NAMES}
-        self._influences: dict[str, list[Sequence[float]]] = {name: [] for name in _NAMES}
+        self._values: dict[str, list[float]] = {name: [] for name in AVERAGED}
+        self._biases: dict[str, list[float]] = {name: [] for name in AVERAGED}
+        self._influences: dict[str, list[Sequence[float]]] = {name: [] for name in AVERAGED}
 
     def collected(self, results: Iterable[HeadResult]) -> Iterator[HeadResult]:
         """Yield the results unchanged and collect their means."""
@@ -96,7 +89,7 @@ class HeadMeans:
                 [self._biases[name][number] for number in heads],
                 [self._influences[name][number] for number in heads],
             )
-            for name in _NAMES
+            for name in AVERAGED
         }
 
     def _add(self, result: HeadResult) -> None:
@@ -105,7 +98,7 @@ class HeadMeans:
         columns = result.influences
         rows = zip(*(columns[name] for name in GROUP_COLUMNS), strict=True) if columns else ()
         influences = dict(zip(columns.get("quantity", ()), rows, strict=False))
-        for name in _NAMES:
+        for name in AVERAGED:
             self._values[name].append(result.metrics[name])
             self._biases[name].append(result.metrics.get(f"{name}_bias", 0.0))
             self._influences[name].append(influences.get(name, unknown))

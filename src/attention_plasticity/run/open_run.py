@@ -15,12 +15,7 @@ from attention_plasticity.head.texts import UNKNOWN_TEXTS, DumpTexts, equal_text
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.fingerprints import Files, InputFiles, joint_fingerprint
 from attention_plasticity.run.finish import Outcome, finish_run
-from attention_plasticity.run.outputs import (
-    OutputPaths,
-    check_writable,
-    set_aside,
-    tables_locked,
-)
+from attention_plasticity.run.outputs import OutputPaths, check_writable, set_aside, tables_locked
 from attention_plasticity.run.plan import Plan, split_groups
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.records import FinishedHeads, Metrics, Records

@@ -13,17 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attention_plasticity.columns import (
-    ATTENDED,
-    ATTENDED_COUNTED,
-    ATTENTION_MEANS,
-    BUCKET_MEANS,
-    GROUP_COLUMNS,
-    MASS_COLUMNS,
-    MEAN_COLUMNS,
-)
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.result import Columns, HeadResult
+from attention_plasticity.metrics import HEAD_METRICS, IDS, TABLES, TableKind
 from attention_plasticity.run.run_info import read_run_info
 from qk_dump.card import CARD_FILE
 from qk_dump.examples import EXAMPLES_FILE
@@ -44,41 +36,6 @@ from qk_toolkit.mirror import mirror_folder
 
 if TYPE_CHECKING:
     from _csv import Writer
-
-IDS = ("layer", "q_head", "k_head")
-METRIC_NUMBERS = (
-    *IDS,
-    *("n_q_tokens", "n_k_tokens", "d_model", "q_R2_pos", "q_R2_scalar"),
-    *("q_mae_baseline", "q_mae_proj", "q_mae_ratio"),
-    *("q_resid0_skew", "q_resid0_kurt", "q_resid0_ks_p"),
-    *("q_noise_med_abs_skew", "q_noise_med_abs_kurt"),
-    *("q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha"),
-    *("ap_overall", "q_beta_norm", "q_R2_total", "ap_first20", "ap_last20", "ap_drop"),
-    *("ap_20to40", "ap_40to60", "ap_60to80", "q_position_max", "sliding_window"),
-    *(f"{name}_se" for name in MEAN_COLUMNS),
-    *(f"{name}_bias" for name in MEAN_COLUMNS),
-    *("ap_counted", "ap_counted_se", "ap_gaussian_gap", "ap_gaussian_gap_se", "n_text_groups"),
-    *(column for name in ATTENTION_MEANS for column in (name, f"{name}_se")),
-    *(ATTENDED, f"{ATTENDED}_se", f"{ATTENDED}_bias", ATTENDED_COUNTED, f"{ATTENDED_COUNTED}_se"),
-    *(f"{ATTENDED}_ess", "n_later_queries"),
-)
-METRIC_COLUMNS = (*METRIC_NUMBERS, "layer_type")
-BUCKET_COLUMNS = (
-    *IDS,
-    *("q_bucket", "k_bucket", "plasticity", "n_pairs"),
-    *("q_position", "k_position", "n_queries", "n_texts"),
-    *("plasticity_se", "plasticity_bias", "plasticity_counted"),
-)
-COMPONENT_COLUMNS = (*IDS, "component", "weight", "r2")
-DISTANCE_COLUMNS = (*IDS, "query_distance", "key_distance", "plasticity", "n_pairs")
-ATTENTION_COLUMNS = (
-    *IDS,
-    *("q_bucket", "q_position", "n_queries", "n_groups"),
-    *(column for name in BUCKET_MEANS for column in (name, f"{name}_se")),
-    *MASS_COLUMNS,
-    *(f"{name}_se" for name in MASS_COLUMNS),
-)
-INFLUENCE_COLUMNS = (*IDS, "quantity", "q_bucket", "value", "bias", "n_groups", *GROUP_COLUMNS)
 
 RUN_FILE = "run.json"
 _LOG_FILE = "workers.log"
@@ -129,9 +86,9 @@ class OutputPaths:
         }
 
     @property
-    def tables(self) -> dict[str, Path]:
+    def tables(self) -> dict[TableKind, Path]:
         """Paths of the tables by kind."""
-        tables = {
+        tables: dict[TableKind, Path] = {
             "head_metrics": self.metrics,
             "bucket_plasticity": self.buckets,
             "component_weights": self.components,
@@ -344,7 +301,7 @@ def _write_tables(
 ) -> dict[str, str | None]:
     """Write drafts of the tables and return their hashes."""
     tables = [
-        (stack.enter_context(_table(path, _COLUMNS[kind])), kind)
+        (stack.enter_context(_table(path, TABLES[kind].names)), kind)
         for kind, path in paths.tables.items()
     ]
     for result in results:
@@ -366,27 +323,19 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[Writer, TextIO]
         yield writer, file
 
 
-def _rows(kind: str, result: HeadResult) -> Iterator[list[Any]]:
+def _rows(kind: TableKind, result: HeadResult) -> Iterator[list[Any]]:
     """Rows of a head in a table."""
     if kind == "head_metrics":
-        yield [result.metrics[name] for name in METRIC_COLUMNS]
+        yield [result.metrics[name] for name in HEAD_METRICS.names]
         return
     content: Columns = getattr(result, _CONTENT[kind])
     if not content:
         return
     ids = [result.layer, result.q_head, result.k_head]
-    for row in zip(*(content[name] for name in _COLUMNS[kind][len(IDS) :]), strict=True):
+    for row in zip(*(content[name] for name in TABLES[kind].names[len(IDS) :]), strict=True):
         yield [*ids, *row]
 
 
-_COLUMNS = {
-    "head_metrics": METRIC_COLUMNS,
-    "bucket_plasticity": BUCKET_COLUMNS,
-    "component_weights": COMPONENT_COLUMNS,
-    "influences": INFLUENCE_COLUMNS,
-    "distances": DISTANCE_COLUMNS,
-    "attention": ATTENTION_COLUMNS,
-}
 _CONTENT = {
     "bucket_plasticity": "buckets",
     "component_weights": "components",

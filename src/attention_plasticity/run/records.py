@@ -23,9 +23,9 @@ from filelock import FileLock, Timeout
 
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.texts import DumpTexts
+from attention_plasticity.metrics import HEAD_METRICS
 from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.fingerprints import InputFiles
-from attention_plasticity.run.outputs import METRIC_COLUMNS
 from attention_plasticity.run.plan import format_heads
 from attention_plasticity.run.run_settings import changed_settings
 from attention_plasticity.run.sealed_files import REMEDY, read_sealed, sealed
@@ -162,7 +162,7 @@ class Records:
             record = read_sealed(path)
             if record is None or (record["layer"], record["q_head"]) != head:
                 damaged.append(head)
-            elif not set(METRIC_COLUMNS) <= record["metrics"].keys():
+            elif not set(HEAD_METRICS.names) <= record["metrics"].keys():
                 other_settings.append(head)  # of a version with fewer columns
             elif record["settings"] != self._digest:
                 other_settings.append(head)

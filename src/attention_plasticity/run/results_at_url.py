@@ -12,12 +12,7 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock
 
 from attention_plasticity.config import TABLE_FIELDS, RunnerConfig
-from attention_plasticity.run.outputs import (
-    PREVIOUS,
-    RUN_FILE,
-    OutputPaths,
-    sha256_of,
-)
+from attention_plasticity.run.outputs import PREVIOUS, RUN_FILE, OutputPaths, sha256_of
 from attention_plasticity.run.records import FOLDER, head_of_record
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.run.sealed_files import is_intact

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from attention_plasticity.columns import DISTANCES, MASS_COLUMNS
+from attention_plasticity.metrics import MASS_COLUMNS
+from attention_plasticity.numeric.sizes import DISTANCES
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.profiles import HEAD
 

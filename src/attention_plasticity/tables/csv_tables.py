@@ -7,69 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from attention_plasticity.columns import (
-    BUCKET_MEANS,
+from attention_plasticity.metrics import (
+    ATTENTION_BY_BUCKET,
     BUCKET_QUANTITY,
-    GROUP_COLUMNS,
-    MASS_COLUMNS,
+    INFLUENCES,
+    TABLES,
+    TableKind,
 )
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import nearest
 
-TableKind = Literal[
-    "head_metrics",
-    "bucket_plasticity",
-    "component_weights",
-    "influences",
-    "distances",
-    "attention",
-]
-
-FILE_NAMES: dict[TableKind, str] = {
-    "head_metrics": "head_metrics.csv",
-    "bucket_plasticity": "head_bucket_plasticity.csv",
-    "component_weights": "head_component_weights.csv",
-    "influences": "head_influences.csv",
-    "distances": "head_distance_plasticity.csv",
-    "attention": "head_attention.csv",
-}
+FILE_NAMES = {kind: table.file for kind, table in TABLES.items()}
 _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "head_metrics": ("layer", "q_head", "ap_overall"),
     "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
     "component_weights": ("layer", "q_head", "component", "weight"),
     "distances": ("layer", "q_head", "query_distance", "key_distance", "plasticity", "n_pairs"),
-    "attention": (
-        *("layer", "q_head", "q_bucket", "n_queries", "n_groups"),
-        *(column for name in BUCKET_MEANS for column in (name, f"{name}_se")),
-        *MASS_COLUMNS,
-        *(f"{name}_se" for name in MASS_COLUMNS),
+    "attention": tuple(
+        name for name in ATTENTION_BY_BUCKET.names if name not in ("k_head", "q_position")
     ),
-    "influences": (
-        "layer",
-        "q_head",
-        "quantity",
-        "q_bucket",
-        "value",
-        "bias",
-        "n_groups",
-        *GROUP_COLUMNS,
-    ),
+    "influences": tuple(name for name in INFLUENCES.names if name != "k_head"),
 }
+"""Columns without which a table cannot be used. Tables of earlier versions have fewer columns."""
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
-_TEXTS = ["quantity", "layer_type"]
-_INTEGERS = {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
-_INTEGERS |= dict.fromkeys(
-    ("q_bucket", "k_bucket", "component", "query_distance", "key_distance"), 2**53
-)
+_COLUMNS = {metric.column: metric for table in TABLES.values() for metric in table.columns}
+_TEXTS = [name for name, metric in _COLUMNS.items() if metric.format == "text"]
+_INTEGERS = {name: 2**53 for name, metric in _COLUMNS.items() if metric.format == "index"}
+_INTEGERS |= {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
 """Columns of integers and their upper limits."""
-_SIZES = {"d_model", "sliding_window", "q_position", "k_position", "q_position_max"}
 _ANY_SCALE = {"q_beta_norm"}  # it has the scale of the queries; inf if float64 cannot hold it
 _LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 
@@ -135,13 +107,18 @@ def _check_range(column: pd.Series[Any], name: str, path: Path) -> None:
     """Refuse values that no analysis writes, such as infinity. NaN is a value that is not known."""
     if name in _ANY_SCALE:
         return
-    least = 0.0 if name.startswith("n_") or name.endswith("_se") or name in _SIZES else -_LARGEST
+    least = 0.0 if _never_negative(name) else -_LARGEST
     values = column.to_numpy(dtype=np.float64)
     wrong = values[(values < least) | (values > _LARGEST)]
     if len(wrong):
         raise ConfigError(
             f"{path}: {name}: expected numbers from {least:g} to {_LARGEST:g}, got {wrong[0]:.15g}"
         )
+
+
+def _never_negative(name: str) -> bool:
+    known = name in _COLUMNS and _COLUMNS[name].format == "count"
+    return known or name.startswith("n_") or name.endswith("_se")
 
 
 def _check_influences(table: pd.DataFrame, path: Path) -> None:

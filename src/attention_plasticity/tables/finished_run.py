@@ -11,9 +11,10 @@ from typing import Any, Self
 
 import pandas as pd
 
+from attention_plasticity.metrics import TableKind
 from attention_plasticity.run.outputs import RUN_FILE, sha256_of
 from attention_plasticity.run.run_info import read_run_info
-from attention_plasticity.tables.csv_tables import FILE_NAMES, TableKind, read_table
+from attention_plasticity.tables.csv_tables import FILE_NAMES, read_table
 from attention_plasticity.tables.fetched_run import fetched_run
 from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
 from attention_plasticity.tables.names import clean

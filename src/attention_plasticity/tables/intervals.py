@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from attention_plasticity.columns import BUCKET_QUANTITY, GROUP_COLUMNS
+from attention_plasticity.metrics import BUCKET_QUANTITY, GROUP_COLUMNS
 from attention_plasticity.run.head_means import MeanEstimate, mean_estimate
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import HEAD

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from attention_plasticity.columns import CHUNKED_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION
+from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.formatting import index_ranges
 from qk_toolkit.settings import index_list

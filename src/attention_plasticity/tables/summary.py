@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attention_plasticity.columns import ATTENDED, FIFTHS
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.result import Failure
+from attention_plasticity.metrics import ATTENDED, FIFTH_NAMES, FIFTHS, METRICS
 from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
@@ -24,13 +24,13 @@ from attention_plasticity.run.runner import Refused
 from attention_plasticity.run.shards import ShardOutcome
 from attention_plasticity.run.warnings import LARGE_BIAS, RunWarning
 from attention_plasticity.tables.layer_types import type_words
-from attention_plasticity.tables.metric_words import FIFTH_NAMES
 from qk_dump.layout import Dump
 from qk_toolkit.errors import StoreError
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.terminal import command_console, print_line
 
 _EXTREMES = 5
+_EXTREME_COLUMNS = ("layer", "q_head", "ap_overall", "ap_drop", "q_R2_total")
 _BAR = 24
 
 
@@ -152,10 +152,6 @@ def mean_of(metrics: Sequence[Metrics], column: str) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{round(value, 3) + 0.0:.3f}"  # + 0.0: no "-0.000"
-
-
 def _print_level(
     metrics: Sequence[Metrics], means: dict[str, MeanEstimate], console: Console
 ) -> None:
@@ -176,7 +172,8 @@ def _print_level(
         missing = count(len(metrics) - level.heads, "head")
         console.print(f"without a value, because key pairs are missing: {missing}")
     r2 = mean_of(metrics, "q_R2_total")
-    console.print(f"share of the queries' variance explained by position: {_number(r2)}")
+    shown = METRICS["q_R2_total"].show(r2)
+    console.print(f"share of the queries' variance explained by position: {shown}")
 
 
 def _print_profile(means: dict[str, MeanEstimate], console: Console) -> None:
@@ -216,15 +213,15 @@ def _estimate(mean: MeanEstimate) -> str:
 
 def with_error(value: float, standard_error: float) -> str:
     """`0.687 ± 0.003`; without the error if it is not known."""
-    text = _number(value)
+    text = METRICS["ap_overall"].show(value)
     return text if math.isnan(standard_error) else f"{text} ± {standard_error:.3f}"
 
 
 def _corrected(row: Metrics, name: str) -> str:
     """A value of a head, corrected for bias if it is known, with its standard error."""
-    bias = row[f"{name}_bias"]
+    metric, bias = METRICS[name], row.get(f"{name}_bias", math.nan)
     value = row[name] - (0.0 if math.isnan(bias) else bias)
-    return with_error(value, row[f"{name}_se"])
+    return with_error(value, row[f"{name}_se"]) if metric.error else metric.show(value)
 
 
 def _print_extremes(metrics: Sequence[Metrics], console: Console) -> None:
@@ -240,16 +237,10 @@ def _print_extremes(metrics: Sequence[Metrics], console: Console) -> None:
     for title, heads in groups:
         console.print()
         table = Table(box=box.SIMPLE, title=title, title_justify="left")
-        for name in ("layer", "head", "plasticity", "drop", "R² of position"):
-            table.add_column(name, justify="right")
+        for name in _EXTREME_COLUMNS:
+            table.add_column(METRICS[name].label, justify="right")
         for row in heads:
-            table.add_row(
-                str(row["layer"]),
-                str(row["q_head"]),
-                _corrected(row, "ap_overall"),
-                _corrected(row, "ap_drop"),
-                _number(row["q_R2_total"]),
-            )
+            table.add_row(*(_corrected(row, name) for name in _EXTREME_COLUMNS))
         console.print(table)
 
 

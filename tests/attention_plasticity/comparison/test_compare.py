@@ -16,12 +16,12 @@ from scipy.stats import pearsonr, spearmanr
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
-from attention_plasticity.columns import FIFTHS, MEAN_COLUMNS
 from attention_plasticity.comparison.cautions import obstacles, run_cautions
 from attention_plasticity.comparison.formats import as_csv, as_markdown
 from attention_plasticity.comparison.latex import as_latex
 from attention_plasticity.comparison.runs import compare_runs, labelled
 from attention_plasticity.comparison.scores import correlations, read_scores
+from attention_plasticity.metrics import FIFTHS, MEAN_COLUMNS
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from qk_toolkit.errors import ConfigError

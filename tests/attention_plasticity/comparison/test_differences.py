@@ -12,10 +12,10 @@ import pytest
 import attention_plasticity as ap
 from analysed import analyse_together
 from attention_plasticity.cli import main
-from attention_plasticity.columns import GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.comparison.cautions import pairing_cautions, same_texts
 from attention_plasticity.comparison.differences import run_differences
 from attention_plasticity.comparison.runs import labelled
+from attention_plasticity.metrics import GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.tables.intervals import half_width
 from dumps import make_dump
 from qk_dump.examples import Example, write_examples

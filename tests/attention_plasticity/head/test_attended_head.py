@@ -14,7 +14,6 @@ import pytest
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import HeadError, analyze_head, make_config, open_dump
-from attention_plasticity.columns import ATTENTION_MEANS
 from attention_plasticity.head.layer import (
     BIASED,
     NO_COMMON_TEXT,
@@ -26,6 +25,7 @@ from attention_plasticity.head.layer import (
 from attention_plasticity.head.result import HeadResult
 from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head_analysis import analyze_rows
+from attention_plasticity.metrics import ATTENTION_MEANS
 from qk_dump.layout import HeadId
 from reference import analyse
 from reference_checks import assert_equals_reference

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from attention_plasticity import make_config
-from attention_plasticity.run.outputs import BUCKET_COLUMNS, METRIC_NUMBERS
+from attention_plasticity.metrics import BUCKET_PLASTICITY, HEAD_NUMBERS
 from dumps import head_rows
 from head_pairs import analyze, small_head, write_pair
 from reference import analyse
 from reference_checks import assert_equals_reference
 
-NORMALITY = (*(name for name in METRIC_NUMBERS if "resid0" in name or "noise" in name),)
+NORMALITY = (*(name for name in HEAD_NUMBERS if "resid0" in name or "noise" in name),)
 
 
 @pytest.mark.parametrize("pair_sampling", ["bucket", "local"])
@@ -39,7 +39,7 @@ def test_one_bucket_has_no_earlier_keys_and_no_rows(tmp_path: Path, bucket: int)
     same = {"bucket": np.full(60, bucket)}
     write_pair(tmp_path, small_head(1, **same), small_head(2, **same))
     result = analyze(tmp_path)
-    assert tuple(result.bucket_plasticity.columns) == BUCKET_COLUMNS
+    assert tuple(result.bucket_plasticity.columns) == BUCKET_PLASTICITY.names
     assert len(result.bucket_plasticity) == 0
     for name in ("ap_overall", "ap_first20", "ap_last20", "ap_drop"):
         assert math.isnan(result.metrics[name])

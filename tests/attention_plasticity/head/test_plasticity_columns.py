@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from attention_plasticity.columns import BUCKET_QUANTITY, MEAN_COLUMNS
 from attention_plasticity.head.result import HeadResult
+from attention_plasticity.metrics import BUCKET_QUANTITY, MEAN_COLUMNS
 from simulated_heads import Population, analyse, draw_head
 
 

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from attention_plasticity.columns import DISTANCES
 from attention_plasticity.numeric.attention_means import (
     bucket_means,
     common_bins,
     distant_mass,
     head_mean,
 )
+from attention_plasticity.numeric.sizes import DISTANCES
 from qk_dump.attention_columns import first_distances
 
 

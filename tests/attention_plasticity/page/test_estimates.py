@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from attention_plasticity.columns import GROUP_COLUMNS, MEAN_COLUMNS
+from attention_plasticity.metrics import GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.payload import pack
 from attention_plasticity.tables.finished_run import FinishedRun

@@ -17,10 +17,14 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
-from attention_plasticity.columns import BUCKET_QUANTITY, GROUP_COLUMNS
+from attention_plasticity.metrics import (
+    BUCKET_PLASTICITY,
+    BUCKET_QUANTITY,
+    GROUP_COLUMNS,
+    HEAD_NUMBERS,
+)
 from attention_plasticity.page import make_report
 from attention_plasticity.page.html import plotly_bundle, safe_json
-from attention_plasticity.run.outputs import BUCKET_COLUMNS, METRIC_NUMBERS
 from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
 from report_runs import write_run
@@ -237,12 +241,16 @@ def test_a_large_run_stays_below_8_mb(tmp_path: Path) -> None:
 
     run = FinishedRun(tmp_path, {})
     query, key = (np.tile(part[:117], len(heads)) for part in np.tril_indices(16, -1))
-    floats = [name for name in BUCKET_COLUMNS if name.startswith(("plasticity", "q_pos", "k_pos"))]
+    floats = [
+        name
+        for name in BUCKET_PLASTICITY.names
+        if name.startswith(("plasticity", "q_pos", "k_pos"))
+    ]
     cells = table(117, " ".join(floats), q_bucket=query, k_bucket=key)
     cells["n_pairs"], cells["n_queries"] = 256, rng.integers(1, 5000, len(cells))
     dimensions = np.tile(np.arange(128), len(heads))
     vars(run).update(
-        head_metrics=table(1, " ".join(METRIC_NUMBERS[3:])),
+        head_metrics=table(1, " ".join(HEAD_NUMBERS[3:])),
         bucket_plasticity=cells,
         component_weights=table(128, "weight r2", component=dimensions),
         influences=table(

@@ -12,8 +12,8 @@ from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attention_plasticity.columns import FIFTHS
 from attention_plasticity.comparison.figures import profiles_figure
+from attention_plasticity.metrics import FIFTHS
 from attention_plasticity.plots import (
     components_figure,
     heatmap_figure,

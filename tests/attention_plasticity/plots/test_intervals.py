@@ -13,8 +13,8 @@ from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 from scipy.stats import false_discovery_control, t
 
-from attention_plasticity.columns import BUCKET_QUANTITY, FIFTHS, GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.comparison.scores import correlations
+from attention_plasticity.metrics import BUCKET_QUANTITY, FIFTHS, GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.plots import (
     caption_of,
     heatmap_figure,

@@ -14,15 +14,8 @@ import pytest
 
 from attention_plasticity.config import make_config
 from attention_plasticity.head_analysis import analyze_head
-from attention_plasticity.run.outputs import (
-    BUCKET_COLUMNS,
-    COMPONENT_COLUMNS,
-    METRIC_COLUMNS,
-    check_writable,
-    output_paths,
-    set_aside,
-    write_outputs,
-)
+from attention_plasticity.metrics import BUCKET_PLASTICITY, COMPONENT_WEIGHTS, HEAD_METRICS
+from attention_plasticity.run.outputs import check_writable, output_paths, set_aside, write_outputs
 from dumps import make_dump
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, OutputError
@@ -41,12 +34,12 @@ def ran(heads: int) -> dict[str, Any]:
 
 
 def test_columns_begin_as_promised() -> None:
-    assert ",".join(METRIC_COLUMNS).startswith(SPEC_METRICS)
-    assert ",".join(BUCKET_COLUMNS) == (
+    assert ",".join(HEAD_METRICS.names).startswith(SPEC_METRICS)
+    assert ",".join(BUCKET_PLASTICITY.names) == (
         "layer,q_head,k_head,q_bucket,k_bucket,plasticity,n_pairs,q_position,k_position,n_queries,"
         "n_texts,plasticity_se,plasticity_bias,plasticity_counted"
     )
-    assert ",".join(COMPONENT_COLUMNS) == "layer,q_head,k_head,component,weight,r2"
+    assert ",".join(COMPONENT_WEIGHTS.names) == "layer,q_head,k_head,component,weight,r2"
 
 
 @pytest.mark.parametrize(
@@ -75,11 +68,11 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
     write_outputs(paths, sorted(results, key=lambda r: (r.layer, r.q_head)), ran(heads=4))
     with paths.metrics.open() as file:
         header, *rows = csv.reader(file)
-    assert header == list(METRIC_COLUMNS)
+    assert header == list(HEAD_METRICS.names)
     assert [(int(row[0]), int(row[1])) for row in rows] == sorted(heads)
     for result in results:
         row = rows[sorted(heads).index((result.layer, result.q_head))]
-        expected = [result.metrics[name] for name in METRIC_COLUMNS]
+        expected = [result.metrics[name] for name in HEAD_METRICS.names]
         np.testing.assert_array_equal(np.array(row[:-1], float), np.array(expected[:-1], float))
         assert row[-1] == expected[-1] == "full_attention"
     buckets = pd.read_csv(paths.buckets)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from attention_plasticity.columns import GROUP_COLUMNS
+from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.csv_tables import read_table
 from qk_toolkit.errors import ConfigError
 

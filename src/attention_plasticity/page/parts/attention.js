@@ -109,7 +109,7 @@ function attentionFigure(run, other, key, width) {
 }
 
 function massTrace({ bins, mass, half }, all, look, color, name) {
-  const interval = (value, i) => (Number.isFinite(half[i]) ? `<br>95 % interval: ${showIn("ap_", Math.max(0, value - half[i]))} to ${showIn("ap_", value + half[i])}` : "");
+  const interval = (value, i) => (Number.isFinite(half[i]) ? `<br>95 % interval: ${showShare(Math.max(0, value - half[i]))} to ${showShare(value + half[i])}` : "");
   return {
     ...look, x: bins.map((first) => all.indexOf(first)), y: mass, text: mass.map(interval), textposition: "none", customdata: bins.map(binWords),
     error_y: { type: "data", array: half.map((value) => (Number.isFinite(value) ? value : 0)), visible: half.some(Number.isFinite), color, thickness: 1.3, width: 3 },

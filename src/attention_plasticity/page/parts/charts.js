@@ -93,9 +93,9 @@ function cellsFigure(run, key) {
     const q = place.get(rows.q_bucket[i]), k = place.get(rows.k_bucket[i]);
     const value = rows.plasticity[i] - (rows.plasticity_bias?.[i] || 0);
     z[k][q] = Number.isFinite(value) ? value : null;
-    const counted = Number.isFinite(rows.plasticity_counted?.[i]) ? `<br>counted: ${showIn("ap_", rows.plasticity_counted[i])}` : "";
+    const counted = Number.isFinite(rows.plasticity_counted?.[i]) ? `<br>counted: ${showShare(rows.plasticity_counted[i])}` : "";
     const pairs = rows.n_pairs ? `<br>${plural(rows.n_pairs[i], "pair")} of keys` : "";
-    text[k][q] = `<b>${withError(showIn("ap_", value), rows.plasticity_se?.[i])}</b> plasticity<br>queries ${span(q)}<br>keys ${span(k)}${pairs}${counted}`;
+    text[k][q] = `<b>${withError(showShare(value), rows.plasticity_se?.[i])}</b> plasticity<br>queries ${span(q)}<br>keys ${span(k)}${pairs}${counted}`;
   }
   const trace = {
     type: "heatmap", z, text, hoverinfo: "text", hoverongaps: false, colorscale: stopsOf(VIRIDIS), zmin: 0, zmax: 1, xgap: 1, ygap: 1, showscale: false,

@@ -38,7 +38,7 @@ function meanOf(run, metric, type = state.layers) {
 function showMean(run, metric, type = state.layers) {
   if (!metric) return NONE;
   const { mean, error } = meanOf(run, metric, type);
-  return withError(showIn("ap_", mean), error);
+  return withError(showShare(mean), error);
 }
 
 /** Names the runs without a known bias among runs with it, because their values differ a little. */

@@ -151,7 +151,7 @@ const bandWords = ({ half_width: half }) => (half?.some(Number.isFinite) ? ", 95
 
 /** A line of text per interval; empty where it is not known. */
 const intervalTexts = ({ plasticity, half_width: half }) => Array.from(plasticity, (value, i) =>
-  (Number.isFinite(half?.[i]) ? `<br>95 % interval: ${showIn("ap_", value - half[i])} to ${showIn("ap_", value + half[i])}` : ""));
+  (Number.isFinite(half?.[i]) ? `<br>95 % interval: ${showShare(value - half[i])} to ${showShare(value + half[i])}` : ""));
 
 /** The band of 95 % intervals, one shape per unbroken series of known intervals. */
 function intervalTraces(name, x, { plasticity, half_width: half }, color, alpha = "44") {

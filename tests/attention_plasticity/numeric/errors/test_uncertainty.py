@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_plasticity.columns import GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.result import HeadResult
+from attention_plasticity.metrics import GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.numeric.errors import uncertainty
 from attention_plasticity.numeric.errors.uncertainty import bias_terms, mean_error, variance_error
 from attention_plasticity.numeric.scores import score_margins

@@ -1,0 +1,82 @@
+"""Write the tables of columns of docs/data-format.md from `attention_plasticity.metrics`.
+
+A part of the page between `<!-- columns of KIND: begin -->` and `<!-- columns of KIND: end -->` is
+replaced by the table of columns of this kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from attention_plasticity.metrics import IDS, TABLES, Metric, Table
+
+PAGE = Path(__file__).parents[1] / "docs" / "data-format.md"
+_HEADER = "| column | name | unit | meaning |\n|---|---|---|---|"
+_MOST_NAMES = 8
+
+
+def with_columns(page: str) -> str:
+    """The page with the tables of columns as they are now."""
+    for kind, table in TABLES.items():
+        begin, end = f"<!-- columns of {kind}: begin -->", f"<!-- columns of {kind}: end -->"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"{PAGE}: has no part {begin} … {end}")
+        rows = "\n".join([_HEADER, *_rows(table)])
+        page = f"{before}{begin}\n{rows}\n{end}{after}"
+    return page
+
+
+def _rows(table: Table) -> Iterator[str]:
+    yield _row(list(IDS), "head", "", "layer, query head and the key head that it uses")
+    own = [metric for metric in table.columns if metric.column not in IDS]
+    for _, members in groupby(own, key=lambda metric: _row_of(metric, table)):
+        metrics = list(members)
+        first, names = metrics[0], [metric.column for metric in metrics]
+        several = [metric for metric in metrics if metric.error_of is None]
+        name = first.label if len(several) == 1 else _common_name(first)
+        yield _row(names, name, first.unit, _meaning(first))
+
+
+def _common_name(metric: Metric) -> str:
+    if metric.error_of is None:
+        return metric.label.rsplit(" ", 1)[0]  # without the number of the group or bin
+    return "bias" if metric.signed else "standard errors"
+
+
+def _row_of(metric: Metric, table: Table) -> str:
+    """Columns with the same key are in one row, if they follow each other.
+
+    The errors of a metric are in its row, unless they stand apart. Columns with the same meaning,
+    such as those of the groups of texts, share a row.
+    """
+    names = table.names
+    if metric.error_of is not None:
+        before = names[names.index(metric.column) - 1]
+        if before == metric.error_of or before.startswith(f"{metric.error_of}_"):
+            return _row_of(table.columns[names.index(metric.error_of)], table)
+    return metric.meaning
+
+
+def _row(names: list[str], name: str, unit: str, meaning: str) -> str:
+    quoted = [f"`{name}`" for name in names]
+    if len(quoted) > _MOST_NAMES:
+        quoted = [f"{quoted[0]} … {quoted[-1]}"]
+    return f"| {', '.join(quoted)} | {name} | {unit} | {meaning.replace('|', chr(92) + '|')} |"
+
+
+def _meaning(metric: Metric) -> str:
+    nan = f"`nan`: {metric.nan}" if metric.nan else ""
+    return "; ".join(filter(None, (metric.meaning, metric.note, nan)))
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(with_columns(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""Every column of every table once: its place, label, meaning, unit, format and group.
+
+The CSV files, the terminal summary, the figures, the words of the page and docs/data-format.md are
+made from these tables. The columns of a table are in the order of the CSV file; new columns are
+added at its end. This file imports no library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from attention_plasticity.numeric.sizes import DISTANCES, GROUPS
+
+Format = Literal["text", "index", "count", "share", "difference", "error", "number"]
+"""How a value is shown, and which values are possible.
+
+text: a word. index: a number from 0 that names something. count: never negative. share: from 0 to
+1, three decimals. difference: of two shares, three decimals. error: of a value, four decimals.
+number: as many decimals as it needs.
+"""
+
+PLASTICITY, ATTENTION = "Plasticity", "Attention"
+POSITION, RESIDUALS = "Position in the queries", "Residuals of the regression on position"
+DATA, HOW_SURE = "Data", "How sure"
+METRIC_GROUPS = (PLASTICITY, ATTENTION, POSITION, RESIDUALS, DATA, HOW_SURE)
+"""Headings of the metrics on the page, in this order."""
+
+FIRST = ""
+"""Value of `shown_after`: the first metric of its group."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of a table."""
+
+    column: str
+    label: str
+    meaning: str
+    group: str = ""  # heading on the page; empty: the column names a head, a bucket and so on
+    format: Format = "number"
+    unit: str = ""
+    signed: bool = False  # a map has two colours, with zero in the middle
+    error: bool = False  # there is a column `_se` with its standard error
+    bias: bool = False  # there is a column `_bias` with its bias
+    averaged: bool = False  # run.json has its mean over heads
+    optional: bool = False  # the page leaves it out if no head has a value
+    nan: str = ""  # what NaN means, if NaN does not mean that a value is missing
+    shown_after: str | None = None  # on the page; None: after the metrics declared before it
+    error_of: str | None = None  # the column whose standard error or bias this is
+    note: str = ""  # more about it, in docs/data-format.md only
+
+    @property
+    def errors(self) -> tuple[Metric, ...]:
+        """The columns of its standard error and its bias, as far as it has them."""
+        return tuple(
+            Metric(
+                f"{self.column}{ending}",
+                f"{word} of {self.label}",
+                meaning,
+                group=HOW_SURE,
+                format="error",
+                unit=self.unit,
+                signed=signed,
+                optional=True,
+                error_of=self.column,
+            )
+            for exists, ending, word, meaning, signed in (
+                (self.error, "_se", "error", "standard error over texts", False),
+                (self.bias, "_bias", "bias", _MEANING_OF_BIAS, True),
+            )
+            if exists
+        )
+
+    def is_missing(self, value: object) -> bool:
+        """Whether a value is missing: NaN, unless NaN has a meaning in this column."""
+        return isinstance(value, float) and math.isnan(value) and not self.nan
+
+    def show(self, value: float) -> str:
+        """A value as text, with the decimals of its format; a dash for NaN."""
+        if math.isnan(value):
+            return "–"
+        if self.format in ("index", "count"):
+            return f"{value:,.0f}"
+        decimals = 4 if self.format == "error" else 3
+        return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0: no "-0.000"
+
+
+_MEANING_OF_BIAS = "expected error of the value; the corrected value is the value minus the bias"
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """The place of the columns with one ending, of metrics that were declared before."""
+
+    ending: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A CSV file of a run."""
+
+    file: str  # its default name
+    rows: str  # what a row is
+    columns: tuple[Metric, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns, in their order."""
+        return tuple(metric.column for metric in self.columns)
+
+
+def _with_errors(*entries: Metric | _Apart) -> tuple[Metric, ...]:
+    """Metrics, each followed by the columns of its error and bias, unless they stand apart."""
+    apart = {
+        f"{column}{entry.ending}": None
+        for entry in entries
+        if isinstance(entry, _Apart)
+        for column in entry.columns
+    }
+    errors = {
+        error.column: error
+        for entry in entries
+        if isinstance(entry, Metric)
+        for error in entry.errors
+    }
+    found: list[Metric] = []
+    for entry in entries:
+        if isinstance(entry, _Apart):
+            found += [errors[f"{column}{entry.ending}"] for column in entry.columns]
+        else:
+            found += [entry, *(error for error in entry.errors if error.column not in apart)]
+    return tuple(found)
+
+
+_plasticity = partial(
+    Metric, group=PLASTICITY, format="share", error=True, bias=True, averaged=True
+)
+_attention = partial(Metric, group=ATTENTION, error=True, averaged=True, optional=True)
+
+FIFTHS = ("ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20")
+FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
+MEAN_COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
+"""Means of plasticity over query buckets."""
+ATTENDED, ATTENDED_COUNTED = "ap_attended", "ap_attended_counted"
+
+_IDS = (
+    Metric("layer", "layer", "number of the layer, from 0", format="index"),
+    Metric("q_head", "head", "number of the query head", format="index"),
+    Metric("k_head", "key head", "number of the key head that it uses", format="index"),
+)
+IDS = tuple(metric.column for metric in _IDS)
+
+FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
+CHUNKED_ATTENTION = "chunked_attention"
+"""Types of layers, with the names that transformers uses. A dump can have others."""
+
+# fmt: off
+HEAD_METRICS = Table(
+    "head_metrics.csv",
+    "query head",
+    _with_errors(
+        *_IDS,
+        Metric("n_q_tokens", "queries", "number of queries used", DATA, "count"),
+        Metric("n_k_tokens", "keys", "number of keys used", DATA, "count"),
+        Metric("d_model", "dimensions", "width of a query or key vector", DATA, "count"),
+        Metric("q_R2_pos", "R² of position", "fraction of the variance of queries explained by position, as a mean over dimensions", POSITION),
+        Metric("q_R2_scalar", "position read from a query", "R² of predicting log2(position + 1) from the projection of a query on the drift", POSITION),
+        Metric("q_mae_baseline", "error without the query", "mean absolute error when the mean predicts log2(position + 1)", POSITION, shown_after="q_mae_proj"),
+        Metric("q_mae_proj", "error with the query", "mean absolute error of that prediction of log2(position + 1)", POSITION, shown_after="q_mae_ratio"),
+        Metric("q_mae_ratio", "error ratio", "error with the query / error without; small: queries predict position", POSITION, shown_after="q_R2_scalar"),
+        Metric("q_resid0_skew", "skewness along the drift", "skewness of the residuals of the regression; 0 for a Gaussian", RESIDUALS, signed=True),
+        Metric("q_resid0_kurt", "kurtosis along the drift", "excess kurtosis of residuals; 0 for a Gaussian", RESIDUALS, signed=True),
+        Metric("q_resid0_ks_p", "normality p along the drift", "Kolmogorov–Smirnov p-value; small: not Gaussian", RESIDUALS),
+        Metric("q_noise_med_abs_skew", "skewness elsewhere", "median |skewness| over the other dimensions", RESIDUALS),
+        Metric("q_noise_med_abs_kurt", "kurtosis elsewhere", "median |excess kurtosis| over the other dimensions", RESIDUALS),
+        Metric("q_noise_med_ks_p", "normality p elsewhere", "median Kolmogorov–Smirnov p-value over the other dimensions", RESIDUALS),
+        Metric("q_noise_frac_ks_p_lt_alpha", "dimensions not Gaussian", "share of tested dimensions whose p-value is below p_alpha", RESIDUALS),
+        _plasticity("ap_overall", "plasticity", "1: the query decides which of two keys scores higher; 0: the order of keys is fixed", note="the **attention plasticity** of the head, a mean over its queries"),
+        Metric("q_beta_norm", "drift per token", "length of the mean query's change per token", POSITION, shown_after="q_mae_baseline", note="it has the scale of the queries"),
+        Metric("q_R2_total", "variance from position", "fraction of the variance of queries that a linear function of position explains", POSITION, shown_after=FIRST, note="the same in any basis"),
+        _plasticity("ap_first20", "plasticity, 0–20 %", "in the first fifth of the context"),
+        _plasticity("ap_last20", "plasticity, 80–100 %", "in the last fifth"),
+        Metric("ap_drop", "plasticity drop", "first fifth of the context minus last fifth; positive: plasticity falls with position", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, shown_after="ap_overall"),
+        _plasticity("ap_20to40", "plasticity, 20–40 %", "in the second fifth", shown_after="ap_first20"),
+        _plasticity("ap_40to60", "plasticity, 40–60 %", "in the third fifth", shown_after="ap_20to40"),
+        _plasticity("ap_60to80", "plasticity, 60–80 %", "in the fourth fifth", shown_after="ap_40to60"),
+        Metric("q_position_max", "context", "largest captured query position", DATA, "count", "tokens", note="the end of the observed context"),
+        Metric("sliding_window", "window", "tokens that a query can attend back to; none: all", DATA, "count", "tokens", nan="full attention"),
+        _Apart("_se", MEAN_COLUMNS),
+        _Apart("_bias", MEAN_COLUMNS),
+        _plasticity("ap_counted", "counted plasticity", "from counts of queries that prefer each key, without a Gaussian", bias=False, averaged=False, optional=True),
+        Metric("ap_gaussian_gap", "Gaussian minus counted", "plasticity by the Gaussian model, corrected for bias, minus counted plasticity", PLASTICITY, "difference", signed=True, error=True, optional=True, note="for the same pairs and queries"),
+        Metric("n_text_groups", "groups of texts", "number of groups from which standard errors are computed", HOW_SURE, "count", optional=True, note="at most 16; intervals have one degree of freedom less"),
+        _attention("attn_entropy", "attention entropy", "mean entropy of the attention of a query, in nats", unit="nats", shown_after="attn_distant_mass"),
+        _attention("attn_sink_mass", "attention on sinks", "mean share of the attention of a query on the first four tokens", format="share"),
+        _attention("attn_distant_mass", "distant attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it", format="share"),
+        _attention("attn_max_logit", "largest logit", "mean over queries of the largest logit", shown_after="attn_entropy"),
+        _plasticity(ATTENDED, "attended plasticity", "plasticity of two earlier keys, drawn in proportion to the attention that they receive", optional=True),
+        _plasticity(ATTENDED_COUNTED, "counted attended plasticity", "attended plasticity from counts of queries, without a Gaussian", bias=False, optional=True),
+        Metric("ap_attended_ess", "effective attended pairs", "number of equally probable pairs with the same sum of squared probabilities", HOW_SURE, optional=True),
+        Metric("n_later_queries", "later queries", "mean number of later queries per key from which its attention is known", HOW_SURE, optional=True),
+        Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text", note="without dump.json it follows from sliding_window"),
+    ),
+)
+
+_QUERY_BUCKET = Metric("q_bucket", "query bucket", "number of the query bucket", format="index")
+_PAIRS = Metric("n_pairs", "pairs", "number of pairs", format="count")
+
+BUCKET_PLASTICITY = Table(
+    "head_bucket_plasticity.csv",
+    "head, query bucket and eligible key bucket",
+    (
+        *_IDS,
+        _QUERY_BUCKET,
+        Metric("k_bucket", "key bucket", "an eligible, earlier key bucket", format="index"),
+        Metric("plasticity", "plasticity", "mean over the pairs of the cell", format="share", note="`nan` if the cell has no pair"),
+        _PAIRS,
+        Metric("q_position", "query position", "mean position of the queries of the query bucket", format="count", unit="tokens"),
+        Metric("k_position", "key position", "mean position of the keys of the key bucket", format="count", unit="tokens"),
+        Metric("n_queries", "queries", "number of queries of the query bucket", format="count"),
+        Metric("n_texts", "texts", "number of texts that these queries come from", format="count", note="`nan` if the texts are not known"),
+        Metric("plasticity_se", "error", "standard error of the cell", format="error"),
+        Metric("plasticity_bias", "bias", "bias of the cell", format="error", signed=True),
+        Metric("plasticity_counted", "counted plasticity", "mean over the counted pairs of the cell, without a Gaussian", format="share"),
+    ),
+)
+COMPONENT_WEIGHTS = Table(
+    "head_component_weights.csv",
+    "head and dimension",
+    (
+        *_IDS,
+        Metric("component", "dimension", "dimension of the captured vector", format="index"),
+        Metric("weight", "weight", "share of positional information in this dimension", format="share", note="the weights of a head sum to 1"),
+        Metric("r2", "R²", "R² of predicting this dimension from position"),
+    ),
+)
+BUCKET_QUANTITY = "ap_bucket"
+"""Plasticity of one query bucket, in the table of influences."""
+GROUP_COLUMNS = tuple(f"group_{group:02d}" for group in range(GROUPS))
+
+INFLUENCES = Table(
+    "head_influences.csv",
+    "head and quantity",
+    (
+        *_IDS,
+        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, or ap_bucket: plasticity of one query bucket", format="text"),
+        Metric("q_bucket", "query bucket", "query bucket of ap_bucket", format="index", nan="a quantity of the whole head"),
+        Metric("value", "value", "value of the quantity"),
+        Metric("bias", "bias", "bias of the value", signed=True),
+        Metric("n_groups", "groups", "number of groups of texts behind the value", format="count", note="its interval has one degree of freedom less"),
+        *(
+            Metric(name, f"influence of group {group}", "influence of a group of texts", signed=True, note="0 for a group without texts; `nan` if there are too few groups")
+            for group, name in enumerate(GROUP_COLUMNS)
+        ),
+    ),
+)
+DISTANCE_PLASTICITY = Table(
+    "head_distance_plasticity.csv",
+    "head and combination of distances",
+    (
+        *_IDS,
+        Metric("query_distance", "query distance", "buckets from the query to the nearer key", format="index"),
+        Metric("key_distance", "key distance", "buckets between the two keys", format="index"),
+        Metric("plasticity", "plasticity", "mean over pairs and query buckets", format="share", note="not corrected for bias"),
+        _PAIRS,
+    ),
+)
+BUCKET_MEANS = ("entropy", "sink_mass", "max_logit")
+MASS_COLUMNS = tuple(f"mass_{distance}" for distance in DISTANCES)
+
+ATTENTION_BY_BUCKET = Table(
+    "head_attention.csv",
+    "head and query bucket with a query of known attention",
+    _with_errors(
+        *_IDS,
+        _QUERY_BUCKET,
+        Metric("q_position", "query position", "mean position of these queries", format="count", unit="tokens"),
+        Metric("n_queries", "queries", "number of queries with known attention", format="count"),
+        Metric("n_groups", "groups", "number of groups of texts of these queries", format="count", note="`nan` if texts are not known or error_bars is off"),
+        Metric("entropy", "entropy", "mean entropy of the attention", unit="nats", error=True),
+        Metric("sink_mass", "attention on sinks", "mean weight of the first four tokens", format="share", error=True),
+        Metric("max_logit", "largest logit", "mean of the largest logit", error=True),
+        *(
+            Metric(name, f"attention at distance {distance}", "mean weight at the distances of a bin", format="share", error=True, note="bins 0, 1, 2–3, 4–7 and so on; the last also has all larger distances")
+            for name, distance in zip(MASS_COLUMNS, DISTANCES, strict=True)
+        ),
+        _Apart("_se", MASS_COLUMNS),
+    ),
+)
+# fmt: on
+
+TableKind = Literal[
+    "head_metrics",
+    "bucket_plasticity",
+    "component_weights",
+    "influences",
+    "distances",
+    "attention",
+]
+TABLES: dict[TableKind, Table] = {
+    "head_metrics": HEAD_METRICS,
+    "bucket_plasticity": BUCKET_PLASTICITY,
+    "component_weights": COMPONENT_WEIGHTS,
+    "influences": INFLUENCES,
+    "distances": DISTANCE_PLASTICITY,
+    "attention": ATTENTION_BY_BUCKET,
+}
+
+METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}
+"""The columns of the table of heads."""
+HEAD_NUMBERS = tuple(metric.column for metric in HEAD_METRICS.columns if metric.format != "text")
+WITH_ERROR = tuple(metric.column for metric in HEAD_METRICS.columns if metric.error)
+AVERAGED = tuple(metric.column for metric in HEAD_METRICS.columns if metric.averaged)
+ATTENTION_MEANS = tuple(
+    metric.column
+    for metric in HEAD_METRICS.columns
+    if metric.group == ATTENTION and metric.averaged
+)
+
+
+def shown_groups() -> Iterator[tuple[str, list[str]]]:
+    """Headings of the page, each with its columns of the table of heads in reading order."""
+    for group in METRIC_GROUPS:
+        members = [metric for metric in HEAD_METRICS.columns if metric.group == group]
+        names = [metric.column for metric in members if metric.shown_after is None]
+        waiting = [metric for metric in members if metric.shown_after is not None]
+        while waiting:
+            metric = next(one for one in waiting if one.shown_after in (FIRST, *names))
+            waiting.remove(metric)
+            place = 0 if metric.shown_after == FIRST else names.index(metric.shown_after or "") + 1
+            names.insert(place, metric.column)
+        yield group, names
