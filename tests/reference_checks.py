@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from reference import Tables, tolerance
 
 
 def assert_equals_reference(result: HeadResult, expected: Tables) -> None:
-    """Check every column of every table of a head."""
+    """Check every column of every table of a head, and that missing values have a reason."""
     assert set(result.metrics) == set(HEAD_METRICS.names)
     assert result.metrics["layer_type"] == expected.metrics["layer_type"]
     assert_column_equal(HEAD_NUMBERS, [result.metrics], [expected.metrics])
@@ -45,6 +46,19 @@ def assert_equals_reference(result: HeadResult, expected: Tables) -> None:
         rtol, atol = tolerance(name)
         right = [row[name] for row in expected.attention]
         np.testing.assert_allclose(values, right, rtol=rtol, atol=atol, err_msg=name)
+
+    assert_reasons_are_complete(result)
+
+
+def assert_reasons_are_complete(result: HeadResult) -> None:
+    """Check that every missing value has a reason, and that known values have none."""
+    missing = [name for name in HEAD_NUMBERS if name != "sliding_window"]  # NaN: no window
+    missing = [name for name in missing if math.isnan(result.metrics[name])]
+    assert sorted(result.missing) == sorted(missing)
+    assert all(result.missing.values())
+    cells = {name: sum(reasons.values()) for name, reasons in result.missing_cells.items()}
+    empty = result.bucket_plasticity.isna().sum()
+    assert cells == {str(name): int(number) for name, number in empty.items() if number}
 
 
 def assert_column_equal(columns: tuple[str, ...], rows: list[Any], expected: list[Any]) -> None:

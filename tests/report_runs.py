@@ -29,6 +29,17 @@ SPOKEN = "owner/model-one"
 ERROR_COLUMNS = HEAD_NUMBERS[HEAD_NUMBERS.index("ap_overall_se") :]
 
 
+REASON = "no query bucket with key pairs is in <this> fifth"
+_NO_FIRST_FIFTH = {
+    "table": "head_metrics",
+    "columns": ["ap_first20"],
+    "reason": REASON,
+    "heads": 1,
+    "values": 1,
+    "where": {"0": "4"},
+}
+
+
 def write_run(
     folder: Path,
     seed: int = 0,
@@ -57,7 +68,7 @@ def write_run(
     metrics[list(ERROR_COLUMNS)] = np.nan
     cells, weights = _cells(rng, heads), _weights(rng, heads)
     records = [{"kind": "few_queries", "text": text} for text in warnings]
-    info = {**_info(model, len(heads), dump), "warnings": records}
+    info = {**_info(model, len(heads), dump), "warnings": records, "missing": [_NO_FIRST_FIFTH]}
     if errors:
         influences = _influences(rng, metrics, cells)
         _add_errors(rng, metrics, cells, influences)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import attention_plasticity
 import qk_sniffer
 from attention_plasticity.metrics import TABLES
+from dumps import make_dump
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -61,6 +67,39 @@ def test_the_tables_of_columns_are_those_of_the_metrics() -> None:
         for name in table.names:
             listed = f"`{name}`" in page or name.startswith(("group_", "mass_"))
             assert listed, (table.file, name)
+
+
+def test_the_example_of_a_new_column_works(tmp_path: Path) -> None:
+    """The lines of CONTRIBUTING.md, in a copy of the package: CSV, map, page, and a reason."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = text[text.index("**Another column in head_metrics.csv.**") :]
+    blocks = re.findall(r"((?:^    .+\n)+)", text, flags=re.MULTILINE)[:2]
+    package = tmp_path / "copy" / "attention_plasticity"
+    ignored = shutil.ignore_patterns("smollm2-135m", "__pycache__")
+    shutil.copytree(ROOT / "src" / "attention_plasticity", package, ignore=ignored)
+    columns, metrics = package / "head" / "position_columns.py", package / "metrics.py"
+    body, end, rest = columns.read_text().partition("\n\n\ndef add_normality(")
+    columns.write_text(f"{body}\n{blocks[0].rstrip()}{end}{rest}")
+    last = next(line for line in metrics.read_text().splitlines() if '"layer_type"' in line)
+    metrics.write_text(metrics.read_text().replace(last, f"{last}\n        {blocks[1].strip()}"))
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=300, d=4)
+    script = f"""
+import attention_plasticity as ap
+run = ap.analyze_dump({str(dump)!r}, output_dir={str(tmp_path / "out")!r})
+run.plot("map", metric="q_length")
+run.report().save({str(tmp_path / "page.html")!r})
+"""
+    subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(package.parent)},
+    )
+    table = pd.read_csv(tmp_path / "out" / "head_metrics.csv")
+    assert list(table.columns)[-2:] == ["layer_type", "q_length"]
+    vectors = pq.read_table(dump / "l00h00q" / "data.parquet").column("vector").to_pylist()
+    expected = np.linalg.norm(np.array(vectors, np.float64), axis=1).mean()
+    assert table["q_length"].tolist() == pytest.approx([expected])
+    assert '"q_length":{"label":"length of a query"' in (tmp_path / "page.html").read_text()
 
 
 def test_the_cost_of_a_study_is_what_the_formulas_give() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from report_pages import (
     show,
     without_errors,
 )
-from report_runs import GAPS, write_run
+from report_runs import GAPS, REASON, write_run
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +244,34 @@ def test_runs_with_and_without_errors_side_by_side(page: Page) -> None:
     expect(page.locator("#sure-words")).to_contain_text("heads of sure.")
     assert "faded" in map_traces(page)
     assert len(data_of(page, "runs-chart")) == 4  # one run of three has a band
+
+
+def test_a_missing_value_has_its_reason(page: Page) -> None:
+    show(page, "run=sure&head=0.4&metric=ap_first20")
+    row = page.locator('#metrics tr:has([data-metric="ap_first20"])')
+    expect(row.locator(".meaning")).to_have_text(f"missing: {REASON}")
+    expect(row.locator(".value").first).to_contain_text("–")
+    text = map_traces(page)["heads"]["text"]
+    assert "missing: no query bucket" in text[0][4]
+    assert "missing" not in text[0][3]
+    show(page, "run=sure&head=0.3&metric=ap_first20")
+    expect(row.locator(".meaning")).to_have_text("in the first fifth of the context")
+    expect(page.locator("#cards")).not_to_contain_text("missing")
+
+
+def test_a_card_without_a_value_has_the_reason(
+    browser: Browser, tmp_path: Path, runs: list[FinishedRun]
+) -> None:
+    table = runs[1].head_metrics.assign(ap_drop=np.nan)
+    heads = {str(layer): "0-99" for layer in set(table["layer"])}
+    missing = {"table": "head_metrics", "columns": ["ap_drop"], "reason": "too short", "heads": 9}
+    info = {**runs[1].info, "missing": [{**missing, "values": 9, "where": heads}]}
+    run = replace(runs[1], info=info)
+    run.__dict__["head_metrics"] = table  # a cached property
+    path = make_report([run]).save(tmp_path / "report.html")
+    with open_report(browser, path) as page:
+        expect(page.locator(".card", has_text="Drop over")).to_contain_text("missing: too short")
+        expect(page.locator(".card", has_text="Plasticity").first).not_to_contain_text("missing")
 
 
 def test_heads_whose_model_differs_from_the_count_are_marked(page: Page) -> None:

@@ -10,6 +10,6 @@ after it.
 5. `queries`: regression on position, rotation, residuals
 6. `attended_keys`: the attention that the keys receive
 7. `plasticity`: plasticity with errors and counts
-8. `result`: the rows of one head
-9. `plasticity_columns`, `attention_columns`: columns of tables
+8. `result`, `values`: the rows of one head; its values, and why values are missing
+9. `position_columns`, `plasticity_columns`, `cell_columns`, `attention_columns`: columns of tables
 """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from attention_plasticity.head.layer import NO_COLUMNS
 from attention_plasticity.head.result import Columns
+from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import ATTENTION_MEANS, BUCKET_MEANS, MASS_COLUMNS
 from attention_plasticity.numeric.attention_means import (
     bucket_means,
@@ -19,6 +22,8 @@ from attention_plasticity.numeric.errors.uncertainty import Estimate
 from qk_dump.reader import HeadRows
 
 Ints = npt.NDArray[np.int64]
+
+INSIDE_LAST_BIN = "distant_from is inside the last bin of mass_by_distance"
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,15 @@ class HeadAttention:
         masses = common_bins(kept.mass_by_distance)  # (n, 24)
         values = np.column_stack([entropy, sinks, largest, masses])
         return cls(means, _bucket_columns(rows, known, values, group))
+
+
+def add_attention(values: HeadValues, means: dict[str, Estimate], why_no_errors: str) -> None:
+    """Means of attention of the head, with errors."""
+    why = INSIDE_LAST_BIN if means else NO_COLUMNS
+    for name in ATTENTION_MEANS:
+        mean = means.get(name)
+        value = math.nan if mean is None else mean.value
+        values.add_estimate(name, value, mean, why, why_no_errors)
 
 
 def _bucket_columns(

@@ -5,22 +5,32 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from attention_plasticity.head.plasticity import AttendedPlasticity
 from attention_plasticity.head.result import Columns
+from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import (
     ATTENDED,
     ATTENDED_COUNTED,
-    ATTENTION_MEANS,
     BUCKET_QUANTITY,
     GROUP_COLUMNS,
     MEAN_COLUMNS,
 )
+from attention_plasticity.metrics import FIFTHS as FIFTH_COLUMNS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
-from attention_plasticity.numeric.profile import AttentionPlasticity, fifth_of
-from attention_plasticity.numeric.sizes import FIFTHS, GROUPS
+from attention_plasticity.numeric.profile import AttentionPlasticity, fifth_of, means_by_fifth
+from attention_plasticity.numeric.sizes import FIFTHS
 
-NOT_KNOWN = Estimate(math.nan, math.nan, np.full(GROUPS, np.nan), 0)
+Ints = npt.NDArray[np.int64]
+
+NO_QUERY_BUCKET = "no query bucket after the first bucket has two queries"
+NO_EARLIER_KEYS = "no query bucket has keys in an earlier bucket that it can see"
+NO_PAIRS = "no text has two keys that make a pair"
+EMPTY_FIFTH = "no query bucket with key pairs is in this fifth of the context"
+NO_COUNTS = "no query bucket has counted pairs and queries of two groups of texts"
+NO_ATTENDED_PAIRS = "no text has two keys with attention before a query bucket"
+COUNTING_OFF = "counting is off"
 
 
 def head_estimates(plasticity: AttentionPlasticity, context: float) -> dict[str, Estimate]:
@@ -42,28 +52,48 @@ def head_estimates(plasticity: AttentionPlasticity, context: float) -> dict[str,
     return estimates
 
 
-def error_columns(
-    plasticity: AttentionPlasticity, estimates: dict[str, Estimate]
-) -> dict[str, float]:
-    """Columns of the table of heads: standard errors, bias, counts; NaN where not known."""
-    known = {
-        name: estimates.get(name, NOT_KNOWN)
-        for name in (*MEAN_COLUMNS, "ap_counted", "ap_gaussian_gap")
-    }
-    columns = {f"{name}_se": known[name].standard_error for name in MEAN_COLUMNS}
-    columns |= {f"{name}_bias": known[name].bias for name in MEAN_COLUMNS}
+def add_plasticity(
+    values: HeadValues,
+    plasticity: AttentionPlasticity,
+    estimates: dict[str, Estimate],
+    context: float,
+    why_no_errors: str,
+) -> None:
+    """Plasticity of the head, in fifths of the context, and by counting; with errors and bias.
+
+    `why_no_errors` is the reason if there are no estimates; counts are then not known either.
+    """
+    overall = plasticity.overall
+    counts, positions = plasticity.query_counts, plasticity.query_positions
+    fifths = means_by_fifth(plasticity.profile, positions, counts, context).tolist()
+    found = {"ap_overall": overall, **dict(zip(FIFTH_COLUMNS, fifths, strict=True))}
+    found["ap_drop"] = found["ap_first20"] - found["ap_last20"]
+    no_value = _why_no_pairs(plasticity) if math.isnan(overall) else EMPTY_FIFTH
+    for name, value in found.items():
+        why = _why_no_drop(found, no_value) if name == "ap_drop" else no_value
+        values.add_estimate(name, value, estimates.get(name), why, why_no_errors)
+    why = why_no_errors if not estimates else values.missing.get("ap_overall", NO_COUNTS)
+    if estimates and plasticity.counted is None:
+        why = COUNTING_OFF
     for name in ("ap_counted", "ap_gaussian_gap"):
-        columns |= {name: known[name].value, f"{name}_se": known[name].standard_error}
-    return columns | {"n_text_groups": _text_groups(plasticity)}
+        estimate = estimates.get(name)
+        value = math.nan if estimate is None else estimate.value
+        values.add_estimate(name, value, estimate, why, why)
+    values.add({"n_text_groups": _text_groups(plasticity)}, why_no_errors)
 
 
-def attention_columns(means: dict[str, Estimate]) -> dict[str, float]:
-    """Columns of the table of heads: means of attention with errors; NaN where not known."""
-    columns: dict[str, float] = {}
-    for name in ATTENTION_MEANS:
-        mean = means.get(name, NOT_KNOWN)
-        columns |= {name: mean.value, f"{name}_se": mean.standard_error}
-    return columns
+def _why_no_pairs(plasticity: AttentionPlasticity) -> str:
+    """Why no query bucket has a key pair."""
+    if len(plasticity.query_buckets) == 0:
+        return NO_QUERY_BUCKET
+    return NO_EARLIER_KEYS if len(plasticity.q_code) == 0 else NO_PAIRS
+
+
+def _why_no_drop(found: dict[str, float], no_value: str) -> str:
+    if math.isnan(found["ap_overall"]):
+        return no_value
+    parts = [part for part in ("first", "last") if math.isnan(found[f"ap_{part}20"])]
+    return f"there is no plasticity in the {' and the '.join(parts)} fifth of the context"
 
 
 def attended_estimates(attended: AttendedPlasticity | None) -> dict[str, Estimate]:
@@ -77,20 +107,25 @@ def attended_estimates(attended: AttendedPlasticity | None) -> dict[str, Estimat
     return {ATTENDED: overall, **counted}
 
 
-def attended_columns(attended: AttendedPlasticity | None) -> dict[str, float]:
-    """Columns of the table of heads: attended plasticity; NaN where it is not known."""
+def add_attended(
+    values: HeadValues, attended: AttendedPlasticity | None, problem: str, why_no_errors: str
+) -> None:
+    """Attended plasticity; `problem` is the reason if it is not known."""
     estimates = attended_estimates(attended)
-    overall = estimates.get(ATTENDED, NOT_KNOWN)
-    counted = estimates.get(ATTENDED_COUNTED, NOT_KNOWN)
-    return {
-        ATTENDED: math.nan if attended is None else attended.plasticity.overall,
-        f"{ATTENDED}_se": overall.standard_error,
-        f"{ATTENDED}_bias": overall.bias,
-        ATTENDED_COUNTED: counted.value,
-        f"{ATTENDED_COUNTED}_se": counted.standard_error,
+    overall = math.nan if attended is None else attended.plasticity.overall
+    no_pairs = problem if attended is None else NO_ATTENDED_PAIRS
+    values.add_estimate(ATTENDED, overall, estimates.get(ATTENDED), no_pairs, why_no_errors)
+    counted = estimates.get(ATTENDED_COUNTED)
+    why = values.missing.get(ATTENDED, COUNTING_OFF if estimates else why_no_errors)
+    if counted is not None and why == COUNTING_OFF:
+        why = NO_COUNTS
+    value = math.nan if counted is None else counted.value
+    values.add_estimate(ATTENDED_COUNTED, value, counted, why, why)
+    sizes = {
         f"{ATTENDED}_ess": math.nan if attended is None else attended.effective_pairs,
         "n_later_queries": math.nan if attended is None else attended.later_queries,
     }
+    values.add(sizes, no_pairs)
 
 
 def _text_groups(plasticity: AttentionPlasticity) -> float:
@@ -98,20 +133,6 @@ def _text_groups(plasticity: AttentionPlasticity) -> float:
     if plasticity.uncertainty is None:
         return math.nan
     return int(np.count_nonzero(plasticity.uncertainty.query_groups.sum(axis=0)))
-
-
-def cell_error_columns(plasticity: AttentionPlasticity) -> Columns:
-    """Columns of the table of cells: standard errors, bias, counts; NaN where not known."""
-    cells = plasticity.q_code, plasticity.k_code
-    unknown = np.full(len(plasticity.q_code), np.nan)
-    uncertainty, counted = plasticity.uncertainty, plasticity.counted
-    return {
-        "plasticity_se": (unknown if uncertainty is None else uncertainty.cell_se[cells]).tolist(),
-        "plasticity_bias": (
-            unknown if uncertainty is None else uncertainty.cell_bias[cells]
-        ).tolist(),
-        "plasticity_counted": (unknown if counted is None else counted.cells[cells]).tolist(),
-    }
 
 
 def influence_columns(plasticity: AttentionPlasticity, estimates: dict[str, Estimate]) -> Columns:

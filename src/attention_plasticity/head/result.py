@@ -28,7 +28,9 @@ class HeadResult:
     influences: Columns
     distances: Columns = field(default_factory=dict)  # only for `context` and `attended` pairs
     attention: Columns = field(default_factory=dict)  # only if the dump has attention columns
-    attended_problem: str | None = None  # why attended plasticity is not known
+    missing: dict[str, str] = field(default_factory=dict)  # column of `metrics` → why it is NaN
+    missing_cells: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Missing values of `buckets`: column → reason → number of cells."""
 
     @property
     def bucket_plasticity(self) -> pd.DataFrame:

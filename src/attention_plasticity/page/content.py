@@ -31,6 +31,7 @@ from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.layer_types import layer_types
+from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.profiles import HEAD, head_profiles, mean_profile
 from qk_toolkit.errors import ConfigError
 
@@ -81,6 +82,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "distant_from": distant_from(run),
         "pair_sampling": run.pair_sampling,
         "warnings": _warnings(run, selected),
+        "missing": _missing(run),
         "provenance": provenance(run),
     }
     return about, tables
@@ -92,6 +94,18 @@ def _warnings(run: FinishedRun, selected: str | None) -> list[str]:
     records = run.info.get("warnings") or []
     shown = (one["text"] for one in records if not (corrected and one["kind"] == LARGE_BIAS))
     return [f"whole run: {text}" if selected else text for text in shown]
+
+
+def _missing(run: FinishedRun) -> list[dict[str, Any]]:
+    """Missing values of heads: `columns`, `reason`, and the heads as `layer.head`."""
+    columns: dict[tuple[str, tuple[str, ...]], list[str]] = {}  # by reason and heads
+    for (column, reason), rows in run.missing.groupby(["column", "reason"], sort=False):
+        heads = tuple(f"{layer}.{head}" for layer, head in rows[HEAD].to_numpy().tolist())
+        columns.setdefault((clean(str(reason)), heads), []).append(str(column))
+    return [
+        {"columns": names, "reason": reason, "heads": heads}
+        for (reason, heads), names in columns.items()
+    ]
 
 
 def _metrics(run: FinishedRun) -> pd.DataFrame:

@@ -7,7 +7,8 @@ from typing import Any
 
 from attention_plasticity.run.outputs import RUN_FILE
 from attention_plasticity.tables.finished_run import FinishedRun
-from qk_toolkit.formatting import index_ranges
+from attention_plasticity.tables.names import clean
+from qk_toolkit.formatting import count, index_ranges
 
 Lines = list[tuple[str, str]]
 _DUMP_LINES = {
@@ -38,6 +39,7 @@ def provenance(run: FinishedRun) -> list[tuple[str, Lines]]:
         ("Settings", list(_pairs(info.get("config")))),
         ("Versions", list(_pairs(info.get("versions")))),
         ("Versions of the capture", list(_pairs(run.dump.get("versions")))),
+        ("Missing values", list(_missing(run))),
         ("Heads that failed", list(_failures(info.get("failures")))),
     ]
     return [(name, lines) for name, lines in sections if lines]
@@ -77,6 +79,12 @@ def _dump_lines(run: FinishedRun) -> Iterator[tuple[str, str]]:
     for name, label in _DUMP_LINES.items():
         if run.dump.get(name) is not None:
             yield label, _text(run.dump[name])
+
+
+def _missing(run: FinishedRun) -> Iterator[tuple[str, str]]:
+    """Columns with the number of heads without a value, and the reason."""
+    for (column, reason), rows in run.missing.groupby(["column", "reason"], sort=False):
+        yield f"{column}, {count(len(rows), 'head')}", clean(str(reason))
 
 
 def _failures(failures: object) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,6 +14,7 @@ from attention_plasticity import __version__
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
+from attention_plasticity.run.missing import MissingSums, MissingValues, missing_records
 from attention_plasticity.run.outputs import OutputPaths, set_aside, write_outputs
 from attention_plasticity.run.records import Metrics
 from attention_plasticity.run.run_settings import NUMERIC_LIBRARIES
@@ -38,6 +39,7 @@ class Outcome:
     failures: list[Failure]
     warnings: list[RunWarning]
     means: HeadMeans
+    missing: list[MissingValues]
 
 
 def finish_run(
@@ -56,7 +58,7 @@ def finish_run(
     if all(math.isnan(row["attn_entropy"]) for row in metrics):
         paths = replace(paths, attention=None)
         set_aside(paths, include_own=False)  # a table of attention of an earlier run
-    settings, means = facts.settings, HeadMeans()
+    settings, means, missing = facts.settings, HeadMeans(), MissingSums()
     sizes = SampleSizes(single_example=settings.single_example, equal_texts=settings.equal_texts)
     manifest = facts.manifest
     geometry = (
@@ -72,19 +74,28 @@ def finish_run(
             *selective_warnings(manifest, heads),
         ]
 
+    def results() -> Iterator[HeadResult]:
+        for head in heads:
+            result = load(*head)
+            sizes.add(result)
+            means.add(result)
+            missing.add(result)
+            yield result
+
     write_outputs(
         paths,
-        means.collected(sizes.counted(load(*head) for head in heads)),
+        results(),
         _provenance(facts, paths, heads, failures, fingerprint, seconds),
         lambda: {
             "warnings": [asdict(warning) for warning in warnings()],
+            "missing": missing_records(missing.found),
             "means": _means_record(means.estimates),
             "means_by_layer_type": {
                 name: _means_record(found) for name, found in means.by_layer_type.items()
             },
         },
     )
-    return Outcome(paths, facts, metrics, failures, warnings(), means)
+    return Outcome(paths, facts, metrics, failures, warnings(), means, missing.found)
 
 
 def _provenance(
@@ -126,6 +137,7 @@ def _means_record(means: dict[str, MeanEstimate]) -> dict[str, Any]:
             "standard_error": None if math.isnan(mean.standard_error) else mean.standard_error,
             "heads": mean.heads,
             "corrected": mean.corrected,
+            "groups": mean.groups or None,
         }
         for name, mean in means.items()
         if mean.heads

@@ -7,7 +7,7 @@ heads first; the standard error of the mean follows from these averages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -32,26 +32,36 @@ class MeanEstimate:
     standard_error: float  # NaN if it is not known for all heads
     heads: int
     corrected: bool
+    groups: int  # of texts behind the value, the fewest of a head; 0 if they are not known
     influences: tuple[float, ...] = field(repr=False)  # (g,) of the groups of texts
 
 
 def mean_estimate(
-    values: Sequence[float], biases: Sequence[float], influences: Sequence[Sequence[float]]
+    values: Sequence[float],
+    biases: Sequence[float],
+    influences: Sequence[Sequence[float]],
+    groups: Sequence[float],
 ) -> MeanEstimate:
-    """Mean over the heads with a value. `influences` has one sequence of 16 numbers per head."""
+    """Mean over the heads with a value. `influences` has one sequence of 16 numbers per head.
+
+    `groups` are the numbers of groups of texts behind the values, NaN or 0 if not known.
+    """
     used = [number for number, value in enumerate(values) if not math.isnan(value)]
     if not used:
-        return MeanEstimate(math.nan, math.nan, 0, False, (math.nan,) * len(GROUP_COLUMNS))
+        return MeanEstimate(math.nan, math.nan, 0, False, 0, (math.nan,) * len(GROUP_COLUMNS))
     count = len(used)
     value = math.fsum(values[number] for number in used) / count
     bias = math.fsum(biases[number] for number in used) / count
-    groups = tuple(
+    shares = tuple(
         math.fsum(influences[number][group] for number in used) / count
         for group in range(len(GROUP_COLUMNS))
     )
-    error = math.sqrt(math.fsum(share**2 for share in groups))
+    error = math.sqrt(math.fsum(share**2 for share in shares))
     corrected = not math.isnan(bias)
-    return MeanEstimate(value - bias if corrected else value, error, count, corrected, groups)
+    known = [groups[number] for number in used]
+    fewest = 0 if any(map(math.isnan, known)) else int(min(known))
+    value = value - bias if corrected else value
+    return MeanEstimate(value, error, count, corrected, fewest, shares)
 
 
 class HeadMeans:
@@ -62,12 +72,7 @@ class HeadMeans:
         self._values: dict[str, list[float]] = {name: [] for name in AVERAGED}
         self._biases: dict[str, list[float]] = {name: [] for name in AVERAGED}
         self._influences: dict[str, list[Sequence[float]]] = {name: [] for name in AVERAGED}
-
-    def collected(self, results: Iterable[HeadResult]) -> Iterator[HeadResult]:
-        """Yield the results unchanged and collect their means."""
-        for result in results:
-            self._add(result)
-            yield result
+        self._groups: dict[str, list[int]] = {name: [] for name in AVERAGED}
 
     @cached_property
     def estimates(self) -> dict[str, MeanEstimate]:
@@ -88,17 +93,22 @@ class HeadMeans:
                 [self._values[name][number] for number in heads],
                 [self._biases[name][number] for number in heads],
                 [self._influences[name][number] for number in heads],
+                [self._groups[name][number] for number in heads],
             )
             for name in AVERAGED
         }
 
-    def _add(self, result: HeadResult) -> None:
+    def add(self, result: HeadResult) -> None:
+        """Add the values of a head."""
         self._types.append(result.metrics["layer_type"])
         unknown = (math.nan,) * len(GROUP_COLUMNS)
         columns = result.influences
         rows = zip(*(columns[name] for name in GROUP_COLUMNS), strict=True) if columns else ()
-        influences = dict(zip(columns.get("quantity", ()), rows, strict=False))
+        quantities = columns.get("quantity", ())
+        influences = dict(zip(quantities, rows, strict=False))
+        groups = dict(zip(quantities, columns.get("n_groups", ()), strict=True))
         for name in AVERAGED:
             self._values[name].append(result.metrics[name])
             self._biases[name].append(result.metrics.get(f"{name}_bias", 0.0))
             self._influences[name].append(influences.get(name, unknown))
+            self._groups[name].append(groups.get(name, 0))

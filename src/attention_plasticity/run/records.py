@@ -336,7 +336,8 @@ class Records:
         record = read_sealed(path)
         if record is None:
             raise ToolkitError(f"{path}: changed during the run; run the same command again")
-        return HeadResult(**{name: record[name] for name in _RESULT_FIELDS})
+        # records of earlier versions have fewer fields
+        return HeadResult(**{name: record[name] for name in _RESULT_FIELDS if name in record})
 
     def _path(self, layer: int, q_head: int) -> Path:
         return self._folder / f"l{layer:02d}h{q_head:02d}.json"

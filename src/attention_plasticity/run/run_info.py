@@ -36,6 +36,7 @@ class _Mean(_Members):
     standard_error: float | None
     heads: NonNegativeInt
     corrected: bool
+    groups: NonNegativeInt | None = None  # of texts; earlier versions did not write it
 
 
 class _Input(_Members):
@@ -71,6 +72,15 @@ class _Warning(_Members):
     text: str
 
 
+class _Missing(_Members):
+    table: str
+    columns: list[str]
+    reason: str
+    heads: NonNegativeInt
+    values: NonNegativeInt
+    where: dict[str, str]
+
+
 class _RunInfo(_Members):
     attention_plasticity: str = ""
     config: _Settings = _Settings()
@@ -81,6 +91,7 @@ class _RunInfo(_Members):
     not_captured: list[list[int]] = []
     failures: list[_Failure] = []
     warnings: list[_Warning] = []
+    missing: list[_Missing] = []
     means: dict[str, _Mean] = {}
     means_by_layer_type: dict[str, dict[str, _Mean]] = {}
     tables: dict[str, str] = {}

@@ -8,11 +8,13 @@ plasticity.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from attention_plasticity.head.layer import NO_COLUMNS
 from attention_plasticity.head.result import HeadResult
+from attention_plasticity.metrics import ATTENDED
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.formatting import count, index_ranges, index_runs
@@ -85,12 +87,6 @@ class SampleSizes:
         self._texts = _LowCounts(FEW_TEXTS)
         self._attended_problems: dict[str, int] = {}
 
-    def counted(self, results: Iterable[HeadResult]) -> Iterator[HeadResult]:
-        """Yield the results unchanged and count their buckets."""
-        for result in results:
-            self._add(result)
-            yield result
-
     def warnings(self, geometry: BucketGeometry | None) -> list[RunWarning]:
         """Warnings about the counted heads."""
         found = []
@@ -118,12 +114,13 @@ class SampleSizes:
             found.append(RunWarning("attended_unknown", text, heads, [], None))
         return found
 
-    def _add(self, result: HeadResult) -> None:
+    def add(self, result: HeadResult) -> None:
+        """Count the buckets of a head."""
         columns = result.buckets
         self._heads += 1
-        if result.attended_problem is not None:
-            known = self._attended_problems.get(result.attended_problem, 0)
-            self._attended_problems[result.attended_problem] = known + 1
+        problem = result.missing.get(ATTENDED)
+        if problem is not None and problem != NO_COLUMNS:
+            self._attended_problems[problem] = self._attended_problems.get(problem, 0) + 1
         self._queries.add(dict(zip(columns["q_bucket"], columns["n_queries"], strict=True)))
         texts = dict(zip(columns["q_bucket"], columns["n_texts"], strict=True))
         if any(math.isnan(number) for number in texts.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Self
 import pandas as pd
 
 from attention_plasticity.metrics import TableKind
+from attention_plasticity.run.missing import heads_of
 from attention_plasticity.run.outputs import RUN_FILE, sha256_of
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.csv_tables import FILE_NAMES, read_table
@@ -139,6 +140,34 @@ class FinishedRun:
         """Heads that could not be analysed, each with the reason."""
         columns = ["layer", "q_head", "k_head", "reason"]
         return pd.DataFrame(self.info.get("failures") or [], columns=columns)
+
+    @cached_property
+    def missing(self) -> pd.DataFrame:
+        """Values of `head_metrics` that are NaN, each with the reason.
+
+        Columns: `layer, q_head, column, reason`. Empty for a run of a version that did not record
+        reasons.
+        """
+        rows = [
+            (layer, q_head, column, record["reason"])
+            for record in self.info.get("missing") or []
+            if record["table"] == "head_metrics"
+            for layer, q_head in self._heads_of(record["where"])
+            for column in record["columns"]
+        ]
+        table = pd.DataFrame(rows, columns=["layer", "q_head", "column", "reason"])
+        return table.sort_values(["layer", "q_head"], kind="stable", ignore_index=True)
+
+    def _heads_of(self, where: dict[str, str]) -> Iterator[tuple[int, int]]:
+        try:
+            for layer, q_head in heads_of(where):
+                if self.layers is None or layer in self.layers:
+                    yield layer, q_head
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.place}: {RUN_FILE}: missing: where: {error}. The file was edited or "
+                "damaged; run the analysis again"
+            ) from error
 
     def _has(self, kind: TableKind) -> bool:
         tables = self.info.get("tables")

@@ -66,12 +66,14 @@ def mean_over_heads(run: FinishedRun, name: str) -> MeanEstimate:
 def mean_of_heads(table: pd.DataFrame, influences: pd.DataFrame | None, name: str) -> MeanEstimate:
     """The same for the heads of a table, which may be some of the heads of a run."""
     shares = [[np.nan] * len(GROUP_COLUMNS)] * len(table)
+    groups = [0.0] * len(table)
     if influences is not None:
         rows = influences[influences["quantity"] == name].set_index(HEAD)
         wanted = pd.MultiIndex.from_frame(table[HEAD])
         shares = rows[list(GROUP_COLUMNS)].reindex(wanted).to_numpy().tolist()
+        groups = rows["n_groups"].reindex(wanted).tolist()
     biases = table.get(f"{name}_bias", pd.Series(np.nan, index=table.index))
-    return mean_estimate(table[name].tolist(), biases.tolist(), shares)
+    return mean_estimate(table[name].tolist(), biases.tolist(), shares, groups)
 
 
 def groups_of(run: FinishedRun) -> float:

@@ -32,6 +32,7 @@ from qk_toolkit.terminal import command_console, print_line
 _EXTREMES = 5
 _EXTREME_COLUMNS = ("layer", "q_head", "ap_overall", "ap_drop", "q_R2_total")
 _BAR = 24
+_MOST_NAMES = 4
 
 
 def print_summary(outcome: Outcome, console: Console | None = None) -> None:
@@ -48,6 +49,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
         _print_attention(means, console)
     for warning in _warnings_of_values(outcome):
         console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
+    _print_missing(outcome, console)
     _print_not_captured(outcome.facts, console)
     if outcome.failures:
         _print_failures(outcome.failures, len(outcome.facts.heads), console)
@@ -168,9 +170,6 @@ def _print_level(
     correction = "all values are corrected for bias" if level.corrected else ""
     if error or correction:
         console.print("; ".join(filter(None, (error, correction))))
-    if level.heads < len(metrics):
-        missing = count(len(metrics) - level.heads, "head")
-        console.print(f"without a value, because key pairs are missing: {missing}")
     r2 = mean_of(metrics, "q_R2_total")
     shown = METRICS["q_R2_total"].show(r2)
     console.print(f"share of the queries' variance explained by position: {shown}")
@@ -271,6 +270,22 @@ def _print_attention(means: dict[str, MeanEstimate], console: Console) -> None:
             f"Plasticity of keys in proportion to their attention: {_estimate(attended)}; mean "
             f"over {count(attended.heads, 'head')}"
         )
+
+
+def _print_missing(outcome: Outcome, console: Console) -> None:
+    """Values of heads that are missing, with the reason, unless a warning has the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for missing in outcome.missing:
+        told = any(missing.reason in warning.text for warning in outcome.warnings)
+        if missing.table == "head_metrics" and not told:
+            heads = count(missing.heads, "head")
+            named = by_reason.setdefault(missing.reason, [])
+            named += [f"{name} ({heads})" for name in missing.metrics]
+    for reason, names in by_reason.items():
+        more = len(names) - _MOST_NAMES
+        named = names[:_MOST_NAMES] + ([f"{more:,} more"] if more > 0 else [])
+        text = f"{', '.join(named)}: {reason}."
+        console.print(Text.assemble((f"{'Missing':<13}", "bold"), text))
 
 
 def _print_not_captured(facts: RunFacts, console: Console) -> None:

@@ -16,6 +16,7 @@ from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import HeadError, analyze_head, make_config, open_dump
 from attention_plasticity.head.layer import (
     BIASED,
+    NO_COLUMNS,
     NO_COMMON_TEXT,
     NO_TEXTS,
     PRE_ROPE,
@@ -58,7 +59,7 @@ def test_every_column_equals_the_reference(
         config = make_config(**{"num_pairs_per_bucket": 60, **settings})
         result = analyze_head(0, 0, 0, open_dump(root), config)
         assert_equals_reference(result, analyse(root, 0, 0, 0, config))
-        assert result.attended_problem is None
+        assert "ap_attended" not in result.missing
         assert not math.isnan(result.metrics["ap_attended"])
 
 
@@ -93,7 +94,7 @@ def test_attended_plasticity_is_nan_for_a_reason(
 ) -> None:
     root = make_attention_dump(tmp_path, manifest=manifest)
     result = analyze(root, **settings)
-    assert result.attended_problem == reason
+    assert {result.missing[name] for name in ATTENDED} == {reason}
     assert all(math.isnan(result.metrics[name]) for name in ATTENDED)
     assert all(math.isfinite(result.metrics[name]) for name in ATTENTION_MEANS)
     assert len(result.attention["q_bucket"]) == 6  # also bucket 0
@@ -110,7 +111,7 @@ def test_keys_of_other_texts_receive_no_attention(tmp_path: Path) -> None:
     ids = pa.array(np.asarray(table["example_id"]) + 1000)
     pq.write_table(table.set_column(1, "example_id", ids), file)
     result = analyze(root)
-    assert result.attended_problem == NO_COMMON_TEXT
+    assert result.missing["ap_attended"] == NO_COMMON_TEXT
     assert math.isnan(result.metrics["ap_attended"])
 
 
@@ -121,7 +122,8 @@ def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Pa
     new = [name for name in without.metrics if name.startswith(("attn_", "ap_attended", "n_later"))]
     assert len(new) == 15
     assert all(math.isnan(without.metrics[name]) for name in new)
-    assert (without.attention, without.attended_problem) == ({}, None)
+    assert without.attention == {}
+    assert {without.missing[name] for name in new} == {NO_COLUMNS}
     old = [name for name in without.metrics if name not in new]
     assert repr([without.metrics[name] for name in old]) == repr(
         [with_columns.metrics[name] for name in old]

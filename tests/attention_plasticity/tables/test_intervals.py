@@ -49,20 +49,20 @@ def test_p_values_are_two_sided_and_of_corrected_values() -> None:
 
 def test_influences_are_averaged_before_they_are_squared() -> None:
     one, other = [0.1, -0.1] + [0.0] * 14, [-0.1, 0.1] + [0.0] * 14
-    mean = mean_estimate([0.5, 0.7], [0.0, 0.1], [one, other])
+    mean = mean_estimate([0.5, 0.7], [0.0, 0.1], [one, other], [5, 4])
     assert mean.value == pytest.approx(0.55)
     assert mean.standard_error == 0.0  # the texts move both heads in opposite directions
     assert mean.heads == 2
-    alike = mean_estimate([0.5, 0.7], [0.0, 0.1], [one, one])
+    alike = mean_estimate([0.5, 0.7], [0.0, 0.1], [one, one], [5, 5])
     assert alike.standard_error == pytest.approx(math.hypot(0.1, 0.1))
 
 
 def test_heads_without_a_value_are_left_out_and_unknown_bias_is_no_correction() -> None:
     nan = [math.nan] * 16
-    mean = mean_estimate([0.5, math.nan], [math.nan, math.nan], [nan, nan])
+    mean = mean_estimate([0.5, math.nan], [math.nan, math.nan], [nan, nan], [4, math.nan])
     assert (mean.value, mean.heads, mean.corrected) == (0.5, 1, False)
     assert math.isnan(mean.standard_error)
-    assert mean_estimate([math.nan], [0.0], [nan]).heads == 0
+    assert mean_estimate([math.nan], [0.0], [nan], [0]).heads == 0
 
 
 @pytest.mark.parametrize(

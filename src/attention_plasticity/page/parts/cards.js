@@ -10,7 +10,8 @@ function showCards(run, other) {
   const cards = CARDS.map(([title, metrics, meaning, help]) => {
     const metric = metrics.find((name) => run.tables.heads.columns[name]);
     const known = metric && Number.isFinite(meanOf(run, metric).error) ? " ± standard error" : "";
-    const notes = [`${meaning}${known}`];
+    const reason = metric && commonReason(run, metric);
+    const notes = [reason ? `missing: ${reason}` : `${meaning}${known}`];
     if (other && metric === "ap_drop" && contextsDiffer(run, other)) notes.push(`contexts of ${whole(contextOf(run))} and ${whole(contextOf(other))} tokens: do not compare these drops`);
     return card(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, typeLines(run, other, metric));
   });

@@ -79,6 +79,18 @@ function showSwitch(run) {
   byId("sure-words").textContent = possible ? switchWords(run) : `Not available: ${missingErrors(run)}.`;
 }
 
+/** Why a value of a head is missing; undefined if it is known, or if the run did not record it. */
+function reasonOf(run, key, name) {
+  if (Number.isFinite(metricOf(run, key, name))) return undefined;
+  return run.missing.find(({ columns, heads }) => columns.includes(name) && heads.includes(key))?.reason;
+}
+
+/** Why no head has a value of a metric; undefined if a head has one, or if the reasons differ. */
+function commonReason(run, name) {
+  const reasons = new Set([...run.rowOf.keys()].map((key) => reasonOf(run, key, name)));
+  return reasons.size === 1 ? [...reasons][0] : undefined;
+}
+
 function missingErrors(run) {
   if (!anyErrors(run)) return "the standard errors of this run are not known";
   return `no standard errors for “${wordsOf(state.metric).label}”`;

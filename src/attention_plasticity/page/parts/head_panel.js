@@ -35,8 +35,9 @@ const metricsTable = { run: null, other: null, rows: [] };
 function showMetrics(run, other, key) {
   if (metricsTable.run !== run || metricsTable.other !== other) makeMetrics(run, other);
   byId("metrics-title").textContent = `Every metric of ${headName(...key.split(".")).toLowerCase()}`;
-  for (const { name, mine, theirs, dot, otherDot } of metricsTable.rows) {
-    const value = metricOf(run, key, name);
+  for (const { name, mine, theirs, meaning, dot, otherDot } of metricsTable.rows) {
+    const value = metricOf(run, key, name), reason = reasonOf(run, key, name);
+    meaning.textContent = reason ? `missing: ${reason}` : wordsOf(name).meaning;
     fillEstimate(mine, showHeadValue(run, key, name));
     mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}${estimatesOf(run)[name] ? "; shown minus its bias" : ""}`;
     placeDot(dot, run, name, value);
@@ -64,9 +65,10 @@ function metricRow(run, other, name) {
   const dot = make("i", "", { class: "dot" }), otherDot = make("i", "", { class: "dot other" });
   const mine = make("td", "", { class: "value", "data-metric": name });
   const theirs = make("td", "", { class: "value other", title: other?.label ?? "" });
-  const words = make("td", "", { title: name }, [capital(label), make("span", meaning, { class: "meaning" })]);
+  const explained = make("span", meaning, { class: "meaning" });
+  const words = make("td", "", { title: name }, [capital(label), explained]);
   const where = make("td", "", { class: "where" }, [strip(run, name, other ? [otherDot, dot] : [dot])]);
-  return { name, mine, theirs, dot, otherDot, row: make("tr", "", {}, [words, where, mine, ...(other ? [theirs] : [])]) };
+  return { name, mine, theirs, meaning: explained, dot, otherDot, row: make("tr", "", {}, [words, where, mine, ...(other ? [theirs] : [])]) };
 }
 
 /** A bar with the range, middle 50 % and mean over heads, and a dot for the selected head. */

@@ -124,7 +124,8 @@ function mapValues(run, metric, scale) {
 
 function mapText(run, key, metric, label) {
   const gap = gapIsLarge(run, key) ? `<br>${GAP_MARK} ${gapText(run, key)}` : "";
-  return `<b>${showHeadValue(run, key, metric)}</b> ${plain(label)}${gap}`;
+  const reason = reasonOf(run, key, metric);
+  return `<b>${showHeadValue(run, key, metric)}</b> ${plain(label)}${reason ? `<br>missing: ${plain(reason)}` : ""}${gap}`;
 }
 
 /** Size of a cell in pixels. */

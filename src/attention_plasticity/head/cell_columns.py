@@ -1,0 +1,111 @@
+"""Plasticity of the cells of a head, and by distance, as table columns."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.head.layer import NO_TEXTS
+from attention_plasticity.head.plasticity_columns import COUNTING_OFF
+from attention_plasticity.head.result import Columns
+from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.numeric.errors.text_groups import MIN_BUCKET_GROUPS
+from attention_plasticity.numeric.profile import AttentionPlasticity
+from qk_dump.reader import HeadRows
+
+Ints = npt.NDArray[np.int64]
+
+NO_CELL_PAIRS = "the cell has no key pair"
+NO_CELL_COUNTS = "no pair of the cell was counted, or all queries are of one group of texts"
+FEW_CELL_TEXTS = (
+    f"the query bucket has texts of fewer than {MIN_BUCKET_GROUPS} groups, or the pairs are of one "
+    "group"
+)
+
+
+def bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead, queries: HeadRows) -> Columns:
+    """Columns of the table of cells."""
+    codes = np.searchsorted(keys.index.buckets, keys.rows.bucket)
+    key_positions = np.bincount(codes, keys.rows.position) / np.bincount(codes)
+    return {
+        "q_bucket": plasticity.q_bucket.tolist(),
+        "k_bucket": plasticity.k_bucket.tolist(),
+        "plasticity": plasticity.plasticity.tolist(),
+        "n_pairs": plasticity.n_pairs.tolist(),
+        "q_position": plasticity.query_positions[plasticity.q_code].tolist(),
+        "k_position": key_positions[plasticity.k_code].tolist(),
+        "n_queries": plasticity.query_counts[plasticity.q_code].tolist(),
+        "n_texts": _text_counts(plasticity.q_bucket, queries),
+        **_cell_error_columns(plasticity),
+    }
+
+
+def distance_columns(plasticity: AttentionPlasticity) -> Columns:
+    """Columns of the table of distances; empty if distances are not computed."""
+    distances = plasticity.distances
+    if distances is None:
+        return {}
+    return {
+        "query_distance": distances.query_distance.tolist(),
+        "key_distance": distances.key_distance.tolist(),
+        "plasticity": distances.plasticity.tolist(),
+        "n_pairs": distances.n_pairs.tolist(),
+    }
+
+
+def _text_counts(buckets: Ints, queries: HeadRows) -> list[int] | list[float]:
+    """Number of texts per bucket of `buckets`, over its queries; NaN if it is not known."""
+    if queries.example_id is None:
+        return [math.nan] * len(buckets)
+    order = np.lexsort((queries.example_id, queries.bucket))
+    bucket, text = queries.bucket[order], queries.example_id[order]
+    first_of_text = np.r_[True, (np.diff(bucket) != 0) | (text[1:] != text[:-1])]  # (n,)
+    values, counts = np.unique(bucket[first_of_text], return_counts=True)
+    return counts[np.searchsorted(values, buckets)].tolist()  # type: ignore[no-any-return]
+
+
+def _cell_error_columns(plasticity: AttentionPlasticity) -> Columns:
+    """Columns of the table of cells: standard errors, bias, counts; NaN where not known."""
+    cells = plasticity.q_code, plasticity.k_code
+    unknown = np.full(len(plasticity.q_code), np.nan)
+    uncertainty, counted = plasticity.uncertainty, plasticity.counted
+    return {
+        "plasticity_se": (unknown if uncertainty is None else uncertainty.cell_se[cells]).tolist(),
+        "plasticity_bias": (
+            unknown if uncertainty is None else uncertainty.cell_bias[cells]
+        ).tolist(),
+        "plasticity_counted": (unknown if counted is None else counted.cells[cells]).tolist(),
+    }
+
+
+def missing_cells(
+    plasticity: AttentionPlasticity, texts_known: bool, why_no_errors: str
+) -> dict[str, dict[str, int]]:
+    """Missing values of the table of cells: column → reason → number of cells."""
+    empty = int(np.count_nonzero(plasticity.n_pairs == 0))
+    cells, found = len(plasticity.n_pairs), {"plasticity": {NO_CELL_PAIRS: empty}}
+    found["n_texts"] = {} if texts_known else {NO_TEXTS: cells}
+    uncertainty, counted = plasticity.uncertainty, plasticity.counted
+    if uncertainty is None:
+        names = ("plasticity_se", "plasticity_bias", "plasticity_counted")
+        return _not_empty(found | {name: {why_no_errors: cells} for name in names})
+    chosen = plasticity.q_code, plasticity.k_code
+    no_error = int(np.isnan(uncertainty.cell_se[chosen]).sum()) - empty
+    found["plasticity_se"] = {NO_CELL_PAIRS: empty, FEW_CELL_TEXTS: no_error}
+    found["plasticity_bias"] = {NO_CELL_PAIRS: empty}
+    if counted is None:
+        found["plasticity_counted"] = {COUNTING_OFF: cells}
+    else:
+        no_count = int(np.isnan(counted.cells[chosen]).sum()) - empty
+        found["plasticity_counted"] = {NO_CELL_PAIRS: empty, NO_CELL_COUNTS: no_count}
+    return _not_empty(found)
+
+
+def _not_empty(found: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    kept = {
+        name: {why: number for why, number in reasons.items() if number}
+        for name, reasons in found.items()
+    }
+    return {name: reasons for name, reasons in kept.items() if reasons}

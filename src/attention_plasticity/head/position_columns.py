@@ -1,0 +1,72 @@
+"""Position in the queries of a head, and normality of the rest, as table columns."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.queries import RotatedQueries
+from attention_plasticity.head.result import Columns
+from attention_plasticity.head.values import HeadValues
+from attention_plasticity.numeric.normality import (
+    compute_first_component_residual_stats,
+    compute_noise_normality_stats,
+)
+from attention_plasticity.numeric.position import Regression, predictability_from_scores
+
+ONE_POSITION = "all queries are at one position"
+FEW_QUERIES = "fewer than 4 queries"
+NO_RESIDUALS = "the residuals of the regression do not vary"
+ONE_DIMENSION = "vectors have one dimension"
+NOT_TESTED = "the residuals of the tested dimensions do not vary"
+
+
+def add_position(values: HeadValues, queries: RotatedQueries, exponent: int) -> None:
+    """Share of position in the queries, which were divided by two to the power `exponent`."""
+    fit = queries.fit
+    values.add(
+        {
+            "q_R2_pos": float(fit.r2.mean()),
+            "q_beta_norm": float(np.ldexp(np.linalg.norm(fit.beta), exponent)),
+            "q_R2_total": fit.r2_total,
+        }
+    )
+    # the first rotated component is the projection on β
+    scores = queries.vectors[:, 0] if fit.beta.any() else np.zeros(len(queries.position))
+    r2, baseline, error = predictability_from_scores(queries.position, scores)
+    ratio = error / baseline if baseline > 0 else math.nan
+    values.add({"q_R2_scalar": r2, "q_mae_baseline": baseline, "q_mae_proj": error})
+    values.add({"q_mae_ratio": ratio}, ONE_POSITION)
+
+
+def add_normality(values: HeadValues, queries: RotatedQueries, config: RunnerConfig) -> None:
+    """Shape of the residuals along the drift, and over the other dimensions."""
+    residuals, resid_var = queries.residuals, queries.resid_var
+    few = residuals.shape[1] < 4
+    skew, kurt, ks_p = compute_first_component_residual_stats(residuals.T, resid_var)
+    why = NO_RESIDUALS if resid_var[0] == 0 or not few else FEW_QUERIES
+    values.add({"q_resid0_skew": skew, "q_resid0_kurt": kurt, "q_resid0_ks_p": ks_p}, why)
+    skew, kurt, ks_p, share = compute_noise_normality_stats(
+        residuals.T, resid_var, config.normality_max_dims, config.p_alpha, config.seed
+    )
+    if not resid_var[1:].any():
+        why = ONE_DIMENSION if len(resid_var) == 1 else NO_RESIDUALS
+    else:
+        why = FEW_QUERIES if few else NO_RESIDUALS
+    values.add({"q_noise_med_abs_skew": skew, "q_noise_med_abs_kurt": kurt}, why)
+    tests = {"q_noise_med_ks_p": ks_p, "q_noise_frac_ks_p_lt_alpha": share}
+    values.add(tests, NOT_TESTED if resid_var[1:].any() else why)
+
+
+def component_columns(fit: Regression) -> Columns:
+    """Columns of the table of components: the share of positional information per dimension."""
+    r2 = np.maximum(fit.r2, 0.0)  # (d,)
+    total = r2.sum()
+    weight = r2 / total if total > 0 else np.full(len(r2), 1.0 / len(r2))
+    return {
+        "component": list(range(len(r2))),
+        "weight": weight.tolist(),
+        "r2": fit.r2.tolist(),
+    }
