@@ -92,6 +92,7 @@ def interrupted_commands(folder: Path, step: int) -> Cases:
             name = f"{verb} after {delay:.2f} s"
             python_starts = "Traceback" in told and "/src/" not in told  # no file of ours was read
             if not python_starts and ("Traceback" in told or process.returncode not in (0, 2, 130)):
-                yield name, Outcome.TRACEBACK
+                last = (told.strip().splitlines() or ["nothing on standard error"])[-1]
+                yield f"{name}: exit code {process.returncode}, {last}", Outcome.TRACEBACK
             else:
                 yield name, Outcome.REFUSED
