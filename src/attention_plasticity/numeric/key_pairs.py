@@ -207,6 +207,26 @@ def sample_key_pairs(
     The probability of an example is proportional to its number of keys; examples with fewer than
     two keys are left out. The anchor is uniform in the example, the neighbour is uniform within
     ±max(1, ⌊max_rel_dist · length⌋) ranks of the anchor.
+
+    Args:
+        lengths: (examples,) number of keys of every example.
+        num_pairs: number of pairs.
+        max_rel_dist: largest distance of the two keys, as a fraction of the number of keys.
+        rng: random generator; the default is another one in every call.
+
+    Returns:
+        (num_pairs, 3) rows: number of the example, and ranks of its two keys from 0.
+
+    Examples:
+        >>> import numpy as np
+        >>> from attention_plasticity import sample_key_pairs
+        >>> pairs = sample_key_pairs([100, 1], num_pairs=50, rng=np.random.default_rng(0))
+        >>> pairs.shape
+        (50, 3)
+        >>> set(pairs[:, 0].tolist())  # example 1 has no pair of keys
+        {0}
+        >>> int(np.abs(pairs[:, 1] - pairs[:, 2]).max())  # 5 % of 100 keys
+        5
     """
     rng = np.random.default_rng() if rng is None else rng
     counts = np.asarray(lengths)

@@ -49,9 +49,46 @@ def compute_attention_plasticity(
 ) -> AttentionPlasticity:
     """Plasticity of one head from queries and keys in the rotated space.
 
-    `bucket_window_limits` is the lowest key bucket within the window, per query bucket. Raises a
-    `ValueError` for vectors out of the range 2^-200 to 2^127. Plasticity does not depend on the
-    scale of queries or keys.
+    A query bucket is compared with all earlier key buckets. Bucket 0 and buckets with one query
+    have no result. Plasticity does not depend on the scale of queries or keys. Raises a
+    `ValueError` for vectors out of the range 2^-200 to 2^127.
+
+    Args:
+        p_q: (n,) positions, one per query.
+        b_q: (n,) buckets, one per query.
+        X_q_rot: (n, d) queries in the rotated space.
+        alpha_rot: (d,) intercepts of the regression of `X_q_rot` on position.
+        beta_rot: (d,) slopes of this regression.
+        resid_var: (d,) variances of its residuals.
+        p_k: (m,) positions, one per key.
+        b_k: (m,) buckets, one per key.
+        example_ids_k: (m,) texts, one per key. Both keys of a pair have the same text.
+        X_k_rot: (m, d) keys in the rotated space.
+        num_pairs_per_bucket: key pairs drawn per key bucket, or all pairs if there are fewer.
+        bucket_window_limits: query bucket → lowest key bucket within the window; without it there
+            is no window.
+        query_model: how a Gaussian describes the queries of a bucket. `positional` takes only the
+            first numbers of `alpha_rot`, `beta_rot` and `resid_var`; `full` and `diagonal` take
+            none of them.
+        pair_sampling: two keys of one bucket (`bucket`), nearby keys (`local`), or any two earlier
+            keys of a text (`context`).
+        max_rel_dist: of `local` pairs, as in `sample_key_pairs`.
+        rng: random generator; the default is `default_rng(0)`.
+
+    Returns:
+        `profile` (query buckets,) and `plasticity` (cells,), where a cell is a query bucket and an
+            earlier key bucket; `overall`, the mean of the profile weighted by queries.
+
+    Examples:
+        >>> import numpy as np
+        >>> from attention_plasticity import compute_attention_plasticity
+        >>> zeros, ones = np.zeros(2), np.ones(2)
+        >>> regression = {"alpha_rot": zeros, "beta_rot": zeros, "resid_var": ones}
+        >>> queries = np.array([[1.0, 2.0], [-1.0, -2.0]])  # mean 0: no key is preferred
+        >>> q = {"p_q": [4, 5], "b_q": [1, 1], "X_q_rot": queries}
+        >>> k = {"p_k": [0, 1], "b_k": [0, 0], "example_ids_k": [7, 7], "X_k_rot": np.eye(2)}
+        >>> compute_attention_plasticity(**q, **regression, **k).overall
+        1.0
     """
     positions, buckets = np.asarray(p_q, np.float64), np.asarray(b_q, np.int64)
     require_range("X_q_rot", np.r_[column_maxima(X_q_rot), bucket_maxima(X_q_rot, buckets)])

@@ -62,9 +62,27 @@ class Regression:
 
 
 def fit_multioutput_linear_regressor(t: npt.ArrayLike, X: Vectors) -> LinearFit:
-    """Regress every dimension of `X` (n, d) on `t` (n,) by least squares.
+    """Regress every dimension of `X` on `t` by least squares.
 
     The scale of `X` and `t` is free. Raises a `ValueError` if dimensions differ by more than 2^300.
+
+    Args:
+        t: (n,) positions, one per vector.
+        X: (n, d) vectors.
+
+    Returns:
+        `alpha`, `beta` and `r2`, (d,) each, and `r2_mean`, the mean of `r2`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from attention_plasticity import fit_multioutput_linear_regressor
+        >>> t = np.arange(5)
+        >>> X = np.column_stack([1.0 + 2.0 * t, [1, 0, 1, 0, 1]])  # (5, 2)
+        >>> fit = fit_multioutput_linear_regressor(t, X)
+        >>> fit.beta.round(6).tolist()  # the first dimension is a line, the second has no trend
+        [2.0, 0.0]
+        >>> fit.r2.round(6).tolist()
+        [1.0, 0.0]
     """
     t = np.asarray(t, np.float64)
     x_exponent = scale_exponent(column_maxima(X)) if wider_than_float32(X) else 0
@@ -112,6 +130,23 @@ def compute_scalar_position_predictability(
     """Predict `log2(p+1)` from the projection on `beta`: R², MAE of the mean, MAE of the fit.
 
     If `beta` is zero, R² is 0 and both errors are that of the mean. Works at any scale of `X`.
+
+    Args:
+        p: (n,) positions, one per vector.
+        X: (n, d) vectors.
+        beta: (d,) direction; its length has no effect.
+
+    Returns:
+        Three numbers. MAE is the mean absolute error, in units of `log2(p+1)`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from attention_plasticity import compute_scalar_position_predictability
+        >>> p = np.array([0, 1, 3, 7])  # log2(p+1) is 0, 1, 2, 3
+        >>> X = np.array([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])
+        >>> found = compute_scalar_position_predictability(p, X, beta=np.array([1.0, 0.0]))
+        >>> np.round(found, 6).tolist()  # the first dimension predicts the position exactly
+        [1.0, 1.0, 0.0]
     """
     X = rescaled(X, scale_exponent(column_maxima(X))) if wider_than_float32(X) else X
     direction = _unit(beta)  # (d,)
@@ -129,7 +164,22 @@ def predictability_from_scores(p: Array, scores: Array) -> tuple[float, float, f
 
 
 def orientation_from_keys(b_k: npt.ArrayLike, X_k: Vectors) -> Array:
-    """±1 per dimension: sign of the mean over key buckets of the bucket means; +1 for 0."""
+    """±1 per dimension: sign of the mean over key buckets of the bucket means; +1 for 0.
+
+    Args:
+        b_k: (n,) buckets, one per key.
+        X_k: (n, d) keys.
+
+    Returns:
+        (d,) signs.
+
+    Examples:
+        >>> import numpy as np
+        >>> from attention_plasticity import orientation_from_keys
+        >>> keys = np.array([[1.0, -2.0], [3.0, -2.0], [1.0, -4.0]])
+        >>> orientation_from_keys(b_k=[0, 0, 1], X_k=keys).tolist()
+        [1.0, -1.0]
+    """
     codes = np.unique(np.asarray(b_k), return_inverse=True)[1]
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes))
@@ -140,7 +190,26 @@ def orientation_from_keys(b_k: npt.ArrayLike, X_k: Vectors) -> Array:
 
 
 def make_pos_rotation(beta: npt.ArrayLike) -> Array:
-    """The orthogonal (d, d) reflection H that maps `beta/‖beta‖` to the first axis."""
+    """The orthogonal reflection H that maps `beta/‖beta‖` to the first axis.
+
+    H is symmetric. It is the identity if `beta` is zero.
+
+    Args:
+        beta: (d,) direction of position, the slopes of the regression.
+
+    Returns:
+        (d, d) matrix H. `X @ H` rotates vectors `X` (n, d).
+
+    Examples:
+        >>> import numpy as np
+        >>> from attention_plasticity import make_pos_rotation
+        >>> beta = np.array([3.0, 4.0])
+        >>> H = make_pos_rotation(beta)
+        >>> np.allclose(beta @ H, [5.0, 0.0])  # 5 is the length of beta
+        True
+        >>> np.allclose(H @ H.T, np.eye(2))
+        True
+    """
     u = reflection_vector(np.asarray(beta, np.float64))
     return np.eye(len(u)) - 2.0 * np.outer(u, u)
 
