@@ -1,6 +1,8 @@
 """Public functions have the shapes of their arrays and an example in their docstring.
 
-An example imports all that it uses, and runs as it stands.
+An example imports all that it uses, and runs as it stands. It runs in a folder with
+`data/sample`, the sample; `results/sample`, a run of it; `results/context`, a run with context
+pairs.
 """
 
 from __future__ import annotations
@@ -10,11 +12,20 @@ import inspect
 import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-MODULES = ("attention_plasticity.statistics", "attention_plasticity.plasticity")
+from attention_plasticity import analyze_dump
+from attention_plasticity.demo.sample import sample_path
+from lasting_workers import workers as workers  # a fixture of all tests here
+
+MODULES = (
+    "attention_plasticity",
+    "attention_plasticity.statistics",
+    "attention_plasticity.plasticity",
+)
 ARRAYS = re.compile(r"\b(ArrayLike|Array|Vectors|Ints)\b")  # in annotations
 
 
@@ -34,7 +45,32 @@ def array_arguments(function: Callable[..., Any]) -> list[str]:
     return [name for name, kind in kinds.items() if ARRAYS.search(kind) and name != "return"]
 
 
-@pytest.mark.parametrize("item", public(inspect.isfunction))
+def is_class_with_example(item: Any) -> bool:
+    return inspect.isclass(item) and ">>>" in (item.__doc__ or "")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders that examples read, by their names in the examples."""
+    folder = tmp_path_factory.mktemp("made")
+    sample, context = folder / "sample", folder / "context"
+    few: dict[str, Any] = {"heads": [0, 1], "max_workers": 1}
+    analyze_dump(sample_path(), output_dir=sample, **few)
+    analyze_dump(sample_path(), output_dir=context, layers=[0], pair_sampling="context", **few)
+    return {"data/sample": sample_path(), "results/sample": sample, "results/context": context}
+
+
+@pytest.fixture
+def _workspace(made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder is a new one, with links to these folders."""
+    monkeypatch.chdir(tmp_path)
+    for name, folder in made.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).symlink_to(folder)
+
+
+@pytest.mark.usefixtures("_workspace")
+@pytest.mark.parametrize("item", [*public(inspect.isfunction), *public(is_class_with_example)])
 def test_the_example_of_a_docstring_runs(item: Any) -> None:
     tests = doctest.DocTestFinder(recurse=False).find(item, item.__name__, module=False, globs={})
     assert [test for test in tests if test.examples], "the docstring has no example"

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 
 class Run(FinishedRun):
-    """A finished run: its tables as DataFrames and, in `info`, the content of run.json."""
+    """A finished run: its tables as DataFrames and, in `info`, the content of run.json.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> run = open_run("results/sample").select(layers=[0])
+        >>> run.head_metrics[["layer", "q_head", "k_head"]]
+           layer  q_head  k_head
+        0      0       0       0
+        1      0       1       0
+        >>> run.plot("map", metric="ap_drop").axes[0].get_xlabel()
+        'query head'
+    """
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure: `run.plot("map", metric="ap_drop", layers="0-3")`.
@@ -48,6 +59,17 @@ def analyze_dump(
     `fields` are settings of `RunnerConfig`, on top of `config`. A run that was interrupted
     continues. The dump may be on the Hub, `hf://datasets/owner/name@branch`. Raises when no head
     could be analysed; `Run.failures` lists those that failed.
+
+    Returns:
+        The run. `head_metrics` has one row per query head, `bucket_plasticity` one per query head,
+            query bucket and key bucket, and `component_weights` one per query head and dimension.
+
+    Examples:
+        >>> from attention_plasticity import analyze_dump, open_sample
+        >>> run = analyze_dump(open_sample(), output_dir="results/one-head", layers=[0], heads=[0])
+        >>> run.head_metrics[["layer", "q_head", "ap_overall"]].round(2)
+           layer  q_head  ap_overall
+        0      0       0        0.73
     """
     from attention_plasticity.run.runner import run_analysis
 
@@ -77,7 +99,16 @@ def _as_fields(config: RunnerConfig | Mapping[str, Any] | None) -> dict[str, Any
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
-    """Open the folder of a finished run, or its URL, such as s3://bucket/run."""
+    """Open the folder of a finished run, or its URL, such as s3://bucket/run.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> run = open_run("results/sample")  # three layers, two heads each
+        >>> run
+        <Run 'results/sample': SmolLM2-135M-Instruct-Q4_1, 6 heads>
+        >>> len(run.head_metrics)  # one row per query head
+        6
+    """
     return Run.open(folder)
 
 
@@ -89,6 +120,12 @@ def report(
     """The interactive page of one or several runs, given as `Run` objects or as folders.
 
     A notebook shows it inline; `.save(path)` writes a file.
+
+    Examples:
+        >>> from attention_plasticity import report
+        >>> page = report(["results/sample"], title="Three layers of SmolLM2")
+        >>> page.save("page.html").name
+        'page.html'
     """
     from attention_plasticity.page import make_report
 

@@ -41,7 +41,14 @@ _RUN = "how to run"
 
 
 class RunnerConfig(BaseModel):
-    """Settings of one analysis."""
+    """Settings of one analysis.
+
+    Examples:
+        >>> from attention_plasticity import RunnerConfig
+        >>> config = RunnerConfig(pair_sampling="context", layers=[0, 1])
+        >>> config.pair_sampling, config.seed
+        ('context', 0)
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -370,10 +377,30 @@ def one_dump(config: RunnerConfig, dump: str) -> RunnerConfig:
 
 
 def make_config(values: dict[str, Any] | None = None, /, **fields: Any) -> RunnerConfig:
-    """Make a checked config from keyword arguments."""
+    """Make a checked config from keyword arguments.
+
+    Examples:
+        >>> from attention_plasticity import make_config
+        >>> config = make_config(layers="0-3,8", query_model="full")
+        >>> config.layers
+        [0, 1, 2, 3, 8]
+        >>> make_config(seed="first")
+        Traceback (most recent call last):
+        ...
+        qk_toolkit.errors.ConfigError: seed: expected an integer of at least 0, got 'first'
+    """
     return validated(RunnerConfig, {**(values or {}), **fields})
 
 
 def load_config(path: str | os.PathLike[str], flags: dict[str, str] | None = None) -> RunnerConfig:
-    """Read a config from a YAML file, flat or under `analysis:`. Flags override the file."""
+    """Read a config from a YAML file, flat or under `analysis:`. Flags override the file.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from attention_plasticity import load_config
+        >>> size = Path("settings.yaml").write_text("{layers: 0-3, seed: 7}")
+        >>> config = load_config("settings.yaml", flags={"seed": "8"})
+        >>> config.layers, config.seed
+        ([0, 1, 2, 3], 8)
+    """
     return settings_from(RunnerConfig, yaml_path=Path(path), section="analysis", flags=flags)

@@ -59,6 +59,21 @@ def analyze_head(
     """Analyse one query head with its key head. Raises a `ToolkitError` for bad input.
 
     Without `k_head`, the key head is the one that the query head uses in the model.
+
+    Returns:
+        Rows of the tables. `metrics` is one row of head_metrics.csv, by column.
+            `bucket_plasticity` has one row per query bucket and key bucket, `component_weights`
+            one per dimension.
+
+    Examples:
+        >>> from attention_plasticity import analyze_head, open_sample
+        >>> result = analyze_head(layer=0, q_head=4, dump=open_sample())
+        >>> result.k_head  # query heads 3, 4 and 5 share key head 1
+        1
+        >>> len(result.component_weights)  # one row per dimension
+        64
+        >>> 0 < result.metrics["ap_overall"] < 1
+        True
     """
     if dump is None:
         raise ConfigError("dump: is missing; give a dump, or the path of its folder")

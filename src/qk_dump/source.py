@@ -65,6 +65,14 @@ def open_dump(
     left out where there is one model only. A dump on the Hub is fetched first, whole or the heads
     of `choice`. All heads of its branch are listed, so that settings are checked against the whole
     dump. `note` gets a line about a fetched dump, and one about columns that are not read.
+
+    Examples:
+        >>> from qk_dump.source import open_dump
+        >>> dump = open_dump("data/sample")
+        >>> dump.key_heads[:3]  # layer and head
+        [(0, 0), (0, 1), (0, 2)]
+        >>> dump.manifest.head_dim  # from dump.json
+        64
     """
     if not isinstance(source, DumpSource):
         source = DumpSource(os.fspath(source), model_dir)

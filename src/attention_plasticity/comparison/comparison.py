@@ -87,6 +87,16 @@ def compare(
     file with a column `model`, which has the labels, and one column per benchmark. Runs whose
     settings differ are refused, and scores of runs with unequal contexts; `force` shows them with a
     note.
+
+    Examples:
+        >>> from attention_plasticity import compare, open_run
+        >>> run = open_run("results/sample")
+        >>> parts = [run.select(layers=[0]), run.select(layers=[29])]
+        >>> comparison = compare(parts, labels=["first layer", "last layer"])
+        >>> comparison.table[["run", "heads", "ap_overall"]].round(2)
+                   run  heads  ap_overall
+        0  first layer      2        0.70
+        1   last layer      2        0.77
     """
     data = comparison_data(runs, labels, scores, None if force else "force=True")
     return Comparison(**{item.name: getattr(data, item.name) for item in fields(data)})

@@ -15,5 +15,14 @@ def sample_path() -> Path:
 
 
 def open_sample() -> Dump:
-    """The dump that comes with the package: enough to try everything without a model."""
+    """The dump that comes with the package: enough to try everything without a model.
+
+    Examples:
+        >>> from attention_plasticity import open_sample
+        >>> dump = open_sample()
+        >>> len(dump.query_heads), len(dump.key_heads)
+        (27, 9)
+        >>> dump.query_heads[:2]  # layer and head
+        [(0, 0), (0, 1)]
+    """
     return open_dump(sample_path())
