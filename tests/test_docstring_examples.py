@@ -23,6 +23,7 @@ from lasting_workers import workers as workers  # a fixture of all tests here
 
 MODULES = (
     "attention_plasticity",
+    "attention_plasticity.plots",
     "attention_plasticity.statistics",
     "attention_plasticity.plasticity",
 )

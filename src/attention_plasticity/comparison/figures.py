@@ -60,7 +60,20 @@ _ROOM_OF_LINES = 4  # characters; lines with gaps are long in the legend
 
 
 def profiles_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) -> Figure:
-    """Draw the mean profile of every run by fifths, and of every layer type in other lines."""
+    """Draw the mean profile of every run by fifths, and of every layer type in other lines.
+
+    `compared` has one row per run and layer type, such as `Comparison.table`.
+
+    Examples:
+        >>> from attention_plasticity import compare, open_run
+        >>> from attention_plasticity.plots import profiles_figure
+        >>> run = open_run("results/sample")
+        >>> parts = [run.select(layers=[0]), run.select(layers=[29])]
+        >>> comparison = compare(parts, labels=["first", "last"])
+        >>> figure = profiles_figure(comparison.table, comparison.cautions)
+        >>> figure.axes[0].get_xlabel()
+        'part of the observed context'
+    """
     drawn = drawn_profiles(compared)
     require_values(drawn)
     with figure_style():
@@ -102,7 +115,20 @@ def _line_styles(types: Sequence[str]) -> dict[str, Any]:
 
 
 def trajectory_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) -> Figure:
-    """Draw plasticity and its first and last fifth over the runs, in the given order."""
+    """Draw plasticity and its first and last fifth over the runs, in the given order.
+
+    `compared` has one row per run and layer type, such as `Comparison.table`.
+
+    Examples:
+        >>> from attention_plasticity import compare, open_run
+        >>> from attention_plasticity.plots import trajectory_figure
+        >>> run = open_run("results/sample")
+        >>> parts = [run.select(layers=[0]), run.select(layers=[29])]
+        >>> comparison = compare(parts, labels=["first", "last"])
+        >>> figure = trajectory_figure(comparison.table, comparison.cautions)
+        >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
+        ['first', 'last']
+    """
     drawn = drawn_trajectory(compared)
     require_values(drawn)
     values, halves = drawn.values, drawn.halves  # (runs, 3)

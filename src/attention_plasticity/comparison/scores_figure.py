@@ -51,6 +51,20 @@ def scores_figure(
     """Draw the drop of plasticity against the score of each benchmark, one point per run.
 
     Runs have a colour and a marker of their own, which the legend below the panels names.
+
+    `compared` is `Comparison.table`, with one row per run and layer type. `scores` has one row per
+    run, and `found` one correlation per benchmark: `Comparison.scores` and `Comparison.relations`.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from attention_plasticity import compare, open_run
+        >>> from attention_plasticity.plots import scores_figure
+        >>> run = open_run("results/sample")
+        >>> parts = [run.select(layers=[layer]) for layer in (0, 14, 29)]
+        >>> scores = pd.DataFrame({"model": ["a", "b", "c"], "ruler": [80, 60, 70]})
+        >>> found = compare(parts, labels=["a", "b", "c"], scores=scores)
+        >>> scores_figure(found.table, found.scores, found.relations).axes[0].get_ylabel()
+        'ruler'
     """
     drawn = drawn_drops(compared)
     require_values(drawn)

@@ -44,6 +44,16 @@ def attended_figure(
 
     Values are corrected for bias if it is known. With at most 400 heads, each has its 95 %
     intervals.
+
+    `metrics` has one row per query head, such as `Run.head_metrics`.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import attended_figure
+        >>> run = open_run("results/sample")
+        >>> figure = attended_figure(run.head_metrics)
+        >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
+        ('plasticity', 'attended plasticity')
     """
     words = Words(**texts)
     if not has_attended(metrics):

@@ -58,7 +58,15 @@ def set_caption(figure: Figure, caption: Caption | str) -> None:
 
 
 def caption_of(figure: Figure) -> str | None:
-    """The caption of a figure; None if it has none."""
+    """The caption of a figure; None if it has none.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import caption_of, map_figure
+        >>> figure = map_figure(open_run("results/sample").head_metrics)
+        >>> "6 query heads" in caption_of(figure)
+        True
+    """
     caption = _CAPTIONS.get(figure)
     return caption.text if isinstance(caption, Caption) else caption
 

@@ -34,6 +34,16 @@ def components_figure(
     """Draw the share of the linear position R² of every dimension, or of the `limit` largest.
 
     The weights of each head are normalised to sum 1, so that all heads have equal influence.
+
+    `weights` has one row per query head and dimension, such as `Run.component_weights`.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import components_figure
+        >>> run = open_run("results/sample")
+        >>> figure = components_figure(run.component_weights, limit=8)
+        >>> len(figure.axes[0].patches)  # one bar per dimension
+        8
     """
     words = Words(**texts)
     require_values(weights, "weight", "the table of components")

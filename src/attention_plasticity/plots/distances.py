@@ -39,6 +39,17 @@ def distances_figure(
 
     Across: distance from the query to the nearer key. Up: distance between the two keys. Both are
     in buckets. Their sum is at most the number of buckets, so the values form a triangle.
+
+    `distances` has one row per query head and pair of distances, such as `Run.distances` of a run
+    with `pair_sampling="context"`.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import distances_figure
+        >>> run = open_run("results/context")
+        >>> figure = distances_figure(run.distances)
+        >>> figure.axes[0].get_ylabel()
+        'between the two keys (buckets)'
     """
     words = Words(**texts)
     require_colormap(cmap)

@@ -63,6 +63,17 @@ def heatmap_figure(
     mean positions if the `geometry` is not known. Cells with keys after the query, and cells
     without values, are blank. Values are corrected for bias if it is known. Colours range from 0
     to 1, or over the values that are drawn (`color_range="data"`); `vmin` and `vmax` have priority.
+
+    `cells` has one row per query head, query bucket and key bucket, such as
+    `Run.bucket_plasticity`.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import heatmap_figure
+        >>> run = open_run("results/sample")
+        >>> figure = heatmap_figure(run.bucket_plasticity, geometry=run.geometry)
+        >>> figure.axes[0].get_xlabel()
+        'query position, from (tokens)'
     """
     words = Words(**texts)
     require_colormap(cmap)

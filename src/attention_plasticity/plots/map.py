@@ -71,6 +71,16 @@ def map_figure(
     zero in the middle. Values are corrected for bias if it is known. A dot marks a head whose 95 %
     interval of the drop excludes 0, and a ring one that is significant at a false discovery rate of
     5 %. With `fade`, the heads whose interval of the drop contains 0 are faded.
+
+    `metrics` has one row per query head, such as `Run.head_metrics`.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import map_figure
+        >>> run = open_run("results/sample")
+        >>> figure = map_figure(run.head_metrics, metric="ap_drop")
+        >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
+        ('query head', 'layer')
     """
     words = Words(**texts)
     require_columns(metrics, [metric], "the table of heads")

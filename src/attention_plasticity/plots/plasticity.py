@@ -73,6 +73,17 @@ def plasticity_figure(
     correlation of its plasticity with position. Values are corrected for bias if it is known. With
     the table of `influences` of the run, bands show 95 % intervals: of the mean, and of each head
     if there are at most 6. A strip above the x axis has the number of texts in each bucket.
+
+    `cells` has one row per query head, query bucket and key bucket, such as
+    `Run.bucket_plasticity`.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import plasticity_figure
+        >>> run = open_run("results/sample")
+        >>> figure = plasticity_figure(run.bucket_plasticity, influences=run.influences)
+        >>> figure.axes[0].get_xlabel()
+        'query position (tokens)'
     """
     words = Words(**texts)
     if color_by_layer and color_trend:

@@ -41,6 +41,16 @@ def predictability_figure(
 
     If few heads have far larger values than the others, the x axis ends before them. They are
     triangles at the edge, and the footnote gives their number and the largest value.
+
+    `metrics` has one row per query head, such as `Run.head_metrics`.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import predictability_figure
+        >>> run = open_run("results/sample")
+        >>> figure = predictability_figure(run.head_metrics)
+        >>> figure.axes[0].get_xlabel()
+        'variance from position (R²)'
     """
     words = Words(**texts)
     column = "q_R2_total" if "q_R2_total" in metrics else "q_R2_pos"

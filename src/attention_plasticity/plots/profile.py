@@ -49,6 +49,16 @@ def profile_figure(
     Values are corrected for bias if it is known. With the table of `influences` of the run,
     whiskers show the 95 % interval of the mean. With its table of `cells`, a strip above the x axis
     has the number of texts that reach each fifth.
+
+    `metrics` has one row per query head, such as `Run.head_metrics`.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import profile_figure
+        >>> run = open_run("results/sample")
+        >>> figure = profile_figure(run.head_metrics, influences=run.influences)
+        >>> len(figure.axes[0].get_xticks())  # one per fifth
+        5
     """
     words = Words(**texts)
     require_columns(metrics, FIFTHS, "the table of heads")

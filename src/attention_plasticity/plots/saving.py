@@ -29,6 +29,15 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a .png, .svg or .pdf file, and the caption of the figure beside it as .txt.
 
     The same figure gives the same bytes. Figures that were drawn by other means have no caption.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import map_figure, save_figure
+        >>> figure = map_figure(open_run("results/sample").head_metrics)
+        >>> save_figure(figure, "map.png")
+        >>> sorted(path.name for path in Path().glob("map.*"))
+        ['map.png', 'map.txt']
     """
     target, caption = user_path(path), caption_of(figure)
     kind = require_target(target)
