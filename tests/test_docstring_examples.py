@@ -2,7 +2,7 @@
 
 An example imports all that it uses, and runs as it stands. It runs in a folder with
 `data/sample`, the sample; `results/sample`, a run of it; `results/context`, a run with context
-pairs.
+pairs; `model`, a tiny random model with its tokenizer; `texts`, two text files.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import pytest
 from attention_plasticity import analyze_dump
 from attention_plasticity.demo.sample import sample_path
 from lasting_workers import workers as workers  # a fixture of all tests here
+from tiny_texts import save_texts, save_tiny_model
 
 MODULES = (
     "attention_plasticity",
     "attention_plasticity.plots",
     "attention_plasticity.statistics",
     "attention_plasticity.plasticity",
+    "qk_sniffer",
 )
 ARRAYS = re.compile(r"\b(ArrayLike|Array|Vectors|Ints)\b")  # in annotations
 
@@ -58,7 +60,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     few: dict[str, Any] = {"heads": [0, 1], "max_workers": 1}
     analyze_dump(sample_path(), output_dir=sample, **few)
     analyze_dump(sample_path(), output_dir=context, layers=[0], pair_sampling="context", **few)
-    return {"data/sample": sample_path(), "results/sample": sample, "results/context": context}
+    runs = {"results/sample": sample, "results/context": context}
+    model, texts = save_tiny_model(folder / "model"), save_texts(folder / "texts", [40, 60])
+    return {"data/sample": sample_path(), **runs, "model": model, "texts": texts}
 
 
 @pytest.fixture

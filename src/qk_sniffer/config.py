@@ -243,7 +243,15 @@ class OutputSettings(_Section):
 
 
 class CaptureConfig(_Section):
-    """The settings of one capture. `model_dump()` returns them as plain values."""
+    """The settings of one capture. `model_dump()` returns them as plain values.
+
+    Examples:
+        >>> from qk_sniffer import CaptureConfig
+        >>> files = {"dataset": {"path": "texts"}, "output": {"data_root": "data/mine"}}
+        >>> config = CaptureConfig(**files, model={"name": "HuggingFaceTB/SmolLM2-135M"})
+        >>> config.capture.sampler.type, config.inference.batch_size  # defaults
+        ('log_uniform', 1)
+    """
 
     foreign_note: ClassVar[str] = (
         "These are settings of the original capture tool, which drew positions with another random "
@@ -343,7 +351,15 @@ class CaptureConfig(_Section):
 
 
 def make_config(values: dict[str, Any] | None = None, /, **sections: Any) -> CaptureConfig:
-    """A checked config from plain values; errors are the same as for a YAML file."""
+    """A checked config from plain values; errors are the same as for a YAML file.
+
+    Examples:
+        >>> from qk_sniffer import make_config
+        >>> files = {"dataset": {"path": "texts"}, "output": {"data_root": "data/{model}"}}
+        >>> config = make_config(files, model={"name": "HuggingFaceTB/SmolLM2-135M"})
+        >>> config.data_root
+        'data/SmolLM2-135M'
+    """
     notes: list[str] = []
     config = validated(CaptureConfig, {**(values or {}), **sections}, note=notes.append)
     _warn(notes)
@@ -351,7 +367,17 @@ def make_config(values: dict[str, Any] | None = None, /, **sections: Any) -> Cap
 
 
 def load_config(path: str | os.PathLike[str], flags: dict[str, str] | None = None) -> CaptureConfig:
-    """A checked config from a YAML file, overridden by flags such as `model.name`."""
+    """A checked config from a YAML file, overridden by flags such as `model.name`.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from qk_sniffer import load_config
+        >>> files = "dataset: {path: texts}, output: {data_root: data/mine}"
+        >>> size = Path("capture.yaml").write_text("{model: {name: model}, " + files + "}")
+        >>> config = load_config("capture.yaml", flags={"inference.batch_size": "4"})
+        >>> config.model.name, config.inference.batch_size
+        ('model', 4)
+    """
     notes: list[str] = []
     config = settings_from(CaptureConfig, yaml_path=Path(path), flags=flags, note=notes.append)
     _warn(notes)

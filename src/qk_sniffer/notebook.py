@@ -82,6 +82,21 @@ def tap(
 
     With `attention=True`, `t.queries(layer, head).attention` holds where the attention of every
     kept query goes: `lse`, `max_logit`, `entropy`, `sink_mass` and `mass_by_distance`.
+
+    Returns:
+        The tap. `t.queries(layer, head)` and `t.keys(layer, head)` have `vectors` (n, d), and
+            `position`, `bucket` and `example_id` (n,), where n is the number of kept positions.
+
+    Examples:
+        >>> import torch
+        >>> from qk_sniffer import tap
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+        >>> model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **sizes))  # random weights
+        >>> with tap(model) as t:
+        ...     output = model(torch.tensor([[5, 6, 7]]))  # one text of three tokens
+        >>> t.queries(layer=1, head=3).vectors.shape
+        (3, 8)
     """
     settings = validated(
         CaptureSettings,

@@ -32,6 +32,17 @@ def probe(model: nn.Module) -> ModelLayout:
     """The layout of a model, measured by running a few tokens.
 
     Models that are not causal decoders are refused: plasticity compares the keys before a query.
+
+    Examples:
+        >>> from qk_sniffer import probe
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+        >>> model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **sizes))  # random weights
+        >>> layout = probe(model)
+        >>> layout.num_layers
+        2
+        >>> layout[1].q_heads, layout[1].k_heads, layout[1].width
+        (4, 2, 8)
     """
     _refuse_encoder_decoder(model)
     decoder = decoder_of(model)

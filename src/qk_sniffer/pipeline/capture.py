@@ -50,7 +50,18 @@ _TRIES = 3  # when rows on disk are damaged
 
 
 def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> CaptureResult:
-    """Make the dump that a config describes, or complete it, and publish it where asked for."""
+    """Make the dump that a config describes, or complete it, and publish it where asked for.
+
+    Examples:
+        >>> from qk_dump.source import open_dump
+        >>> from qk_sniffer import make_config, run_capture
+        >>> files = {"model": {"name": "model"}, "dataset": {"path": "texts"}}  # two folders
+        >>> result = run_capture(make_config(files, output={"data_root": "data/mine"}))
+        >>> result.complete
+        True
+        >>> len(open_dump(result.folder).query_heads)  # four layers, four query heads each
+        16
+    """
     watcher = watcher or Watcher()
     if config.engine == "ray":
         import_ray()  # before anything is written, also to a URL

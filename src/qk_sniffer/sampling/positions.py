@@ -26,7 +26,16 @@ _KIND_CODE = {"q": 0, "k": 1}
 
 @dataclass(frozen=True)
 class PositionSampler:
-    """Samples positions at random, with a rate that depends on the bucket of the position."""
+    """Samples positions at random, with a rate that depends on the bucket of the position.
+
+    Examples:
+        >>> from qk_sniffer import PositionSampler
+        >>> sampler = PositionSampler(type="uniform", min_bucket_size=4)
+        >>> sampler.bucket([0, 3, 4, 9]).tolist()  # (n,) positions → (n,) buckets
+        [0, 0, 1, 2]
+        >>> sampler.rate([0, 1]).tolist()  # one of four positions is kept, on average
+        [0.25, 0.25]
+    """
 
     type: SamplerType = "log_uniform"
     min_bucket_size: int = 128
