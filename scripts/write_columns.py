@@ -25,7 +25,7 @@ def with_columns(page: str) -> str:
         _, closed, after = rest.partition(end)
         if not (found and closed):
             raise ValueError(f"{PAGE}: has no part {begin} … {end}")
-        rows = "\n".join([_HEADER, *_rows(table)])
+        rows = "\n".join([f"A row per {table.rows}.\n", _HEADER, *_rows(table)])
         page = f"{before}{begin}\n{rows}\n{end}{after}"
     return page
 

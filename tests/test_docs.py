@@ -86,7 +86,7 @@ def test_the_example_of_a_new_column_works(tmp_path: Path) -> None:
     script = f"""
 import attention_plasticity as ap
 run = ap.analyze_dump({str(dump)!r}, output_dir={str(tmp_path / "out")!r})
-run.plot("map", metric="q_length")
+run.plot("map", metric="q_length_variation")
 run.report().save({str(tmp_path / "page.html")!r})
 """
     subprocess.run(
@@ -95,11 +95,15 @@ run.report().save({str(tmp_path / "page.html")!r})
         env=os.environ | {"PYTHONPATH": str(package.parent)},
     )
     table = pd.read_csv(tmp_path / "out" / "head_metrics.csv")
-    assert list(table.columns)[-2:] == ["layer_type", "q_length"]
+    assert list(table.columns)[-2:] == ["layer_type", "q_length_variation"]
     vectors = pq.read_table(dump / "l00h00q" / "data.parquet").column("vector").to_pylist()
-    expected = np.linalg.norm(np.array(vectors, np.float64), axis=1).mean()
-    assert table["q_length"].tolist() == pytest.approx([expected])
-    assert '"q_length":{"label":"length of a query"' in (tmp_path / "page.html").read_text()
+    lengths = np.linalg.norm(np.array(vectors, np.float64), axis=1)
+    expected = lengths.std() / lengths.mean()
+    assert table["q_length_variation"].tolist() == pytest.approx([expected])
+    assert (
+        '"q_length_variation":{"label":"variation of length"'
+        in (tmp_path / "page.html").read_text()
+    )
 
 
 def test_the_cost_of_a_study_is_what_the_formulas_give() -> None:

@@ -1,7 +1,7 @@
 """Analysis of one key head and its query heads: rows of the tables.
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
-query model per bucket, key pairs, plasticity.
+attention of the keys, query model per bucket, key pairs, plasticity, means of attention.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.attended_keys import attended_keys
 from attention_plasticity.head.attention_columns import HeadAttention, add_attention
 from attention_plasticity.head.cell_columns import bucket_columns, distance_columns, missing_cells
+from attention_plasticity.head.layer import SINGLE_EXAMPLE
 from attention_plasticity.head.layout import head_layout
 from attention_plasticity.head.plasticity import head_plasticity, variance_parts
 from attention_plasticity.head.plasticity_columns import (
     add_attended,
     add_plasticity,
-    attended_estimates,
-    head_estimates,
     influence_columns,
 )
 from attention_plasticity.head.position_columns import (
@@ -141,14 +140,6 @@ def analyze_rows(
     exponent: int = 0,
 ) -> HeadResult:
     """Analyse the queries `rows`, which were divided by two to the power `exponent`."""
-    queries = RotatedQueries.of(rows, keys.signs)
-    pool, no_attended = _attended(layer, q_head, rows, keys, config, window, exponent)
-    seed = pair_seed(config, layer, q_head)
-    plasticity, attended = head_plasticity(queries, keys, window, config, seed, pool)
-    estimates = head_estimates(plasticity, rows.position_max)
-    attention = HeadAttention.of(rows, _groups(rows, keys, config), config.distant_from)
-    if estimates:
-        estimates |= attention.means | attended_estimates(attended)
     no_errors = _why_no_errors(rows, config)
     values = HeadValues()
     values.add({"layer": layer, "q_head": q_head, "k_head": k_head})
@@ -157,9 +148,14 @@ def analyze_rows(
     values.add({"sliding_window": math.nan if window is None else window})
     own_type = FULL_ATTENTION if window is None else SLIDING_ATTENTION
     values.add({"layer_type": keys.layer_type or own_type})
+    queries = RotatedQueries.of(rows, keys.signs)
     add_position(values, queries, exponent)
     add_normality(values, queries, config)
-    add_plasticity(values, plasticity, estimates, rows.position_max, no_errors)
+    pool, no_attended = _attended(layer, q_head, rows, keys, config, window, exponent)
+    seed = pair_seed(config, layer, q_head)
+    plasticity, attended = head_plasticity(queries, keys, window, config, seed, pool)
+    add_plasticity(values, plasticity, rows.position_max, no_errors)
+    attention = HeadAttention.of(rows, _groups(rows, keys, config), config.distant_from)
     add_attention(values, attention.means, no_errors)
     add_attended(values, attended, no_attended, no_errors)
     return HeadResult(
@@ -169,7 +165,7 @@ def analyze_rows(
         metrics=values.values,
         buckets=bucket_columns(plasticity, keys, rows),
         components=component_columns(queries.fit),
-        influences=influence_columns(plasticity, estimates),
+        influences=influence_columns(plasticity, values.estimates),
         distances=distance_columns(plasticity),
         attention=attention.buckets,
         missing=values.missing,
@@ -180,7 +176,7 @@ def analyze_rows(
 def _why_no_errors(rows: HeadRows, config: RunnerConfig) -> str:
     """Why a head has no standard errors, if it has none."""
     if config.single_example:
-        return "single_example is set"
+        return SINGLE_EXAMPLE
     if rows.example_id is None:
         return "the queries have no usable example_id"
     return "error_bars is off"

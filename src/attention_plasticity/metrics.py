@@ -20,7 +20,7 @@ Format = Literal["text", "index", "count", "share", "difference", "error", "numb
 
 text: a word. index: a number from 0 that names something. count: never negative. share: from 0 to
 1, three decimals. difference: of two shares, three decimals. error: of a value, four decimals.
-number: as many decimals as it needs.
+number: three decimals, or two digits if it is smaller.
 """
 
 PLASTICITY, ATTENTION = "Plasticity", "Attention"
@@ -48,7 +48,8 @@ class Metric:
     bias: bool = False  # there is a column `_bias` with its bias
     averaged: bool = False  # run.json has its mean over heads
     optional: bool = False  # the page leaves it out if no head has a value
-    nan: str = ""  # what NaN means, if NaN does not mean that a value is missing
+    any_scale: bool = False  # it has the scale of the queries and can be infinite
+    nan: str = ""  # meaning of NaN in a column in which NaN is a regular value
     shown_after: str | None = None  # on the page; None: after the metrics declared before it
     error_of: str | None = None  # the column whose standard error or bias this is
     note: str = ""  # more about it, in docs/data-format.md only
@@ -85,8 +86,15 @@ class Metric:
             return "–"
         if self.format in ("index", "count"):
             return f"{value:,.0f}"
-        decimals = 4 if self.format == "error" else 3
+        if self.decimals is None and 0 < abs(value) < 0.0005:
+            return f"{value:.1e}"
+        decimals = self.decimals or 3
         return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0: no "-0.000"
+
+    @property
+    def decimals(self) -> int | None:
+        """Number of decimals that are always shown; None if it depends on the value."""
+        return {"share": 3, "difference": 3, "error": 4}.get(self.format)
 
 
 _MEANING_OF_BIAS = "expected error of the value; the corrected value is the value minus the bias"
@@ -147,6 +155,8 @@ FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 MEAN_COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
 """Means of plasticity over query buckets."""
 ATTENDED, ATTENDED_COUNTED = "ap_attended", "ap_attended_counted"
+ATTENTION_MEANS = ("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit")
+"""Means over queries of the attention columns of a dump."""
 
 _IDS = (
     Metric("layer", "layer", "number of the layer, from 0", format="index"),
@@ -171,7 +181,7 @@ HEAD_METRICS = Table(
         Metric("q_R2_pos", "R² of position", "fraction of the variance of queries explained by position, as a mean over dimensions", POSITION),
         Metric("q_R2_scalar", "position read from a query", "R² of predicting log2(position + 1) from the projection of a query on the drift", POSITION),
         Metric("q_mae_baseline", "error without the query", "mean absolute error when the mean predicts log2(position + 1)", POSITION, shown_after="q_mae_proj"),
-        Metric("q_mae_proj", "error with the query", "mean absolute error of that prediction of log2(position + 1)", POSITION, shown_after="q_mae_ratio"),
+        Metric("q_mae_proj", "error with the query", "mean absolute error when the projection of a query on the drift predicts log2(position + 1)", POSITION, shown_after="q_mae_ratio"),
         Metric("q_mae_ratio", "error ratio", "error with the query / error without; small: queries predict position", POSITION, shown_after="q_R2_scalar"),
         Metric("q_resid0_skew", "skewness along the drift", "skewness of the residuals of the regression; 0 for a Gaussian", RESIDUALS, signed=True),
         Metric("q_resid0_kurt", "kurtosis along the drift", "excess kurtosis of residuals; 0 for a Gaussian", RESIDUALS, signed=True),
@@ -181,7 +191,7 @@ HEAD_METRICS = Table(
         Metric("q_noise_med_ks_p", "normality p elsewhere", "median Kolmogorov–Smirnov p-value over the other dimensions", RESIDUALS),
         Metric("q_noise_frac_ks_p_lt_alpha", "dimensions not Gaussian", "share of tested dimensions whose p-value is below p_alpha", RESIDUALS),
         _plasticity("ap_overall", "plasticity", "1: the query decides which of two keys scores higher; 0: the order of keys is fixed", note="the **attention plasticity** of the head, a mean over its queries"),
-        Metric("q_beta_norm", "drift per token", "length of the mean query's change per token", POSITION, shown_after="q_mae_baseline", note="it has the scale of the queries"),
+        Metric("q_beta_norm", "drift per token", "length of the mean query's change per token", POSITION, shown_after="q_mae_baseline", any_scale=True, note="it has the scale of the queries"),
         Metric("q_R2_total", "variance from position", "fraction of the variance of queries that a linear function of position explains", POSITION, shown_after=FIRST, note="the same in any basis"),
         _plasticity("ap_first20", "plasticity, 0–20 %", "in the first fifth of the context"),
         _plasticity("ap_last20", "plasticity, 80–100 %", "in the last fifth"),
@@ -190,7 +200,7 @@ HEAD_METRICS = Table(
         _plasticity("ap_40to60", "plasticity, 40–60 %", "in the third fifth", shown_after="ap_20to40"),
         _plasticity("ap_60to80", "plasticity, 60–80 %", "in the fourth fifth", shown_after="ap_40to60"),
         Metric("q_position_max", "context", "largest captured query position", DATA, "count", "tokens", note="the end of the observed context"),
-        Metric("sliding_window", "window", "tokens that a query can attend back to; none: all", DATA, "count", "tokens", nan="full attention"),
+        Metric("sliding_window", "window", "tokens that a query can attend back to", DATA, "count", "tokens", nan="full attention"),
         _Apart("_se", MEAN_COLUMNS),
         _Apart("_bias", MEAN_COLUMNS),
         _plasticity("ap_counted", "counted plasticity", "from counts of queries that prefer each key, without a Gaussian", bias=False, averaged=False, optional=True),
@@ -316,11 +326,6 @@ METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}
 HEAD_NUMBERS = tuple(metric.column for metric in HEAD_METRICS.columns if metric.format != "text")
 WITH_ERROR = tuple(metric.column for metric in HEAD_METRICS.columns if metric.error)
 AVERAGED = tuple(metric.column for metric in HEAD_METRICS.columns if metric.averaged)
-ATTENTION_MEANS = tuple(
-    metric.column
-    for metric in HEAD_METRICS.columns
-    if metric.group == ATTENTION and metric.averaged
-)
 
 
 def shown_groups() -> Iterator[tuple[str, list[str]]]:

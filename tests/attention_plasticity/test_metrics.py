@@ -70,6 +70,7 @@ def test_the_page_shows_every_metric_once_and_in_reading_order() -> None:
         ("n_q_tokens", 12345, "12,345"),
         ("layer", 7, "7"),
         ("q_R2_total", math.nan, "–"),
+        ("q_beta_norm", 0.00004, "4.0e-05"),
     ],
 )
 def test_values_have_the_decimals_of_their_format(column: str, value: float, text: str) -> None:

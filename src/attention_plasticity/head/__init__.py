@@ -6,10 +6,13 @@ after it.
 1. `layout`: numbers of heads, and the key head of a query head
 2. `texts`: the texts of the dump and their groups, read once per run
 3. `layer`: type, scale and mask of the layer, from `dump.json`
-4. `limits`, `rows`: the keys and queries of a head, read and checked
-5. `queries`: regression on position, rotation, residuals
-6. `attended_keys`: the attention that the keys receive
-7. `plasticity`: plasticity with errors and counts
-8. `result`, `values`: the rows of one head; its values, and why values are missing
-9. `position_columns`, `plasticity_columns`, `cell_columns`, `attention_columns`: columns of tables
+4. `limits`, `rows`: the keys and queries of a head, read, checked, and bounded in size
+5. `result`, `values`: what becomes of a head: its rows, its values, and why values are missing
+6. `queries`, `position_columns`: regression on position, rotation, residuals; their normality
+7. `attended_keys`: the attention that the keys receive
+8. `plasticity`: query model, key pairs and scores, with errors and counts
+9. `plasticity_columns`, `cell_columns`: means, fifths, bias, influences, cells
+10. `attention_columns`: means of attention over queries
+
+The seed of the key pairs is `pair_seed` in `head_analysis`. `run/` writes the rows of all heads.
 """

@@ -10,6 +10,7 @@ from attention_plasticity.head.layer import (
     NO_COLUMNS,
     NO_COMMON_TEXT,
     NO_TEXTS,
+    SINGLE_EXAMPLE,
     WRONG_SCALE,
 )
 from attention_plasticity.head.rows import KeyHead
@@ -26,11 +27,13 @@ def attended_keys(
     A reason in words if it is not known.
     """
     layer = keys.logits
-    if queries.attention is None:
-        return NO_COLUMNS
     if layer.problem is not None:
         return layer.problem
-    if single_example or queries.example_id is None or keys.rows.example_id is None:
+    if queries.attention is None or np.isnan(queries.attention.lse).all():
+        return NO_COLUMNS
+    if single_example:
+        return SINGLE_EXAMPLE
+    if queries.example_id is None or keys.rows.example_id is None:
         return NO_TEXTS
     if not np.isin(queries.example_id, keys.rows.example_id).any():
         return NO_COMMON_TEXT

@@ -40,16 +40,20 @@ class HeadAttention:
         if attention is None:
             return cls()
         known = np.flatnonzero(~np.isnan(attention.lse))
+        if len(known) == 0:  # the texts with known attention are left out
+            return cls()
         kept = attention[known]
         group = None if group is None else group[known]
         single = (kept.entropy, kept.sink_mass, kept.max_logit)
         entropy, sinks, largest = (values.astype(np.float64) for values in single)
         distant = distant_mass(kept.mass_by_distance, distant_from)
-        heads = (entropy, sinks, distant, largest)
-        means = {
-            name: head_mean(values, group)
-            for name, values in zip(ATTENTION_MEANS, heads, strict=True)
+        columns = {
+            "attn_entropy": entropy,
+            "attn_sink_mass": sinks,
+            "attn_distant_mass": distant,
+            "attn_max_logit": largest,
         }
+        means = {name: head_mean(values, group) for name, values in columns.items()}
         masses = common_bins(kept.mass_by_distance)  # (n, 24)
         values = np.column_stack([entropy, sinks, largest, masses])
         return cls(means, _bucket_columns(rows, known, values, group))
@@ -61,7 +65,8 @@ def add_attention(values: HeadValues, means: dict[str, Estimate], why_no_errors:
     for name in ATTENTION_MEANS:
         mean = means.get(name)
         value = math.nan if mean is None else mean.value
-        values.add_estimate(name, value, mean, why, why_no_errors)
+        has_errors = mean is not None and mean.groups > 0
+        values.add_estimate(name, value, mean if has_errors else None, why, why_no_errors)
 
 
 def _bucket_columns(

@@ -11,6 +11,7 @@ from attention_plasticity.head.layer import NO_TEXTS
 from attention_plasticity.head.plasticity_columns import COUNTING_OFF
 from attention_plasticity.head.result import Columns
 from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.head.values import NOT_FINITE
 from attention_plasticity.numeric.errors.text_groups import MIN_BUCKET_GROUPS
 from attention_plasticity.numeric.profile import AttentionPlasticity
 from qk_dump.reader import HeadRows
@@ -94,7 +95,8 @@ def missing_cells(
     chosen = plasticity.q_code, plasticity.k_code
     no_error = int(np.isnan(uncertainty.cell_se[chosen]).sum()) - empty
     found["plasticity_se"] = {NO_CELL_PAIRS: empty, FEW_CELL_TEXTS: no_error}
-    found["plasticity_bias"] = {NO_CELL_PAIRS: empty}
+    no_bias = int(np.isnan(uncertainty.cell_bias[chosen]).sum()) - empty
+    found["plasticity_bias"] = {NO_CELL_PAIRS: empty, NOT_FINITE: no_bias}
     if counted is None:
         found["plasticity_counted"] = {COUNTING_OFF: cells}
     else:

@@ -1,4 +1,4 @@
-"""Plasticity of one query head: rotation, query model, key pairs, scores, errors."""
+"""Plasticity of one query head: query model, key pairs, scores, errors."""
 
 from __future__ import annotations
 

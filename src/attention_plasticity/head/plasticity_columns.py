@@ -24,16 +24,16 @@ from attention_plasticity.numeric.sizes import FIFTHS
 
 Ints = npt.NDArray[np.int64]
 
-NO_QUERY_BUCKET = "no query bucket after the first bucket has two queries"
-NO_EARLIER_KEYS = "no query bucket has keys in an earlier bucket that it can see"
-NO_PAIRS = "no text has two keys that make a pair"
+NO_QUERY_BUCKET = "no query bucket except bucket 0 has two queries"
+NO_EARLIER_KEYS = "no query bucket sees keys of an earlier bucket"
+NO_PAIRS = "no query bucket sees two keys that make a pair"
 EMPTY_FIFTH = "no query bucket with key pairs is in this fifth of the context"
-NO_COUNTS = "no query bucket has counted pairs and queries of two groups of texts"
-NO_ATTENDED_PAIRS = "no text has two keys with attention before a query bucket"
+NO_COUNTS = "in every query bucket, all counted queries are of one group of texts"
+NO_ATTENDED_PAIRS = "no query bucket sees two keys of one text that receive attention"
 COUNTING_OFF = "counting is off"
 
 
-def head_estimates(plasticity: AttentionPlasticity, context: float) -> dict[str, Estimate]:
+def _estimates(plasticity: AttentionPlasticity, context: float) -> dict[str, Estimate]:
     """The means of a head with bias and influences; empty if texts are not known."""
     uncertainty = plasticity.uncertainty
     if uncertainty is None:
@@ -53,17 +53,13 @@ def head_estimates(plasticity: AttentionPlasticity, context: float) -> dict[str,
 
 
 def add_plasticity(
-    values: HeadValues,
-    plasticity: AttentionPlasticity,
-    estimates: dict[str, Estimate],
-    context: float,
-    why_no_errors: str,
+    values: HeadValues, plasticity: AttentionPlasticity, context: float, why_no_errors: str
 ) -> None:
     """Plasticity of the head, in fifths of the context, and by counting; with errors and bias.
 
-    `why_no_errors` is the reason if there are no estimates; counts are then not known either.
+    `why_no_errors` is the reason if there are no errors; counts are then not known either.
     """
-    overall = plasticity.overall
+    overall, estimates = plasticity.overall, _estimates(plasticity, context)
     counts, positions = plasticity.query_counts, plasticity.query_positions
     fifths = means_by_fifth(plasticity.profile, positions, counts, context).tolist()
     found = {"ap_overall": overall, **dict(zip(FIFTH_COLUMNS, fifths, strict=True))}
@@ -72,9 +68,10 @@ def add_plasticity(
     for name, value in found.items():
         why = _why_no_drop(found, no_value) if name == "ap_drop" else no_value
         values.add_estimate(name, value, estimates.get(name), why, why_no_errors)
-    why = why_no_errors if not estimates else values.missing.get("ap_overall", NO_COUNTS)
-    if estimates and plasticity.counted is None:
-        why = COUNTING_OFF
+    why = why_no_errors
+    if estimates:
+        why = COUNTING_OFF if plasticity.counted is None else NO_COUNTS
+    why = values.missing.get("ap_overall", why)
     for name in ("ap_counted", "ap_gaussian_gap"):
         estimate = estimates.get(name)
         value = math.nan if estimate is None else estimate.value
@@ -96,7 +93,7 @@ def _why_no_drop(found: dict[str, float], no_value: str) -> str:
     return f"there is no plasticity in the {' and the '.join(parts)} fifth of the context"
 
 
-def attended_estimates(attended: AttendedPlasticity | None) -> dict[str, Estimate]:
+def _attended_estimates(attended: AttendedPlasticity | None) -> dict[str, Estimate]:
     """Attended plasticity with bias and influences; empty if it or its texts are not known."""
     if attended is None or attended.plasticity.uncertainty is None:
         return {}
@@ -111,14 +108,18 @@ def add_attended(
     values: HeadValues, attended: AttendedPlasticity | None, problem: str, why_no_errors: str
 ) -> None:
     """Attended plasticity; `problem` is the reason if it is not known."""
-    estimates = attended_estimates(attended)
+    estimates = _attended_estimates(attended)
     overall = math.nan if attended is None else attended.plasticity.overall
-    no_pairs = problem if attended is None else NO_ATTENDED_PAIRS
+    no_pairs = problem
+    if attended is not None:
+        empty = len(attended.plasticity.q_code) == 0
+        no_pairs = _why_no_pairs(attended.plasticity) if empty else NO_ATTENDED_PAIRS
     values.add_estimate(ATTENDED, overall, estimates.get(ATTENDED), no_pairs, why_no_errors)
     counted = estimates.get(ATTENDED_COUNTED)
-    why = values.missing.get(ATTENDED, COUNTING_OFF if estimates else why_no_errors)
-    if counted is not None and why == COUNTING_OFF:
-        why = NO_COUNTS
+    why = why_no_errors
+    if estimates:
+        why = COUNTING_OFF if counted is None else NO_COUNTS
+    why = values.missing.get(ATTENDED, why)
     value = math.nan if counted is None else counted.value
     values.add_estimate(ATTENDED_COUNTED, value, counted, why, why)
     sizes = {

@@ -15,6 +15,7 @@ from attention_plasticity.numeric.normality import (
     compute_noise_normality_stats,
 )
 from attention_plasticity.numeric.position import Regression, predictability_from_scores
+from qk_toolkit.errors import HeadError
 
 ONE_POSITION = "all queries are at one position"
 FEW_QUERIES = "fewer than 4 queries"
@@ -45,12 +46,17 @@ def add_normality(values: HeadValues, queries: RotatedQueries, config: RunnerCon
     """Shape of the residuals along the drift, and over the other dimensions."""
     residuals, resid_var = queries.residuals, queries.resid_var
     few = residuals.shape[1] < 4
-    skew, kurt, ks_p = compute_first_component_residual_stats(residuals.T, resid_var)
+    try:
+        first = compute_first_component_residual_stats(residuals.T, resid_var)
+        others = compute_noise_normality_stats(
+            residuals.T, resid_var, config.normality_max_dims, config.p_alpha, config.seed
+        )
+    except ValueError as error:
+        raise HeadError(f"{error}. The queries are too large or too small.") from error
+    skew, kurt, ks_p = first
     why = NO_RESIDUALS if resid_var[0] == 0 or not few else FEW_QUERIES
     values.add({"q_resid0_skew": skew, "q_resid0_kurt": kurt, "q_resid0_ks_p": ks_p}, why)
-    skew, kurt, ks_p, share = compute_noise_normality_stats(
-        residuals.T, resid_var, config.normality_max_dims, config.p_alpha, config.seed
-    )
+    skew, kurt, ks_p, share = others
     if not resid_var[1:].any():
         why = ONE_DIMENSION if len(resid_var) == 1 else NO_RESIDUALS
     else:

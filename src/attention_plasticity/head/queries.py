@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.numeric.pair_samples import Basis
 from attention_plasticity.numeric.position import (
+    Basis,
     Regression,
     reflection_vector,
     regress,

@@ -10,7 +10,8 @@ from attention_plasticity.metrics import METRICS
 from attention_plasticity.numeric.errors.text_groups import MIN_GROUPS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 
-FEW_GROUPS = f"its queries are of fewer than {MIN_GROUPS} groups of texts"
+FEW_GROUPS = f"the queries come from fewer than {MIN_GROUPS} groups of texts"
+NOT_FINITE = "sums of very large or very small numbers are not finite"
 
 
 class HeadValues:
@@ -19,6 +20,7 @@ class HeadValues:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.missing: dict[str, str] = {}  # column → reason
+        self.estimates: dict[str, Estimate] = {}  # values with errors, in the order of addition
 
     def add(self, values: Mapping[str, Any], why: str = "") -> None:
         """Add values; `why` is the reason of those that are NaN."""
@@ -33,21 +35,20 @@ class HeadValues:
     ) -> None:
         """Add a value with its standard error and its bias, as far as it has these columns.
 
-        `why` is the reason if there is no value, `why_no_errors` if there is no estimate.
+        `why` is the reason if there is no value, `why_no_errors` if there is no estimate. The
+        influences of the estimate become rows of the table of influences.
         """
         self.add({name: value}, why)
+        if estimate is not None:
+            self.estimates[name] = estimate
         for metric in METRICS[name].errors:
-            if estimate is None:
-                known = math.nan
-            elif metric.column.endswith("_se"):
-                known = estimate.standard_error
-            else:
-                known = estimate.bias
-            self.add({metric.column: known}, self._why_no_error(name, estimate, why_no_errors))
-
-    def _why_no_error(self, name: str, estimate: Estimate | None, why_no_errors: str) -> str:
-        if name in self.missing:
-            return self.missing[name]
-        if estimate is None or estimate.groups == 0:
-            return why_no_errors
-        return FEW_GROUPS
+            is_error = metric.column.endswith("_se")
+            known = math.nan
+            if estimate is not None:
+                known = estimate.standard_error if is_error else estimate.bias
+            reason = self.missing.get(name)
+            if reason is None and estimate is None:
+                reason = why_no_errors
+            elif reason is None and is_error and estimate is not None:
+                reason = FEW_GROUPS if estimate.groups < MIN_GROUPS else NOT_FINITE
+            self.add({metric.column: known}, reason or NOT_FINITE)

@@ -13,8 +13,9 @@ the other files in this order; no file imports one that comes after it.
 8. `pair_samples`: keys, pairs and cells together
 9. `scores`: p, 4p(1−p) and its derivatives, from key differences and a Gaussian
 10. `errors`: groups of texts, their influences, standard errors, bias, counts
-11. `attention_means`: means of attention over queries
-12. `distances`, `profile`: plasticity by distance, by query bucket, by fifth of the context
-13. `scoring`: steps 9, 10 and 12 for all pairs and all query buckets
-14. `plasticity`: steps 4 to 13 for arrays, for a notebook
+11. `distances`, `profile`: plasticity by distance, by query bucket, by fifth of the context
+12. `scoring`: steps 9, 10 and 11 for all pairs and all query buckets
+13. `attention_means`: means over queries of the attention columns
+
+`from_arrays` has steps 4 to 12 as one function for a notebook.
 """

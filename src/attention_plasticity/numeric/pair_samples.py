@@ -12,20 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.numeric.key_pairs import KeyIndex, KeyPairs, PairSampling
-from attention_plasticity.numeric.position import rotate
+from attention_plasticity.numeric.position import Basis, rotate
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.floating[Any]]
-
-
-@dataclass(frozen=True)
-class Basis:
-    """The positional basis of a query head: signs of dimensions, then a reflection."""
-
-    signs: Array  # (d,)
-    u: Array  # (d,) reflection vector
 
 
 @dataclass(frozen=True)

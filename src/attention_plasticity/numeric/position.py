@@ -61,6 +61,14 @@ class Regression:
         return min(float(self.ss_position.sum()) / total, 1.0) if total > 0 else 0.0
 
 
+@dataclass(frozen=True)
+class Basis:
+    """The positional basis of a query head: signs of dimensions, then a reflection."""
+
+    signs: Array  # (d,)
+    u: Array  # (d,) reflection vector
+
+
 def fit_multioutput_linear_regressor(t: npt.ArrayLike, X: Vectors) -> LinearFit:
     """Regress every dimension of `X` on `t` by least squares.
 

@@ -89,7 +89,8 @@ def _words() -> dict[str, dict[str, Any]]:
             "label": metric.label,
             "meaning": metric.meaning,
             "signed": metric.signed,
-            "format": metric.format,
+            "share": metric.format == "share",
+            "decimals": metric.decimals,
             "optional": metric.optional,
         }
         for metric in METRICS.values()

@@ -1,4 +1,4 @@
-"""Columns, paths and writing of the tables and run.json."""
+"""Paths and writing of the tables and run.json."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ class SampleSizes:
         """Count the buckets of a head."""
         columns = result.buckets
         self._heads += 1
-        problem = result.missing.get(ATTENDED)
-        if problem is not None and problem != NO_COLUMNS:
+        problem, no_columns = result.missing.get(ATTENDED), result.missing.get("attn_entropy")
+        if problem is not None and no_columns != NO_COLUMNS:
             self._attended_problems[problem] = self._attended_problems.get(problem, 0) + 1
         self._queries.add(dict(zip(columns["q_bucket"], columns["n_queries"], strict=True)))
         texts = dict(zip(columns["q_bucket"], columns["n_texts"], strict=True))
@@ -152,7 +152,7 @@ class SampleSizes:
         if self._single_example:
             return f"{text}: single_example is set."
         return (
-            f"{text} in {self._unknown:,} of {self._heads:,} heads: their queries have no usable "
+            f"{text} in {self._unknown:,} of {self._heads:,} heads: the queries have no usable "
             "example_id."
         )
 

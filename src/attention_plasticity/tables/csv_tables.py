@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.metrics import (
-    ATTENTION_BY_BUCKET,
+    BUCKET_MEANS,
     BUCKET_QUANTITY,
-    INFLUENCES,
+    GROUP_COLUMNS,
+    MASS_COLUMNS,
     TABLES,
     TableKind,
 )
@@ -30,10 +31,14 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
     "component_weights": ("layer", "q_head", "component", "weight"),
     "distances": ("layer", "q_head", "query_distance", "key_distance", "plasticity", "n_pairs"),
-    "attention": tuple(
-        name for name in ATTENTION_BY_BUCKET.names if name not in ("k_head", "q_position")
+    "attention": (
+        *("layer", "q_head", "q_bucket", "n_queries", "n_groups"),
+        *(f"{name}{ending}" for name in (*BUCKET_MEANS, *MASS_COLUMNS) for ending in ("", "_se")),
     ),
-    "influences": tuple(name for name in INFLUENCES.names if name != "k_head"),
+    "influences": (
+        *("layer", "q_head", "quantity", "q_bucket", "value", "bias", "n_groups"),
+        *GROUP_COLUMNS,
+    ),
 }
 """Columns without which a table cannot be used. Tables of earlier versions have fewer columns."""
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
@@ -42,7 +47,7 @@ _TEXTS = [name for name, metric in _COLUMNS.items() if metric.format == "text"]
 _INTEGERS = {name: 2**53 for name, metric in _COLUMNS.items() if metric.format == "index"}
 _INTEGERS |= {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
 """Columns of integers and their upper limits."""
-_ANY_SCALE = {"q_beta_norm"}  # it has the scale of the queries; inf if float64 cannot hold it
+_ANY_SCALE = {name for name, metric in _COLUMNS.items() if metric.any_scale}
 _LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 
 

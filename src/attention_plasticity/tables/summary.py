@@ -33,6 +33,8 @@ _EXTREMES = 5
 _EXTREME_COLUMNS = ("layer", "q_head", "ap_overall", "ap_drop", "q_R2_total")
 _BAR = 24
 _MOST_NAMES = 4
+_CHOSEN = ("error_bars is off", "counting is off", "single_example is set")
+"""Reasons of missing values that the user chose by a setting."""
 
 
 def print_summary(outcome: Outcome, console: Console | None = None) -> None:
@@ -276,7 +278,9 @@ def _print_missing(outcome: Outcome, console: Console) -> None:
     """Values of heads that are missing, with the reason, unless a warning has the reason."""
     by_reason: dict[str, list[str]] = {}
     for missing in outcome.missing:
-        told = any(missing.reason in warning.text for warning in outcome.warnings)
+        told = missing.reason in _CHOSEN or any(
+            missing.reason in warning.text for warning in outcome.warnings
+        )
         if missing.table == "head_metrics" and not told:
             heads = count(missing.heads, "head")
             named = by_reason.setdefault(missing.reason, [])

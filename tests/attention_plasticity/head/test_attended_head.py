@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,9 +19,9 @@ from attention_plasticity.head.layer import (
     BIASED,
     NO_COLUMNS,
     NO_COMMON_TEXT,
-    NO_TEXTS,
     PRE_ROPE,
     SELECTIVE,
+    SINGLE_EXAMPLE,
     WRONG_SCALE,
 )
 from attention_plasticity.head.result import HeadResult
@@ -84,7 +85,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "pre-rope": ({"pre_rope": True}, {}, PRE_ROPE),
     "selective": ({"layers": [{"layer": 0, "scale": 0.4, "selective": True}]}, {}, SELECTIVE),
     "biased": ({"layers": [{"layer": 0, "scale": 0.4, "biased": True}]}, {}, BIASED),
-    "one example": ({}, {"single_example": True}, NO_TEXTS),
+    "one example": ({}, {"single_example": True}, SINGLE_EXAMPLE),
 }
 
 
@@ -129,7 +130,7 @@ def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Pa
         [with_columns.metrics[name] for name in old]
     )
     assert repr(without.buckets) == repr(with_columns.buckets)
-    with pytest.raises(HeadError, match="the dump has no attention columns"):
+    with pytest.raises(HeadError, match="the queries have no attention columns"):
         analyze(tmp_path / "without", pair_sampling="attended")
 
 
@@ -158,3 +159,23 @@ def test_scaled_float64_vectors_give_the_same_attention(tmp_path: Path) -> None:
     moved = analyze_rows(0, 0, 0, small, replace(keys, rows=large, exponent=-50), config, None, 110)
     for name in ("ap_attended", "ap_attended_ess", "ap_overall"):
         assert moved.metrics[name] == pytest.approx(plain.metrics[name], rel=1e-12)
+
+
+def test_texts_with_known_attention_may_all_be_left_out(tmp_path: Path) -> None:
+    """Only text 0 is long, and its attention is null."""
+    root = make_attention_dump(tmp_path)
+    for name in ("l00h00q", "l00h00k"):
+        file = root / name / "data.parquet"
+        table = pq.read_table(file)
+        text, position = (np.asarray(table[column]) for column in ("example_id", "position"))
+        kept = (text == 0) | (position < position.max() // 2)
+        table = table.filter(pa.array(kept))
+        for column in set(table.column_names) & {"lse", "max_logit", "entropy", "sink_mass"}:
+            null = pa.array(text[kept] == 0)
+            values = pc.if_else(null, None, table[column])
+            table = table.set_column(table.column_names.index(column), column, values)
+        pq.write_table(table, file)
+    assert "attn_entropy" not in analyze(root).missing
+    result = analyze(root, equal_texts=True)
+    assert {result.missing[name] for name in (*ATTENTION_MEANS, *ATTENDED)} == {NO_COLUMNS}
+    assert result.attention == {}

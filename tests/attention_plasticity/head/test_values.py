@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from attention_plasticity import HeadError
 from attention_plasticity.head.plasticity_columns import (
     COUNTING_OFF,
     EMPTY_FIFTH,
@@ -42,6 +43,12 @@ def one_text(rows: dict[str, Any]) -> dict[str, Any]:
 
 def own_texts(rows: dict[str, Any]) -> dict[str, Any]:
     return {**rows, "example_id": np.arange(len(rows["example_id"]))}
+
+
+def own_texts_before(rows: dict[str, Any], bucket: int) -> dict[str, Any]:
+    """Keys of early buckets are of different texts, those of late buckets of the usual ones."""
+    early = rows["bucket"] < bucket
+    return {**rows, "example_id": np.where(early, np.arange(len(early)) + 8, rows["example_id"])}
 
 
 def flat(rows: dict[str, Any], dimensions: slice) -> dict[str, Any]:
@@ -103,6 +110,19 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
         {},
         {"ap_overall_se": FEW_GROUPS, "ap_counted": NO_COUNTS, "ap_gaussian_gap_se": NO_COUNTS},
     ),
+    "pairs in late buckets only": (
+        lambda: (
+            chosen(several(), several()["bucket"] <= 2),
+            own_texts_before(several(), bucket=3),
+        ),
+        {},
+        {"ap_overall": NO_PAIRS},
+    ),
+    "no pairs and no counts": (
+        lambda: (several(), own_texts(several())),
+        {"counting": False},
+        {"ap_counted": NO_PAIRS},
+    ),
     "no counts": (
         lambda: (several(), several()),
         {"counting": False},
@@ -158,6 +178,12 @@ def test_queries_without_the_id_of_their_text(tmp_path: Path) -> None:
     result = analyze(tmp_path)
     assert result.missing["ap_overall_se"] == "the queries have no usable example_id"
     assert_reasons_are_complete(result)
+
+
+def test_queries_that_are_too_large_are_refused_with_a_line(tmp_path: Path) -> None:
+    vectors = np.where(several()["vectors"] > 0, 3e38, -3e38).astype(np.float32)
+    with pytest.raises(HeadError, match="The queries are too large or too small"):
+        analyze(write_pair(tmp_path, several(vectors=vectors), several()))
 
 
 def test_nan_without_a_reason_is_a_defect() -> None:

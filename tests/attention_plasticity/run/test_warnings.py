@@ -81,7 +81,7 @@ def test_unknown_texts_are_one_note() -> None:
     assert note.kind == "texts_unknown"
     assert note.text == (
         "Standard errors and bias are not known, nor the number of texts per query bucket in 1 of "
-        "2 heads: their queries have no usable example_id."
+        "2 heads: the queries have no usable example_id."
     )
     (note,) = warnings_of(unknown, single_example=True)
     assert note.text == (

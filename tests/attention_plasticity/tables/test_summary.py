@@ -86,7 +86,7 @@ def test_missing_values_are_counted_not_averaged(outcomes: dict[str, Outcome]) -
     assert "Attention plasticity –" in text
     (line,) = [line for line in text.splitlines() if line.startswith("Missing      ap_overall")]
     assert line.startswith("Missing      ap_overall (4 heads), ap_first20 (4 heads), ")
-    assert line.endswith(" more: no query bucket after the first bucket has two queries.")
+    assert line.endswith(" more: no query bucket except bucket 0 has two queries.")
 
 
 def test_a_long_failure_is_not_cut(outcomes: dict[str, Outcome]) -> None:

@@ -1,9 +1,9 @@
 """Plasticity by counting: how often each of two keys wins, without a Gaussian.
 
-Arrays in, arrays out; numpy only. For a part of the key pairs and queries, the queries that prefer
-the first key are counted. Two queries are compared only if they are of different groups of texts,
-so that similar queries of one text add no bias. The Gaussian of the same pairs and queries is
-computed too; the difference of both shows the error of the Gaussian model.
+Arrays in, arrays out; numpy and scipy only. For a part of the key pairs and queries, the queries
+that prefer the first key are counted. Two queries are compared only if they are of different groups
+of texts, so that similar queries of one text add no bias. The Gaussian of the same pairs and
+queries is computed too; the difference of both shows the error of the Gaussian model.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ function commonReason(run, name) {
 
 function missingErrors(run) {
   if (!anyErrors(run)) return "the standard errors of this run are not known";
-  return `no standard errors for “${wordsOf(state.metric).label}”`;
+  const reason = commonReason(run, `${state.metric}_se`);
+  return `no standard errors for “${wordsOf(state.metric).label}”${reason ? `: ${reason}` : ""}`;
 }
 
 function switchWords(run) {

@@ -44,6 +44,7 @@ function showMetrics(run, other, key) {
     if (!other) continue;
     const otherValue = metricOf(other, key, name);
     fillEstimate(theirs, showHeadValue(other, key, name));
+    theirs.title = [other.label, reasonOf(other, key, name)].filter(Boolean).join(": ");
     placeDot(otherDot, run, name, otherValue);
   }
 }

@@ -2,9 +2,7 @@
 
 const MINUS = "−", NONE = "–";
 
-const formatOf = (metric) => wordsOf(metric).format;
-const isShare = (metric) => formatOf(metric) === "share";
-const DECIMALS = { share: 3, difference: 3, error: 4 };
+const isShare = (metric) => wordsOf(metric).share;
 
 const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const whole = (value) => GROUPED.format(value);
@@ -21,8 +19,8 @@ function show(value) {
 
 /** A value of a metric. Shares have three decimals and errors four, for alignment. */
 function showIn(metric, value) {
-  const decimals = DECIMALS[formatOf(metric)];
-  if (decimals === undefined || !Number.isFinite(value)) return show(value);
+  const { decimals } = wordsOf(metric);
+  if (decimals === null || !Number.isFinite(value)) return show(value);
   const text = Math.abs(value).toFixed(decimals);
   return value < 0 && Number(text) ? MINUS + text : text;
 }
@@ -43,7 +41,7 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 function wordsOf(metric) {
-  return page.words[metric] ?? { label: metric, meaning: "a column of head_metrics.csv", signed: false, format: "number", optional: false };
+  return page.words[metric] ?? { label: metric, meaning: "a column of head_metrics.csv", signed: false, share: false, decimals: null, optional: false };
 }
 
 /** Metrics of a run by group. Unknown columns are last. Optional metrics without a value are left out. */
