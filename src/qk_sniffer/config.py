@@ -15,7 +15,7 @@ from qk_toolkit.settings import Indices, settings_from, validated
 from qk_toolkit.urls import is_remote, require_usable
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-SamplerType = Literal["log_uniform", "uniform", "all"]
+SamplerType = Literal["auto", "log_uniform", "uniform", "all"]
 
 
 class IgnoredSettingWarning(UserWarning):
@@ -125,17 +125,39 @@ class SamplerSettings(_Section):
     """Which positions of a text are kept."""
 
     type: SamplerType = Field(
-        default="log_uniform",
-        description="log_uniform: each bucket is twice as large as the one before; uniform: all "
-        "buckets have one size; all: every position is kept",
+        default="auto",
+        description="auto: uniform buckets and rates that fit the texts; log_uniform: each bucket "
+        "is twice as large as the one before; uniform: all buckets have one size; all: every "
+        "position is kept (default: auto, with a base_rate log_uniform)",
     )
-    base_rate: float = Field(
-        default=1.0, gt=0, description="positions kept per bucket and text, on average"
+    base_rate: float | None = Field(
+        default=None,
+        gt=0,
+        description="positions kept per bucket and text, on average (default: 1)",
     )
     key_base_rate: float | None = Field(
         default=None, gt=0, description="base_rate of keys (default: as base_rate)"
     )
     seed: int = Field(default=0, ge=0, description="seed of the choice of positions")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _type_of_older_files(cls, values: Any) -> Any:
+        """A rate without a type is one of log_uniform, which was the default."""
+        if not isinstance(values, dict) or "type" in values:
+            return values
+        rates = (values.get("base_rate"), values.get("key_base_rate"))
+        return values if rates == (None, None) else {**values, "type": "log_uniform"}
+
+    @model_validator(mode="after")
+    def _auto_chooses_the_rates(self) -> SamplerSettings:
+        for name in ("base_rate", "key_base_rate"):
+            if self.type == "auto" and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}: is chosen by the sampler auto; leave it out, or choose another "
+                    "capture.sampler.type"
+                )
+        return self
 
 
 class HeadSamplingSettings(_Section):
@@ -149,11 +171,12 @@ class CaptureSettings(_Section):
     """What is captured."""
 
     sampler: SamplerSettings = Field(default=SamplerSettings())
-    min_bucket_size: int = Field(
-        default=128,
+    min_bucket_size: int | None = Field(
+        default=None,
         ge=1,
         le=MOST_POSITIONS,
-        description="positions in a uniform bucket, or in the first log bucket",
+        description="positions in a uniform bucket, or in the first log bucket (default: 128; the "
+        "sampler auto chooses it)",
     )
     capture_queries: bool = Field(default=True, description="keep queries")
     capture_keys: bool = Field(default=True, description="keep keys")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +83,9 @@ def tap(
     With `attention=True`, `t.queries(layer, head).attention` holds where the attention of every
     kept query goes: `lse`, `max_logit`, `entropy`, `sink_mass` and `mass_by_distance`.
     """
+    if sampler not in get_args(SamplerType):
+        expected = ", ".join(get_args(SamplerType))
+        raise ConfigError(f"sampler: expected one of {expected}, got {sampler!r:.80}")
     settings = validated(
         CaptureSettings,
         {
@@ -390,6 +393,7 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
         dtype=str(next(tap.model.parameters()).dtype).removeprefix("torch."),
         pre_rope=tap.pre_rope,
         num_examples=len(tap.lengths),
+        eligible_q_heads=sum(len(layer.q) for layer in tap.wanted) or None,
     )
     write_examples(
         place, [Example(number, number, length, "") for number, length in enumerate(tap.lengths)]
