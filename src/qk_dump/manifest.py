@@ -57,6 +57,8 @@ class DumpManifest(BaseModel):
     kept_share: dict[Literal["q", "k"], Annotated[float, Field(gt=0, le=1)]] | None = None
     eligible_q_heads: int | None = Field(default=None, ge=1, le=MOST_HEADS_IN_ALL)
     pre_rope: bool | None = None
+    synthetic: dict[str, Any] | None = None
+    random_weights: bool | None = None
     dtype: str | None = None
     versions: dict[str, str] | None = None
     seed: int | None = None

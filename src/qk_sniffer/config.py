@@ -7,10 +7,12 @@ import warnings
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from qk_dump.layout import Kind
-from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
+from qk_dump.limits import MOST_POSITIONS
+from qk_sniffer.config_section import Section as _Section
+from qk_sniffer.text_settings import DatasetSettings
 from qk_toolkit.settings import Indices, settings_from, validated
 from qk_toolkit.urls import is_remote, require_usable
 
@@ -20,45 +22,6 @@ SamplerType = Literal["auto", "log_uniform", "uniform", "all"]
 
 class IgnoredSettingWarning(UserWarning):
     """The config has settings of the original capture tool, which do not mean the same here."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-    without_effect: ClassVar[dict[str, str]] = {}
-    """Fields of the original capture tool that are ignored, and what is done instead."""
-    fixed_values: ClassVar[dict[str, str]] = {}
-    """Fields of the original capture tool with one allowed value."""
-    foreign_note: ClassVar[str] = ""
-    """What to say about a file that has fields of the original capture tool."""
-
-
-class DatasetSettings(_Section):
-    """Where the texts come from."""
-
-    path: str = Field(
-        min_length=1,
-        description="Hub dataset, or a local text, JSONL, CSV or Parquet file, "
-        "or a folder of such files",
-    )
-    name: str | None = Field(default=None, description="subset of a Hub dataset")
-    revision: str | None = Field(default=None, description="branch, tag or commit of the dataset")
-    split: str = Field(default="train", min_length=1, description="split to read")
-    text_column: str = Field(default="text", min_length=1, description="column with the text")
-    id_column: str | None = Field(
-        default=None,
-        description="column with an id to store (default: the row number, or the name of a text "
-        "file)",
-    )
-    max_samples: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_EXAMPLES,
-        description="number of texts to take from the start (default: all)",
-    )
-    streaming: bool = Field(
-        default=False, description="read texts during the capture instead of downloading them first"
-    )
 
 
 class ModelSettings(_Section):
@@ -89,6 +52,17 @@ class ModelSettings(_Section):
         "{rope_parameters: {rope_type: yarn, factor: 4.0}}; nested mappings are merged",
     )
     trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
+    random_weights: bool = Field(
+        default=False,
+        description="use random weights instead of those of the checkpoint, as a baseline",
+    )
+    random_seed: int = Field(default=0, ge=0, description="seed of the random weights")
+
+    @model_validator(mode="after")
+    def _seed_needs_random_weights(self) -> ModelSettings:
+        if self.random_seed and not self.random_weights:
+            raise ValueError("random_seed: has an effect only with random_weights; leave it out")
+        return self
 
 
 class TokenizerSettings(_Section):

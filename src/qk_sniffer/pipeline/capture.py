@@ -36,11 +36,11 @@ from qk_sniffer.pipeline.segments import (
     ExpectedHead,
     finish_capture,
     open_capture,
-    plan_in,
 )
 from qk_sniffer.pipeline.setup import Setup, eligible_q_heads, prepare
 from qk_sniffer.pipeline.storing import blocks_of
 from qk_sniffer.pipeline.threads import BackgroundWriter
+from qk_sniffer.pipeline.work_folder import plan_in
 from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
@@ -365,6 +365,7 @@ def _finish(
     setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Watcher, turn: FileLock
 ) -> bool:
     config = setup.config
+    made = config.dataset.made
     manifest = capture_manifest(
         model=setup.loaded.title,
         revision=setup.loaded.commit or config.model.revision,
@@ -375,6 +376,8 @@ def _finish(
         dtype=setup.loaded.dtype,
         pre_rope=config.capture.capture_pre_rope,
         eligible_q_heads=eligible_q_heads(setup.layout, config.capture),
+        synthetic=made.as_record() if made is not None else None,
+        random_weights=config.model.random_weights or None,
     )
     complete = finish_capture(
         capture,

@@ -48,6 +48,12 @@ def capture_plan(
             "capture": {"max_rows_per_batch"},
         },
     )
+    made = config.dataset.made
+    sections["dataset"].pop("synthetic")
+    if made is not None:
+        sections["dataset"]["synthetic"] = made.as_record()
+    if not config.model.random_weights:  # plans of earlier versions do not have these fields
+        del sections["model"]["random_weights"], sections["model"]["random_seed"]
     sections["model"] |= {
         "commit": loaded.commit,
         "files": loaded.files,

@@ -10,13 +10,14 @@ from qk_dump.attention_columns import MASS_BINS
 from qk_dump.layout import Kind
 from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.model.gguf import conversion_time, converted_model, gguf_path
-from qk_sniffer.model.layout import ModelLayout, text_config
+from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config, vocabulary_of
 from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
 from qk_sniffer.model.probe_forward import ForwardFailedError
 from qk_sniffer.model.probing import probe
-from qk_sniffer.pipeline.segments import plan_in
+from qk_sniffer.pipeline.encoding import TextEncoder
 from qk_sniffer.pipeline.setup import auto_choice, sampler_of, wanted_heads
-from qk_sniffer.pipeline.texts import open_texts, tokenize
+from qk_sniffer.pipeline.synthetic import open_source
+from qk_sniffer.pipeline.work_folder import plan_in
 from qk_sniffer.sampling.auto import TEXTS_LOOKED_AT, AutoChoice, recorded_choice
 from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_sniffer.sampling.heads import WantedLayer
@@ -79,7 +80,7 @@ class Estimate:
 
 def estimate(config: CaptureConfig) -> Estimate:
     """Look at the model's shape, without its weights, and at the first texts."""
-    texts = open_texts(config.dataset)
+    texts = open_source(config.dataset)
     tokenizer = load_tokenizer(config.tokenizer, config.model, convert_now=False)
     try:
         model = empty_model(config.model)
@@ -90,17 +91,16 @@ def estimate(config: CaptureConfig) -> Estimate:
         model = zero_weight_model(config.model)
         layout = probe(model)
     max_length = config.tokenizer.max_length or context_of(text_config(model))
+    vocabulary = vocabulary_of(decoder_of(model))
+    encoder = TextEncoder(config, tokenizer, max_length, vocabulary)
     choice = None
     if config.capture.sampler.type == "auto":
         begun = None
         if not (config.overwrite or is_remote(config.data_root)):
             begun = plan_in(user_path(config.data_root))
-        choice = recorded_choice(begun) or auto_choice(config, texts, tokenizer, max_length)
+        choice = recorded_choice(begun) or auto_choice(texts, encoder)
     sampler = sampler_of(config.capture, choice)
-    lengths = [
-        len(tokenize(tokenizer, text.text, max_length, config.tokenizer.add_special_tokens))
-        for text in islice(texts, TEXTS_LOOKED_AT)
-    ]
+    lengths = [len(encoder.tokens(text)) for text in islice(texts, TEXTS_LOOKED_AT)]
     if not lengths:
         raise ConfigError(f"dataset.path: {config.dataset.path}: holds no texts")
     return Estimate(

@@ -54,15 +54,7 @@ from qk_toolkit.files import (
     write_text,
 )
 
-__all__ = [
-    "Block",
-    "CaptureFolder",
-    "Example",
-    "ExpectedHead",
-    "finish_capture",
-    "open_capture",
-    "plan_in",
-]
+__all__ = ["Block", "CaptureFolder", "Example", "ExpectedHead", "finish_capture", "open_capture"]
 
 _FINISH_LOCK = "finish.lock"
 _SECONDS_BETWEEN_LOOKS = 0.2  # of a process that waits for the one that converts
@@ -197,17 +189,6 @@ def open_capture(
     except OSError as error:
         raise cannot_write(folder, error) from error
     return CaptureFolder(folder, plain, rank, locks, parts)
-
-
-def plan_in(folder: Path) -> dict[str, Any] | None:
-    """The plan of the capture that has begun in the folder, or that made its dump; else None."""
-    if not folder.is_dir():
-        return None
-    plan = read_plan(folder / UNFINISHED / PLAN)
-    if plan is not None:
-        return plan
-    manifest = read_manifest(folder / MANIFEST_NAME)
-    return manifest.capture if manifest else None
 
 
 def finish_capture(

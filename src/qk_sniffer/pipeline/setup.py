@@ -14,8 +14,10 @@ from qk_sniffer.model.layout import ModelLayout, decoder_of, vocabulary_of
 from qk_sniffer.model.loading import LoadedModel, load_model, load_tokenizer
 from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import head_vectors
+from qk_sniffer.pipeline.encoding import TextEncoder
 from qk_sniffer.pipeline.ranks import Ranks
-from qk_sniffer.pipeline.texts import Texts, open_texts, tokenize
+from qk_sniffer.pipeline.synthetic import TextSource, open_source
+from qk_sniffer.pipeline.texts import tokenize
 from qk_sniffer.sampling.auto import TEXTS_LOOKED_AT, AutoChoice, choose, recorded_choice
 from qk_sniffer.sampling.heads import WantedLayer, choose_heads, eligible_heads, require_pre_rope
 from qk_sniffer.sampling.parallel_heads import ParallelHeads
@@ -28,7 +30,7 @@ class Setup:
     """The inputs of a capture, loaded and checked."""
 
     config: CaptureConfig
-    texts: Texts
+    texts: TextSource
     tokenizer: Any
     loaded: LoadedModel
     layout: ModelLayout
@@ -48,6 +50,11 @@ class Setup:
         """The number of tokens that have an embedding."""
         return vocabulary_of(self.decoder)
 
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """What turns texts into tokens."""
+        return TextEncoder(self.config, self.tokenizer, self.max_length, self.vocabulary)
+
     @property
     def batch_size(self) -> int:
         """Texts per batch: 1 if rotary angles would depend on the other texts of the batch."""
@@ -56,6 +63,9 @@ class Setup:
     @cached_property
     def special_tokens(self) -> str:
         """A message that names the special tokens of every text."""
+        made = self.config.dataset.made
+        if made is not None and made.texts is None:
+            return "special tokens added: none"
         ids = tokenize(self.tokenizer, "a", None, self.config.tokenizer.add_special_tokens)
         begins = ids[:1] == [self.tokenizer.bos_token_id]
         ends = ids[-1:] == [self.tokenizer.eos_token_id]
@@ -80,7 +90,7 @@ def prepare(
     `note` is called with a message before each slow step. `begun` is the plan of a capture that
     has begun in the same folder; what the sampler auto chose for it is kept.
     """
-    texts = open_texts(config.dataset)
+    texts = open_source(config.dataset)
     tokenizer = load_tokenizer(config.tokenizer, config.model, note)
     loaded = load_model(config.model, ranks.device, note, ranks.world)
     part = layout = probe(loaded.model)
@@ -93,7 +103,9 @@ def prepare(
     max_length = config.tokenizer.max_length or loaded.context
     choice = None
     if config.capture.sampler.type == "auto":
-        choice = recorded_choice(begun) or auto_choice(config, texts, tokenizer, max_length)
+        vocabulary = vocabulary_of(decoder_of(loaded.model))
+        encoder = TextEncoder(config, tokenizer, max_length, vocabulary)
+        choice = recorded_choice(begun) or auto_choice(texts, encoder)
     return Setup(
         config=config,
         texts=texts,
@@ -155,21 +167,19 @@ def sampler_of(settings: CaptureSettings, choice: AutoChoice | None = None) -> P
     )
 
 
-def auto_choice(
-    config: CaptureConfig, texts: Texts, tokenizer: Any, max_length: int | None
-) -> AutoChoice:
+def auto_choice(texts: TextSource, encoder: TextEncoder) -> AutoChoice:
     """What the sampler auto chooses for these texts."""
+    config = encoder.config
     number = texts.total if texts.total is not None else config.dataset.max_samples
     if number is None:
         raise ConfigError(
             "dataset.max_samples: is required, because the sampler auto needs the number of texts, "
             "which a streamed data set does not tell; or name a capture.sampler.type"
         )
-    special = config.tokenizer.add_special_tokens
     longest = 0
     for text in islice(texts, TEXTS_LOOKED_AT):
-        longest = max(longest, len(tokenize(tokenizer, text.text, max_length, special)))
-        if longest == max_length:
+        longest = max(longest, len(encoder.tokens(text)))
+        if longest == encoder.max_length:
             break
     if not longest:
         raise ConfigError(
