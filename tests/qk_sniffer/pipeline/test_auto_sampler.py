@@ -148,6 +148,20 @@ def test_texts_without_tokens_are_refused(
     assert "have no tokens, so the sampler auto cannot choose" in capsys.readouterr().err
 
 
+def test_a_named_sampler_has_the_plan_of_earlier_versions(
+    model: Path, texts: Path, tmp_path: Path
+) -> None:
+    """So that a dump that they made is found complete."""
+    few = {"capture__layers": 0, "capture__sampler__base_rate": 8.0}
+    assert main(flags(model, texts, tmp_path / "dump", **few)) == 0
+    plan = recorded(tmp_path / "dump")["capture"]
+    rates = {"base_rate": 8.0, "key_base_rate": None}
+    assert plan["capture"]["sampler"] == {"type": "log_uniform", **rates, "seed": 0}
+    assert plan["capture"]["min_bucket_size"] == 128
+    assert "synthetic" not in plan["dataset"]
+    assert not {"random_weights", "random_seed"} & plan["model"].keys()
+
+
 def sampler_settings(**sampler: Any) -> Any:
     required = {"dataset": {"path": "d"}, "model": {"name": "m"}, "output": {"data_root": "o"}}
     return make_config(required, capture={"sampler": sampler}).capture.sampler
