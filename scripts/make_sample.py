@@ -1,8 +1,8 @@
 """The dump that comes with the package: a slice of what `make demo-capture` makes (`make sample`).
 
-Some layers whole, and a part of the rows of every bucket, drawn at random but alike for the heads
-of one layer and kind, as a capture samples them. Vectors are rounded to float16, attention columns
-to multiples of 1/256 or 1/4096, so that the files are small.
+Some layers whole, and a share of their rows, drawn independently but alike for the heads of one
+layer and kind, as a capture samples them. `kept_share` in dump.json records the shares. Vectors are
+rounded to float16, attention columns to multiples of 1/256 or 1/4096, so that the files are small.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qk_toolkit.files import write_text
 
 SOURCE = Path("demo-smollm2/dumps/moby-dick-8192")
 LAYERS = (0, 14, 29)
-ROWS_PER_BUCKET = {"q": 104, "k": 128}
+KEPT_SHARE = {"q": 0.27, "k": 0.33}  # of the rows of the source
 KINDS = ("q", "k")
 
 
@@ -38,10 +38,10 @@ def main() -> None:
     heads = [head for head in sorted(dump.folders) if head.layer in LAYERS]
     for head in heads:
         table = pq.read_table(dump.folders[head] / "data.parquet")
-        _write(target, head, table.take(_rows(head, table["bucket"].to_numpy())))
+        _write(target, head, table.take(_rows(head, table.num_rows)))
     assert dump.manifest is not None
     told = dump.manifest.model_dump()
-    told["slice"] = {"layers": list(LAYERS), "rows_per_bucket": ROWS_PER_BUCKET, "dtype": "float16"}
+    told |= {"slice": {"layers": list(LAYERS), "dtype": "float16"}, "kept_share": KEPT_SHARE}
     manifest = DumpManifest.model_validate(told)
     write_manifest(target, manifest)
     shutil.copy(SOURCE / "examples.parquet", target)
@@ -50,13 +50,10 @@ def main() -> None:
     print(f"{target}: {len(heads)} heads, {size / 1e6:.2f} MB", file=sys.stderr)
 
 
-def _rows(head: HeadId, buckets: np.ndarray) -> np.ndarray:
+def _rows(head: HeadId, number: int) -> np.ndarray:
+    """The rows that are kept; every row is drawn on its own, so that its probability is known."""
     rng = np.random.default_rng([head.layer, KINDS.index(head.kind)])
-    chosen = [
-        rng.permutation(np.flatnonzero(buckets == bucket))[: ROWS_PER_BUCKET[head.kind]]
-        for bucket in np.unique(buckets)
-    ]
-    return np.sort(np.concatenate(chosen))
+    return np.flatnonzero(rng.random(number) < KEPT_SHARE[head.kind])
 
 
 def _write(target: Path, head: HeadId, rows: pa.Table) -> None:

@@ -40,9 +40,12 @@ ANALYSIS_FLAGS = """
 """
 CAPTURE_FLAGS = """
     dataset.path dataset.name dataset.revision dataset.split dataset.text_column
-    dataset.id_column dataset.max_samples dataset.streaming model.name model.revision
+    dataset.id_column dataset.max_samples dataset.streaming dataset.synthetic.length
+    dataset.synthetic.number dataset.synthetic.texts dataset.synthetic.seed model.name
+    model.revision
     model.gguf_file model.dtype model.device_map model.tensor_parallel
-    model.attn_implementation model.config_overrides model.trust_remote_code tokenizer.name
+    model.attn_implementation model.config_overrides model.trust_remote_code model.random_weights
+    model.random_seed tokenizer.name
     tokenizer.revision
     tokenizer.max_length tokenizer.add_special_tokens inference.batch_size capture.sampler.type
     capture.sampler.base_rate capture.sampler.key_base_rate capture.sampler.seed

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -18,6 +18,7 @@ from qk_dump.limits import (
     MOST_DIMENSIONS,
     MOST_EXAMPLES,
     MOST_HEADS,
+    MOST_HEADS_IN_ALL,
     MOST_LAYERS,
     MOST_POSITIONS,
     SMALLEST_FACTOR,
@@ -53,7 +54,11 @@ class DumpManifest(BaseModel):
     bucket_type: Literal["uniform", "log"] | None = None
     min_bucket_size: int | None = Field(default=None, ge=1, le=MOST_POSITIONS)
     sampler: dict[str, Any] | None = None
+    kept_share: dict[Literal["q", "k"], Annotated[float, Field(gt=0, le=1)]] | None = None
+    eligible_q_heads: int | None = Field(default=None, ge=1, le=MOST_HEADS_IN_ALL)
     pre_rope: bool | None = None
+    synthetic: dict[str, Any] | None = None
+    random_weights: bool | None = None
     dtype: str | None = None
     versions: dict[str, str] | None = None
     seed: int | None = None

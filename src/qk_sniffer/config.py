@@ -7,58 +7,21 @@ import warnings
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from qk_dump.layout import Kind
-from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
+from qk_dump.limits import MOST_POSITIONS
+from qk_sniffer.config_section import Section as _Section
+from qk_sniffer.text_settings import DatasetSettings
 from qk_toolkit.settings import Indices, settings_from, validated
 from qk_toolkit.urls import is_remote, require_usable
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-SamplerType = Literal["log_uniform", "uniform", "all"]
+SamplerType = Literal["auto", "log_uniform", "uniform", "all"]
 
 
 class IgnoredSettingWarning(UserWarning):
     """The config has settings of the original capture tool, which do not mean the same here."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-    without_effect: ClassVar[dict[str, str]] = {}
-    """Fields of the original capture tool that are ignored, and what is done instead."""
-    fixed_values: ClassVar[dict[str, str]] = {}
-    """Fields of the original capture tool with one allowed value."""
-    foreign_note: ClassVar[str] = ""
-    """What to say about a file that has fields of the original capture tool."""
-
-
-class DatasetSettings(_Section):
-    """Where the texts come from."""
-
-    path: str = Field(
-        min_length=1,
-        description="Hub dataset, or a local text, JSONL, CSV or Parquet file, "
-        "or a folder of such files",
-    )
-    name: str | None = Field(default=None, description="subset of a Hub dataset")
-    revision: str | None = Field(default=None, description="branch, tag or commit of the dataset")
-    split: str = Field(default="train", min_length=1, description="split to read")
-    text_column: str = Field(default="text", min_length=1, description="column with the text")
-    id_column: str | None = Field(
-        default=None,
-        description="column with an id to store (default: the row number, or the name of a text "
-        "file)",
-    )
-    max_samples: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_EXAMPLES,
-        description="number of texts to take from the start (default: all)",
-    )
-    streaming: bool = Field(
-        default=False, description="read texts during the capture instead of downloading them first"
-    )
 
 
 class ModelSettings(_Section):
@@ -89,6 +52,17 @@ class ModelSettings(_Section):
         "{rope_parameters: {rope_type: yarn, factor: 4.0}}; nested mappings are merged",
     )
     trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
+    random_weights: bool = Field(
+        default=False,
+        description="use random weights instead of those of the checkpoint, as a baseline",
+    )
+    random_seed: int = Field(default=0, ge=0, description="seed of the random weights")
+
+    @model_validator(mode="after")
+    def _seed_needs_random_weights(self) -> ModelSettings:
+        if self.random_seed and not self.random_weights:
+            raise ValueError("random_seed: has an effect only with random_weights; leave it out")
+        return self
 
 
 class TokenizerSettings(_Section):
@@ -125,17 +99,39 @@ class SamplerSettings(_Section):
     """Which positions of a text are kept."""
 
     type: SamplerType = Field(
-        default="log_uniform",
-        description="log_uniform: each bucket is twice as large as the one before; uniform: all "
-        "buckets have one size; all: every position is kept",
+        default="auto",
+        description="auto: uniform buckets and rates that fit the texts; log_uniform: each bucket "
+        "is twice as large as the one before; uniform: all buckets have one size; all: every "
+        "position is kept (default: auto, with a base_rate log_uniform)",
     )
-    base_rate: float = Field(
-        default=1.0, gt=0, description="positions kept per bucket and text, on average"
+    base_rate: float | None = Field(
+        default=None,
+        gt=0,
+        description="positions kept per bucket and text, on average (default: 1)",
     )
     key_base_rate: float | None = Field(
         default=None, gt=0, description="base_rate of keys (default: as base_rate)"
     )
     seed: int = Field(default=0, ge=0, description="seed of the choice of positions")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _type_of_older_files(cls, values: Any) -> Any:
+        """A rate without a type is one of log_uniform, which was the default."""
+        if not isinstance(values, dict) or "type" in values:
+            return values
+        rates = (values.get("base_rate"), values.get("key_base_rate"))
+        return values if rates == (None, None) else {**values, "type": "log_uniform"}
+
+    @model_validator(mode="after")
+    def _auto_chooses_the_rates(self) -> SamplerSettings:
+        for name in ("base_rate", "key_base_rate"):
+            if self.type == "auto" and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}: is chosen by the sampler auto; leave it out, or choose another "
+                    "capture.sampler.type"
+                )
+        return self
 
 
 class HeadSamplingSettings(_Section):
@@ -149,11 +145,12 @@ class CaptureSettings(_Section):
     """What is captured."""
 
     sampler: SamplerSettings = Field(default=SamplerSettings())
-    min_bucket_size: int = Field(
-        default=128,
+    min_bucket_size: int | None = Field(
+        default=None,
         ge=1,
         le=MOST_POSITIONS,
-        description="positions in a uniform bucket, or in the first log bucket",
+        description="positions in a uniform bucket, or in the first log bucket (default: 128; the "
+        "sampler auto chooses it)",
     )
     capture_queries: bool = Field(default=True, description="keep queries")
     capture_keys: bool = Field(default=True, description="keep keys")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,9 @@ def tap(
         >>> t.queries(layer=1, head=3).vectors.shape
         (3, 8)
     """
+    if sampler not in get_args(SamplerType):
+        expected = ", ".join(get_args(SamplerType))
+        raise ConfigError(f"sampler: expected one of {expected}, got {sampler!r:.80}")
     settings = validated(
         CaptureSettings,
         {
@@ -405,6 +408,7 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
         dtype=str(next(tap.model.parameters()).dtype).removeprefix("torch."),
         pre_rope=tap.pre_rope,
         num_examples=len(tap.lengths),
+        eligible_q_heads=sum(len(layer.q) for layer in tap.wanted) or None,
     )
     write_examples(
         place, [Example(number, number, length, "") for number, length in enumerate(tap.lengths)]

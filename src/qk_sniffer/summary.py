@@ -85,6 +85,10 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
         )
     table.add_row("folder", config.data_root)
     command_console(wrap=False).print(table)
+    if found.choice is not None:
+        print(found.choice.describe(config.capture.min_bucket_size))
+    if found.few_rows is not None:
+        print(found.few_rows)
     if found.conversion is not None:
         print(
             f"{config.model.gguf_file} is not converted yet. The capture converts it once, which "

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from qk_sniffer.config import load_config
+from qk_sniffer.config import CaptureConfig, load_config
+from qk_sniffer.pipeline.setup import sampler_of
+from qk_sniffer.sampling.auto import choose
 
 FOLDER = Path(__file__).parents[2] / "configs" / "capture"
+ORIGINAL = FOLDER / "original"  # settings of the original tool
 CHECKPOINTS = "smollm3-3b-checkpoints"
 SHAPES = {  # layers with full attention, query heads, key heads, dimensions, context
     "gemma3-4b": (5, 8, 4, 256, 131_072),
@@ -30,13 +33,22 @@ SHAPES = {  # layers with full attention, query heads, key heads, dimensions, co
 }
 
 
+NAMES_OF_ORIGINALS = sorted(path.stem for path in ORIGINAL.glob("*.yaml"))
+PATHS = [f"{name}.yaml" for name in SHAPES] + [
+    f"original/{name}.yaml" for name in NAMES_OF_ORIGINALS
+]
+
+
 def test_every_config_has_a_known_shape() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == sorted(SHAPES)
+    assert set(NAMES_OF_ORIGINALS) == SHAPES.keys() - {CHECKPOINTS, "smollm2-135m"}
+    assert len(PATHS) == len(list(FOLDER.rglob("*.yaml")))
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_a_config_loads_and_asks_for_what_its_model_has(name: str) -> None:
-    config = load_config(FOLDER / f"{name}.yaml")
+@pytest.mark.parametrize("file", PATHS)
+def test_a_config_loads_and_asks_for_what_its_model_has(file: str) -> None:
+    config = load_config(FOLDER / file)
+    name = Path(file).stem
     layers, q_heads, _, _, context = SHAPES[name]
     assert config.data_root.startswith(f"data/attention-plasticity/{name.split('-checkpoints')[0]}")
     assert config.output.hf_repo_id is None
@@ -44,14 +56,59 @@ def test_a_config_loads_and_asks_for_what_its_model_has(name: str) -> None:
     assert config.capture.full_attention_only
     assert config.tokenizer.max_length is not None
     assert config.tokenizer.max_length <= context
-    assert config.tokenizer.max_length >= 4 * config.capture.min_bucket_size
     if config.capture.head_sampling is not None:
         assert config.capture.head_sampling.count <= layers * q_heads
 
 
+def told(file: str) -> str:
+    """The comment at the top of a config, as one line."""
+    comment = (FOLDER / file).read_text().partition("dataset:")[0]
+    return comment.replace("\n# ", " ")
+
+
+def length_of(config: CaptureConfig) -> int:
+    assert config.tokenizer.max_length is not None
+    return config.tokenizer.max_length
+
+
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_config_begins_with_the_shape_of_its_model(name: str) -> None:
-    first = (FOLDER / f"{name}.yaml").read_text().partition("\n")[0]
+def test_a_config_chooses_the_sampler_by_itself_and_says_what_it_keeps(name: str) -> None:
+    config = load_config(FOLDER / f"{name}.yaml")
+    assert config.capture.sampler.type == "auto"
+    assert config.capture.min_bucket_size is None
+    length = length_of(config)
+    sampler = choose(500, length).sampler(0)
+    rows = {kind: 500 * sampler.expected_rows(length, kind) for kind in ("q", "k")}
+    layers, q_heads, k_heads, width, _ = SHAPES[name]
+    size = layers * (
+        q_heads * rows["q"] * (4 * width + 128) + k_heads * rows["k"] * (4 * width + 16)
+    )
+    assert (
+        f"500 texts of {length:,} tokens give {rows['q']:,.0f} queries and {rows['k']:,.0f} keys "
+        f"per head, about {size / 1e9:.1f} GB."
+    ) in told(f"{name}.yaml")
+
+
+@pytest.mark.parametrize("name", NAMES_OF_ORIGINALS)
+def test_the_settings_of_the_original_tool_stay(name: str) -> None:
+    config = load_config(ORIGINAL / f"{name}.yaml")
+    sampler = sampler_of(config.capture)
+    assert (sampler.type, sampler.min_bucket_size, sampler.base_rate) == ("uniform", 8192, 1.0)
+    length = length_of(config)
+    rows = sampler.expected_rows(length)
+    assert (
+        f"{rows:.0f} queries and {rows:.0f} keys per head and text of {length:,} tokens. 500 texts "
+        f"give {500 * rows:,.0f} of each per head"
+    ) in told(f"original/{name}.yaml")
+    other = load_config(FOLDER / f"{name}.yaml")
+    assert (config.model, config.tokenizer) == (other.model, other.tokenizer)
+    assert config.data_root == f"{other.data_root}-original"
+
+
+@pytest.mark.parametrize("file", PATHS)
+def test_a_config_begins_with_the_shape_of_its_model(file: str) -> None:
+    first = (FOLDER / file).read_text().partition("\n")[0]
+    name = Path(file).stem
     layers, q_heads, k_heads, dimensions, context = SHAPES[name]
     shape = f"{q_heads} query / {k_heads} key heads of {dimensions} dimensions, {context:,} tokens"
     assert shape in first

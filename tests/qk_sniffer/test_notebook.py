@@ -283,6 +283,7 @@ def test_sampled_rows_are_the_samplers_choice(kind: Any) -> None:
         ({"heads": [4]}, "capture.heads: 4 given, there are 0-3"),
         ({"queries": False, "keys": False}, "neither queries nor keys"),
         ({"sampler": "log"}, "log_uniform"),
+        ({"sampler": "auto"}, "sampler: expected one of log_uniform, uniform, all, got 'auto'"),
         ({"min_bucket_size": 0}, "min_bucket_size"),
         ({"base_rate": 0.0}, "base_rate"),
     ],

@@ -19,6 +19,7 @@ _DUMP_LINES = {
     "num_k_heads": "key heads",
     "head_dim": "head dimensions",
     "num_examples": "texts",
+    "synthetic": "made texts",
     "bucket_type": "buckets",
     "min_bucket_size": "bucket size",
     "sampler": "sampler",

@@ -26,6 +26,7 @@ from qk_sniffer.model.gguf import add_special_tokens_of, converted_model, gguf_p
 from qk_sniffer.model.gguf_header import model_title
 from qk_sniffer.model.layout import decoder_config, text_config
 from qk_sniffer.model.overrides import checked_overrides, merged
+from qk_sniffer.model.random_weights import placed, random_model
 from qk_sniffer.model.tensor_parallel import spread_over
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
@@ -117,6 +118,12 @@ def load_model(
     placement: dict[str, Any] = {"device_map": settings.device_map or device}
     if settings.tensor_parallel:
         placement = spread_over(processes, decoder_config(config))
+    if settings.random_weights:
+        with quiet_transformers(), _model_loading_errors(settings):
+            model = _random_model(settings, placement)
+        require_unchanged(folder, settings.gguf_file, files)
+        title = f"{_title(original)} (random weights)"
+        return LoadedModel(model.eval(), _commit(original), files, title)
     options = {
         "config": config,
         "dtype": settings.dtype,
@@ -273,13 +280,27 @@ def _unloaded_model(settings: ModelSettings, dtype: torch.dtype, context: Any) -
         return _build(settings, dtype).eval()
 
 
-def _build(settings: ModelSettings, dtype: torch.dtype) -> nn.Module:
-    """The model that the config describes, without the weights of the checkpoint."""
+def _build(settings: ModelSettings, dtype: torch.dtype | None) -> nn.Module:
+    """The model that the config describes, without the weights of the checkpoint.
+
+    Without `dtype` it has the precision of the config.
+    """
     config = load_model_config(settings)
     options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
+    if dtype is not None:
+        options["dtype"] = dtype
     auto: Any = transformers.AutoModel
-    model: nn.Module = auto.from_config(config, dtype=dtype, **options)
+    model: nn.Module = auto.from_config(config, **options)
     return model
+
+
+def _random_model(settings: ModelSettings, placement: Mapping[str, Any]) -> nn.Module:
+    dtype = None if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    model = random_model(lambda: _build(settings, dtype), settings.random_seed)
+    device = placement.get("device_map")
+    if device is not None and device not in _MULTI_DEVICE_MAPS:
+        return model.to(device)  # the precision stays
+    return placed(model, placement)
 
 
 def load_tokenizer(

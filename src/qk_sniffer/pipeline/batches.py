@@ -13,9 +13,8 @@ from torch import Tensor
 from qk_dump.layout import Kind
 from qk_sniffer.pipeline.segments import Example
 from qk_sniffer.pipeline.setup import Setup
-from qk_sniffer.pipeline.texts import Text, tokenize
+from qk_sniffer.pipeline.texts import Text
 from qk_sniffer.sampling.rows import KindRows, sample_rows
-from qk_toolkit.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Batch:
 
 def make_batch(setup: Setup, number: int, group: Sequence[Text]) -> Batch:
     """Tokenize texts and sample the rows to take."""
-    token_ids = [_tokens(setup, text) for text in group]
+    token_ids = [setup.encoder.tokens(text) for text in group]
     examples = tuple(
         Example(text.example_id, text.original_id, len(ids), text.digest)
         for text, ids in zip(group, token_ids, strict=True)
@@ -46,19 +45,3 @@ def make_batch(setup: Setup, number: int, group: Sequence[Text]) -> Batch:
     run_ids = np.array([examples[place].example_id for place in run], np.int64)
     rows = sample_rows(setup.sampler, setup.wanted, list(run_ids), [len(ids) for ids in kept])
     return Batch(number, examples, kept, run_ids, tokens, rows)
-
-
-def _tokens(setup: Setup, text: Text) -> Sequence[int]:
-    special = setup.config.tokenizer.add_special_tokens
-    ids = tokenize(setup.tokenizer, text.text, setup.max_length, special)
-    require_known_tokens(ids, setup.vocabulary)
-    return ids
-
-
-def require_known_tokens(ids: Sequence[int], vocabulary: int) -> None:
-    """Refuse tokens without an embedding."""
-    if ids and max(ids) >= vocabulary:
-        raise ConfigError(
-            f"tokenizer.name: the tokenizer gives token {max(ids)}, but the model has embeddings "
-            f"for {vocabulary} tokens; choose the model's own tokenizer"
-        )

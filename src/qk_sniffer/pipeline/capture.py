@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from qk_dump.examples import read_examples
 from qk_dump.manifest import MANIFEST_NAME, read_manifest
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import run_backbone
@@ -36,9 +37,11 @@ from qk_sniffer.pipeline.segments import (
     finish_capture,
     open_capture,
 )
-from qk_sniffer.pipeline.setup import Setup, prepare
+from qk_sniffer.pipeline.setup import Setup, eligible_q_heads, prepare
 from qk_sniffer.pipeline.storing import blocks_of
 from qk_sniffer.pipeline.threads import BackgroundWriter
+from qk_sniffer.pipeline.work_folder import plan_in
+from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
 from qk_toolkit.formatting import index_ranges
@@ -94,7 +97,8 @@ def _run_connected(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> Cap
         require_folder(folder)
         watcher.busy("loading texts and model")
         try:
-            setup = prepare(config, ranks, watcher.note)
+            begun = None if config.overwrite else plan_in(folder)
+            setup = prepare(config, ranks, watcher.note, begun)
         finally:
             watcher.stop()
         _announce(setup, watcher)
@@ -152,10 +156,10 @@ def _require_rows(setup: Setup, capture: CaptureFolder) -> None:
     """Refuse a dump without a single row."""
     if capture.total_rows:
         return
-    sampler = setup.config.capture.sampler
+    sampler = setup.sampler
     raise ConfigError(
         f"capture.sampler: no position of any text was kept (type {sampler.type}, base_rate "
-        f"{sampler.base_rate:g}, min_bucket_size {setup.sampler.min_bucket_size}). Raise "
+        f"{sampler.base_rate:g}, min_bucket_size {sampler.min_bucket_size}). Raise "
         "capture.sampler.base_rate, or give longer texts, and set overwrite."
     )
 
@@ -194,6 +198,8 @@ def _announce(setup: Setup, watcher: Watcher) -> None:
 
 def _notes(setup: Setup) -> Iterator[str]:
     layout = setup.layout
+    if setup.choice is not None:
+        yield setup.choice.describe(setup.config.capture.min_bucket_size)
     silent, compressed = layout.layers_without_attention, layout.compressed_layers
     selective = [layer.facts.layer for layer in setup.dump_heads if layer.facts.selective]
     if silent:
@@ -237,7 +243,9 @@ def _notes(setup: Setup) -> Iterator[str]:
 @contextmanager
 def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]:
     parts = ranks.world if setup.config.model.tensor_parallel else 1
-    plan = capture_plan(setup.config, setup.loaded, setup.max_length, setup.batch_size, parts)
+    plan = capture_plan(
+        setup.config, setup.loaded, setup.max_length, setup.batch_size, parts, setup.choice
+    )
     overwrite = setup.config.overwrite
     if overwrite and ranks.rank > 0:
         ranks.wait_for_all()
@@ -368,6 +376,7 @@ def _finish(
     setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Watcher, turn: FileLock
 ) -> bool:
     config = setup.config
+    made = config.dataset.made
     manifest = capture_manifest(
         model=setup.loaded.title,
         revision=setup.loaded.commit or config.model.revision,
@@ -377,6 +386,9 @@ def _finish(
         sampler=setup.sampler,
         dtype=setup.loaded.dtype,
         pre_rope=config.capture.capture_pre_rope,
+        eligible_q_heads=eligible_q_heads(setup.layout, config.capture),
+        synthetic=made.as_record() if made is not None else None,
+        random_weights=config.model.random_weights or None,
     )
     complete = finish_capture(
         capture,
@@ -387,7 +399,19 @@ def _finish(
         on_head=partial(watcher.show, "writing heads"),
     )
     watcher.stop()
+    if complete:
+        _note_few_rows(setup, capture.folder, watcher)
     return complete
+
+
+def _note_few_rows(setup: Setup, folder: Path, watcher: Watcher) -> None:
+    """Say in which buckets the dump has too few queries for the analysis."""
+    examples = read_examples(folder)
+    if examples is None or not setup.config.capture.capture_queries:
+        return
+    warning = bucket_counts(setup.sampler, examples["num_tokens"].to_pylist()).warning()
+    if warning is not None:
+        watcher.note(warning)
 
 
 def expected_heads(setup: Setup) -> list[ExpectedHead]:

@@ -11,6 +11,8 @@ from qk_dump.manifest import DumpManifest
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import LayerFacts, ModelLayout
 from qk_sniffer.model.loading import LoadedModel
+from qk_sniffer.pipeline.setup import sampler_of
+from qk_sniffer.sampling.auto import AutoChoice
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
 
@@ -31,10 +33,12 @@ def capture_plan(
     max_length: int | None,
     batch_size: int,
     parts: int = 1,
+    choice: AutoChoice | None = None,
 ) -> dict[str, Any]:
     """All settings that affect the rows of a dump, and no others.
 
     `parts` is the number of processes of a tensor parallel model; their sums have another order.
+    `choice` is that of the sampler auto, which a capture keeps when it continues.
     """
     sections = config.model_dump(
         include={"dataset", "model", "tokenizer", "inference", "capture"},
@@ -44,6 +48,12 @@ def capture_plan(
             "capture": {"max_rows_per_batch"},
         },
     )
+    made = config.dataset.made
+    sections["dataset"].pop("synthetic")
+    if made is not None:
+        sections["dataset"]["synthetic"] = made.as_record()
+    if not config.model.random_weights:  # plans of earlier versions do not have these fields
+        del sections["model"]["random_weights"], sections["model"]["random_seed"]
     sections["model"] |= {
         "commit": loaded.commit,
         "files": loaded.files,
@@ -54,10 +64,25 @@ def capture_plan(
     if parts > 1:
         sections["model"]["tensor_parallel"] = parts
     sections["tokenizer"]["max_length"] = max_length
+    sections["capture"] |= _positions(config, choice)
     sections["inference"]["batch_size"] = batch_size
     sections["output"] = {"vector_dtype": config.output.vector_dtype}
     sections["versions"] = tool_versions()
     return sections
+
+
+def _positions(config: CaptureConfig, choice: AutoChoice | None) -> dict[str, Any]:
+    """The settings of the sampler, with their defaults filled in."""
+    settings = config.capture.sampler
+    if choice is not None:
+        chosen = choice.as_record()
+        return {"sampler": {"type": settings.type, "seed": settings.seed, "chosen": chosen}}
+    sampler = sampler_of(config.capture)
+    rates = {"base_rate": sampler.base_rate, "key_base_rate": sampler.key_base_rate}
+    return {
+        "sampler": {"type": sampler.type, **rates, "seed": sampler.seed},
+        "min_bucket_size": sampler.min_bucket_size,
+    }
 
 
 def tool_versions() -> dict[str, str]:

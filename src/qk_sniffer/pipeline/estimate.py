@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -9,17 +10,23 @@ from qk_dump.attention_columns import MASS_BINS
 from qk_dump.layout import Kind
 from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.model.gguf import conversion_time, converted_model, gguf_path
-from qk_sniffer.model.layout import ModelLayout, text_config
+from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config, vocabulary_of
 from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
 from qk_sniffer.model.probe_forward import ForwardFailedError
 from qk_sniffer.model.probing import probe
-from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
-from qk_sniffer.pipeline.texts import open_texts, tokenize
+from qk_sniffer.pipeline.encoding import TextEncoder
+from qk_sniffer.pipeline.setup import auto_choice, sampler_of, wanted_heads
+from qk_sniffer.pipeline.synthetic import open_source
+from qk_sniffer.pipeline.work_folder import plan_in
+from qk_sniffer.sampling.auto import TEXTS_LOOKED_AT, AutoChoice, recorded_choice
+from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.sampling.rows import KINDS
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import user_path
+from qk_toolkit.urls import is_remote
 
-_TEXTS_LOOKED_AT = 16
 _BYTES = {"float32": 4, "float16": 2}
 _OTHER_COLUMNS = 16  # bytes of bucket, example, position and window in a row
 _ATTENTION_COLUMNS = 4 * (4 + MASS_BINS)  # bytes in a query row
@@ -37,6 +44,8 @@ class Estimate:
     rows_per_text: dict[Kind, float]  # of one query head, and of one key head
     value_bytes: int
     attention: bool
+    choice: AutoChoice | None = None  # of the sampler auto
+    few_rows: str | None = None  # in which buckets too few queries are expected
     conversion: str | None = None  # how long the capture takes to convert the GGUF file first
 
     @property
@@ -71,7 +80,7 @@ class Estimate:
 
 def estimate(config: CaptureConfig) -> Estimate:
     """Look at the model's shape, without its weights, and at the first texts."""
-    texts = open_texts(config.dataset)
+    texts = open_source(config.dataset)
     tokenizer = load_tokenizer(config.tokenizer, config.model, convert_now=False)
     try:
         model = empty_model(config.model)
@@ -82,11 +91,16 @@ def estimate(config: CaptureConfig) -> Estimate:
         model = zero_weight_model(config.model)
         layout = probe(model)
     max_length = config.tokenizer.max_length or context_of(text_config(model))
-    sampler = sampler_of(config.capture)
-    lengths = [
-        len(tokenize(tokenizer, text.text, max_length, config.tokenizer.add_special_tokens))
-        for text in islice(texts, _TEXTS_LOOKED_AT)
-    ]
+    vocabulary = vocabulary_of(decoder_of(model))
+    encoder = TextEncoder(config, tokenizer, max_length, vocabulary)
+    choice = None
+    if config.capture.sampler.type == "auto":
+        begun = None
+        if not (config.overwrite or is_remote(config.data_root)):
+            begun = plan_in(user_path(config.data_root))
+        choice = recorded_choice(begun) or auto_choice(texts, encoder)
+    sampler = sampler_of(config.capture, choice)
+    lengths = [len(encoder.tokens(text)) for text in islice(texts, TEXTS_LOOKED_AT)]
     if not lengths:
         raise ConfigError(f"dataset.path: {config.dataset.path}: holds no texts")
     return Estimate(
@@ -101,8 +115,20 @@ def estimate(config: CaptureConfig) -> Estimate:
         },
         value_bytes=_BYTES[config.output.vector_dtype],
         attention=config.capture.attention,
+        choice=choice,
+        few_rows=_few_rows(config, sampler, lengths, texts.total),
         conversion=_conversion(config.model),
     )
+
+
+def _few_rows(
+    config: CaptureConfig, sampler: PositionSampler, lengths: Sequence[int], texts: int | None
+) -> str | None:
+    """A message about buckets with too few queries, if all texts are like the first ones."""
+    number = texts if texts is not None else config.dataset.max_samples
+    if number is None or not config.capture.capture_queries:
+        return None
+    return bucket_counts(sampler, lengths, max(1.0, number / len(lengths))).warning()
 
 
 def _conversion(model: ModelSettings) -> str | None:

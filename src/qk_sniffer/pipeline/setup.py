@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from qk_sniffer.config import CaptureConfig, CaptureSettings
@@ -12,11 +14,15 @@ from qk_sniffer.model.layout import ModelLayout, decoder_of, vocabulary_of
 from qk_sniffer.model.loading import LoadedModel, load_model, load_tokenizer
 from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import head_vectors
+from qk_sniffer.pipeline.encoding import TextEncoder
 from qk_sniffer.pipeline.ranks import Ranks
-from qk_sniffer.pipeline.texts import Texts, open_texts, tokenize
-from qk_sniffer.sampling.heads import WantedLayer, choose_heads, require_pre_rope
+from qk_sniffer.pipeline.synthetic import TextSource, open_source
+from qk_sniffer.pipeline.texts import tokenize
+from qk_sniffer.sampling.auto import TEXTS_LOOKED_AT, AutoChoice, choose, recorded_choice
+from qk_sniffer.sampling.heads import WantedLayer, choose_heads, eligible_heads, require_pre_rope
 from qk_sniffer.sampling.parallel_heads import ParallelHeads
 from qk_sniffer.sampling.positions import PositionSampler
+from qk_toolkit.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Setup:
     """The inputs of a capture, loaded and checked."""
 
     config: CaptureConfig
-    texts: Texts
+    texts: TextSource
     tokenizer: Any
     loaded: LoadedModel
     layout: ModelLayout
@@ -32,6 +38,7 @@ class Setup:
     dump_heads: tuple[WantedLayer, ...]  # of all processes
     sampler: PositionSampler
     max_length: int | None
+    choice: AutoChoice | None = None  # of the sampler auto
 
     @cached_property
     def decoder(self) -> Any:
@@ -43,6 +50,11 @@ class Setup:
         """The number of tokens that have an embedding."""
         return vocabulary_of(self.decoder)
 
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """What turns texts into tokens."""
+        return TextEncoder(self.config, self.tokenizer, self.max_length, self.vocabulary)
+
     @property
     def batch_size(self) -> int:
         """Texts per batch: 1 if rotary angles would depend on the other texts of the batch."""
@@ -51,6 +63,9 @@ class Setup:
     @cached_property
     def special_tokens(self) -> str:
         """A message that names the special tokens of every text."""
+        made = self.config.dataset.made
+        if made is not None and made.texts is None:
+            return "special tokens added: none"
         ids = tokenize(self.tokenizer, "a", None, self.config.tokenizer.add_special_tokens)
         begins = ids[:1] == [self.tokenizer.bos_token_id]
         ends = ids[-1:] == [self.tokenizer.eos_token_id]
@@ -64,12 +79,18 @@ class Setup:
         return next((int(token) for token in known if token is not None), 0)
 
 
-def prepare(config: CaptureConfig, ranks: Ranks, note: Note = lambda text: None) -> Setup:
-    """Load texts, tokenizer and model, and choose the heads.
+def prepare(
+    config: CaptureConfig,
+    ranks: Ranks,
+    note: Note = lambda text: None,
+    begun: Mapping[str, Any] | None = None,
+) -> Setup:
+    """Load texts, tokenizer and model, and choose heads and sampler.
 
-    `note` is called with a message before each slow step.
+    `note` is called with a message before each slow step. `begun` is the plan of a capture that
+    has begun in the same folder; what the sampler auto chose for it is kept.
     """
-    texts = open_texts(config.dataset)
+    texts = open_source(config.dataset)
     tokenizer = load_tokenizer(config.tokenizer, config.model, note)
     loaded = load_model(config.model, ranks.device, note, ranks.world)
     part = layout = probe(loaded.model)
@@ -79,6 +100,12 @@ def prepare(config: CaptureConfig, ranks: Ranks, note: Note = lambda text: None)
         parallel = ParallelHeads(vectors, ranks.rank, q_heads)
         layout = parallel.whole(part)
     wanted = wanted_heads(layout, config.capture)
+    max_length = config.tokenizer.max_length or loaded.context
+    choice = None
+    if config.capture.sampler.type == "auto":
+        vocabulary = vocabulary_of(decoder_of(loaded.model))
+        encoder = TextEncoder(config, tokenizer, max_length, vocabulary)
+        choice = recorded_choice(begun) or auto_choice(texts, encoder)
     return Setup(
         config=config,
         texts=texts,
@@ -87,8 +114,9 @@ def prepare(config: CaptureConfig, ranks: Ranks, note: Note = lambda text: None)
         layout=layout,
         wanted=parallel.own(wanted, part) if config.model.tensor_parallel else wanted,
         dump_heads=wanted,
-        sampler=sampler_of(config.capture),
-        max_length=config.tokenizer.max_length or loaded.context,
+        sampler=sampler_of(config.capture, choice),
+        max_length=max_length,
+        choice=choice,
     )
 
 
@@ -109,13 +137,55 @@ def wanted_heads(layout: ModelLayout, settings: CaptureSettings) -> tuple[Wanted
     return wanted
 
 
-def sampler_of(settings: CaptureSettings) -> PositionSampler:
-    """The sampler of positions."""
+def eligible_q_heads(layout: ModelLayout, settings: CaptureSettings) -> int:
+    """The number of query heads from which `head_sampling` draws; without it, all of them."""
+    return eligible_heads(
+        layout,
+        layers=settings.layers,
+        heads=settings.heads,
+        full_attention_only=settings.full_attention_only,
+    )
+
+
+def sampler_of(settings: CaptureSettings, choice: AutoChoice | None = None) -> PositionSampler:
+    """The sampler of positions; the sampler auto needs its choice."""
     chosen = settings.sampler
+    if chosen.type == "auto":
+        if choice is None:
+            raise ConfigError(
+                "capture.sampler.type: auto needs the texts of a data set; choose log_uniform, "
+                "uniform or all"
+            )
+        return choice.sampler(chosen.seed)
+    default = PositionSampler()
     return PositionSampler(
         chosen.type,
-        settings.min_bucket_size,
-        chosen.base_rate,
+        settings.min_bucket_size or default.min_bucket_size,
+        chosen.base_rate or default.base_rate,
         chosen.seed,
         chosen.key_base_rate,
     )
+
+
+def auto_choice(texts: TextSource, encoder: TextEncoder) -> AutoChoice:
+    """What the sampler auto chooses for these texts."""
+    config = encoder.config
+    number = texts.total if texts.total is not None else config.dataset.max_samples
+    if number is None:
+        raise ConfigError(
+            "dataset.max_samples: is required, because the sampler auto needs the number of texts, "
+            "which a streamed data set does not tell; or name a capture.sampler.type"
+        )
+    longest = 0
+    for text in islice(texts, TEXTS_LOOKED_AT):
+        longest = max(longest, len(encoder.tokens(text)))
+        if longest == encoder.max_length:
+            break
+    if not longest:
+        raise ConfigError(
+            f"dataset.path: {config.dataset.path}: the first {TEXTS_LOOKED_AT} texts have no "
+            "tokens, so the sampler auto cannot choose buckets; name a capture.sampler.type"
+            if number
+            else f"dataset.path: {config.dataset.path}: holds no texts"
+        )
+    return choose(number, longest, config.capture.min_bucket_size)

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qk_sniffer.config import DatasetSettings
+from qk_sniffer.text_settings import DatasetSettings
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
 

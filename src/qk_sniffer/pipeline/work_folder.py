@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from qk_dump.layout import UNFINISHED
+from qk_dump.manifest import MANIFEST_NAME, read_manifest, read_plan
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import exclusive_folder, remove_exclusive_folder
 
@@ -33,3 +35,14 @@ def locked_work_folder(folder: Path) -> Iterator[Path]:
         finally:
             if not (place / PLAN).exists():
                 remove_exclusive_folder(place)
+
+
+def plan_in(folder: Path) -> dict[str, Any] | None:
+    """The plan of the capture that has begun in the folder, or that made its dump; else None."""
+    if not folder.is_dir():
+        return None
+    plan = read_plan(folder / UNFINISHED / PLAN)
+    if plan is not None:
+        return plan
+    manifest = read_manifest(folder / MANIFEST_NAME)
+    return manifest.capture if manifest else None

@@ -88,6 +88,20 @@ def choose_heads(
     return tuple(wanted)
 
 
+def eligible_heads(
+    layout: ModelLayout,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    full_attention_only: bool = False,
+) -> int:
+    """The number of query heads from which a sample of heads is drawn."""
+    chosen = choose_heads(
+        layout, layers=layers, heads=heads, full_attention_only=full_attention_only
+    )
+    return sum(len(layer.q) for layer in chosen)
+
+
 def require_pre_rope(wanted: Sequence[WantedLayer]) -> None:
     """Refuse layers whose vectors before the rotary embedding cannot be identified."""
     unknown = [layer.facts.layer for layer in wanted if not layer.facts.pre_rope_known]

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from qk_dump.buckets import BucketGeometry
+from qk_dump.keep_probabilities import SamplerType, bucket_rates
 from qk_dump.layout import Kind
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-SamplerType = Literal["log_uniform", "uniform", "all"]
+
+__all__ = ["PositionSampler", "SamplerType", "sample_heads"]
 
 _KIND_CODE = {"q": 0, "k": 1}
 
@@ -57,12 +59,7 @@ class PositionSampler:
         base_rate = self.base_rate
         if kind == "k" and self.key_base_rate is not None:
             base_rate = self.key_base_rate
-        number = np.asarray(bucket, np.int64)  # (n,)
-        if self.type == "all":
-            return np.ones(number.shape)
-        if self.type == "uniform":
-            return np.full(number.shape, min(1.0, base_rate / self.min_bucket_size))
-        return np.minimum(1.0, base_rate / np.exp2(number))
+        return bucket_rates(self.type, self.min_bucket_size, base_rate, bucket)
 
     def positions(self, length: int, *, example: int, layer: int, kind: Kind) -> Ints:
         """The positions that are kept of a text of `length` tokens, ascending."""

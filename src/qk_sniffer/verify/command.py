@@ -150,7 +150,7 @@ def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
 
     from qk_sniffer.model.layout import decoder_of, vocabulary_of
     from qk_sniffer.model.loading import load_model, load_tokenizer
-    from qk_sniffer.pipeline.batches import require_known_tokens
+    from qk_sniffer.pipeline.encoding import require_known_tokens
     from qk_sniffer.pipeline.texts import tokenize
     from qk_sniffer.verify.comparison import verify_model
 

@@ -70,7 +70,8 @@ def test_rows_are_the_samplers_expectation(model: Path, texts: Path, kind: Any) 
 def test_bytes_are_those_of_all_heads_rows(
     model: Path, texts: Path, dtype: str, value_bytes: int
 ) -> None:
-    found = estimate(config_for(model, texts, output={"vector_dtype": dtype}))
+    capture = {"sampler": {"type": "log_uniform"}}
+    found = estimate(config_for(model, texts, capture=capture, output={"vector_dtype": dtype}))
     assert found.heads == 4 * (4 + 2)
     vectors = 24 * (16 * value_bytes + 16)  # a vector and four small columns
     assert found.bytes_per_text == pytest.approx(found.rows_per_text["q"] * (vectors + ATTENTION))
@@ -101,7 +102,9 @@ def test_the_number_of_texts_in_a_stream_is_unknown(
 ) -> None:
     lines = [json.dumps({"text": some_text(length)}) + "\n" for length in LENGTHS]
     (tmp_path / "rows.jsonl").write_text("".join(lines))
-    config = config_for(model, tmp_path / "rows.jsonl", dataset={"streaming": True})
+    capture = {"sampler": {"type": "log_uniform"}}
+    rows = tmp_path / "rows.jsonl"
+    config = config_for(model, rows, capture=capture, dataset={"streaming": True})
     found = estimate(config)
     assert found.texts is None
     assert found.looked_at == 5

@@ -1,0 +1,97 @@
+"""Expected queries and texts of every bucket, from the lengths of the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qk_dump.buckets import BucketGeometry
+from qk_sniffer.sampling.positions import PositionSampler
+from qk_toolkit.formatting import index_runs
+
+LEAST_QUERIES = 32
+LEAST_TEXTS = 4
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BucketCounts:
+    """The buckets that texts reach, with what is expected in each of them."""
+
+    first: Ints  # (b,) first position
+    last: Ints  # (b,) last position that a text has
+    rate: Floats  # (b,) probability that a position is kept
+    queries: Floats  # (b,) expected number
+    texts: Floats  # (b,) expected number of texts with a query
+
+    def warning(self) -> str | None:
+        """A message about buckets with too few queries or texts; None if there are none."""
+        few_queries = np.round(self.queries) < LEAST_QUERIES  # (b,)
+        few_texts = np.round(self.texts) < LEAST_TEXTS  # (b,)
+        found = [
+            f"fewer than {least} {name} in {self._where(few)}"
+            for least, name, few in (
+                (LEAST_QUERIES, "queries", few_queries),
+                (LEAST_TEXTS, "texts", few_texts),
+            )
+            if few.any()
+        ]
+        if not found:
+            return None
+        return (
+            f"expected per head: {' and '.join(found)}. Plasticity there is biased or depends on "
+            f"single texts. {self._remedy(few_queries, few_texts)}"
+        )
+
+    def _where(self, few: npt.NDArray[np.bool_]) -> str:
+        """`3 of 16 buckets (positions 0-511, 1,024-1,535)`."""
+        runs = index_runs(np.flatnonzero(few).tolist())
+        shown = [f"{self.first[start]:,}-{self.last[end]:,}" for start, end in runs[:3]]
+        more = ", …" if len(runs) > len(shown) else ""
+        return f"{few.sum():,} of {len(few):,} buckets (positions {', '.join(shown)}{more})"
+
+    def _remedy(self, few_queries: npt.NDArray[np.bool_], few_texts: npt.NDArray[np.bool_]) -> str:
+        """What to change: a higher rate, or larger buckets if every position is kept already."""
+        ways = ["Capture more texts that reach these positions"]
+        if ((few_queries | few_texts) & (self.rate < 1)).any():
+            ways.append("set capture.sampler.type: uniform and a higher capture.sampler.base_rate")
+        if (few_queries & (self.rate == 1)).any():
+            ways.append("set a larger capture.min_bucket_size")
+        return ", or ".join(ways) + "."
+
+
+def bucket_counts(
+    sampler: PositionSampler, lengths: Sequence[int], times: float = 1.0
+) -> BucketCounts:
+    """Expected queries and texts per bucket. Every length stands for `times` texts."""
+    tokens = np.asarray([length for length in lengths if length > 0], np.int64)  # (texts,)
+    geometry = BucketGeometry(sampler.bucket_type, sampler.min_bucket_size)
+    longest = int(tokens.max(initial=0))
+    if not longest:
+        return BucketCounts(*(np.empty(0, np.int64),) * 2, *(np.empty(0),) * 3)
+    numbers = np.arange(geometry.first, int(geometry.bucket(longest - 1)) + 1)  # (b,)
+    first = geometry.starts(numbers)  # (b,)
+    last = geometry.ends(numbers)  # (b,)
+    rate = sampler.rate(numbers)  # (b,)
+    end = geometry.bucket(tokens - 1) - geometry.first  # (texts,) the bucket where a text ends
+    inside = tokens - first[end]  # (texts,) its positions in this bucket
+    through = len(tokens) - np.cumsum(np.bincount(end, minlength=len(numbers)))  # (b,) texts
+    size = last - first + 1  # (b,)
+    positions = through * size + np.bincount(end, inside, len(numbers))  # (b,)
+    with_query = np.bincount(end, _at_least_one(rate[end], inside), len(numbers))  # (b,)
+    texts = through * _at_least_one(rate, size) + with_query  # (b,)
+    return BucketCounts(
+        first, np.minimum(last, longest - 1), rate, times * rate * positions, times * texts
+    )
+
+
+def _at_least_one(rate: Floats, positions: Ints) -> Floats:
+    """The probability that at least one of these positions is kept."""
+    with np.errstate(divide="ignore"):  # a rate of 1
+        kept: Floats = -np.expm1(positions * np.log1p(-rate))
+    return kept

@@ -1,0 +1,135 @@
+"""Keep probabilities from dump.json, against the rows of real captures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+from attention_plasticity.demo.sample import sample_path
+from qk_dump.keep_probabilities import keep_probabilities
+from qk_dump.layout import Kind
+from qk_dump.manifest import DumpManifest, read_manifest
+from qk_dump.source import open_dump
+from sniffing import sniff
+from tiny_texts import save_texts, save_tiny_model
+
+UNIFORM = {"type": "uniform", "base_rate": 4.0, "key_base_rate": 8.0, "seed": 0}
+KINDS: tuple[Kind, ...] = ("q", "k")
+
+
+def manifest_of(**changes: Any) -> DumpManifest:
+    facts: dict[str, Any] = {"bucket_type": "uniform", "min_bucket_size": 16, "sampler": UNIFORM}
+    return DumpManifest.model_validate(facts | changes)
+
+
+def values(manifest: DumpManifest, kind: Kind, positions: list[int]) -> list[float]:
+    found = keep_probabilities(manifest, kind, positions).values
+    assert found is not None
+    assert found.dtype == np.float64
+    return found.tolist()
+
+
+def test_values_follow_from_the_sampler() -> None:
+    assert values(manifest_of(), "q", [0, 100]) == [0.25, 0.25]
+    assert values(manifest_of(), "k", [0, 100]) == [0.5, 0.5]
+    log = manifest_of(bucket_type="log", sampler={"type": "log_uniform", "base_rate": 32.0})
+    assert values(log, "k", [0, 30, 31, 62, 63, 127]) == [1.0, 1.0, 1.0, 1.0, 0.5, 0.25]
+    assert values(manifest_of(sampler={"type": "all"}), "q", [3]) == [1.0]
+
+
+def test_rows_that_were_left_out_later_count() -> None:
+    part = manifest_of(kept_share={"q": 0.5}, slice={"layers": [0]})
+    assert values(part, "q", [0]) == [0.125]
+    assert values(part, "k", [0]) == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        (None, "there is no dump.json"),
+        (DumpManifest(), "has no sampler"),
+        (manifest_of(min_bucket_size=None), "has no sampler, bucket_type or min_bucket_size"),
+        (manifest_of(sampler={"type": "new"}), "sampler 'new' with buckets of type uniform"),
+        (manifest_of(bucket_type="log"), "sampler 'uniform' with buckets of type log"),
+        (manifest_of(sampler={"type": "uniform"}), "None is not a rate"),
+        (manifest_of(sampler={"type": "uniform", "base_rate": -1}), "-1 is not a rate"),
+        (manifest_of(sampler={"type": "uniform", "base_rate": float("nan")}), "nan is not a rate"),
+        (manifest_of(sampler={"type": "uniform", "base_rate": True}), "True is not a rate"),
+        (manifest_of(slice={"rows_per_bucket": {"q": 3}}), "kept_share"),
+    ],
+)
+def test_unknown_probabilities_have_a_reason(manifest: DumpManifest | None, reason: str) -> None:
+    found = keep_probabilities(manifest, "q", [0, 1])
+    assert found.values is None
+    assert reason in str(found.reason)
+
+
+def test_a_part_of_a_dump_without_its_share_has_none() -> None:
+    """A sample of an earlier version, with a fixed number of rows per bucket."""
+    manifest = open_dump(sample_path()).manifest
+    assert manifest is not None
+    known = keep_probabilities(manifest, "q", [0]).values is not None
+    assert known == (manifest.kept_share is not None)
+
+
+@pytest.mark.parametrize("field", ["kept_share", "eligible_q_heads"])
+def test_impossible_values_in_dump_json_are_refused(tmp_path: Path, field: str) -> None:
+    wrong: dict[str, list[Any]] = {
+        "kept_share": [0.5, {"q": 0.0}, {"q": 1.5}, {"x": 0.5}, {"k": "1"}],
+        "eligible_q_heads": [0, -1, 1.5, "3"],
+    }
+    for value in wrong[field]:
+        (tmp_path / "dump.json").write_text(json.dumps({field: value}))
+        with pytest.raises(Exception, match=field):
+            read_manifest(tmp_path / "dump.json")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "log_uniform"])
+def test_counts_of_captures_fit(
+    model: Path, tmp_path: Path, sampler: Literal["uniform", "log_uniform"]
+) -> None:
+    """Texts, layers and seeds are independent draws: 3 · 60 · 4 per kind and position."""
+    texts = save_texts(tmp_path / "texts", [63] * 60)  # and a begin token
+    counts = {kind: np.zeros(64) for kind in KINDS}
+    given = {"capture__heads": 0, "capture__attention": "false", "inference__batch_size": 60}
+    rates = {"capture__sampler__base_rate": 6.0, "capture__sampler__key_base_rate": 12.0}
+    for seed in range(3):
+        dump = tmp_path / f"dump-{seed}"
+        more = {"capture__sampler__type": sampler, "capture__sampler__seed": seed}
+        assert sniff(model, texts, dump, **given, **rates, **more) == 0
+        for head in open_dump(dump).folders:
+            rows = pq.read_table(dump / head.folder / "data.parquet")["position"].to_numpy()
+            counts[head.kind] += np.bincount(rows, minlength=64)
+    manifest = read_manifest(tmp_path / "dump-0" / "dump.json")
+    draws = 3 * 60 * 4
+    for kind in KINDS:
+        found = keep_probabilities(manifest, kind, np.arange(64)).values  # (positions,)
+        assert found is not None
+        expected = draws * found
+        assert (found < 1).all()
+        squares = (counts[kind] - expected) ** 2 / (expected * (1 - found))  # (positions,)
+        assert 0.001 < stats.chi2.sf(squares.sum(), 64) < 0.999
+
+
+def test_the_number_of_eligible_heads_is_recorded(model: Path, tmp_path: Path) -> None:
+    texts = save_texts(tmp_path / "texts", [63])
+    for name, fields, eligible in (
+        ("sampled", {"capture__head_sampling__count": 3, "capture__layers": "0-2"}, 12),
+        ("all", {}, 16),
+        ("keys", {"capture__capture_queries": "false", "capture__heads": "1,2"}, 8),
+    ):
+        assert sniff(model, texts, tmp_path / name, **fields) == 0
+        manifest = read_manifest(tmp_path / name / "dump.json")
+        assert manifest is not None
+        assert manifest.eligible_q_heads == eligible
