@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qk_dump.layout import Kind
 from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
 from qk_toolkit.settings import Indices, settings_from, validated
 from qk_toolkit.urls import is_remote, require_usable
@@ -176,6 +175,11 @@ class CaptureSettings(_Section):
         description="also keep where the attention of every captured query goes: log-sum-exp, "
         "largest logit, entropy, weight by distance",
     )
+    tokens: bool = Field(
+        default=True,
+        description="also keep the token of every row, and the attention to keys with certain "
+        "tokens; false for private texts",
+    )
     capture_token_strings: bool = Field(
         default=False, description="also write each row's token as text"
     )
@@ -189,6 +193,15 @@ class CaptureSettings(_Section):
     def _require_queries_or_keys(self) -> CaptureSettings:
         if not (self.capture_queries or self.capture_keys):
             raise ValueError("capture_queries: neither queries nor keys would be captured")
+        return self
+
+    @model_validator(mode="after")
+    def _keep_private_texts_private(self) -> CaptureSettings:
+        if self.capture_token_strings and not self.tokens:
+            raise ValueError(
+                "capture_token_strings: would write the tokens that tokens: false leaves out; "
+                "leave one of them out"
+            )
         return self
 
 
@@ -332,10 +345,6 @@ class CaptureConfig(_Section):
     def hf_branch(self) -> str | None:
         """`output.hf_branch` with {model} and {revision} replaced."""
         return self._with_names(self.output.hf_branch) if self.output.hf_branch else None
-
-    def has_attention(self, kind: Kind) -> bool:
-        """Whether the files of this kind have attention columns."""
-        return self.capture.attention and kind == "q"
 
     def _with_names(self, text: str) -> str:
         model = self.model.name.rstrip("/").rsplit("/", 1)[-1]

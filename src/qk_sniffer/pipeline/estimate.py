@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from qk_dump.attention_columns import MASS_BINS
+from qk_dump.attention_columns import MASS_BINS, MASSES
 from qk_dump.layout import Kind
 from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.model.gguf import conversion_time, converted_model, gguf_path
@@ -13,6 +13,7 @@ from qk_sniffer.model.layout import ModelLayout, text_config
 from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
 from qk_sniffer.model.probe_forward import ForwardFailedError
 from qk_sniffer.model.probing import probe
+from qk_sniffer.pipeline.optional_columns import optional_columns
 from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
 from qk_sniffer.pipeline.texts import open_texts, tokenize
 from qk_sniffer.sampling.heads import WantedLayer
@@ -22,7 +23,7 @@ from qk_toolkit.errors import ConfigError
 _TEXTS_LOOKED_AT = 16
 _BYTES = {"float32": 4, "float16": 2}
 _OTHER_COLUMNS = 16  # bytes of bucket, example, position and window in a row
-_ATTENTION_COLUMNS = 4 * (4 + MASS_BINS)  # bytes in a query row
+_OPTIONAL_COLUMN = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Estimate:
     tokens_per_text: float
     rows_per_text: dict[Kind, float]  # of one query head, and of one key head
     value_bytes: int
-    attention: bool
+    columns: dict[Kind, tuple[str, ...]]  # the optional ones
     conversion: str | None = None  # how long the capture takes to convert the GGUF file first
 
     @property
@@ -57,7 +58,9 @@ class Estimate:
 
     def _other_bytes(self, kind: Kind) -> int:
         """Bytes of a row without its vector."""
-        return _OTHER_COLUMNS + (_ATTENTION_COLUMNS if self.attention and kind == "q" else 0)
+        columns = self.columns[kind]
+        values = len(columns) + (MASS_BINS - 1 if MASSES in columns else 0)
+        return _OTHER_COLUMNS + _OPTIONAL_COLUMN * values
 
     @property
     def rows_of_all_heads(self) -> float:
@@ -100,7 +103,7 @@ def estimate(config: CaptureConfig) -> Estimate:
             for kind in KINDS
         },
         value_bytes=_BYTES[config.output.vector_dtype],
-        attention=config.capture.attention,
+        columns={kind: optional_columns(config.capture, kind) for kind in KINDS},
         conversion=_conversion(config.model),
     )
 
