@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from qk_dump import writer
-from qk_dump.attention_columns import MASS_BINS, AttentionRows
+from qk_dump.attention_columns import ATTENTION_TYPES, MASS_BINS, UNITS, AttentionRows
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
-from qk_dump.schema import written_schema
+from qk_dump.schema import TOKEN, TOKEN_ID, VALUE_NORM, written_schema
 from qk_sniffer.pipeline.segments import (
     Block,
     CaptureFolder,
@@ -37,20 +37,34 @@ MANIFEST = DumpManifest(model="tiny", num_q_heads=4, num_k_heads=2)
 BATCH_SIZE = 3
 
 
-def _has_attention(layer: int, kind: str) -> bool:
-    """Only the queries of the first layer have attention columns."""
-    return layer == 0 and kind == "q"
+def optional_of(layer: int, kind: str, tokens: bool = False) -> tuple[str, ...]:
+    """Optional columns: all in the first layer, and tokens as text in every layer if asked for."""
+    names = (TOKEN,) if tokens else ()
+    if layer == 0:
+        names += (TOKEN_ID, *(ATTENTION_TYPES if kind == "q" else (VALUE_NORM,)))
+    return names
 
 
 LAYERS = ((0, 4, None), (1, 6, 16), (2, 4, None))
 """Number, width and window; the last layer never has a row."""
 
-HEADS = [
-    ExpectedHead(HeadId(layer, head, kind), width, window, _has_attention(layer, kind))
-    for layer, width, window in LAYERS
-    for kind, count in (("q", 4), ("k", 2))
-    for head in range(count)
-]
+
+def expected_heads(tokens: bool = False) -> list[ExpectedHead]:
+    """The heads of the capture; `tokens` are tokens as text."""
+    return [
+        ExpectedHead(
+            HeadId(layer, head, kind),  # type: ignore[arg-type]
+            width,
+            window,
+            optional_of(layer, kind, tokens),
+        )
+        for layer, width, window in LAYERS
+        for kind, count in (("q", 4), ("k", 2))
+        for head in range(count)
+    ]
+
+
+HEADS = expected_heads()
 
 
 def examples_of(batch: int) -> list[Example]:
@@ -81,24 +95,36 @@ def blocks_of(batch: int, dtype: Any = np.float32, tokens: bool = False) -> list
                     vectors=rng.standard_normal((n, count, width)).astype(dtype),
                     sliding_window=window,
                     token_str=[f"é{i}" for i in range(n)] if tokens else None,
-                    attention=_attention(n, count) if _has_attention(layer, kind) else None,
+                    attention=_attention(n, count) if (layer, kind) == (0, "q") else None,
+                    token_id=rng.integers(-1, 50, n, np.int32) if layer == 0 else None,
+                    value_norm=_norms(n, count) if (layer, kind) == (0, "k") else None,
                 )
             )
     return blocks
 
 
 def _attention(n: int, heads: int) -> AttentionRows:
-    """Attention columns; every third row is not known."""
+    """Attention columns; every third row is not known, and further tokens."""
     rng = np.random.default_rng(n)
-    numbers = rng.random((4, n, heads), np.float32)
-    numbers[:, ::3] = np.nan
-    masses = rng.dirichlet(np.ones(MASS_BINS), (n, heads)).astype(np.float32)
-    return AttentionRows(*numbers, masses)
+    columns: dict[str, Any] = {}
+    for name in (name for unit in UNITS for name in unit):
+        columns[name] = rng.random((n, heads), np.float32)
+        columns[name][::3] = np.nan
+        if ATTENTION_TYPES[name] == pa.int32():
+            columns[name] = rng.integers(-1, 60, (n, heads), np.int32)
+    columns["mass_by_distance"] = rng.dirichlet(np.ones(MASS_BINS), (n, heads)).astype(np.float32)
+    return AttentionRows(**columns)
+
+
+def _norms(n: int, heads: int) -> Any:
+    norms = np.random.default_rng(n).random((n, heads), np.float32)
+    norms[1::4] = np.nan
+    return norms
 
 
 def schema_of(expected: ExpectedHead) -> pa.Schema:
     """The columns of a head with float32 vectors."""
-    return written_schema(expected.width, pa.float32(), attention=expected.attention)
+    return written_schema(expected.width, pa.float32(), expected.optional)
 
 
 def add(capture: CaptureFolder, batches: Iterable[int], **options: Any) -> None:
@@ -110,15 +136,26 @@ def opened(folder: Path, **options: Any) -> CaptureFolder:
     return open_capture(folder, PLAN, **options)
 
 
-def finish(capture: CaptureFolder, num_batches: int, **options: Any) -> bool:
-    return finish_capture(capture, num_batches, MANIFEST, HEADS, **options)
+def token_texts(ids: Sequence[int]) -> dict[int, str]:
+    """The texts of tokens, as a tokenizer gives them."""
+    return {number: f"token {number}" for number in ids}
 
 
-def make_capture(folder: Path, num_batches: int = 7, **options: Any) -> Path:
+def finish(
+    capture: CaptureFolder, num_batches: int, *, tokens: bool = False, **options: Any
+) -> bool:
+    heads = expected_heads(tokens)
+    options = {"token_texts": token_texts, **options}
+    return finish_capture(capture, num_batches, MANIFEST, heads, **options)
+
+
+def make_capture(
+    folder: Path, num_batches: int = 7, *, tokens: bool = False, **options: Any
+) -> Path:
     """A dump made without interruption, by one process."""
     capture = opened(folder)
-    add(capture, range(num_batches), **options)
-    finish(capture, num_batches)
+    add(capture, range(num_batches), tokens=tokens, **options)
+    finish(capture, num_batches, tokens=tokens)
     capture.close()
     return folder
 

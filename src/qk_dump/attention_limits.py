@@ -8,10 +8,8 @@ limits hold with too large n and n_b, and with a sum M below 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,37 +22,22 @@ from qk_dump.attention_columns import (
     SINK_MASS,
     SINK_TOKENS,
     AttentionRows,
-    first_distances,
     impossible,
+)
+from qk_dump.attention_key_limits import key_rules, token_rules
+from qk_dump.attention_queries import (
+    ROUNDING,
+    Array,
+    LayerAttention,
+    Queries,
+    Rule,
 )
 from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
 
-Array = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.floating[Any]]
-Bools = npt.NDArray[np.bool_]
 
-ROUNDING = 1e-2  # of logits, of entropies, and of the sum of all weights of a query
-_RELATIVE_ROUNDING = 2.0**-7  # of logits and entropies; a bfloat16 is rounded by half of it
 _LARGEST_EXACT = 2.0**16  # weights exp(logit − lse) of larger float32 logits are not exact
-
-
-@dataclass(frozen=True)
-class LayerAttention:
-    """The attention of a layer, as far as `dump.json` has it."""
-
-    chunked: bool = False  # the window is a chunk
-    learned_sinks: bool | None = None  # None: not known
-    softcap: float | None = None
-
-
-UNKNOWN_ATTENTION = LayerAttention()
-
-
-class _Rule(NamedTuple):
-    column: str
-    broken: Bools  # (n,)
-    reason: Callable[[int], str]  # of a row
 
 
 def check_attention(
@@ -76,8 +59,9 @@ def check_attention(
         return
     if len(known) < len(position):
         rows, position = rows[known], position[known]
-    query = _Queries(rows, np.floor(position), window, layer)
+    query = Queries(rows, np.floor(position), window, layer)
     rules = [*_mass_rules(query), *_logit_rules(query), *_entropy_rules(query)]
+    rules += [*key_rules(query), *token_rules(query)]
     found = [(int(np.argmax(rule.broken)), rule) for rule in rules if rule.broken.any()]
     if found:
         row, rule = min(found, key=lambda item: item[0])
@@ -85,97 +69,16 @@ def check_attention(
         raise DumpError(impossible(path, number, rule.column, rule.reason(row)))
 
 
-@dataclass(frozen=True)
-class _Queries:
-    """The columns of n queries, and which keys these see."""
-
-    rows: AttentionRows
-    position: Array  # (n,) whole numbers
-    window: int | None
-    layer: LayerAttention
-
-    @cached_property
-    def visible(self) -> Array:
-        """(n,) number of keys that a query can see."""
-        if self.window is None:
-            return self.position + 1
-        if self.layer.chunked:
-            return self.position % self.window + 1
-        return np.minimum(self.position + 1, self.window)
-
-    @cached_property
-    def starts(self) -> Array:
-        """(bins,) smallest distance of every bin."""
-        return np.array(first_distances(self.rows.mass_by_distance.shape[1]), np.float64)
-
-    @cached_property
-    def sizes(self) -> Array:
-        """(bins,) number of distances in every bin; the last one has no end."""
-        return np.append(np.diff(self.starts), np.inf)
-
-    @cached_property
-    def last_bin(self) -> npt.NDArray[np.intp]:
-        """(n,) the bin of the farthest visible key."""
-        return self.bin_of(self.visible - 1)
-
-    @cached_property
-    def last_keys(self) -> Array:
-        """(n,) number of visible keys in this bin; in all bins before it, every key is visible."""
-        return self.visible - self.starts[self.last_bin]
-
-    @cached_property
-    def last_mass(self) -> npt.NDArray[np.float32]:
-        """(n,) weight of this bin."""
-        return self.rows.mass_by_distance[np.arange(len(self.position)), self.last_bin]
-
-    @cached_property
-    def sums(self) -> Array:
-        """(n, 1 + bins) weight of the bins before each bin, then of all."""
-        masses = self.rows.mass_by_distance
-        sums = np.zeros((len(masses), 1 + masses.shape[1]))
-        np.cumsum(masses, axis=1, out=sums[:, 1:])
-        return sums
-
-    @property
-    def total(self) -> Array:
-        """(n,) the sum M of the weights."""
-        return self.sums[:, -1]
-
-    def bin_of(self, distance: Array) -> npt.NDArray[np.intp]:
-        """(n,) the bin of a distance, the first one for negative distances."""
-        return np.maximum(np.searchsorted(self.starts, distance, side="right") - 1, 0)
-
-    def weight_from(self, bins: npt.NDArray[np.intp]) -> Array:
-        """(n,) weight of a bin and all farther ones."""
-        return self.total - self.sums[np.arange(len(bins)), bins]
-
-    @cached_property
-    def gap(self) -> Array:
-        """(n,) lse − max_logit."""
-        return self.rows.lse.astype(np.float64) - self.rows.max_logit
-
-    @cached_property
-    def logit_rounding(self) -> Array:
-        """(n,) rounding of the gap."""
-        size = np.maximum(np.abs(self.rows.lse), np.abs(self.rows.max_logit))
-        return ROUNDING + _RELATIVE_ROUNDING * size.astype(np.float64)
-
-    @cached_property
-    def entropy_rounding(self) -> Array:
-        """(n,) rounding of the entropy."""
-        return ROUNDING + _RELATIVE_ROUNDING * np.abs(self.rows.entropy).astype(np.float64)
-
-
-def _mass_rules(query: _Queries) -> Iterator[_Rule]:
+def _mass_rules(query: Queries) -> Iterator[Rule]:
     sinks, total = query.rows.sink_mass, query.total
     lowest = query.rows.mass_by_distance.min(axis=1)  # (n,)
-    yield _Rule(
+    yield Rule(
         MASSES,
         (lowest < -ROUNDING) | (total > 1 + ROUNDING),
         lambda row: f"sum {total[row]:g}, smallest {lowest[row]:g}",
     )
     hidden = query.weight_from(query.last_bin + 1)  # (n,)
-    yield _Rule(
+    yield Rule(
         MASSES,
         hidden > ROUNDING,
         lambda row: (
@@ -183,11 +86,11 @@ def _mass_rules(query: _Queries) -> Iterator[_Rule]:
         ),
     )
     if query.layer.learned_sinks is False:
-        yield _Rule(
+        yield Rule(
             MASSES, total < 1 - ROUNDING, lambda row: f"sum {total[row]:g}, expected a sum of 1"
         )
-    least, most = _sink_bounds(query)
-    yield _Rule(
+    least, most = query.first_token_bounds(SINK_TOKENS)
+    yield Rule(
         SINK_MASS,
         (sinks < np.maximum(least, 0) - ROUNDING) | (sinks > most + ROUNDING),
         lambda row: (
@@ -197,19 +100,7 @@ def _mass_rules(query: _Queries) -> Iterator[_Rule]:
     )
 
 
-def _sink_bounds(query: _Queries) -> tuple[Array, Array]:
-    """(n,) least and most weight of tokens 0 to 3.
-
-    A key at distance d is token p − d. Bins with no distance below p − 3 have only tokens 0 to 3.
-    Bins with such a distance among the visible ones can have them, other bins cannot.
-    """
-    nearest = query.position - (SINK_TOKENS - 1)  # (n,) distance of token 3, negative if later
-    first = query.bin_of(nearest)  # with token 3
-    most = np.where(query.visible > nearest, query.weight_from(first), 0.0)
-    return query.weight_from(first + (query.starts[first] < nearest)), most
-
-
-def _logit_rules(query: _Queries) -> Iterator[_Rule]:
+def _logit_rules(query: Queries) -> Iterator[Rule]:
     """Rules for the largest weight p₁.
 
     p₁ ≤ 1. The largest weight is in one of the bins: p₁ ≤ max m_b. No key has more weight:
@@ -218,22 +109,21 @@ def _logit_rules(query: _Queries) -> Iterator[_Rule]:
     largest, masses = query.rows.max_logit, query.rows.mass_by_distance
     gap, rounding = query.gap, query.logit_rounding
     lse = query.rows.lse
-    yield _Rule(
+    yield Rule(
         MAX_LOGIT,
         gap < -rounding,
         lambda row: f"{largest[row]:g} is larger than {LSE} {lse[row]:g}",
     )
     softcap = query.layer.softcap
     if softcap is not None:
-        yield _Rule(
+        yield Rule(
             MAX_LOGIT,
             np.abs(largest) > softcap + rounding,
             lambda row: f"{largest[row]:g} is beyond the softcap {softcap:g} in dump.json",
         )
-    with np.errstate(over="ignore", under="ignore"):
-        at_least, at_most = np.exp(-gap - rounding), np.exp(-gap + rounding)  # (n,) of p₁
+    at_least, at_most = query.largest_weight
     heaviest = masses.max(axis=1)  # (n,)
-    yield _Rule(
+    yield Rule(
         LSE,
         at_least > heaviest + ROUNDING,
         lambda row: (
@@ -242,7 +132,7 @@ def _logit_rules(query: _Queries) -> Iterator[_Rule]:
         ),
     )
     needed = np.maximum(_mean_weights(query), (query.total - ROUNDING) / query.visible)  # (n,)
-    yield _Rule(
+    yield Rule(
         LSE,
         needed > at_most,
         lambda row: (
@@ -252,7 +142,7 @@ def _logit_rules(query: _Queries) -> Iterator[_Rule]:
     )
 
 
-def _mean_weights(query: _Queries) -> Array:
+def _mean_weights(query: Queries) -> Array:
     """(n,) the largest mean weight of the keys of a bin."""
     per_key = (1 / query.sizes).astype(np.float32)  # (bins,) 0 for the last bin
     means = (query.rows.mass_by_distance - np.float32(ROUNDING)) * per_key  # (n, bins)
@@ -260,7 +150,7 @@ def _mean_weights(query: _Queries) -> Array:
     return np.asarray(np.maximum(means.max(axis=1), last))
 
 
-def _entropy_rules(query: _Queries) -> Iterator[_Rule]:
+def _entropy_rules(query: Queries) -> Iterator[Rule]:
     """Rules for the entropy H = −Σ w ln w.
 
     Every w is at most p₁, so that H ≥ −M ln p₁. Within a bin, −Σ w ln w is −m_b ln m_b plus m_b
@@ -281,17 +171,17 @@ def _entropy_rules(query: _Queries) -> Iterator[_Rule]:
         )
 
     broken = (entropy < np.maximum(least, 0) - rounding) | (entropy > most + rounding)
-    yield _Rule(ENTROPY, np.asarray(broken), reason)
+    yield Rule(ENTROPY, np.asarray(broken), reason)
 
 
-def _largest_entropy(query: _Queries) -> Array:
+def _largest_entropy(query: Queries) -> Array:
     """(n,) M ln n − M ln M: all weights are equal."""
     room = np.log(query.visible)
     total = np.clip(query.total, 0, 1)
     return total * room + _entropy_terms(total) + ROUNDING * (room + 1)
 
 
-def _entropy_of_bins(query: _Queries) -> tuple[Array, Array]:
+def _entropy_of_bins(query: Queries) -> tuple[Array, Array]:
     """(n,) Σ −m_b ln m_b, and the same plus Σ m_b ln n_b, both with their rounding.
 
     If masses change by ε in total, the first sum changes by at most ε ln(bins/ε), the second by
@@ -306,7 +196,7 @@ def _entropy_of_bins(query: _Queries) -> tuple[Array, Array]:
     return between - rounding, high
 
 
-def _fano(query: _Queries) -> Array:
+def _fano(query: Queries) -> Array:
     """(n,) the largest entropy with a largest weight of p₁, which may be rounded."""
     total = np.clip(query.total + ROUNDING, 0, 1)
     with np.errstate(under="ignore"):

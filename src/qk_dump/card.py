@@ -14,6 +14,7 @@ import yaml
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
+from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.files import read_bounded
 
 CARD_FILE = "README.md"
@@ -31,8 +32,8 @@ per head: `{head}` is layer, head, and `q` for queries or `k` for keys.
 
 Every row is one token: its `bucket` and `position`, the `example_id` of its text, the `vector`,
 and the `sliding_window` in tokens (null for full attention). Queries may also have columns of their
-attention: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance`. `dump.json` holds the
-settings of the capture{texts}.
+attention: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance` and others. `dump.json`
+holds the settings of the capture{texts}.
 
 ## Load
 
@@ -49,6 +50,10 @@ attention-plasticity analyze --dataset_local_root path/to/this/folder --output_d
 ```
 """
 
+_CONTENT = {
+    EXAMPLES_FILE: "tells which text each `example_id` was",
+    TOKENS_FILE: "has the text of each `token_id`",
+}
 _TAGS = ["attention", "interpretability", "queries-and-keys"]
 _OVERVIEW = """---
 {front}---
@@ -75,11 +80,15 @@ head = load_dataset("{repo}", "l00h00q", revision={revision}, split="train")
 """
 
 
-def card(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
-    """The text of the card; `examples` is whether the dump has an `examples.parquet`."""
-    return (
-        f"---\n{_front_matter(manifest, heads, examples)}---\n\n{_text(manifest, heads, examples)}"
-    )
+def card(
+    manifest: DumpManifest, heads: Sequence[HeadId], examples: bool, tokens: bool = False
+) -> str:
+    """The text of the card.
+
+    `examples` and `tokens` are whether the dump has an `examples.parquet` and a `tokens.parquet`.
+    """
+    files = [EXAMPLES_FILE] * examples + [TOKENS_FILE] * tokens
+    return f"---\n{_front_matter(manifest, heads, files)}---\n\n{_text(manifest, heads, files)}"
 
 
 def overview_card(repo: str, branches: Mapping[str, DumpManifest | None]) -> str:
@@ -113,12 +122,11 @@ def is_card(path: Path) -> bool:
         return False
 
 
-def _front_matter(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
+def _front_matter(manifest: DumpManifest, heads: Sequence[HeadId], files: Sequence[str]) -> str:
     configs = [
         {"config_name": head.folder, "data_files": f"{head.folder}/*.parquet"} for head in heads
     ]
-    if examples:
-        configs.append({"config_name": "examples", "data_files": EXAMPLES_FILE})
+    configs += [{"config_name": Path(name).stem, "data_files": name} for name in files]
     front = {
         "pretty_name": f"Queries and keys of {_one_line(manifest.model or 'a model')}",
         "tags": _TAGS,
@@ -127,13 +135,13 @@ def _front_matter(manifest: DumpManifest, heads: Sequence[HeadId], examples: boo
     return yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)
 
 
-def _text(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
+def _text(manifest: DumpManifest, heads: Sequence[HeadId], files: Sequence[str]) -> str:
     return _TEXT.format(
         marker=_MARKER,
         model=_code(manifest.model or "a model"),
         head=heads[0].folder if heads else "l00h00q",
         facts="\n".join(f"- {name}: {_code(value)}" for name, value in _facts(manifest, heads)),
-        texts=f"; `{EXAMPLES_FILE}` tells which text each `example_id` was" if examples else "",
+        texts="".join(f"; `{name}` {_CONTENT[name]}" for name in files),
     )
 
 

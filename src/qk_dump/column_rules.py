@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from qk_dump.attention_limits import UNKNOWN_ATTENTION, LayerAttention
+from qk_dump.attention_queries import UNKNOWN_ATTENTION, LayerAttention
 from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME

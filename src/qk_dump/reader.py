@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from qk_dump.attention_columns import (
-    ATTENTION_COLUMNS,
+    LSE,
     MASSES,
+    UNITS,
     AttentionRows,
+    attention_names,
     attention_values,
     check_attention_types,
     has_attention,
@@ -34,12 +36,15 @@ from qk_dump.schema import (
     BUCKET,
     EXAMPLE,
     POSITION,
+    TOKEN_ID,
+    VALUE_NORM,
     VECTOR,
     WINDOW,
     check_columns,
     too_wide,
     vector_dtype,
 )
+from qk_dump.token_columns import check_type, token_values
 from qk_toolkit.errors import DumpError
 
 Ints = npt.NDArray[np.int64]
@@ -63,6 +68,8 @@ class HeadRows:
     sliding_window: int | None  # tokens; None for full attention
     window_recorded: bool  # False when the files have no sliding_window column
     attention: AttentionRows | None = None  # None when not requested or not known
+    token_id: npt.NDArray[np.int32] | None = None  # (n,), −1: unknown; None when not requested
+    value_norm: npt.NDArray[np.float32] | None = None  # (n,), of keys; NaN: unknown
 
     def __len__(self) -> int:
         return len(self.bucket)
@@ -78,6 +85,8 @@ class HeadRows:
             vectors=self.vectors[kept],
             example_id=self.example_id[kept],
             attention=None if self.attention is None else self.attention[kept],
+            token_id=None if self.token_id is None else self.token_id[kept],
+            value_norm=None if self.value_norm is None else self.value_norm[kept],
         )
 
     @property
@@ -102,13 +111,15 @@ def read_head(
     single_example: bool = False,
     rules: ColumnRules | None = None,
     with_attention: bool = False,
+    with_tokens: bool = False,
 ) -> HeadRows:
     """Read the shards of a head, check every row, and keep a subsample of `max_rows`.
 
     `with_examples` requires `example_id`, which keys need. "if present" reads it when every shard
     has integers without a null. With `single_example` the column may be absent, and all rows form
     one sequence. `rules` are the checks against `dump.json`. `with_attention` reads the attention
-    columns when every shard has them.
+    columns of queries and `value_norm` of keys, `with_tokens` reads `token_id`, each when every
+    shard has it.
     """
     rules = rules or ColumnRules(0)
     if not files:
@@ -120,9 +131,36 @@ def read_head(
             raise DumpError(f"{files[0]}: holds no rows")
         collector = _Collector(num_rows, subsample(num_rows, max_rows, seed))
         for path in files:
-            for batch, first_row in _batches(path, starts.take(), read_examples, with_attention):
+            wanted = _Wanted(read_examples, with_attention, with_tokens)
+            for batch, first_row in _batches(path, starts.take(), wanted):
                 collector.add(_checked(batch, path, first_row, rules), path)
     return collector.result(with_examples is True, files[-1])
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The optional columns to read."""
+
+    examples: bool | Literal["if present"]
+    attention: bool
+    tokens: bool
+
+    def columns(self, schema: pa.Schema, path: DumpPath) -> list[str]:
+        """The columns to read from a file. Raises a `DumpError` for one of a wrong type."""
+        check_columns(schema, path, need_example_id=self.examples is True)
+        columns = [BUCKET, POSITION, VECTOR]
+        if self.examples and EXAMPLE in schema.names:
+            columns.append(EXAMPLE)
+        if WINDOW in schema.names:
+            columns.append(WINDOW)
+        if self.attention and has_attention(schema):
+            check_attention_types(schema, path)
+            columns += attention_names(schema)
+        for name, is_wanted in ((TOKEN_ID, self.tokens), (VALUE_NORM, self.attention)):
+            if is_wanted and name in schema.names:
+                check_type(schema, name, path)
+                columns.append(name)
+        return columns
 
 
 @dataclass(frozen=True)
@@ -143,8 +181,7 @@ class _Collector:
         self._selected = selected
         self._position_max = 0.0
         self._columns: dict[str, npt.NDArray[Any]] = {}
-        self._examples_known = True
-        self._attention_known = True
+        self._in_all_shards: set[str] | None = None
         self._read = 0  # rows read so far
         self._kept = 0  # rows copied so far
         self._window: int | None = None
@@ -155,8 +192,8 @@ class _Collector:
         self._check_window(rows, path)
         self._check_width(rows.columns[VECTOR], path)
         self._check_bins(rows.columns.get(MASSES), path)
-        self._examples_known &= EXAMPLE in rows.columns
-        self._attention_known &= MASSES in rows.columns
+        names = set(rows.columns)
+        self._in_all_shards = names if self._in_all_shards is None else self._in_all_shards & names
         count = len(rows.columns[BUCKET])
         if self._read + count > self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
@@ -197,7 +234,7 @@ class _Collector:
     def result(self, with_examples: bool, path: DumpPath) -> HeadRows:
         if self._read < self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
-        examples = self._columns.get(EXAMPLE) if self._examples_known else None
+        examples = self._known(EXAMPLE)
         if with_examples and examples is None:
             examples = np.zeros(self._size, np.int64)
         return HeadRows(
@@ -209,14 +246,21 @@ class _Collector:
             sliding_window=self._window,
             window_recorded=self._window_recorded,
             attention=self._attention(),
+            token_id=self._known(TOKEN_ID),
+            value_norm=self._known(VALUE_NORM),
         )
+
+    def _known(self, name: str) -> npt.NDArray[Any] | None:
+        """A column; None if a shard lacks it."""
+        return self._columns.get(name) if name in (self._in_all_shards or ()) else None
 
     def _attention(self) -> AttentionRows | None:
         """The attention columns; None if a shard lacks them, or if no row has a value."""
-        if not self._attention_known or MASSES not in self._columns:
+        names = [name for unit in UNITS for name in unit]
+        found = {name: values for name in names if (values := self._known(name)) is not None}
+        if MASSES not in found or np.isnan(found[LSE]).all():
             return None
-        found = AttentionRows(*(self._columns[name] for name in ATTENTION_COLUMNS))
-        return None if np.isnan(found.lse).all() else found
+        return AttentionRows(**found)
 
     def _check_window(self, rows: _Rows, path: DumpPath) -> None:
         windows = rows.windows if self._first else rows.windows | {self._window}
@@ -252,8 +296,7 @@ class _Collector:
 def _batches(
     path: DumpPath,
     start: FileStart | None,
-    read_examples: bool | Literal["if present"],
-    with_attention: bool,
+    wanted: _Wanted,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Record batches of a file, each with the number of its first row.
 
@@ -261,19 +304,11 @@ def _batches(
     """
     with opened_parquet(path, start) as parquet:
         schema = parquet.schema
-        check_columns(schema, path, need_example_id=read_examples is True)
-        columns = [BUCKET, POSITION, VECTOR]
-        if read_examples and EXAMPLE in schema.names:
-            columns.append(EXAMPLE)
-        if WINDOW in schema.names:
-            columns.append(WINDOW)
-        if with_attention and has_attention(schema):
-            check_attention_types(schema, path)
-            columns += ATTENTION_COLUMNS
+        columns = wanted.columns(schema, path)
         rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, vector_width_of(parquet, path))))
         first_row = 0
         for batch in parquet.batches(rows, columns):
-            if read_examples == "if present" and not _usable_examples(batch):
+            if wanted.examples == "if present" and not _usable_examples(batch):
                 batch = batch.select([name for name in batch.schema.names if name != EXAMPLE])
             if batch.num_rows:
                 yield batch, first_row
@@ -324,9 +359,10 @@ def _checked(batch: pa.RecordBatch, path: DumpPath, first_row: int, rules: Colum
     if has_attention(batch.schema):
         attention = attention_values(batch, path, first_row)
         window = next(iter(windows)) if len(windows) == 1 else None  # mixed: refused later
-        rows = AttentionRows(*(attention[name] for name in ATTENTION_COLUMNS))
+        rows = AttentionRows(**attention)
         check_attention(rows, positions, window, rules.attention, path, first_row)
         columns |= attention
+    columns |= token_values(batch, path, first_row)
     return _Rows(columns, windows, recorded)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from qk_dump.attention_columns import ATTENTION_COLUMNS, attention_fields
+from qk_dump.attention_columns import ATTENTION_TYPES, check_attention_names
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
@@ -23,11 +23,20 @@ BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN = (
     "token_str",
 )
 
-LATER_COLUMNS = (
-    *("token_id", "first_mass", "argmax_position", "argmax_token", "duplicate_mass"),
-    *("duplicate_keys", "induction_mass", "induction_keys", "value_norm", "received", "inclusion"),
-)
+TOKEN_ID, VALUE_NORM = "token_id", "value_norm"
+LAYER, HEAD = "layer", "head"
+
+LATER_COLUMNS = ("received", "inclusion")
 """Columns that dumps of later versions have; they are ignored."""
+
+_OPTIONAL: dict[str, pa.DataType] = {
+    TOKEN: pa.string(),
+    **ATTENTION_TYPES,
+    TOKEN_ID: pa.int32(),
+    VALUE_NORM: pa.float32(),
+    LAYER: pa.int32(),
+    HEAD: pa.int32(),
+}
 
 _FLOATS: dict[pa.DataType, type[np.floating[Any]]] = {
     pa.float16(): np.float32,
@@ -37,13 +46,9 @@ _FLOATS: dict[pa.DataType, type[np.floating[Any]]] = {
 
 
 def written_schema(
-    width: int,
-    vector_type: pa.DataType,
-    *,
-    token_strings: bool = False,
-    attention: bool = False,
+    width: int, vector_type: pa.DataType, optional: Collection[str] = ()
 ) -> pa.Schema:
-    """The written schema: int32 columns and a list of floats, optionally token and attention."""
+    """The written schema: int32 columns, a list of floats, and the named optional columns."""
     columns = [
         (BUCKET, pa.int32()),
         (EXAMPLE, pa.int32()),
@@ -51,11 +56,7 @@ def written_schema(
         (VECTOR, pa.list_(vector_type, width)),
         (WINDOW, pa.int32()),
     ]
-    if token_strings:
-        columns.append((TOKEN, pa.string()))
-    if attention:
-        columns += attention_fields()
-    return pa.schema(columns)
+    return pa.schema(columns + [(name, _OPTIONAL[name]) for name in _OPTIONAL if name in optional])
 
 
 def check_columns(schema: pa.Schema, path: DumpPath, *, need_example_id: bool) -> None:
@@ -67,7 +68,7 @@ def check_columns(schema: pa.Schema, path: DumpPath, *, need_example_id: bool) -
         if name not in schema.names:
             raise DumpError(f"{path}: has no column '{name}' (found: {', '.join(schema.names)})")
     _check_damaged_names(schema.names, path)
-    _check_attention_names(schema.names, path)
+    check_attention_names(schema.names, path)
     if need_example_id and EXAMPLE not in schema.names:
         raise DumpError(
             f"{path}: has no column '{EXAMPLE}', so keys cannot be paired within one sequence. "
@@ -87,18 +88,8 @@ def check_columns(schema: pa.Schema, path: DumpPath, *, need_example_id: bool) -
 
 def unknown_columns(names: Sequence[str]) -> list[str]:
     """The columns that no version of this toolkit writes."""
-    known = (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN, *ATTENTION_COLUMNS, *LATER_COLUMNS)
+    known = (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, *_OPTIONAL, *LATER_COLUMNS)
     return [name for name in names if name not in known]
-
-
-def _check_attention_names(names: Sequence[str], path: DumpPath) -> None:
-    """Refuse a file with some of the attention columns."""
-    missing = [name for name in ATTENTION_COLUMNS if name not in names]
-    if 0 < len(missing) < len(ATTENTION_COLUMNS):
-        raise DumpError(
-            f"{path}: has some attention columns and lacks {', '.join(missing)} (found: "
-            f"{', '.join(names)}). Capture or download it again, or remove the attention columns."
-        )
 
 
 def _check_damaged_names(names: Sequence[str], path: DumpPath) -> None:

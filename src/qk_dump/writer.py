@@ -15,20 +15,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qk_dump.attention_columns import (
-    ATTENTION_COLUMNS,
-    MASSES,
-    AttentionRows,
-    attention_arrays,
-    has_attention,
-)
+from qk_dump.attention_columns import AttentionRows, attention_arrays
 from qk_dump.layout import HeadId
 from qk_dump.recorded_columns import with_recorded_names
-from qk_dump.schema import BUCKET, EXAMPLE, POSITION, TOKEN, VECTOR, WINDOW, written_schema
+from qk_dump.schema import (
+    BUCKET,
+    EXAMPLE,
+    HEAD,
+    LAYER,
+    POSITION,
+    TOKEN,
+    TOKEN_ID,
+    VALUE_NORM,
+    VECTOR,
+    WINDOW,
+    written_schema,
+)
 from qk_toolkit.files import remove_drafts, staged, sync, sync_folder
 
 DATA_FILE = "data.parquet"
 ROWS_PER_GROUP = 16_384
+_DICTIONARIES = (BUCKET, EXAMPLE, POSITION, WINDOW, TOKEN, TOKEN_ID, LAYER, HEAD)
 
 
 class HeadWriter:
@@ -51,7 +58,7 @@ class HeadWriter:
                 self._file,
                 with_recorded_names(self._schema),
                 compression="zstd",
-                use_dictionary=[BUCKET, EXAMPLE, POSITION, WINDOW, TOKEN],
+                use_dictionary=[name for name in _DICTIONARIES if name in self._schema.names],
                 use_byte_stream_split=_float_columns(self._schema),  # compresses floats better
                 write_page_checksum=True,
             )
@@ -104,38 +111,53 @@ def write_head(
     sliding_window: int | None = None,
     token_str: Sequence[str] | None = None,
     attention: AttentionRows | None = None,
+    token_id: npt.NDArray[np.integer[Any]] | None = None,
+    value_norm: npt.NDArray[np.floating[Any]] | None = None,
 ) -> Path:
-    """Write the rows of one head. Vectors (n, d) are stored as float16 or float32."""
+    """Write the rows of one head. Vectors (n, d) are stored as float16 or float32.
+
+    A `token_id` of −1 and a NaN in `value_norm` become null.
+    """
     columns = row_columns(
         bucket=bucket,
         example_id=example_id,
         position=position,
         sliding_window=sliding_window,
         token_str=token_str,
+        token_id=token_id,
     )
     columns[VECTOR] = vector_column(vectors)
     if attention is not None:
         columns |= attention_arrays(attention)
+    if value_norm is not None:
+        columns[VALUE_NORM] = value_norm_column(value_norm)
     kind = columns[VECTOR].type
-    schema = written_schema(
-        kind.list_size,
-        kind.value_type,
-        token_strings=token_str is not None,
-        attention=attention is not None,
-    )
+    schema = written_schema(kind.list_size, kind.value_type, columns)
     path = dump / head.folder / DATA_FILE
-    table = pa.table(columns, schema=schema)
-    with HeadWriter(path, schema) as writer:
-        writer.write(table)
+    with HeadWriter(path, with_head_fields(schema)) as writer:
+        writer.write(with_head(pa.table(columns, schema=schema), head))
     return path
+
+
+def with_head_fields(schema: pa.Schema) -> pa.Schema:
+    """The schema of a file: that of its rows, and `layer` and `head`."""
+    return schema.append(pa.field(LAYER, pa.int32())).append(pa.field(HEAD, pa.int32()))
+
+
+def with_head(rows: pa.Table, head: HeadId) -> pa.Table:
+    """The rows with the columns `layer` and `head`, which tables of several files need."""
+    for name, number in ((LAYER, head.layer), (HEAD, head.head)):
+        rows = rows.append_column(name, pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows))
+    return rows
 
 
 def _float_columns(schema: pa.Schema) -> list[str]:
     """Parquet paths of the columns of floats."""
-    found = [f"{VECTOR}.list.element"]
-    if has_attention(schema):
-        found += [*ATTENTION_COLUMNS[:-1], f"{MASSES}.list.element"]
-    return found
+    return [
+        f"{field.name}.list.element" if pa.types.is_fixed_size_list(field.type) else field.name
+        for field in schema
+        if pa.types.is_fixed_size_list(field.type) or pa.types.is_floating(field.type)
+    ]
 
 
 def row_columns(
@@ -145,6 +167,7 @@ def row_columns(
     position: npt.ArrayLike,
     sliding_window: int | None,
     token_str: Sequence[str] | None,
+    token_id: npt.NDArray[np.integer[Any]] | None = None,
 ) -> dict[str, pa.Array]:
     """All columns except the vectors; the heads of one layer and kind share them."""
     columns = {
@@ -155,7 +178,15 @@ def row_columns(
     columns[WINDOW] = pa.repeat(pa.scalar(sliding_window, pa.int32()), len(columns[BUCKET]))
     if token_str is not None:
         columns[TOKEN] = pa.array(token_str, pa.string())
+    if token_id is not None:
+        columns[TOKEN_ID] = pa.array(token_id, pa.int32(), mask=token_id < 0)
     return columns
+
+
+def value_norm_column(value_norm: npt.NDArray[np.floating[Any]]) -> pa.Array:
+    """The column `value_norm` of one head (n,); NaN becomes null."""
+    values = np.ascontiguousarray(value_norm, np.float32)
+    return pa.array(values, mask=np.isnan(values))
 
 
 def vector_column(vectors: npt.NDArray[np.floating[Any]]) -> pa.Array:
@@ -179,7 +210,7 @@ def write_heads(
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         jobs = [
             pool.submit(
-                _write_pieces, dump / head.folder / DATA_FILE, schema, pieces_of(head, schema)
+                _write_pieces, dump / head.folder / DATA_FILE, head, schema, pieces_of(head, schema)
             )
             for head, schema in schemas.items()
         ]
@@ -193,11 +224,11 @@ def write_heads(
             raise
 
 
-def _write_pieces(path: Path, schema: pa.Schema, pieces: Pieces) -> None:
+def _write_pieces(path: Path, head: HeadId, schema: pa.Schema, pieces: Pieces) -> None:
     remove_drafts(path)
-    with HeadWriter(path, schema) as writer:
+    with HeadWriter(path, with_head_fields(schema)) as writer:
         for rows in in_example_order(pieces):
-            writer.write(rows)
+            writer.write(with_head(rows, head))
     sync_folder(path.parent)
 
 

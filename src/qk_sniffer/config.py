@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from qk_dump.layout import Kind
 from qk_dump.limits import MOST_POSITIONS
 from qk_sniffer.config_section import Section as _Section
 from qk_sniffer.text_settings import DatasetSettings
@@ -173,6 +172,11 @@ class CaptureSettings(_Section):
         description="also keep where the attention of every captured query goes: log-sum-exp, "
         "largest logit, entropy, weight by distance",
     )
+    tokens: bool = Field(
+        default=True,
+        description="also keep the token of every row, and the attention to keys with certain "
+        "tokens; false for private texts",
+    )
     capture_token_strings: bool = Field(
         default=False, description="also write each row's token as text"
     )
@@ -186,6 +190,15 @@ class CaptureSettings(_Section):
     def _require_queries_or_keys(self) -> CaptureSettings:
         if not (self.capture_queries or self.capture_keys):
             raise ValueError("capture_queries: neither queries nor keys would be captured")
+        return self
+
+    @model_validator(mode="after")
+    def _keep_private_texts_private(self) -> CaptureSettings:
+        if self.capture_token_strings and not self.tokens:
+            raise ValueError(
+                "capture_token_strings: would write the tokens that tokens: false leaves out; "
+                "leave one of them out"
+            )
         return self
 
 
@@ -337,10 +350,6 @@ class CaptureConfig(_Section):
     def hf_branch(self) -> str | None:
         """`output.hf_branch` with {model} and {revision} replaced."""
         return self._with_names(self.output.hf_branch) if self.output.hf_branch else None
-
-    def has_attention(self, kind: Kind) -> bool:
-        """Whether the files of this kind have attention columns."""
-        return self.capture.attention and kind == "q"
 
     def _with_names(self, text: str) -> str:
         model = self.model.name.rstrip("/").rsplit("/", 1)[-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,16 +12,17 @@ from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
-from qk_dump.attention_columns import AttentionRows
+from qk_dump.attention_columns import ATTENTION_COLUMNS, KEY_COLUMNS, AttentionRows
 from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId, Kind, parse_head
 from qk_dump.manifest import MANIFEST_NAME, write_manifest
+from qk_dump.tokens import write_tokens
 from qk_dump.writer import write_head
 from qk_sniffer.config import CaptureSettings
+from qk_sniffer.model.forward_arguments import arguments_by_name, lengths_of, tokens_of
 from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config
 from qk_sniffer.model.probe_forward import is_probe_running
 from qk_sniffer.model.probing import probe
@@ -31,6 +31,7 @@ from qk_sniffer.pipeline.description import capture_manifest
 from qk_sniffer.pipeline.rows import RowTap
 from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
 from qk_sniffer.pipeline.storing import check_attention, check_finite
+from qk_sniffer.pipeline.token_texts import token_texts
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler, SamplerType
 from qk_sniffer.sampling.rows import KINDS, KindRows, sample_rows
@@ -40,6 +41,8 @@ from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.settings import validated
 
 Ints = npt.NDArray[np.int64]
+
+_WITHOUT_TOKENS = (*ATTENTION_COLUMNS, *KEY_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class TappedRows:
     vectors: npt.NDArray[np.float32]  # (n, d)
     sliding_window: int | None
     attention: AttentionRows | None = None  # of queries, with `attention=True`, if it is known
+    token_id: npt.NDArray[np.int32] | None = None  # (n,), −1: not known; None if all are
+    value_norm: npt.NDArray[np.float32] | None = None  # (n,) of keys, with `attention=True`
 
     def __len__(self) -> int:
         return len(self.position)
@@ -72,6 +77,7 @@ def tap(
     full_attention_only: bool = False,
     pre_rope: bool = False,
     attention: bool = False,
+    tokens: bool = True,
 ) -> Tap:
     """Capture queries and keys of a transformers model: `with qk_sniffer.tap(model) as t:`.
 
@@ -81,7 +87,10 @@ def tap(
     change, and the tap is removed when the block ends.
 
     With `attention=True`, `t.queries(layer, head).attention` holds where the attention of every
-    kept query goes: `lse`, `max_logit`, `entropy`, `sink_mass` and `mass_by_distance`.
+    kept query goes: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance`, `first_mass`
+    and `argmax_position`; and `t.keys(layer, head).value_norm` the lengths of the values. If the
+    forward gets `input_ids`, rows also have their `token_id`, and queries `argmax_token` and the
+    weights and numbers of duplicate and induction keys. `tokens=False` leaves these out.
 
     Returns:
         The tap. `t.queries(layer, head)` and `t.keys(layer, head)` have `vectors` (n, d), and
@@ -118,6 +127,7 @@ def tap(
             "full_attention_only": full_attention_only,
             "capture_pre_rope": pre_rope,
             "attention": attention,
+            "tokens": tokens,
         },
     )
     refuse_tensor_parallel(model)
@@ -145,6 +155,8 @@ class Tap:
         self.attention = settings.attention
         self._decoder = decoder_of(model)
         self._rows = RowTap(self._decoder, wanted, pre_rope=self.pre_rope, attention=self.attention)
+        self._with_tokens = settings.tokens
+        self._tokens_now: Tensor | None = None  # (b, s) of the current forward
         self._expected: dict[tuple[int, Kind], KindRows] = {}
         self._lengths_now: list[int] = []  # lengths of the sequences in the current forward
         self._parts: dict[tuple[int, Kind], list[_Part]] = {
@@ -217,16 +229,21 @@ class Tap:
             ),
             sliding_window=layer.facts.window,
             attention=_joined_attention([part.attention for part in parts], place),
+            token_id=_joined_tokens(parts),
+            value_norm=_joined_norms([part.value_norm for part in parts], place),
         )
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the captured rows as a dump for the analysis, and return its folder."""
-        return _save(self, folder)
+    def save(self, folder: str | os.PathLike[str], tokenizer: Any = None) -> Path:
+        """Write the captured rows as a dump for the analysis, and return its folder.
+
+        With a tokenizer, the texts of their tokens are written to `tokens.parquet`.
+        """
+        return _save(self, folder, tokenizer)
 
     def _before_model(
         self, module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> None:
-        self._model_arguments = _arguments_by_name(module, arguments, options)
+        self._model_arguments = arguments_by_name(module, arguments, options)
 
     def _before_decoder(
         self, module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
@@ -237,15 +254,16 @@ class Tap:
             return
         self._require_one_thread()
         self._drop_forward()
-        given = _arguments_by_name(module, arguments, options)
+        given = arguments_by_name(module, arguments, options)
         whole_model = given if self._model_arguments is None else self._model_arguments
-        self._lengths_now = _lengths(given, whole_model)
+        self._lengths_now = lengths_of(given, whole_model)
         self._require_independent_angles()
         first = len(self.lengths)
         examples = range(first, first + len(self._lengths_now))
         self._expected = sample_rows(self.sampler, self.wanted, examples, self._lengths_now)
+        self._tokens_now = tokens_of(given, whole_model) if self._with_tokens else None
         if self._lengths_now:
-            self._rows.expect(self._expected)
+            self._rows.expect(self._expected, self._tokens_now)
 
     def _require_one_thread(self) -> None:
         thread = threading.get_ident()
@@ -295,9 +313,16 @@ class Tap:
                     f"layer {key[0]}: the numbers of queries and keys differ in this forward; a "
                     "cache of fixed size cannot be captured, leave cache_implementation out"
                 )
+        ids = None if self._tokens_now is None else self._tokens_now.numpy()
         for key, rows in self._expected.items():
-            attention = taken.attention(key[0]) if key[1] == "q" else None
-            part = _Part(rows.sequence + first, rows.position, taken.vectors(key), attention)
+            part = _Part(
+                example_id=rows.sequence + first,
+                position=rows.position,
+                vectors=taken.vectors(key),
+                attention=taken.attention(key[0]) if key[1] == "q" else None,
+                token_id=None if ids is None else rows.tokens(ids),
+                value_norm=taken.value_norms(key[0]) if key[1] == "k" else None,
+            )
             self._parts[key].append(part)
         self.lengths += self._lengths_now
         self._lengths_now = []
@@ -311,6 +336,8 @@ class _Part:
     position: Ints  # (n,)
     vectors: npt.NDArray[np.float32]  # (n, heads, d)
     attention: AttentionRows | None  # (n, heads); None if not computed
+    token_id: npt.NDArray[np.int32] | None  # (n,); None if not known
+    value_norm: npt.NDArray[np.float32] | None  # (n, heads); None if not known
 
 
 def _joined_attention(parts: Sequence[AttentionRows | None], place: int) -> AttentionRows | None:
@@ -319,57 +346,34 @@ def _joined_attention(parts: Sequence[AttentionRows | None], place: int) -> Atte
     return AttentionRows.joined(found) if found and len(found) == len(parts) else None
 
 
+def _joined_tokens(parts: Sequence[_Part]) -> npt.NDArray[np.int32] | None:
+    """The tokens of all rows, −1 where they are not known; None if no part has them."""
+    if all(part.token_id is None for part in parts):
+        return None
+    unknown = (np.full(len(part.position), -1, np.int32) for part in parts)
+    found = [part.token_id for part in parts]
+    return np.concatenate(
+        [other if ids is None else ids for ids, other in zip(found, unknown, strict=True)]
+    )
+
+
+def _joined_norms(
+    parts: Sequence[npt.NDArray[np.float32] | None], place: int
+) -> npt.NDArray[np.float32] | None:
+    """The value norms of the key head at `place`; None if they are not known."""
+    found = [part[:, place] for part in parts if part is not None]
+    return np.concatenate(found) if found and len(found) == len(parts) else None
+
+
 def _joined(parts: Sequence[Ints]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _arguments_by_name(
-    module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    names = inspect.signature(module.forward).parameters
-    return {**dict(zip(names, arguments, strict=False)), **options}
-
-
-def _lengths(decoder: Mapping[str, Any], model: Mapping[str, Any]) -> list[int]:
-    """The number of tokens of each sequence; an empty list if the forward continues a cache.
-
-    `decoder` holds the arguments of the decoder, `model` those of the whole model. Only the model
-    gets the user's mask and positions: it computes its own ones for the decoder.
-    """
-    past = decoder.get("past_key_values")
-    if past is not None and past.get_seq_length() > 0:
-        return []
-    inputs = (decoder.get("input_ids"), decoder.get("inputs_embeds"))
-    batch, length = next(value for value in inputs if torch.is_tensor(value)).shape[:2]
-    mask, positions = model.get("attention_mask"), model.get("position_ids")
-    lengths = [length] * batch
-    if isinstance(mask, Tensor) and mask.dim() == 2:
-        lengths = _unpadded_lengths(mask)
-    if isinstance(positions, Tensor) and positions.dim() == 2:
-        expected = torch.arange(length, device=positions.device)  # (s,)
-        rows = zip(positions.expand(batch, -1), lengths, strict=True)
-        if not all(torch.equal(row[:n], expected[:n]) for row, n in rows):
-            raise ConfigError("position_ids: must count from 0 in a tap; leave position_ids out")
-    return lengths
-
-
-def _unpadded_lengths(mask: Tensor) -> list[int]:
-    is_token = mask.bool()  # (b, s)
-    lengths = is_token.sum(dim=1)  # (b,)
-    positions = torch.arange(is_token.shape[1], device=is_token.device)  # (s,)
-    if not torch.equal(is_token, positions[None] < lengths[:, None]):
-        raise ConfigError(
-            "attention_mask: sequences must be padded on the right; other padding shifts "
-            "positions. Set tokenizer.padding_side = 'right'."
-        )
-    return [int(length) for length in lengths]
 
 
 def _model_name(model: nn.Module) -> str:
     return str(getattr(text_config(model), "name_or_path", "") or type(model).__name__)
 
 
-def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
+def _save(tap: Tap, folder: str | os.PathLike[str], tokenizer: Any) -> Path:
     """Write the rows of every head, `examples.parquet`, the card, and at last `dump.json`."""
     place = user_path(folder)
     if place.exists() and not place.is_dir():
@@ -378,6 +382,7 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
         parse_head(entry.name) or entry.name == MANIFEST_NAME for entry in place.iterdir()
     ):
         raise ConfigError(f"{place}: already holds a dump; choose another folder")
+    ids: set[int] = set()
     for head in tap.heads:
         rows = tap.rows(head)
         check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)
@@ -387,7 +392,10 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
                 attention[:, None], rows.example_id, rows.position, head.layer, [head.head]
             )
         elif tap.attention and head.kind == "q":
-            attention = AttentionRows.unknown(len(rows))
+            attention = AttentionRows.unknown(len(rows), columns=_WITHOUT_TOKENS)
+        if rows.value_norm is not None:
+            norms = rows.value_norm[:, None, None]  # (n, 1, 1)
+            check_finite(norms, rows.example_id, head.layer, "values")
         write_head(
             place,
             head,
@@ -397,7 +405,10 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
             vectors=rows.vectors,
             sliding_window=rows.sliding_window,
             attention=attention,
+            token_id=rows.token_id,
+            value_norm=rows.value_norm,
         )
+        ids.update(_tokens_in(rows))
     manifest = capture_manifest(
         model=_model_name(tap.model),
         revision=None,
@@ -413,7 +424,18 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
     write_examples(
         place, [Example(number, number, length, "") for number, length in enumerate(tap.lengths)]
     )
+    has_texts = tokenizer is not None and bool(ids)
+    if has_texts:
+        write_tokens(place, token_texts(tokenizer, sorted(ids)))
     if is_card(place / CARD_FILE) or not (place / CARD_FILE).exists():
-        write_text(place / CARD_FILE, card(manifest, tap.heads, True))
+        write_text(place / CARD_FILE, card(manifest, tap.heads, True, tokens=has_texts))
     write_manifest(place, manifest)
     return place
+
+
+def _tokens_in(rows: TappedRows) -> set[int]:
+    """The tokens that the rows of a head have."""
+    attention = rows.attention
+    columns = [rows.token_id, None if attention is None else attention.argmax_token]
+    found = [np.unique(column) for column in columns if column is not None]
+    return {int(number) for part in found for number in part if number >= 0}

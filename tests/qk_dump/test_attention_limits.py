@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qk_dump.attention_columns import ATTENTION_COLUMNS, MASS_BINS, AttentionRows, first_distances
-from qk_dump.attention_limits import LayerAttention, check_attention
+from qk_dump.attention_limits import check_attention
+from qk_dump.attention_queries import LayerAttention
 from qk_toolkit.errors import DumpError
 
 FILE = Path("dump/l00h00q/data.parquet")

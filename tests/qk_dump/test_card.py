@@ -47,6 +47,14 @@ def test_every_head_is_a_config_of_its_own() -> None:
     assert front["pretty_name"] == "Queries and keys of org/model-1"
 
 
+def test_tokens_are_named_only_where_there_are_some() -> None:
+    front, body = parts(card(MANIFEST, SOME_HEADS, examples=True, tokens=True))
+    assert front["configs"][-1] == {"config_name": "tokens", "data_files": "tokens.parquet"}
+    assert "`tokens.parquet` has the text of each `token_id`" in body
+    front, body = parts(card(MANIFEST, SOME_HEADS, examples=True))
+    assert "tokens.parquet" not in str(front) + body
+
+
 def test_examples_are_named_only_where_there_are_some() -> None:
     front, body = parts(card(MANIFEST, SOME_HEADS, examples=False))
     assert len(front["configs"]) == 4
@@ -142,5 +150,8 @@ def test_datasets_loads_any_head_and_the_examples(tmp_path: Path, dtype: Any) ->
     examples = datasets.load_dataset(str(dump), "examples", split="train", cache_dir=cache)
     assert examples[4] == {"example_id": 4, "original_id": "text 4", "num_tokens": 14}
 
+    texts = datasets.load_dataset(str(dump), "tokens", split="train", cache_dir=cache)
+    assert texts[0] == {"id": 0, "text": "token 0"}
+
     names = datasets.get_dataset_config_names(str(dump))
-    assert set(names) == {expected.head.folder for expected in HEADS} | {"examples"}
+    assert set(names) == {expected.head.folder for expected in HEADS} | {"examples", "tokens"}

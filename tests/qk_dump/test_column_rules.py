@@ -11,7 +11,7 @@ import pytest
 
 from attention_dumps import Layer, make_attention_dump
 from head_files import INTEGERS, LATE, read, refusal, save
-from qk_dump.attention_limits import LayerAttention
+from qk_dump.attention_queries import LayerAttention
 from qk_dump.buckets import BucketGeometry
 from qk_dump.column_rules import ColumnRules, rules_of
 from qk_dump.layout import Dump

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_dumps import Layer, make_attention_dump
-from captures import make_capture
+from captures import make_capture, optional_of
 from head_files import read, refusal
 from qk_dump.attention_columns import ATTENTION_COLUMNS
 from qk_dump.recorded_columns import RECORD
@@ -32,13 +32,14 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_every_written_file_has_the_names(file: Path, tmp_path: Path) -> None:
-    assert recorded(file) == [*NAMES, *ATTENTION_COLUMNS]
+    assert recorded(file) == [*NAMES, *ATTENTION_COLUMNS, "layer", "head"]
     capture = make_capture(tmp_path / "capture", 2)
     files = sorted(capture.glob("*/data.parquet"))
     assert len(files) == 18
     for one in files:
-        has_attention = one.parent.name.startswith("l00") and one.parent.name.endswith("q")
-        assert recorded(one) == [*NAMES, *(ATTENTION_COLUMNS if has_attention else ())]
+        head = one.parent.name
+        optional = optional_of(int(head[1:3]), head[-1])
+        assert set(recorded(one)) == {*NAMES, *optional, "layer", "head"}
 
 
 @pytest.mark.parametrize("name", ["sliding_window", "lse", "mass_by_distance", "example_id"])

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from qk_dump.attention_columns import ATTENTION_COLUMNS
+from qk_dump.attention_columns import ATTENTION_TYPES
 from qk_dump.schema import (
     LATER_COLUMNS,
     check_columns,
@@ -21,6 +21,7 @@ from qk_toolkit.errors import DumpError
 
 FILE = Path("dump/l00h00k/data.parquet")
 GOOD = written_schema(4, pa.float32())
+OPTIONAL = ("token_str", *ATTENTION_TYPES, "token_id", "value_norm", "layer", "head")
 INTEGERS = [
     pa.int8(),
     pa.int16(),
@@ -65,8 +66,18 @@ def test_the_written_schema_is_the_contract() -> None:
     )
 
 
+def test_optional_columns_follow_in_one_order() -> None:
+    schema = written_schema(4, pa.float32(), sorted(OPTIONAL))
+    assert schema.names == [*GOOD.names, *OPTIONAL]
+    integers = [*("argmax_position", "argmax_token", "duplicate_keys", "induction_keys")]
+    for name in (*integers, "token_id", "layer", "head"):
+        assert schema.field(name).type == pa.int32()
+    for name in ("first_mass", "duplicate_mass", "induction_mass", "value_norm"):
+        assert schema.field(name).type == pa.float32()
+
+
 def test_token_strings_are_one_more_column() -> None:
-    schema = written_schema(4, pa.float32(), token_strings=True)
+    schema = written_schema(4, pa.float32(), ["token_str"])
     assert schema.names == [*GOOD.names, "token_str"]
     assert schema.field("token_str").type == pa.string()
 
@@ -108,7 +119,7 @@ def test_a_name_with_a_wrong_bit_is_refused(name: str, bit: int) -> None:
 
 
 def test_columns_of_other_versions_are_known() -> None:
-    names = [*GOOD.names, "token_str", *ATTENTION_COLUMNS, *LATER_COLUMNS]
+    names = [*GOOD.names, *OPTIONAL, *LATER_COLUMNS]
     assert unknown_columns(names) == []
     assert unknown_columns([*names, "mine", "Vector"]) == ["mine", "Vector"]
 

@@ -45,7 +45,7 @@ def test_the_columns_are_those_of_the_contract(
     tmp_path: Path, given: Any, stored: pa.DataType
 ) -> None:
     path = write_head(tmp_path, HEAD, **rows(given, n=5, d=4))
-    assert pq.read_schema(path).equals(written_schema(4, stored))
+    assert pq.read_schema(path).equals(written_schema(4, stored, ["layer", "head"]))
 
 
 @pytest.mark.parametrize("window", [None, 512])
@@ -126,7 +126,7 @@ def test_token_strings_are_written_when_given(tmp_path: Path) -> None:
     tokens = ["a", "é", "", "\n", "▁x"]
     path = write_head(tmp_path, HEAD, **rows(n=5), token_str=tokens)
     table = pq.read_table(path)
-    assert table.schema.equals(written_schema(8, pa.float32(), token_strings=True))
+    assert table.schema.equals(written_schema(8, pa.float32(), ["token_str", "layer", "head"]))
     assert table["token_str"].to_pylist() == tokens
     assert len(read_head([path], max_rows=9, seed=0, with_examples=True)) == 5
 
@@ -143,7 +143,7 @@ def head_table(n: int) -> pa.Table:
     vectors = pa.array(np.random.default_rng(0).standard_normal(2 * n).astype(np.float32))
     columns = [ids, ids, ids, pa.FixedSizeListArray.from_arrays(vectors, 2)]
     columns += [pa.nulls(n, pa.int32()), pa.array([f"t{i}" for i in range(n)])]
-    return pa.table(columns, schema=written_schema(2, pa.float32(), token_strings=True))
+    return pa.table(columns, schema=written_schema(2, pa.float32(), ["token_str"]))
 
 
 @settings(deadline=None)

@@ -21,6 +21,7 @@ from qk_dump.card import CARD_FILE
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.layout import UNFINISHED, parse_head
 from qk_dump.manifest import MANIFEST_NAME
+from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import (
     cannot_write,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from _csv import Writer
 
 RUN_FILE = "run.json"
+_BESIDE_HEADS = (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE, CARD_FILE)  # files of a dump
 _LOG_FILE = "workers.log"
 PREVIOUS = "previous"
 """Beginning of the names of folders with files of earlier runs."""
@@ -177,7 +179,7 @@ def refuse_inside_dump(path: Path) -> None:
     """Raise if a file would be in the folder of a head, or would replace a file of a dump."""
     target = resolved(path)
     in_head = any(parse_head(part) for part in target.parts)
-    own = target.name in (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE) and _is_dump(target.parent)
+    own = target.name in _BESIDE_HEADS and _is_dump(target.parent)
     if in_head or own or UNFINISHED in target.parts:
         raise ConfigError(f"{path}: is inside a dump; choose another path for results")
 

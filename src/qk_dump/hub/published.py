@@ -17,6 +17,7 @@ from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.parquet import opened_parquet
 from qk_dump.remote import local
+from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, DumpError
 from qk_toolkit.files import require_regular, resolved
 
@@ -44,15 +45,18 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
         for path in shards:
             check_file(path)
             files[f"{head.folder}/{path.name}"] = LocalFile(_own_file(local(path), home))
-    for name in (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE):
+    for name in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE, CARD_FILE):
         if os.path.lexists(home / name):
             files[name] = LocalFile(_own_file(home / name, home))
-    if EXAMPLES_FILE in files:
-        with opened_parquet(home / EXAMPLES_FILE):
-            pass
+    for name in (EXAMPLES_FILE, TOKENS_FILE):
+        if name in files:
+            with opened_parquet(home / name):
+                pass
     if CARD_FILE not in files or not is_card(home / CARD_FILE):
         manifest = dump.manifest or DumpManifest()
-        text = card(manifest, list(dump.folders), EXAMPLES_FILE in files)
+        text = card(
+            manifest, list(dump.folders), EXAMPLES_FILE in files, tokens=TOKENS_FILE in files
+        )
         files[CARD_FILE] = LocalFile(text.encode("utf-8"))
     return files
 

@@ -21,10 +21,11 @@ from qk_dump.hub.files import commit_id, download, list_files
 from qk_dump.hub.place import HubPlace
 from qk_dump.layout import HeadId, parse_head, require_head
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
+from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, HubError
 from qk_toolkit.files import cannot_write, link_to, resolved, user_path
 
-_SMALL_FILES = (MANIFEST_NAME, EXAMPLES_FILE, CARD_FILE)
+_SMALL_FILES = (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE, CARD_FILE)
 _WORKERS = 8
 _TRIES = 3  # downloads of a file before wrong bytes are an error
 

@@ -41,6 +41,7 @@ from qk_dump.manifest import (
     DumpManifest,
     read_manifest,
 )
+from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, HubError
 
 MOST_CONFIGS = 3000
@@ -361,7 +362,7 @@ def _holds_heads(files: Mapping[str, RemoteFile]) -> bool:
 def _is_of_a_dump(path: str) -> bool:
     folder, _, name = path.rpartition("/")
     if not folder:
-        return name in (MANIFEST_NAME, EXAMPLES_FILE)
+        return name in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE)
     return parse_head(folder) is not None and name.endswith(".parquet")
 
 

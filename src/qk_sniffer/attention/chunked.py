@@ -13,7 +13,8 @@ from torch import Tensor
 from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS, first_distances
 from qk_sniffer.attention.rule import AttentionRule
 from qk_sniffer.attention.sampled_queries import SampledQueries
-from qk_sniffer.attention.totals import COLUMNS, Totals
+from qk_sniffer.attention.text_tokens import matching_keys
+from qk_sniffer.attention.totals import COLUMNS, ByToken, Totals
 
 _MOST_LOGITS = 1 << 20  # in memory at a time, for one key head
 _LOWEST = -87.0  # hidden keys get exp(-87), about 1e-38; exp of lower numbers is slow on a CPU
@@ -21,7 +22,7 @@ _LOWEST = -87.0  # hidden keys get exp(-87), about 1e-38; exp of lower numbers i
 
 def chunked_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -> Tensor:
     """Attention columns (heads, n, COLUMNS) of queries to the keys `key` (b, key heads, s, d)."""
-    vectors, rows, heads, group = queries
+    vectors, rows, heads, group, tokens = queries
     result = vectors.new_empty((*vectors.shape[:2], COLUMNS), dtype=torch.float32)
     for begin, end in rows.texts():
         sequence, last = int(rows.sequence[begin]), int(rows.position[end - 1])
@@ -40,6 +41,7 @@ def chunked_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule)
                     rule,
                     numbers,
                     sequence,
+                    None if tokens is None else tokens.ids[sequence],
                 )
                 result[places, part] = found
     return result
@@ -52,8 +54,12 @@ def _of_key_head(
     rule: AttentionRule,
     numbers: list[int],
     sequence: int,
+    tokens: Tensor | None,
 ) -> Tensor:
-    """Columns (g, r, COLUMNS) of `queries` (g, r, d) that share the `keys` (s, d) of a text."""
+    """Columns (g, r, COLUMNS) of `queries` (g, r, d) that share the `keys` (s, d) of a text.
+
+    `tokens` (s,) are those of the text, if they are known.
+    """
     low = rule.first_visible(position)  # (r,)
     begin, end = int(low.min()), int(position.max()) + 1
     logits = (queries.float() * rule.scale) @ keys[begin:end].T  # (g, r, keys)
@@ -68,17 +74,24 @@ def _of_key_head(
         seen = seen & (added != -torch.inf)
         logits += torch.where(seen, added, 0.0)
     sinks = None if rule.sinks is None else rule.sinks[numbers][:, None]  # (g, 1)
-    return _totals(logits, seen, position - begin, begin).columns(sinks)
+    matching = None if tokens is None else matching_keys(tokens, position, begin, end)
+    return _totals(logits, seen, position - begin, begin, matching).columns(sinks)
 
 
-def _totals(logits: Tensor, seen: Tensor, last: Tensor, begin: int) -> Totals:
+def _totals(
+    logits: Tensor,
+    seen: Tensor,
+    last: Tensor,
+    begin: int,
+    matching: tuple[Tensor, Tensor] | None,
+) -> Totals:
     """Sums over the keys of `logits` (g, r, keys); the first key is at position `begin`.
 
     `seen` (r, keys) or (g, r, keys) are the keys that a query sees, `last` (r,) is the place of the
-    query among the keys.
+    query among the keys. `matching` (r, keys) are its duplicate keys and its induction keys.
     """
     logits = torch.where(seen, logits, -torch.inf)
-    largest = logits.amax(dim=-1)  # (g, r)
+    largest, place = logits.max(dim=-1)  # (g, r); the first one of several equal logits
     below = logits.sub_(largest[..., None]).clamp_(min=_LOWEST)
     powers = below.exp()  # (g, r, keys)
     shares = _sums_by_distance(powers, last)  # (g, r, bins)
@@ -88,7 +101,18 @@ def _totals(logits: Tensor, seen: Tensor, last: Tensor, begin: int) -> Totals:
         slope=torch.linalg.vecdot(powers, below),
         sink_share=powers[..., : max(0, SINK_TOKENS - begin)].sum(dim=-1),
         shares=shares,
+        first_share=powers[..., : max(0, 1 - begin)].sum(dim=-1),
+        place=place + begin,
+        by_token=None if matching is None else _by_token(powers, seen, *matching),
     )
+
+
+def _by_token(powers: Tensor, seen: Tensor, duplicate: Tensor, induction: Tensor) -> ByToken:
+    """Sums of `powers` (g, r, keys) over two kinds of keys (r, keys), as far as they are seen."""
+    keys = [duplicate & seen, induction & seen]  # (r, keys) or (g, r, keys)
+    numbers = [found.sum(dim=-1).expand(powers.shape[:2]) for found in keys]  # (g, r)
+    shares = [torch.linalg.vecdot(powers, found.to(powers)) for found in keys]  # (g, r)
+    return ByToken(*shares, *numbers)
 
 
 def _sums_by_distance(powers: Tensor, last: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 The distances from a query to its keys are divided into segments: one per distance bin, long bins in
 several parts. A program takes a tile of queries that share a key head, and the keys of one
 segment, block by block, with a running maximum and running sums. A second kernel adds up the
-segments. Memory holds three numbers per query and segment, and no logits.
+segments. Memory holds six numbers per query and segment, and no logits.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _ROWS_PER_PROGRAM = 16  # of the second kernel
 
 
 class _Segments(NamedTuple):
-    """Ranges of distances. The last segment is not a range: it holds the first tokens."""
+    """Ranges of distances. The last two are no ranges: they hold the first tokens, and token 0."""
 
     first: Tensor  # (segments,) smallest distance
     last: Tensor  # (segments,) largest distance
-    bin: Tensor  # (segments,) distance bin; -1 for the first tokens
+    bin: Tensor  # (segments,) distance bin; -1 for the first tokens, -2 for token 0
 
 
 class _Tiles(NamedTuple):
@@ -49,7 +49,7 @@ class _Tiles(NamedTuple):
 
 def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -> Tensor:
     """Attention columns (heads, n, COLUMNS), as `chunked_attention` computes them."""
-    vectors, rows, heads, group = queries
+    vectors, rows, heads, group, tokens = queries
     device, vectors = vectors.device, vectors.contiguous()
     number, n, width = vectors.shape
     length = int(rows.position.max()) + 1
@@ -61,17 +61,23 @@ def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) 
     position = _on_device(rows.position.astype(np.int32), device)  # (n,)
     low = rule.first_visible(position)  # (n,)
     count = len(segments.bin)
-    sums = torch.empty((3, number, n, count), dtype=torch.float32, device=device)
+    by_token = tokens is not None
+    sums = torch.empty((6 if by_token else 4, number, n, count), dtype=torch.float32, device=device)
+    duplicates, inductions = (position, position)  # not read without tokens
+    if tokens is not None:
+        sequence = _on_device(rows.sequence.astype(np.int32), device)  # (n,)
+        duplicates, inductions = tokens.counts(sequence, position, low)  # (n,), (n,)
     columns = torch.empty((number, n, COLUMNS), dtype=torch.float32, device=device)
     tile = max(_SMALLEST_TILE, triton.next_power_of_2(tiles.rows * size))
     with torch.cuda.device(device if vectors.is_cuda else -1):
         segment_sums[(len(tiles.table), len(members), count)](
-            *(vectors, key, position, low, members, tiles.table),
-            *(segments.first, segments.last, segments.bin, sums),
+            *(vectors, key, position, low, position if tokens is None else tokens.ids),
+            *(members, tiles.table, segments.first, segments.last, segments.bin, sums),
             *(rule.scale, rule.softcap or 1.0, key.shape[2], n, number, count, size, width),
             *key.stride(),
             CAPPED=rule.softcap is not None,
             EXACT=vectors.dtype == torch.float32,
+            BY_TOKEN=by_token,
             TILE=tile,
             KEYS=64,
             WIDTH=max(16, triton.next_power_of_2(width)),
@@ -81,8 +87,9 @@ def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) 
         )
         sinks = vectors if rule.sinks is None else _sinks(rule.sinks, heads, device)
         combine[(triton.cdiv(number * n, _ROWS_PER_PROGRAM),)](
-            *(sums, segments.bin, sinks, columns, number * n, n, count),
+            *(sums, segments.bin, sinks, duplicates, inductions, columns, number * n, n, count),
             HAS_SINKS=rule.sinks is not None,
+            BY_TOKEN=by_token,
             ROWS=_ROWS_PER_PROGRAM,
             SEGMENTS=triton.next_power_of_2(count),
             BINS=MASS_BINS,
@@ -105,7 +112,7 @@ def _segments(bits: int, device: torch.device) -> _Segments:
             for part in range(begin, end, _LONGEST_SEGMENT)
         ]
     found.sort(key=lambda segment: segment[0] - segment[1])  # long segments start first
-    found.append((0, (1 << 31) - 1, -1))
+    found += [(0, (1 << 31) - 1, -1), (0, (1 << 31) - 1, -2)]
     return _Segments(*(_on_device(part, device) for part in np.array(found, np.int32).T))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from qk_sniffer.attention.chunked import chunked_attention
 from qk_sniffer.attention.rule import AttentionRule
 from qk_sniffer.attention.sampled_queries import SampledQueries
+from qk_sniffer.attention.text_tokens import TextTokens
 from qk_sniffer.sampling.rows import KindRows
 
 _TEST_ROWS = 64  # as many as the largest tile of the kernel
@@ -22,7 +23,7 @@ def query_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -
 
     `key` is (b, key heads, s, d). CUDA uses a Triton kernel, other devices plain torch.
     """
-    vectors, rows, heads, group = queries
+    vectors, rows, heads, group, _ = queries
     device, width = vectors.device, vectors.shape[2]
     use_kernel = len(rows) > 0 and device.type == "cuda" and rule.extra is None
     if use_kernel and kernel_works(device, vectors.dtype, width, min(group, len(heads))):
@@ -44,7 +45,8 @@ def kernel_works(device: torch.device, dtype: torch.dtype, width: int, group: in
 
         rows = KindRows(np.zeros(_TEST_ROWS, np.int64), np.arange(_TEST_ROWS))
         vectors = torch.zeros((group, _TEST_ROWS, width), dtype=dtype, device=device)
-        queries = SampledQueries(vectors, rows, tuple(range(group)), group)
+        tokens = TextTokens(torch.zeros((1, _TEST_ROWS), dtype=torch.int32, device=device))
+        queries = SampledQueries(vectors, rows, tuple(range(group)), group, tokens)
         key = torch.zeros((1, 1, _TEST_ROWS, width), dtype=dtype, device=device)
         rule = AttentionRule(1.0, None, None, chunked=False)
         found = kernel_attention(queries, key, rule)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from qk_sniffer.attention.text_tokens import TextTokens
 from qk_sniffer.sampling.rows import KindRows
 
 
@@ -16,3 +17,4 @@ class SampledQueries(NamedTuple):
     rows: KindRows  # n places
     heads: tuple[int, ...]  # numbers of the query heads
     group: int  # query heads that share a key head
+    tokens: TextTokens | None = None  # of the batch; None if they are not known

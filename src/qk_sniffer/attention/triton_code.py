@@ -8,23 +8,24 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["length", "n", "heads", "segments"])
 def segment_sums(
-    Q, K, POSITION, LOW, MEMBERS, TILES, FIRST, LAST, BIN, SUMS,
+    Q, K, POSITION, LOW, TOKENS, MEMBERS, TILES, FIRST, LAST, BIN, SUMS,
     scale, softcap, length, n, heads, segments, size, width,
     stride_b, stride_h, stride_s, stride_d,
-    CAPPED: tl.constexpr, EXACT: tl.constexpr, TILE: tl.constexpr, KEYS: tl.constexpr,
-    WIDTH: tl.constexpr, SINK_TOKENS: tl.constexpr,
+    CAPPED: tl.constexpr, EXACT: tl.constexpr, BY_TOKEN: tl.constexpr, TILE: tl.constexpr,
+    KEYS: tl.constexpr, WIDTH: tl.constexpr, SINK_TOKENS: tl.constexpr,
 ):  # fmt: skip
     """Sums over the keys of one segment, for a tile of queries that share a key head.
 
-    SUMS (3, heads, n, segments): the largest logit, Σ p and Σ p · (logit − largest) with
-    p = exp(logit − largest).
+    SUMS (4 or 6, heads, n, segments): the largest logit, Σ p and Σ p · (logit − largest) with
+    p = exp(logit − largest), the position of the first key with the largest logit as the bits of an
+    int32, and, BY_TOKEN, Σ p over duplicate keys and over induction keys. TOKENS is (b, length).
     """
     tile, key_head, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(TILES + 3 * tile)
     first_row = tl.load(TILES + 3 * tile + 1)
     row_count = tl.load(TILES + 3 * tile + 2)
     nearest, farthest = tl.load(FIRST + segment), tl.load(LAST + segment)
-    is_sink = tl.load(BIN + segment) < 0
+    kind = tl.load(BIN + segment)  # -1: the first tokens, -2: token 0
     members = MEMBERS + key_head * (size + 1)
 
     line = tl.arange(0, TILE)
@@ -38,8 +39,8 @@ def segment_sums(
     begin = tl.load(LOW + row, mask=inside, other=0)
     begin = tl.maximum(begin, position - farthest)
     end = position - nearest
-    if is_sink:
-        end = tl.minimum(end, SINK_TOKENS - 1)
+    if kind < 0:
+        end = tl.minimum(end, tl.where(kind == -1, SINK_TOKENS - 1, 0))
     begin = tl.where(inside, begin, 2147483647)
     end = tl.where(inside, end, -1)
     start, stop = tl.min(begin), tl.max(end) + 1
@@ -55,6 +56,13 @@ def segment_sums(
     largest = tl.full([TILE], -float("inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     slope = tl.zeros([TILE], tl.float32)
+    highest = tl.full([TILE], -1, tl.int32)
+    duplicate = tl.zeros([TILE], tl.float32)
+    induction = tl.zeros([TILE], tl.float32)
+    tokens = TOKENS + sequence.to(tl.int64) * length
+    own = position
+    if BY_TOKEN:
+        own = tl.load(tokens + position, mask=inside, other=-2)
     for block in range(start // KEYS * KEYS, stop, KEYS):
         number = block + tl.arange(0, KEYS)
         k = tl.load(
@@ -69,7 +77,10 @@ def segment_sums(
             logits = tl.where(logits < 0, -size_of, size_of)
         seen = (number[None, :] >= begin[:, None]) & (number[None, :] <= end[:, None])
         logits = tl.where(seen, logits, -float("inf"))
-        higher = tl.maximum(largest, tl.max(logits, 1))
+        here = tl.max(logits, 1)
+        first = tl.min(tl.where(logits == here[:, None], number[None, :], 2147483647), 1)
+        highest = tl.where(here > largest, first, highest)
+        higher = tl.maximum(largest, here)
         base = tl.where(higher == -float("inf"), 0.0, higher)
         below = logits - base[:, None]
         power = tl.exp(below)
@@ -77,27 +88,42 @@ def segment_sums(
         decay = tl.exp(old)
         slope = (slope + total * old) * decay + tl.sum(tl.where(power > 0.0, power * below, 0.0), 1)
         total = total * decay + tl.sum(power, 1)
+        if BY_TOKEN:
+            token = tl.load(tokens + number, mask=number < length, other=-1)
+            same = (token[None, :] == own[:, None]) & (number[None, :] < position[:, None])
+            duplicate = duplicate * decay + tl.sum(tl.where(same, power, 0.0), 1)
+            inner = (number > 0) & (number <= length)
+            previous = tl.load(tokens + number - 1, mask=inner, other=-1)
+            follows = previous[None, :] == own[:, None]
+            induction = induction * decay + tl.sum(tl.where(follows, power, 0.0), 1)
         largest = higher
     target = SUMS + place * segments + segment
     plane = heads.to(tl.int64) * n * segments
     tl.store(target, largest, mask=inside)
     tl.store(target + plane, total, mask=inside)
     tl.store(target + 2 * plane, slope, mask=inside)
+    tl.store(target + 3 * plane, highest.to(tl.float32, bitcast=True), mask=inside)
+    if BY_TOKEN:
+        tl.store(target + 4 * plane, duplicate, mask=inside)
+        tl.store(target + 5 * plane, induction, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "n", "segments"])
 def combine(
-    SUMS, BIN, SINKS, RESULT, rows, n, segments,
-    HAS_SINKS: tl.constexpr, ROWS: tl.constexpr, SEGMENTS: tl.constexpr, BINS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    SUMS, BIN, SINKS, DUPLICATES, INDUCTIONS, RESULT, rows, n, segments,
+    HAS_SINKS: tl.constexpr, BY_TOKEN: tl.constexpr, ROWS: tl.constexpr, SEGMENTS: tl.constexpr,
+    BINS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Attention columns RESULT (heads, n, COLUMNS) of some queries, from their segments."""
+    """Attention columns RESULT (heads, n, COLUMNS) of some queries, from their segments.
+
+    DUPLICATES and INDUCTIONS (n,) are numbers of keys.
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     segment = tl.arange(0, SEGMENTS)
     inside = (row < rows)[:, None] & (segment < segments)[None, :]
     source = SUMS + row.to(tl.int64)[:, None] * segments + segment[None, :]
     plane = rows.to(tl.int64) * segments
-    numbers = tl.load(BIN + segment, mask=segment < segments, other=-2)
+    numbers = tl.load(BIN + segment, mask=segment < segments, other=-3)
     largest = tl.load(source, mask=inside, other=-float("inf"))
     total = tl.load(source + plane, mask=inside, other=0.0)
     slope = tl.load(source + 2 * plane, mask=inside, other=0.0)
@@ -124,3 +150,25 @@ def combine(
     for number in tl.static_range(BINS):
         mass = unit * tl.sum(tl.where((numbers == number)[None, :], share, 0.0), 1)
         tl.store(result + 4 + number, mass, mask=row < rows)
+    first = tl.sum(tl.where((numbers == -2)[None, :], share, 0.0), 1)
+    tl.store(result + 4 + BINS, unit * first, mask=row < rows)
+    highest = tl.load(source + 3 * plane, mask=inside, other=0.0).to(tl.int32, bitcast=True)
+    at_top = is_bin & inside & (largest == top[:, None])
+    place = tl.min(tl.where(at_top, highest, 2147483647), 1)
+    tl.store(result + 7 + BINS, place.to(tl.float32, bitcast=True), mask=row < rows)
+    if BY_TOKEN:
+        duplicate = tl.load(source + 4 * plane, mask=inside, other=0.0)
+        induction = tl.load(source + 5 * plane, mask=inside, other=0.0)
+        duplicate_mass = unit * tl.sum(tl.where(is_bin, decay * duplicate, 0.0), 1)
+        induction_mass = unit * tl.sum(tl.where(is_bin, decay * induction, 0.0), 1)
+        duplicates = tl.load(DUPLICATES + row % n, mask=row < rows, other=0)
+        inductions = tl.load(INDUCTIONS + row % n, mask=row < rows, other=0)
+    else:
+        duplicate_mass = tl.full([ROWS], float("nan"), tl.float32)
+        induction_mass = tl.full([ROWS], float("nan"), tl.float32)
+        duplicates = tl.full([ROWS], -1, tl.int32)
+        inductions = tl.full([ROWS], -1, tl.int32)
+    tl.store(result + 5 + BINS, duplicate_mass, mask=row < rows)
+    tl.store(result + 6 + BINS, induction_mass, mask=row < rows)
+    tl.store(result + 8 + BINS, duplicates.to(tl.float32, bitcast=True), mask=row < rows)
+    tl.store(result + 9 + BINS, inductions.to(tl.float32, bitcast=True), mask=row < rows)

@@ -29,6 +29,7 @@ from qk_dump.manifest import (
     read_manifest,
     read_plan,
 )
+from qk_dump.tokens import TOKENS_FILE
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.pipeline.result import CaptureResult, SentDump
 from qk_sniffer.pipeline.work_folder import PLAN, SEGMENTS, locked_work_folder
@@ -252,7 +253,7 @@ class _Copy:
 def _is_of_a_dump(name: str) -> bool:
     folder, _, file = name.rpartition("/")
     if not folder:
-        return file in (MANIFEST_NAME, EXAMPLES_FILE)
+        return file in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE)
     return parse_head(folder) is not None and file.endswith(".parquet")
 
 

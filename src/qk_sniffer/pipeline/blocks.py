@@ -23,13 +23,13 @@ from qk_dump.attention_columns import AttentionRows, attention_arrays
 from qk_dump.examples import Example
 from qk_dump.layout import HeadId, Kind
 from qk_dump.reader import Floats, Ints
-from qk_dump.schema import EXAMPLE, VECTOR, written_schema
-from qk_dump.writer import row_columns, vector_column
+from qk_dump.schema import EXAMPLE, TOKEN, TOKEN_ID, VALUE_NORM, VECTOR, written_schema
+from qk_dump.writer import row_columns, value_norm_column, vector_column
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular, read_json, staged_folder, sync, write_through
 
 _SEGMENT_FILE = "segment.json"
-_SEGMENT_VERSION = 3  # segments of other versions are ignored
+_SEGMENT_VERSION = 4  # segments of other versions are ignored
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Block:
     sliding_window: int | None
     token_str: Sequence[str] | None = None  # (n,)
     attention: AttentionRows | None = None  # (n, heads)
+    token_id: npt.NDArray[np.int32] | None = None  # (n,)
+    value_norm: npt.NDArray[np.float32] | None = None  # (n, heads)
 
     def __post_init__(self) -> None:
         n = len(self.bucket)
@@ -57,6 +59,9 @@ class Block:
             lengths.add(len(self.token_str))
         if self.attention is not None:
             lengths.add(len(self.attention.lse))
+        lengths |= {
+            len(column) for column in (self.token_id, self.value_norm) if column is not None
+        }
         if lengths != {n} or self.vectors.shape[:-1] != (n, len(self.heads)):
             raise ValueError(
                 f"layer {self.layer} {self.kind}: {n} buckets and {len(self.heads)} heads do not "
@@ -67,19 +72,21 @@ class Block:
     def nbytes(self) -> int:
         """Memory of the rows in bytes, without token strings."""
         columns = (self.bucket, self.example_id, self.position, self.vectors)
-        attention = 0 if self.attention is None else self.attention.nbytes
-        return attention + sum(column.nbytes for column in columns)
+        optional = (self.attention, self.token_id, self.value_norm)
+        return sum(column.nbytes for column in (*columns, *optional) if column is not None)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of its rows."""
         kind = pa.float16() if self.vectors.dtype == np.float16 else pa.float32()
-        return written_schema(
-            self.vectors.shape[2],
-            kind,
-            token_strings=self.token_str is not None,
-            attention=self.attention is not None,
-        )
+        return written_schema(self.vectors.shape[2], kind, self.optional)
+
+    @property
+    def optional(self) -> list[str]:
+        """The names of its optional columns."""
+        found = {TOKEN: self.token_str, TOKEN_ID: self.token_id, VALUE_NORM: self.value_norm}
+        names = [name for name, values in found.items() if values is not None]
+        return names + list(self.attention.columns if self.attention else ())
 
 
 @dataclass(frozen=True)
@@ -214,9 +221,7 @@ def _segment_file(entry: Mapping[str, Any]) -> SegmentFile:
     if len(starts) != len(entry["heads"]) + 1 or not 0 <= starts[0] <= starts[-1] <= entry["bytes"]:
         raise ValueError("record batches are outside the file")
     kind = pa.float16() if entry["half"] else pa.float32()
-    schema = written_schema(
-        entry["width"], kind, token_strings=entry["token_str"], attention=entry["attention"]
-    )
+    schema = written_schema(entry["width"], kind, entry["optional"])
     return SegmentFile(schema, _record_batches(tuple(entry["heads"])), starts, entry["digests"])
 
 
@@ -233,8 +238,7 @@ def _write_blocks(folder: Path, blocks: Sequence[Block]) -> dict[str, dict[str, 
     """Write one file per kind of rows, sync it, and return a description of each file."""
     groups: dict[str, dict[tuple[object, ...], list[Block]]] = {}  # file → heads → blocks
     for block in blocks:
-        ending = "" if block.attention is None else "-attention"
-        name = f"rows-{block.vectors.shape[2]}{ending}.arrow"
+        name = f"rows-{block.vectors.shape[2]}{block.kind}.arrow"
         heads = block.layer, block.kind, block.heads, block.sliding_window
         groups.setdefault(name, {}).setdefault(heads, []).append(block)
     files: dict[str, dict[str, Any]] = {}
@@ -260,6 +264,9 @@ def _write_batches(file: IO[bytes], groups: Sequence[Sequence[Block]]) -> dict[s
             attention = [block.attention[:, place] for block in group if block.attention]
             if attention:
                 columns |= attention_arrays(AttentionRows.joined(attention))
+            norms = [block.value_norm[:, place] for block in group if block.value_norm is not None]
+            if norms:
+                columns[VALUE_NORM] = value_norm_column(np.concatenate(norms))
             content = pa.RecordBatch.from_pydict(columns, schema).serialize()
             file.write(content)
             starts.append(file.tell())
@@ -268,8 +275,7 @@ def _write_batches(file: IO[bytes], groups: Sequence[Sequence[Block]]) -> dict[s
     return {
         "width": first.vectors.shape[2],
         "half": first.vectors.dtype == np.float16,
-        "token_str": first.token_str is not None,
-        "attention": first.attention is not None,
+        "optional": first.optional,
         "heads": heads,
         "starts": starts,
         "digests": digests,
@@ -278,10 +284,12 @@ def _write_batches(file: IO[bytes], groups: Sequence[Sequence[Block]]) -> dict[s
 
 def _joined_columns(group: Sequence[Block]) -> dict[str, pa.Array]:
     tokens = [block.token_str for block in group]
+    ids = [block.token_id for block in group if block.token_id is not None]
     return row_columns(
         bucket=np.concatenate([block.bucket for block in group]),
         example_id=np.concatenate([block.example_id for block in group]),
         position=np.concatenate([block.position for block in group]),
         sliding_window=group[0].sliding_window,
         token_str=None if None in tokens else [text for part in tokens for text in part or ()],
+        token_id=np.concatenate(ids) if ids else None,
     )

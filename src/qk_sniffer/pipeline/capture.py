@@ -27,6 +27,7 @@ from qk_sniffer.pipeline.batches import Batch
 from qk_sniffer.pipeline.claims import Claims
 from qk_sniffer.pipeline.description import capture_manifest, capture_plan
 from qk_sniffer.pipeline.hand_out import HandOut, longest_first
+from qk_sniffer.pipeline.optional_columns import optional_columns
 from qk_sniffer.pipeline.publishing import publish, require_publishable
 from qk_sniffer.pipeline.ranks import ANOTHER_ENDED, Ranks, is_lost_connection, ranks_from
 from qk_sniffer.pipeline.result import CaptureResult
@@ -40,6 +41,7 @@ from qk_sniffer.pipeline.segments import (
 from qk_sniffer.pipeline.setup import Setup, eligible_q_heads, prepare
 from qk_sniffer.pipeline.storing import blocks_of
 from qk_sniffer.pipeline.threads import BackgroundWriter
+from qk_sniffer.pipeline.token_texts import token_texts
 from qk_sniffer.pipeline.work_folder import plan_in
 from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
@@ -314,6 +316,7 @@ def _row_tap(setup: Setup) -> RowTap:
         setup.wanted,
         pre_rope=settings.capture_pre_rope,
         attention=settings.attention,
+        tokens=settings.tokens,
         max_rows=settings.max_rows_per_batch,
     )
 
@@ -337,7 +340,7 @@ def _check_number(texts: int | None, folder: Path) -> None:
 
 
 def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:
-    tap.expect(batch.rows)
+    tap.expect(batch.rows, batch.tokens)
     if batch.tokens.numel():
         try:
             run_backbone(decoder, batch.tokens)
@@ -397,6 +400,7 @@ def _finish(
         heads=expected_heads(setup),
         turn=turn,
         on_head=partial(watcher.show, "writing heads"),
+        token_texts=partial(token_texts, setup.tokenizer) if config.capture.tokens else None,
     )
     watcher.stop()
     if complete:
@@ -418,7 +422,10 @@ def expected_heads(setup: Setup) -> list[ExpectedHead]:
     """The heads of the dump."""
     return [
         ExpectedHead(
-            head, layer.facts.width, layer.facts.window, setup.config.has_attention(head.kind)
+            head,
+            layer.facts.width,
+            layer.facts.window,
+            optional_columns(setup.config.capture, head.kind),
         )
         for layer in setup.dump_heads
         for head in layer.head_ids()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from qk_dump.attention_columns import MASS_BINS
+from qk_dump.attention_columns import MASS_BINS, MASSES
 from qk_dump.layout import Kind
 from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.model.gguf import conversion_time, converted_model, gguf_path
@@ -15,6 +15,7 @@ from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, ze
 from qk_sniffer.model.probe_forward import ForwardFailedError
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.encoding import TextEncoder
+from qk_sniffer.pipeline.optional_columns import optional_columns
 from qk_sniffer.pipeline.setup import auto_choice, sampler_of, wanted_heads
 from qk_sniffer.pipeline.synthetic import open_source
 from qk_sniffer.pipeline.work_folder import plan_in
@@ -29,7 +30,7 @@ from qk_toolkit.urls import is_remote
 
 _BYTES = {"float32": 4, "float16": 2}
 _OTHER_COLUMNS = 16  # bytes of bucket, example, position and window in a row
-_ATTENTION_COLUMNS = 4 * (4 + MASS_BINS)  # bytes in a query row
+_OPTIONAL_COLUMN = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Estimate:
     tokens_per_text: float
     rows_per_text: dict[Kind, float]  # of one query head, and of one key head
     value_bytes: int
-    attention: bool
+    columns: dict[Kind, tuple[str, ...]]  # the optional ones
     choice: AutoChoice | None = None  # of the sampler auto
     few_rows: str | None = None  # in which buckets too few queries are expected
     conversion: str | None = None  # how long the capture takes to convert the GGUF file first
@@ -66,7 +67,9 @@ class Estimate:
 
     def _other_bytes(self, kind: Kind) -> int:
         """Bytes of a row without its vector."""
-        return _OTHER_COLUMNS + (_ATTENTION_COLUMNS if self.attention and kind == "q" else 0)
+        columns = self.columns[kind]
+        values = len(columns) + (MASS_BINS - 1 if MASSES in columns else 0)
+        return _OTHER_COLUMNS + _OPTIONAL_COLUMN * values
 
     @property
     def rows_of_all_heads(self) -> float:
@@ -114,7 +117,7 @@ def estimate(config: CaptureConfig) -> Estimate:
             for kind in KINDS
         },
         value_bytes=_BYTES[config.output.vector_dtype],
-        attention=config.capture.attention,
+        columns={kind: optional_columns(config.capture, kind) for kind in KINDS},
         choice=choice,
         few_rows=_few_rows(config, sampler, lengths, texts.total),
         conversion=_conversion(config.model),

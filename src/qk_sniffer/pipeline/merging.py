@@ -10,14 +10,19 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from qk_dump.attention_columns import ARGMAX_TOKEN
 from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.examples import EXAMPLES_FILE, write_examples
 from qk_dump.layout import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, write_manifest
-from qk_dump.schema import TOKEN, VECTOR, WINDOW, written_schema
+from qk_dump.schema import TOKEN_ID, VECTOR, WINDOW, written_schema
+from qk_dump.tokens import TOKENS_FILE, write_tokens
 from qk_dump.writer import write_heads
 from qk_sniffer.pipeline.blocks import Segment
 from qk_toolkit.files import remove_drafts, sync_folder, write_text
+
+TokenTexts = Callable[[Sequence[int]], Mapping[int, str]]
+"""Gives the text of every token id."""
 
 
 class ExpectedHead(NamedTuple):
@@ -26,7 +31,7 @@ class ExpectedHead(NamedTuple):
     head: HeadId
     width: int  # of the vectors
     window: int | None
-    attention: bool = False  # whether it has attention columns
+    optional: tuple[str, ...] = ()  # its optional columns
 
 
 def write_dump(
@@ -36,19 +41,29 @@ def write_dump(
     manifest: DumpManifest,
     heads: Sequence[ExpectedHead],
     on_head: Callable[[int, int], None] | None,
+    token_texts: TokenTexts | None,
 ) -> None:
-    """Write the files of the heads, examples.parquet, the card and, last, dump.json."""
+    """Write the files of the heads, examples.parquet, the card and, last, dump.json.
+
+    With `token_texts`, tokens.parquet is written, too.
+    """
     schemas = _schemas(segments, heads)
     windows = {expected.head: expected.window for expected in heads}
-    write_heads(folder, schemas, partial(_pieces, segments, windows), on_head)
+    ids: set[int] = set()
+    write_heads(folder, schemas, partial(_pieces, segments, windows, ids), on_head)
     examples = {example.example_id: example for segment in segments for example in segment.examples}
     facts = {"capture": plan, "num_examples": len(examples)}
     manifest = manifest.model_copy(update=facts)
-    for name in (EXAMPLES_FILE, CARD_FILE, MANIFEST_NAME):
+    for name in (EXAMPLES_FILE, TOKENS_FILE, CARD_FILE, MANIFEST_NAME):
         remove_drafts(folder / name)
     write_examples(folder, examples.values())
+    if token_texts is not None:
+        write_tokens(folder, token_texts(sorted(ids)))
     if is_card(folder / CARD_FILE) or not (folder / CARD_FILE).exists():
-        write_text(folder / CARD_FILE, card(manifest, sorted(schemas), examples=True))
+        tokens = token_texts is not None
+        write_text(
+            folder / CARD_FILE, card(manifest, sorted(schemas), examples=True, tokens=tokens)
+        )
     sync_folder(folder)
     write_manifest(folder, manifest)
     sync_folder(folder)
@@ -63,11 +78,9 @@ def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict
     if unexpected:
         raise ValueError(f"segments hold rows of unexpected heads: {sorted(unexpected)}")
     rows = files[0].schema if files else written_schema(1, pa.float32())
-    vector_type, tokens = rows.field(VECTOR).type.value_type, TOKEN in rows.names
+    vector_type = rows.field(VECTOR).type.value_type
     return {
-        expected.head: written_schema(
-            expected.width, vector_type, token_strings=tokens, attention=expected.attention
-        )
+        expected.head: written_schema(expected.width, vector_type, expected.optional)
         for expected in heads
     }
 
@@ -75,13 +88,19 @@ def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict
 def _pieces(
     segments: Sequence[Segment],
     windows: Mapping[HeadId, int | None],
+    token_ids: set[int],
     head: HeadId,
     schema: pa.Schema,
 ) -> Iterator[tuple[pa.Table, int | None]]:
-    """The rows of a head in each segment, with the first example of the next segment."""
+    """The rows of a head in each segment, with the first example of the next segment.
+
+    The tokens of the rows are added to `token_ids`.
+    """
     limits = [segment.first_example for segment in segments[1:]]
     for segment, limit in zip_longest(segments, limits):
         rows = segment.rows(head, schema)
         if rows.num_rows and rows[WINDOW][0].as_py() != windows[head]:
             raise ValueError(f"{head.folder}: rows have an unexpected sliding window")
+        for name in {TOKEN_ID, ARGMAX_TOKEN}.intersection(schema.names):
+            token_ids.update(rows[name].unique().drop_null().to_pylist())
         yield rows, limit

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,8 @@ from qk_dump.layout import Kind
 from qk_sniffer.attention.query_attention import query_attention
 from qk_sniffer.attention.rule import rule_of
 from qk_sniffer.attention.sampled_queries import SampledQueries
-from qk_sniffer.attention.totals import COLUMNS
+from qk_sniffer.attention.text_tokens import TextTokens
+from qk_sniffer.attention.totals import COLUMNS, attention_rows
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook, rotary_hook
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.rows import KINDS, KindRows
@@ -38,7 +39,8 @@ class TakenRows:
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[int, Kind], Tensor] = {}
-        self._attention: dict[int, Tensor] = {}  # layer → (heads, n, COLUMNS)
+        self._attention: dict[int, _LayerAttention] = {}  # by layer
+        self._value_norms: dict[int, Tensor] = {}  # layer → (heads, n)
         self._sources: set[torch.device] = set()
         self._events: list[torch.cuda.Event] = []
 
@@ -51,9 +53,15 @@ class TakenRows:
         if source.type == "cuda":
             self._sources.add(source)
 
-    def put_attention(self, layer: int, tensor: Tensor, source: torch.device) -> None:
-        """Store the attention columns (heads, n, COLUMNS) of a layer's queries."""
-        self._attention[layer] = tensor
+    def put_attention(self, layer: int, found: _LayerAttention, source: torch.device) -> None:
+        """Store the attention columns of a layer's queries."""
+        self._attention[layer] = found
+        if source.type == "cuda":
+            self._sources.add(source)
+
+    def put_value_norms(self, layer: int, tensor: Tensor, source: torch.device) -> None:
+        """Store the lengths (heads, n) of the values of a layer's keys."""
+        self._value_norms[layer] = tensor
         if source.type == "cuda":
             self._sources.add(source)
 
@@ -75,15 +83,28 @@ class TakenRows:
         self.wait()
         if layer not in self._attention:
             return None
-        columns = self._attention.pop(layer).numpy().transpose(1, 0, 2)  # (n, heads, COLUMNS)
-        lse, largest, entropy, sinks = np.moveaxis(columns[..., :4], -1, 0)  # (n, heads) each
-        return AttentionRows(lse, largest, entropy, sinks, columns[..., 4:])
+        columns, sequence, ids = self._attention.pop(layer)
+        return attention_rows(columns.numpy().transpose(1, 0, 2), sequence, ids)
+
+    def value_norms(self, layer: int) -> npt.NDArray[np.float32] | None:
+        """Lengths (n, heads) of the values of a layer's keys; None if they are not known."""
+        self.wait()
+        found = self._value_norms.pop(layer, None)
+        return None if found is None else found.numpy().T
 
     def wait(self) -> None:
         """Wait until all copies are complete, and so the forward."""
         for event in self._events:
             event.synchronize()
         self._events.clear()
+
+
+class _LayerAttention(NamedTuple):
+    """The attention columns of a layer's queries, which may still be on their way to the host."""
+
+    columns: Tensor  # (heads, n, COLUMNS)
+    sequence: Ints  # (n,) text of every query
+    ids: Ints | None  # (b, s) tokens of the texts
 
 
 class RowTap:
@@ -96,17 +117,24 @@ class RowTap:
         *,
         pre_rope: bool = False,
         attention: bool = False,
+        tokens: bool = True,
         max_rows: int = 65_536,
     ) -> None:
-        """`attention` also computes the attention columns of queries, where logits are known."""
+        """`attention` also computes the attention columns of queries, where logits are known.
+
+        It also takes the lengths of the values that belong to keys. Without `tokens` there are no
+        attention columns by token.
+        """
         self._decoder = decoder
         self._wanted = {(layer.facts.module, layer.facts.call): layer for layer in wanted}
         self._modules = {layer.facts.module for layer in wanted}
         self._pre_rope = pre_rope
         self._attention = attention
+        self._with_tokens = tokens
         self._max_rows = max_rows
         self._stack = ExitStack()
         self._rows = _RowIndex({})
+        self._tokens = _BatchTokens(None)
         self._taken = TakenRows()
         self._thread = threading.get_ident()  # forwards of other threads are ignored
         self._calls: Counter[nn.Module] = Counter()  # attention calls of the forward so far
@@ -128,13 +156,17 @@ class RowTap:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def expect(self, rows: Mapping[tuple[int, Kind], KindRows]) -> None:
+    def expect(
+        self, rows: Mapping[tuple[int, Kind], KindRows], tokens: Tensor | None = None
+    ) -> None:
         """Set the rows to take from the next forward, which must run in the same thread.
 
-        Rows of earlier forwards that were not taken are dropped.
+        Rows of earlier forwards that were not taken are dropped. `tokens` (b, s) are those of the
+        forward, for the attention columns by token.
         """
         self._thread = threading.get_ident()
         self._rows = _RowIndex(rows)
+        self._tokens = _BatchTokens(tokens if self._with_tokens else None)
         self._taken = TakenRows()
         self._calls.clear()
         self._current_layer = None
@@ -199,6 +231,8 @@ class RowTap:
         self._current_layer, self._unrotated = None, {}
         if self._attention and (layer.facts.layer, "q") in self._rows:
             self._take_attention(call, layer)
+        if self._attention and (layer.facts.layer, "k") in self._rows:
+            self._take_value_norms(call, layer)
 
     def _take_attention(self, call: AttentionCall, layer: WantedLayer) -> None:
         """Compute the attention columns of the expected queries."""
@@ -207,6 +241,7 @@ class RowTap:
         if rule is None:
             return
         rows, heads = self._rows.host(name), layer.q
+        tokens, ids = self._tokens.on(call.query.device, call.key.shape[2])
         shape = (len(heads), len(rows), COLUMNS)
         host = torch.empty(shape, dtype=torch.float32, pin_memory=call.query.is_cuda)
         # elsewhere in one piece, so that the numbers of a text do not depend on other texts
@@ -214,10 +249,26 @@ class RowTap:
         for start in range(0, len(rows), step):
             piece = slice(start, start + step)
             vectors = self._gather(call.query, name, heads, piece)  # (heads, rows, d)
-            queries = SampledQueries(vectors, rows.part(piece), heads, layer.facts.group)
+            queries = SampledQueries(vectors, rows.part(piece), heads, layer.facts.group, tokens)
             found = query_attention(queries, call.key.detach(), rule)
             _copy_piece(host, piece, found)
-        self._taken.put_attention(layer.facts.layer, host, call.query.device)
+        taken = _LayerAttention(host, rows.sequence, ids)
+        self._taken.put_attention(layer.facts.layer, taken, call.query.device)
+
+    def _take_value_norms(self, call: AttentionCall, layer: WantedLayer) -> None:
+        """Take the lengths of the values of the expected keys, if each key has one."""
+        name: tuple[int, Kind] = (layer.facts.layer, "k")
+        value, heads = call.value, layer.k
+        if value.dim() != 4 or value.shape[:3] != call.key.shape[:3]:
+            return
+        host = torch.empty(
+            (len(heads), self._rows.count(name)), dtype=torch.float32, pin_memory=value.is_cuda
+        )
+        for start in range(0, host.shape[1], self._max_rows):
+            piece = slice(start, start + self._max_rows)
+            values = self._gather(value, name, heads, piece).float()  # (heads, rows, d)
+            _copy_piece(host, piece, torch.linalg.vector_norm(values, dim=-1))
+        self._taken.put_value_norms(layer.facts.layer, host, value.device)
 
     def _to_host(self, tensor: Tensor, name: tuple[int, Kind], heads: tuple[int, ...]) -> Tensor:
         """Rows of a (b, heads, s, d) tensor as a host tensor (wanted heads, n, d)."""
@@ -282,6 +333,22 @@ class _RowIndex:
         """The number of rows of a layer and kind."""
         first, end = self._extent[key]
         return end - first
+
+
+class _BatchTokens:
+    """The tokens of a batch, copied to each device once."""
+
+    def __init__(self, tokens: Tensor | None) -> None:
+        self._host = tokens
+        self._by_device: dict[torch.device, TextTokens] = {}
+
+    def on(self, device: torch.device, length: int) -> tuple[TextTokens | None, Ints | None]:
+        """The tokens (b, s) on a device and as an array; None unless there is one per key."""
+        if self._host is None or self._host.shape[1] != length:
+            return None, None
+        if device not in self._by_device:
+            self._by_device[device] = TextTokens(_to_device(self._host.int(), device))
+        return self._by_device[device], self._host.numpy()
 
 
 def _to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -34,6 +34,7 @@ from qk_dump.manifest import (
     read_manifest,
     read_plan,
 )
+from qk_dump.tokens import TOKENS_FILE
 from qk_sniffer.pipeline.blocks import (
     Block,
     DamagedSegmentError,
@@ -41,7 +42,7 @@ from qk_sniffer.pipeline.blocks import (
     read_segment,
     write_segment,
 )
-from qk_sniffer.pipeline.merging import ExpectedHead, write_dump
+from qk_sniffer.pipeline.merging import ExpectedHead, TokenTexts, write_dump
 from qk_sniffer.pipeline.rank_locks import busy, lock_of, lock_rank, other_ranks_running, release
 from qk_sniffer.pipeline.work_folder import PLAN, SEGMENTS, locked_work_folder
 from qk_toolkit.errors import ConfigError, OutputError
@@ -199,13 +200,14 @@ def finish_capture(
     *,
     turn: FileLock | None = None,
     on_head: Callable[[int, int], None] | None = None,
+    token_texts: TokenTexts | None = None,
 ) -> bool:
     """Convert the segments to the dump; False if a segment is damaged.
 
     A damaged segment is removed, and its batches must be captured again. `turn` is the lock of
     `lock_to_finish`; without it, this function waits while another process converts. The plan and
     the number of examples are added to `manifest`. `on_head` is called with the number of written
-    heads and of all heads.
+    heads and of all heads. With `token_texts`, the texts of the tokens are written, too.
     """
     if capture.complete:
         return True
@@ -216,7 +218,9 @@ def finish_capture(
         if not _is_complete(capture.folder, capture.plan):
             segments = _read_segments(capture.folder)
             _require_batches(capture.folder, segments, num_batches)
-            write_dump(capture.folder, capture.plan, segments, manifest, heads, on_head)
+            write_dump(
+                capture.folder, capture.plan, segments, manifest, heads, on_head, token_texts
+            )
         with locked_work_folder(capture.folder) as place:
             (place / PLAN).unlink(missing_ok=True)
     except DamagedSegmentError as error:
@@ -297,7 +301,9 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
     if finished is not None:
         _refuse_difference(folder, plan_difference(finished, plan, ignored="versions"))
         return True
-    found = [name for name in (MANIFEST_NAME, EXAMPLES_FILE) if (folder / name).exists()]
+    found = [
+        name for name in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE) if (folder / name).exists()
+    ]
     found += [head.name for head in _head_folders(folder) if parquet_files(head)]
     if found:
         raise ConfigError(
@@ -325,7 +331,7 @@ def _head_folders(folder: Path) -> list[Path]:
 def _discard(folder: Path) -> None:
     """Remove the files of a finished or unfinished dump, and no other files."""
     shutil.rmtree(folder / UNFINISHED / SEGMENTS, ignore_errors=True)
-    for name in (f"{UNFINISHED}/{PLAN}", MANIFEST_NAME, EXAMPLES_FILE):
+    for name in (f"{UNFINISHED}/{PLAN}", MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE):
         (folder / name).unlink(missing_ok=True)
     if is_card(folder / CARD_FILE):
         (folder / CARD_FILE).unlink()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from qk_dump.attention_columns import AttentionRows
 from qk_dump.layout import Kind
 from qk_sniffer.pipeline.batches import Batch
+from qk_sniffer.pipeline.optional_columns import attention_columns
 from qk_sniffer.pipeline.rows import TakenRows
 from qk_sniffer.pipeline.segments import Block
 from qk_sniffer.pipeline.setup import Setup
@@ -60,6 +61,8 @@ def _block(setup: Setup, batch: Batch, taken: TakenRows, layer: WantedLayer, kin
         sliding_window=facts.window,
         token_str=_token_strings(setup, batch, rows),
         attention=_attention(setup, taken, layer, kind, example_id, rows),
+        token_id=rows.tokens(batch.tokens.numpy()) if setup.config.capture.tokens else None,
+        value_norm=_value_norm(setup, taken, layer, kind, example_id, rows),
     )
 
 
@@ -72,12 +75,31 @@ def _attention(
     rows: KindRows,
 ) -> AttentionRows | None:
     """The attention columns (n, heads) of queries; NaN if the logits are not known."""
-    if not setup.config.has_attention(kind):
+    if kind != "q" or not setup.config.capture.attention:
         return None
+    wanted = attention_columns(setup.config.capture)
     found = taken.attention(layer.facts.layer)
     if found is None:
-        return AttentionRows.unknown(len(rows), len(layer.q))
+        return AttentionRows.unknown(len(rows), len(layer.q), columns=wanted)
     check_attention(found, example_id, rows.position, layer.facts.layer, layer.numbers("q"))
+    return found.with_columns(wanted)
+
+
+def _value_norm(
+    setup: Setup,
+    taken: TakenRows,
+    layer: WantedLayer,
+    kind: Kind,
+    example_id: npt.NDArray[np.int64],
+    rows: KindRows,
+) -> npt.NDArray[np.float32] | None:
+    """The lengths (n, heads) of the values of keys; NaN if they are not known."""
+    if kind != "k" or not setup.config.capture.attention:
+        return None
+    found = taken.value_norms(layer.facts.layer)
+    if found is None:
+        return np.full((len(rows), len(layer.k)), np.nan, np.float32)
+    check_finite(found[..., None], example_id, layer.facts.layer, "values")
     return found
 
 
@@ -100,14 +122,17 @@ def check_attention(
 
 
 def check_finite(
-    vectors: npt.NDArray[Any], example_id: npt.NDArray[np.int64], layer: int, kind: Kind
+    vectors: npt.NDArray[Any],
+    example_id: npt.NDArray[np.int64],
+    layer: int,
+    kind: Kind | Literal["values"],
 ) -> None:
     """Raise an error for NaN or infinity that names the layer and the text."""
     with np.errstate(all="ignore"):
         if np.isfinite(vectors.sum(dtype=np.float32)) or np.isfinite(vectors).all():
             return
     row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=(1, 2)))[0])
-    name = "queries" if kind == "q" else "keys"
+    name = {"q": "queries", "k": "keys", "values": "values"}[kind]
     remedy = (
         "Values are too large for float16: set output.vector_dtype to float32"
         if vectors.dtype == np.float16

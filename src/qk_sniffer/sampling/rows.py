@@ -31,6 +31,10 @@ class KindRows:
         """Some of the rows."""
         return KindRows(self.sequence[rows], self.position[rows])
 
+    def tokens(self, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+        """(n,) the tokens of the rows, from the ids (b, s) of the batch."""
+        return ids[self.sequence, self.position].astype(np.int32)
+
     def texts(self) -> Iterator[tuple[int, int]]:
         """(first row, end) of every sequence that has rows."""
         starts = np.flatnonzero(np.diff(self.sequence, prepend=-1)).tolist()

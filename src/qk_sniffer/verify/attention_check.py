@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,11 @@ from qk_sniffer.model.attention_hooks import AttentionCall
 Floats = npt.NDArray[np.float64]
 
 
-def weight_sums(call: AttentionCall) -> Floats:
-    """(heads, n, 3 + bins) of the weights that the function applies to values.
+def weight_sums(call: AttentionCall, tokens: Sequence[int]) -> Floats:
+    """(heads, n, 6 + bins) of the weights that the function applies to values.
 
     Largest weight, entropy relative to its maximum, weight of the first tokens, weights by
-    distance.
+    distance, weight of token 0, of duplicate keys and of induction keys. `tokens` (n,) is the text.
     """
     weights = call.weights().double()  # (heads, n, n)
     n = weights.shape[-1]
@@ -30,15 +31,25 @@ def weight_sums(call: AttentionCall) -> Floats:
     masses = weights.new_zeros((*weights.shape[:2], MASS_BINS))
     masses.scatter_add_(2, number.expand_as(weights), weights)
     sums = [weights.amax(dim=-1), entropy / _most(n), weights[..., :SINK_TOKENS].sum(dim=-1)]
-    return _array(torch.cat([torch.stack(sums, dim=-1), masses], dim=-1))
+    ids = torch.tensor(list(tokens), device=weights.device)  # (n,)
+    same = ids[:, None] == ids  # (n, n)
+    duplicate = same & (place[:, None] > place)
+    induction = torch.nn.functional.pad(same[:, :-1], (1, 0))
+    others = [weights[..., 0], (weights * duplicate).sum(dim=-1), (weights * induction).sum(dim=-1)]
+    parts = [torch.stack(sums, dim=-1), masses, torch.stack(others, dim=-1)]
+    return _array(torch.cat(parts, dim=-1))
 
 
 def captured_sums(found: AttentionRows) -> Floats:
-    """(n, 3 + bins), the same sums from the attention columns of one head."""
+    """(n, 6 + bins), the same sums from the attention columns of one head."""
+    assert found.first_mass is not None
+    assert found.duplicate_mass is not None
+    assert found.induction_mass is not None
     largest = np.exp(found.max_logit.astype(np.float64) - found.lse)
     relative = found.entropy / _most(len(found.lse))
     sums = np.stack([largest, relative, found.sink_mass], axis=1)
-    return np.concatenate([sums, found.mass_by_distance], axis=1)
+    others = np.stack([found.first_mass, found.duplicate_mass, found.induction_mass], axis=1)
+    return np.concatenate([sums, found.mass_by_distance, others], axis=1)
 
 
 def _most(n: int) -> float:

@@ -95,7 +95,7 @@ def verify_model(
     dtype = str(model.dtype).removeprefix("torch.")
     with tap(model, layers=layers, attention=True) as tapped:
         facts = [layer.facts for layer in tapped.wanted]
-        recorder = AttentionRecorder(facts)
+        recorder = AttentionRecorder(facts, tokens)
         with attention_hook(recorder.record):
             _run(model, tokens)
     checks = tuple(_check(tapped, layer, recorder.of(layer), dtype, tolerance) for layer in facts)
@@ -120,13 +120,14 @@ class RecordedAttention:
     sinks: Tensor | None  # (heads,) an extra score per head in the softmax
     bias: Tensor | None  # (heads or 1, n, n), added to the scores
     mask: Tensor | None  # (heads or 1, n, n), also added; hidden keys are below -1e4
-    sums: Floats  # (heads, n, 3 + bins) of the weights that are applied to values
+    sums: Floats  # (heads, n, 6 + bins) of the weights that are applied to values
 
 
 class AttentionRecorder:
     """Records the attention weights of some layers in one forward."""
 
-    def __init__(self, layers: Iterable[LayerFacts]) -> None:
+    def __init__(self, layers: Iterable[LayerFacts], tokens: Sequence[int]) -> None:
+        self._tokens = tokens
         self._wanted = {(facts.module, facts.call): facts.layer for facts in layers}
         self._modules = {facts.module for facts in layers}
         self._calls: Counter[nn.Module] = Counter()
@@ -158,7 +159,7 @@ class AttentionRecorder:
             sinks=sinks.detach().cpu() if isinstance(sinks, Tensor) else None,
             bias=_first(call.options.get("position_bias")),
             mask=_first(mask),
-            sums=weight_sums(call),
+            sums=weight_sums(call, self._tokens),
         )
 
     def of(self, facts: LayerFacts) -> RecordedAttention:
@@ -206,7 +207,7 @@ def _attention(tapped: Tap, facts: LayerFacts, recorded: RecordedAttention) -> f
         if found is None:
             return None
         with np.errstate(invalid="ignore", over="ignore"):
-            difference = captured_sums(found) - recorded.sums[head]  # (n, 3 + bins)
+            difference = captured_sums(found) - recorded.sums[head]  # (n, 6 + bins)
         differences.append(np.max(np.abs(difference)))  # NaN if there is one
     return float(np.max(differences))
 

@@ -11,6 +11,7 @@ from qk_sniffer.attention.chunked import chunked_attention
 from qk_sniffer.attention.query_attention import query_attention
 from qk_sniffer.attention.rule import AttentionRule
 from qk_sniffer.attention.sampled_queries import SampledQueries
+from qk_sniffer.attention.text_tokens import TextTokens
 from qk_sniffer.sampling.rows import KindRows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -53,11 +54,36 @@ def test_the_kernel_equals_plain_torch(rule: str, shape: str, dtype: torch.dtype
     query, key = (vectors(2, n, length, width, dtype=dtype) for n in (q_heads, k_heads))
     sequence, position = (torch.as_tensor(part).cuda() for part in (rows.sequence, rows.position))
     chosen = query[sequence[None], torch.tensor(heads).cuda()[:, None], position[None]]
-    queries = SampledQueries(chosen, rows, heads, q_heads // k_heads)
+    tokens = TextTokens(torch.randint(0, 20, (2, length), device="cuda"))
     strided = key.transpose(1, 2).contiguous().transpose(1, 2)  # as many models make it
-    found = query_attention(queries, strided, RULES[rule])
-    expected = chunked_attention(queries, key, RULES[rule])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
+    for known in (tokens, None):
+        queries = SampledQueries(chosen, rows, heads, q_heads // k_heads, known)
+        found = query_attention(queries, strided, RULES[rule])
+        expected = chunked_attention(queries, key, RULES[rule])
+        masses, numbers = found[..., :-3], found[..., -3:].view(torch.int32)
+        torch.testing.assert_close(
+            masses, expected[..., :-3], rtol=1e-6, atol=1e-5, equal_nan=known is None
+        )
+        assert torch.equal(numbers[..., 1:], expected[..., -2:].view(torch.int32))
+        place, right = numbers[..., 0], expected[..., -3].view(torch.int32)  # (heads, n)
+        key_head = (torch.tensor(heads).cuda() // (q_heads // k_heads))[:, None]
+        logits = [
+            torch.linalg.vecdot(chosen.double(), key[sequence, key_head, at].double())
+            for at in (place, right)
+        ]
+        assert (place == right).float().mean() > 0.99
+        torch.testing.assert_close(*logits, rtol=1e-6, atol=1e-4)  # equal but for rounding
+
+
+def test_the_earliest_of_equal_keys_is_the_strongest() -> None:
+    """All logits are equal, in many blocks of keys and segments of distances."""
+    rows = KindRows(np.zeros(300, np.int64), np.arange(0, 30_000, 100))
+    queries = SampledQueries(torch.ones(1, 300, 64, device="cuda"), rows, (0,), 1)
+    key = torch.ones(1, 1, 30_000, 64, device="cuda")
+    for window in (None, 777):
+        found = query_attention(queries, key, AttentionRule(0.25, None, window, False))
+        low = rows.position * 0 if window is None else np.maximum(0, rows.position - window + 1)
+        assert found[0, :, -3].view(torch.int32).tolist() == low.tolist()
 
 
 def test_infinite_and_nan_logits_are_not_hidden() -> None:

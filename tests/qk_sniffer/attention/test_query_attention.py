@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,13 +15,18 @@ from qk_dump.attention_limits import check_attention
 from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
-from qk_sniffer.attention.query_attention import kernel_works
+from qk_sniffer.attention.query_attention import kernel_works, query_attention
+from qk_sniffer.attention.rule import AttentionRule
+from qk_sniffer.attention.sampled_queries import SampledQueries
+from qk_sniffer.attention.text_tokens import TextTokens
+from qk_sniffer.attention.totals import attention_rows
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.model.logits import in_float32
 from qk_sniffer.notebook import tap
 from qk_sniffer.pipeline.description import layer_record
-from tiny_models import ARCHITECTURES, RARE, VOCABULARY, needs_rare
+from qk_sniffer.sampling.rows import KindRows
+from tiny_models import ARCHITECTURES, RARE, needs_rare
 
 LENGTH = 40
 PLACE = Path("dump")
@@ -29,12 +34,23 @@ MODELS = {**ARCHITECTURES, **RARE}
 
 
 def tokens(batch: int = 2, length: int = LENGTH) -> Tensor:
-    return torch.randint(3, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(1))
+    """Texts of few tokens, which repeat."""
+    return torch.randint(3, 11, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-def weights_of(model: Any, ids: Tensor, layers: list[LayerFacts]) -> dict[int, list[Tensor]]:
-    """Layer → (heads, s, s) of every text: the function's weights in float32 arithmetic."""
-    found: dict[int, list[Tensor]] = {}
+class OwnAttention(NamedTuple):
+    """What the attention function of a layer does with one text."""
+
+    weights: Tensor  # (heads, s, s) in float32 arithmetic
+    seen: Tensor  # (heads, s, s)
+    value_norm: Tensor  # (key heads, s)
+
+
+def own_attention(
+    model: Any, ids: Tensor, layers: list[LayerFacts]
+) -> dict[int, list[OwnAttention]]:
+    """Layer → the attention of every text."""
+    found: dict[int, list[OwnAttention]] = {}
     wanted = {(facts.module, facts.call): facts.layer for facts in layers}
     calls: dict[Any, int] = {}
 
@@ -44,8 +60,12 @@ def weights_of(model: Any, ids: Tensor, layers: list[LayerFacts]) -> dict[int, l
         number = calls.get(call.module, 0)
         calls[call.module] = number + 1
         if (call.module, number) in wanted:
-            weights = in_float32(call).weights()
-            found.setdefault(wanted[call.module, number], []).append(weights)
+            own = OwnAttention(
+                in_float32(call).weights(),
+                call.visible_keys(),
+                call.value[0].double().norm(dim=-1),
+            )
+            found.setdefault(wanted[call.module, number], []).append(own)
 
     for text in ids:
         calls.clear()
@@ -63,6 +83,24 @@ def expected_columns(weights: Tensor) -> tuple[Any, Any, Any]:
     bins = np.searchsorted(first_distances(), distance, side="right") - 1
     masses = np.stack([np.sum(w * (bins == b), axis=1) for b in range(MASS_BINS)], axis=1)
     return entropy, w[:, :4].sum(axis=1), masses
+
+
+def check_keys(found: AttentionRows, own: OwnAttention, head: int, ids: Tensor) -> None:
+    """First token, strongest key, duplicate and induction keys, with plain sums."""
+    w, seen, token = own.weights[head].double().numpy(), own.seen[head].numpy(), ids.numpy()
+    i, j = np.arange(len(w))[:, None], np.arange(len(w))  # query, key
+    np.testing.assert_allclose(found.first_mass, w[:, 0], atol=1e-5)
+    strongest = w[i[:, 0], found.argmax_position]
+    np.testing.assert_allclose(strongest, w.max(axis=1), atol=1e-5)
+    np.testing.assert_array_equal(found.argmax_token, token[found.argmax_position])
+    duplicate = (token[j] == token[i]) & (j < i)
+    induction = (token[j - 1] == token[i]) & (j >= 1) & (j <= i)
+    for keys, mass, number in (
+        (duplicate, found.duplicate_mass, found.duplicate_keys),
+        (induction, found.induction_mass, found.induction_keys),
+    ):
+        np.testing.assert_allclose(mass, (w * keys).sum(axis=1), atol=1e-5)
+        np.testing.assert_array_equal(number, (seen & keys).sum(axis=1))
 
 
 def check_head(found: AttentionRows, weights: Tensor, tolerance: float) -> None:
@@ -85,7 +123,7 @@ def test_columns_are_sums_of_the_models_own_weights(name: str) -> None:
     with torch.no_grad(), tap(model, attention=True) as tapped:
         run_backbone(decoder_of(model), ids)
     layers = [layer.facts for layer in tapped.wanted]
-    weights = weights_of(model, ids, layers)
+    known = own_attention(model, ids, layers)
     dump = Dump(PLACE, {}, DumpManifest(layers=[layer_record(facts) for facts in layers]))
     for facts in layers:
         possible = rules_of(dump, facts.layer).attention
@@ -97,9 +135,13 @@ def test_columns_are_sums_of_the_models_own_weights(name: str) -> None:
             assert rows.attention is not None
             position = rows.position.astype(np.float64)
             check_attention(rows.attention, position, facts.window, possible, PLACE, 0)
-            for text, expected in enumerate(weights[facts.layer]):
-                part = rows.attention[rows.example_id == text]
+            for text, own in enumerate(known[facts.layer]):
+                part, expected = rows.attention[rows.example_id == text], own.weights
                 check_head(part, expected[head], 1e-5)
+                check_keys(part, own, head, ids[text])
+                norms = keys.value_norm[keys.example_id == text]
+                place = head // facts.group % len(own.value_norm)
+                np.testing.assert_allclose(norms, own.value_norm[place], rtol=1e-6)
                 products = rows.vectors[rows.example_id == text].astype(np.float64) @ (
                     keys.vectors[keys.example_id == text].T.astype(np.float64)
                 )
@@ -110,6 +152,38 @@ def test_columns_are_sums_of_the_models_own_weights(name: str) -> None:
                 if not facts.logits.biased:
                     exact = np.exp(logits - part.lse[:, None])
                     np.testing.assert_allclose(exact[seen], expected[head].numpy()[seen], atol=1e-5)
+
+
+def test_the_earliest_of_equal_keys_is_the_strongest() -> None:
+    """All keys are equal, then those from 5 on are stronger; a window of 4 hides the first."""
+    rows = KindRows(np.zeros(12, np.int64), np.arange(12))
+    queries = SampledQueries(torch.ones(1, 12, 3), rows, (0,), 1)
+    key = torch.ones(1, 1, 12, 3)
+    for window, strong in ((None, 99), (4, 99), (None, 5), (4, 5)):
+        key[0, 0, strong:] = 2.0
+        found = query_attention(queries, key, AttentionRule(1.0, None, window, False))
+        rows_of = attention_rows(found.numpy().transpose(1, 0, 2), rows.sequence, None)
+        low = [0 if window is None else max(0, place - window + 1) for place in range(12)]
+        expected = [max(low[i], strong if i >= strong else 0) for i in range(12)]
+        assert rows_of.argmax_position[:, 0].tolist() == expected
+        assert rows_of.duplicate_mass is None
+        key[:] = 1.0
+
+
+@pytest.mark.parametrize("rule", ["full", "window", "chunks"])
+def test_keys_of_a_token_are_counted_by_searching_a_sorted_list(rule: str) -> None:
+    """As on a GPU: two texts of different lengths, the second one padded."""
+    window, chunked = {"full": (None, False), "window": (7, False), "chunks": (7, True)}[rule]
+    ids = torch.randint(0, 5, (2, 50), generator=torch.Generator().manual_seed(3))
+    rows = KindRows(np.repeat([0, 1], [50, 30]), np.append(np.arange(50), np.arange(30)))
+    low = AttentionRule(1.0, None, window, chunked).first_visible(torch.tensor(rows.position))
+    places = [torch.tensor(part) for part in (rows.sequence, rows.position)]
+    duplicates, inductions = TextTokens(ids).counts(*places, low)
+    for row, (text, i) in enumerate(zip(rows.sequence, rows.position, strict=True)):
+        first, token = int(low[row]), ids[text].tolist()
+        assert duplicates[row] == sum(token[j] == token[i] for j in range(first, i))
+        after = range(max(1, first), i + 1)
+        assert inductions[row] == sum(token[j - 1] == token[i] for j in after)
 
 
 def test_plain_torch_is_used_where_the_kernel_cannot_run() -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.models.llama import modeling_llama
 
-from qk_dump.attention_columns import ATTENTION_COLUMNS
+from qk_dump.attention_columns import ATTENTION_TYPES
 from qk_dump.reader import HeadRows, read_head
 from sniffing import sniff, tables_of
 from tiny_texts import save_texts, save_tiny_model
@@ -62,7 +62,9 @@ def test_attention_can_be_left_out(
         ours = tables_of(tmp_path / "dump")[name]
         assert ours == table.select(ours.column_names)
         if name.endswith("q"):
-            assert set(table.column_names) - set(ours.column_names) == set(ATTENTION_COLUMNS)
+            assert set(table.column_names) - set(ours.column_names) == set(ATTENTION_TYPES)
+        elif name.endswith("k"):
+            assert set(table.column_names) - set(ours.column_names) == {"value_norm"}
     capsys.readouterr()
     assert sniff(model, texts, tmp_path / "dump") == 2
     assert "capture.attention (false then, true now)" in capsys.readouterr().err
@@ -92,7 +94,9 @@ def test_unknown_logits_give_null_columns_and_one_note(
     assert len(notes) == 1
     assert "layers 0-3: the attention function computes its weights in an unknown way" in notes[0]
     table = tables_of(tmp_path)["l01h02q"]
-    assert all(table[name].null_count == table.num_rows > 0 for name in ATTENTION_COLUMNS)
+    assert all(table[name].null_count == table.num_rows > 0 for name in ATTENTION_TYPES)
+    assert table["token_id"].null_count == 0
+    assert tables_of(tmp_path)["l01h01k"]["value_norm"].null_count == 0
     assert read(tmp_path, "l01h02q").attention is None
 
 

@@ -261,7 +261,7 @@ def test_what_dead_processes_were_writing_is_removed_and_no_more(tmp_path: Path)
     place = tmp_path / ".capture" / "segments"
     for rank in (0, 1, 2):
         (place / f".00000009-r{rank}-ab.part-77").mkdir()
-        (place / f".00000009-r{rank}-ab.part-77" / "rows-4.arrow").write_bytes(b"half")
+        (place / f".00000009-r{rank}-ab.part-77" / "rows-4k.arrow").write_bytes(b"half")
     with closing(opened(tmp_path, rank=2)):
         (place / ".00000009-r2-ab.part-77").mkdir()
         opened(tmp_path).close()

@@ -26,7 +26,7 @@ from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segmen
 from qk_toolkit.errors import OutputError
 
 
-@pytest.mark.parametrize("name", ["rows-4.arrow", "segment.json"])
+@pytest.mark.parametrize("name", ["rows-4k.arrow", "segment.json"])
 @pytest.mark.parametrize("damage", ["truncated", "removed", "emptied", "a pipe", "nested"])
 def test_a_damaged_segment_is_captured_anew(tmp_path: Path, name: str, damage: str) -> None:
     capture = opened(tmp_path)
@@ -56,7 +56,7 @@ def test_rows_that_were_damaged_are_captured_again(tmp_path: Path) -> None:
     for batch in range(3):
         add(capture, [batch])
         capture.flush()
-    file = segments(tmp_path)[1] / "rows-6.arrow"
+    file = segments(tmp_path)[1] / "rows-6q.arrow"
     content_then = bytearray(file.read_bytes())
     content_then[-70] ^= 4  # a bit of a vector
     file.write_bytes(content_then)

@@ -39,6 +39,7 @@ from qk_dump.layout import HeadId
 from qk_dump.reader import read_head
 from qk_dump.schema import written_schema
 from qk_dump.source import open_dump
+from qk_dump.writer import with_head
 from qk_sniffer.pipeline import blocks
 from qk_sniffer.pipeline.segments import Block, finish_capture
 from qk_toolkit.errors import ConfigError, DumpError, OutputError
@@ -70,13 +71,16 @@ def expected_rows(batches: range, layer: int, kind: str, head: int, **options: A
     attention = [block.attention[:, head] for block in blocks if block.attention is not None]
     if attention:
         columns |= attention_arrays(AttentionRows.joined(attention))
-    schema = written_schema(
-        vectors.shape[1],
-        pa.from_numpy_dtype(vectors.dtype),
-        token_strings=bool(tokens),
-        attention=bool(attention),
-    )
-    return pa.table(columns, schema=schema)
+    for name in ("token_id", "value_norm"):
+        parts = [getattr(block, name) for block in blocks if getattr(block, name) is not None]
+        if parts:
+            values = np.concatenate([part if part.ndim == 1 else part[:, head] for part in parts])
+            known = values >= 0
+            columns[name] = [
+                v if ok else None for v, ok in zip(values.tolist(), known, strict=True)
+            ]
+    schema = written_schema(vectors.shape[1], pa.from_numpy_dtype(vectors.dtype), columns)
+    return with_head(pa.table(columns, schema=schema), HeadId(layer, head, kind))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tokens", [False, True])
@@ -108,7 +112,7 @@ def test_a_head_without_rows_has_an_empty_file_of_the_same_columns(tmp_path: Pat
     make_capture(tmp_path, dtype=np.float16, tokens=True)
     found = rows_of(tmp_path, HeadId(2, 1, "k"))
     assert found.num_rows == 0
-    assert found.schema.equals(written_schema(4, pa.float16(), token_strings=True))
+    assert found.schema.equals(written_schema(4, pa.float16(), ["token_str", "layer", "head"]))
     with pytest.raises(DumpError, match="holds no rows"):
         read_head([tmp_path / "l02h01k" / "data.parquet"], max_rows=9, seed=0, with_examples=False)
 
@@ -128,7 +132,12 @@ def test_a_capture_without_any_row_or_batch_is_a_dump_of_empty_heads(tmp_path: P
 def test_nothing_but_the_dump_is_left(tmp_path: Path) -> None:
     make_capture(tmp_path)
     heads = {f"{expected.head.folder}/data.parquet" for expected in HEADS}
-    assert set(content(tmp_path)) == heads | {"dump.json", "examples.parquet", "README.md"}
+    assert set(content(tmp_path)) == heads | {
+        "dump.json",
+        "examples.parquet",
+        "tokens.parquet",
+        "README.md",
+    }
 
 
 def test_examples_and_digests_are_kept(tmp_path: Path) -> None:
@@ -201,9 +210,9 @@ def test_a_segment_says_what_it_holds(tmp_path: Path) -> None:
     assert segment.name.startswith("00000005-r3-")
     told = json.loads((segment / "segment.json").read_text())["content"]
     assert set(told["batches"]) == {"5", "6"}
-    assert set(told["files"]) == {"rows-4-attention.arrow", "rows-4.arrow", "rows-6.arrow"}
-    file = told["files"]["rows-6.arrow"]
-    content = (segment / "rows-6.arrow").read_bytes()
+    assert set(told["files"]) == {f"rows-{kind}.arrow" for kind in ("4q", "4k", "6q", "6k")}
+    file = told["files"]["rows-6q.arrow"]
+    content = (segment / "rows-6q.arrow").read_bytes()
     assert file["starts"][-1] == file["bytes"] == len(content)
     for start, end in pairwise(file["starts"]):
         rows = pa.ipc.read_record_batch(content[start:end], written_schema(6, pa.float32()))
@@ -361,10 +370,10 @@ def test_blocks_may_come_in_parts(tmp_path: Path) -> None:
         parts = []
         for block in blocks_of(batch):
             columns = ("bucket", "example_id", "position", "vectors")
+            columns += ("attention", "token_id", "value_norm")
+            columns = [name for name in columns if getattr(block, name) is not None]
             for cut in (slice(0, 2), slice(2, None)):
                 part = {name: getattr(block, name)[cut] for name in columns}
-                if block.attention is not None:
-                    part["attention"] = block.attention[cut]
                 shared = (block.layer, block.kind, block.heads)
                 parts.append(Block(*shared, **part, sliding_window=block.sliding_window))
         capture.add(batch, parts, examples_of(batch))
