@@ -67,7 +67,6 @@ class DatasetSettings(Section):
         description="Hub dataset, or a local text, JSONL, CSV or Parquet file, "
         "or a folder of such files; synthetic:repeated or synthetic:shuffled makes texts",
     )
-    synthetic: SyntheticSettings | None = Field(default=None)
     name: str | None = Field(default=None, description="subset of a Hub dataset")
     revision: str | None = Field(default=None, description="branch, tag or commit of the dataset")
     split: str = Field(default="train", min_length=1, description="split to read")
@@ -86,6 +85,7 @@ class DatasetSettings(Section):
     streaming: bool = Field(
         default=False, description="read texts during the capture instead of downloading them first"
     )
+    synthetic: SyntheticSettings | None = Field(default=None)
 
     @model_validator(mode="after")
     def _settings_fit_the_path(self) -> DatasetSettings:

@@ -22,7 +22,7 @@ from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.watcher import Watcher
 from rank_processes import Forwards
 from ray_ranks import first_dies, stops_in_its_third_text
-from sniffing import ONE_THREAD, same_bytes, sniff
+from sniffing import ONE_THREAD, same_bytes
 from tiny_texts import save_texts, save_tiny_model
 
 ray = pytest.importorskip("ray")
@@ -58,7 +58,8 @@ def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     dump, threads = tmp_path_factory.mktemp("whole"), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        assert sniff(*inputs, dump) == 0
+        alone: dict[str, object] = {"engine": "local", "num_gpus": None, "num_actors": None}
+        run_capture(config_of(inputs, dump, **alone))  # with the sampler auto, as the actors
     finally:
         torch.set_num_threads(threads)
     return dump
@@ -83,7 +84,6 @@ def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureC
         model={"name": str(inputs[0])},
         dataset={"path": str(inputs[1])},
         output={"data_root": str(dump), "save_seconds": 3600},  # a killed actor saves nothing
-        capture={"sampler": {"type": "uniform", "base_rate": 8.0}, "min_bucket_size": 16},
         **{"engine": "ray", "num_gpus": 0, "num_actors": 2, **more},
     )
 
