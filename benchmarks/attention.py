@@ -67,7 +67,8 @@ def _tapped(tap: RowTap, decoder: Any, wanted: Any, tokens: Tensor, rate: int) -
     from qk_sniffer.sampling.positions import PositionSampler
     from qk_sniffer.sampling.rows import sample_rows
 
-    tap.expect(sample_rows(PositionSampler("uniform", rate), wanted, [0], [tokens.shape[1]]))
+    rows = sample_rows(PositionSampler("uniform", rate), wanted, [0], [tokens.shape[1]])
+    tap.expect(rows, tokens)
     run_backbone(decoder, tokens)
     taken = tap.take()
     for layer in wanted:

@@ -30,6 +30,7 @@ from qk_dump.examples import Example, write_examples
 from qk_dump.hub.push import push_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.source import open_dump
+from qk_dump.tokens import write_tokens
 from qk_toolkit.errors import HubError
 
 DOCS = Path(__file__).parents[1] / "docs" / "hub-faults.md"
@@ -110,7 +111,8 @@ def small_dump(
     manifest = DumpManifest(model=model, num_examples=examples)
     write_manifest(root, manifest)
     write_examples(root, [Example(number, f"text {number}", 8, "0") for number in range(examples)])
-    text = card(manifest, list(open_dump(root).folders), True)
+    write_tokens(root, {number: f"token {number}" for number in range(3)})
+    text = card(manifest, list(open_dump(root).folders), True, tokens=True)
     (root / "README.md").write_text(text, encoding="utf-8")
     return root
 

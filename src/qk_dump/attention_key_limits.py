@@ -81,7 +81,9 @@ def token_rules(query: Queries) -> Iterator[Rule]:
     if rows.induction_mass is None or rows.induction_keys is None:
         return
     earlier, later = query.visible - 1, np.minimum(query.visible, query.position)
-    others = total - rows.mass_by_distance[:, 0]  # (n,)
+    others = total  # (n,)
+    if rows.mass_by_distance.shape[1] > 1:  # else the only bin has all keys
+        others = total - rows.mass_by_distance[:, 0]
     yield from _of_kind(
         query,
         (DUPLICATE_MASS, rows.duplicate_mass, others),

@@ -42,6 +42,7 @@ def content(root: Path) -> dict[str, bytes]:
 PLACES = [
     "dump/dump.json",
     "dump/examples.parquet",
+    "dump/tokens.parquet",
     "dump/README.md",
     "dump/l00h00q",
     "dump/l00h00q/data.parquet",

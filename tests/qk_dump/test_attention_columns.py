@@ -10,11 +10,20 @@ import pyarrow as pa
 import pytest
 
 from head_files import LATE, columns, read, refusal, save
-from qk_dump.attention_columns import ATTENTION_COLUMNS, AttentionRows, first_distances
+from qk_dump.attention_columns import (
+    ATTENTION_COLUMNS,
+    ATTENTION_TYPES,
+    KEY_COLUMNS,
+    TOKEN_COLUMNS,
+    AttentionRows,
+    first_distances,
+)
 from qk_dump.layout import HeadId
 from qk_dump.writer import write_head
 
 NAMES = ATTENTION_COLUMNS[:-1]
+INTEGERS = ("argmax_position", "argmax_token", "duplicate_keys", "induction_keys")
+MORE = (*KEY_COLUMNS, *TOKEN_COLUMNS)
 
 
 def attention(n: int = 6, bins: int = 24, **changes: Any) -> dict[str, Any]:
@@ -29,6 +38,18 @@ def attention(n: int = 6, bins: int = 24, **changes: Any) -> dict[str, Any]:
     }
     found["mass_by_distance"] = pa.array(masses.tolist(), pa.list_(pa.float32(), bins))
     return {**found, **changes}
+
+
+def more_attention(n: int = 6, **changes: Any) -> dict[str, Any]:
+    """The same queries. Every second key of a text has one token, the others another one."""
+    keys = np.arange(n) % 100 + 1.0
+    number = (keys - 1) // 2
+    values = (1 / keys, keys * 0, keys % 2, number / keys, number, number / keys, number)
+    found = {
+        name: pa.array(column, pa.int32() if name in INTEGERS else pa.float32())
+        for name, column in zip(MORE, values, strict=True)
+    }
+    return {**attention(n), **found, **changes}
 
 
 def lists(masses: list[Any], kind: Any = None) -> pa.Array:
@@ -124,6 +145,114 @@ def test_a_file_with_some_of_the_columns_is_refused(tmp_path: Path) -> None:
             message = refusal(file, with_attention=with_attention)
             assert f"has some attention columns and lacks {', '.join(missing)} (found: " in message
             assert "remove the attention columns" in message
+
+
+def test_columns_of_keys_and_tokens_are_read_and_written(tmp_path: Path) -> None:
+    """Rows without a known token, and rows without known attention, are null."""
+    content = more_attention()
+    for name in TOKEN_COLUMNS:
+        content[name] = pa.array([*content[name].to_pylist()[:5], None], content[name].type)
+    lse = content["lse"].to_pylist()
+    content["lse"] = pa.array([*lse[:3], None, *lse[4:]], pa.float32())
+    found = read(save(tmp_path / "a.parquet", **content), with_attention=True).attention
+    assert found is not None
+    for name, values in found.columns.items():
+        missing = values < 0 if name in INTEGERS else np.isnan(values.reshape(6, -1)).all(axis=1)
+        expected = [3, 5] if name in TOKEN_COLUMNS else [3]
+        assert np.flatnonzero(missing).tolist() == expected, name
+    assert found.argmax_token.tolist() == [1, 0, 1, -1, 1, -1]
+    rows = {name: np.asarray(values) for name, values in columns().items() if name != "vector"}
+    del rows["sliding_window"]
+    vectors = np.ones((6, 3), np.float32)
+    file = write_head(tmp_path, HeadId(0, 0, "q"), vectors=vectors, attention=found, **rows)
+    again = read(file, with_attention=True).attention
+    assert again is not None
+    assert again.columns.keys() == found.columns.keys() == ATTENTION_TYPES.keys()
+    for name, values in found.columns.items():
+        np.testing.assert_array_equal(values, again.columns[name])
+
+
+@pytest.mark.parametrize("missing", MORE)
+def test_a_unit_is_whole_or_not_there(tmp_path: Path, missing: str) -> None:
+    content = more_attention()
+    del content[missing]
+    message = refusal(save(tmp_path / "a.parquet", **content))
+    assert f"has some attention columns and lacks {missing} (found: " in message
+
+
+def test_units_build_on_each_other(tmp_path: Path) -> None:
+    """Private dumps have no columns by token. Columns of keys alone say nothing."""
+    content = more_attention()
+    private = {name: content[name] for name in (*ATTENTION_COLUMNS, *KEY_COLUMNS)}
+    found = read(save(tmp_path / "a.parquet", **private), with_attention=True).attention
+    assert found is not None
+    assert found.first_mass is not None
+    assert found.argmax_token is None
+    for names in (MORE, KEY_COLUMNS, (*ATTENTION_COLUMNS, *TOKEN_COLUMNS)):
+        alone = {name: content[name] for name in names}
+        assert "lacks" in refusal(save(tmp_path / "a.parquet", **alone))
+
+
+def test_shards_without_the_new_columns_leave_the_others(tmp_path: Path) -> None:
+    new = save(tmp_path / "a.parquet", **more_attention(), token_id=pa.array(range(6)))
+    old = save(tmp_path / "b.parquet", **attention())
+    for files in ((new, old), (old, new)):
+        found = read(*files, with_attention=True, with_tokens=True)
+        assert found.attention is not None
+        assert set(found.attention.columns) == set(ATTENTION_COLUMNS)
+        assert found.token_id is None
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_are_checked(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "a.parquet"
+    for kind in (pa.float32(), pa.string()):
+        message = refusal(
+            save(file, **more_attention(**{name: pa.array([None] * 6, kind)})), with_attention=True
+        )
+        assert f"column '{name}' is {kind}, expected an integer" in message
+    for value in (-1, 2**31):
+        values = [0, 0, value, 0, 0, 0]
+        content = more_attention(**{name: pa.array(values, pa.int64())})
+        message = refusal(save(file, **content), with_attention=True)
+        assert f"row 2: impossible value in {name} ({value})" in message
+
+
+def test_tokens_and_lengths_of_values(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    token = pa.array([5, None, 0, 1, 2, 2**31 - 1])
+    norm = pa.array([1.5, 0, None, 1, 2, 3], pa.float32())
+    save(file, token_id=token, value_norm=norm)
+    found = read(file, with_tokens=True, with_attention=True)
+    assert found.token_id is not None
+    assert found.token_id.tolist() == [5, -1, 0, 1, 2, 2**31 - 1]
+    assert np.array_equal(found.value_norm, [1.5, 0, np.nan, 1, 2, 3], equal_nan=True)
+    some = read(file, with_tokens=True, max_rows=3, seed=1)
+    kept = np.sort(np.random.default_rng(1).choice(6, 3, replace=False))
+    assert some.token_id is not None
+    assert some.token_id.tolist() == found.token_id[kept].tolist()
+    assert found.of_texts(np.array([1])).token_id.tolist() == found.token_id[3:].tolist()
+    assert read(file).token_id is None
+    assert read(file).value_norm is None
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("token_id", pa.array([0.5] * 6), "column 'token_id' is double, expected an integer"),
+        ("token_id", pa.array([0, -3, 0, 0, 0, 0]), "row 1: impossible value in token_id (-3)"),
+        ("value_norm", pa.array(range(6)), "column 'value_norm' is int64, expected a float"),
+        ("value_norm", pa.array([0.0] * 5 + [-1.0]), "row 5: impossible value in value_norm (-1)"),
+        ("value_norm", pa.array([np.inf] * 6), "row 0: impossible value in value_norm (inf)"),
+    ],
+    ids=str,
+)
+def test_wrong_tokens_and_lengths_are_refused(
+    tmp_path: Path, name: str, values: pa.Array, message: str
+) -> None:
+    file = save(tmp_path / "a.parquet", **{name: values})
+    assert message in refusal(file, with_tokens=True, with_attention=True)
+    read(file)  # readers of the other columns do not notice
 
 
 TYPES = {

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qk_dump.attention_columns import ATTENTION_COLUMNS, MASS_BINS, AttentionRows, first_distances
+from qk_dump.attention_columns import (
+    ATTENTION_COLUMNS,
+    ATTENTION_TYPES,
+    MASS_BINS,
+    AttentionRows,
+    first_distances,
+)
 from qk_dump.attention_limits import check_attention
 from qk_dump.attention_queries import LayerAttention
 from qk_toolkit.errors import DumpError
@@ -33,8 +40,8 @@ def visible_keys(position: int, window: int | None, chunked: bool) -> list[int]:
 
 def columns_of(
     logits: dict[int, float], position: int, sink: float | None, bins: int
-) -> list[float]:
-    """lse, max_logit, entropy, sink_mass and the masses of one query, with plain sums."""
+) -> dict[str, Any]:
+    """The attention columns of one query, with plain sums. Tokens repeat after 3 tokens."""
     largest = max(logits.values())
     everything = [*logits.values(), *([] if sink is None else [sink])]
     top = max(everything)
@@ -47,12 +54,33 @@ def columns_of(
         sinks += weight if key < 4 else 0.0
         number = max(b for b, first in enumerate(first_distances(bins)) if first <= position - key)
         masses[number] += weight
-    return [lse, largest, entropy, sinks, *masses]
+    strongest = min(key for key, logit in logits.items() if logit == largest)
+    duplicate = [key for key in logits if key < position and key % 3 == position % 3]
+    induction = [key for key in logits if key >= 1 and (key - 1) % 3 == position % 3]
+    return {
+        "lse": lse,
+        "max_logit": largest,
+        "entropy": entropy,
+        "sink_mass": sinks,
+        "mass_by_distance": masses,
+        "first_mass": math.exp(logits[0] - lse) if 0 in logits else 0.0,
+        "argmax_position": strongest,
+        "argmax_token": strongest % 3,
+        "duplicate_mass": math.fsum(math.exp(logits[key] - lse) for key in duplicate),
+        "duplicate_keys": len(duplicate),
+        "induction_mass": math.fsum(math.exp(logits[key] - lse) for key in induction),
+        "induction_keys": len(induction),
+    }
 
 
-def attention_rows(table: list[list[float]]) -> AttentionRows:
-    values = np.array(table, np.float32)  # (n, 4 + bins)
-    return AttentionRows(*values[:, :4].T, values[:, 4:])
+def attention_rows(table: list[dict[str, Any]]) -> AttentionRows:
+    return AttentionRows(
+        **{
+            name: np.array([row[name] for row in table], np.int32 if is_int else np.float32)
+            for name, kind in ATTENTION_TYPES.items()
+            for is_int in [kind == pa.int32()]
+        }
+    )
 
 
 def bfloat16(values: np.ndarray) -> np.ndarray:
@@ -110,13 +138,13 @@ def test_attention_of_random_logits_is_possible(
         )
     exact = attention_rows(table)
     rounded = ROUNDINGS[rounding]
-    numbers = [rounded(getattr(exact, name)) for name in ATTENTION_COLUMNS[:-1]]
-    weights = exact.mass_by_distance
-    if rounding == "1/256":  # weights as in the embedded dump
-        weights = np.round(weights * 4096) / np.float32(4096)
-    elif rounding != "float32":
-        weights = rounded(weights)
-    rows = AttentionRows(*numbers, weights)
+    changed = {}
+    for name, values in exact.columns.items():
+        if values.dtype != np.int32:
+            changed[name] = rounded(values)
+        if rounding == "1/256" and "mass_" in name:  # weights as in the embedded dump
+            changed[name] = np.round(values * 4096) / np.float32(4096)
+    rows = replace(exact, **changed)
     position = np.arange(length, dtype=np.float64)
     for known in (None, sink is not None):
         layer = LayerAttention(chunked and window is not None, known, softcap)
@@ -150,7 +178,7 @@ def refusal(
 
 def changed(rows: AttentionRows, row: int = ROW, **columns: Any) -> AttentionRows:
     """The rows with other values in one of them."""
-    found = replace(rows, **{name: getattr(rows, name).copy() for name in ATTENTION_COLUMNS})
+    found = replace(rows, **{name: values.copy() for name, values in rows.columns.items()})
     for name, change in columns.items():
         values = getattr(found, name)
         values[row] = change(values[row]) if callable(change) else change
@@ -195,6 +223,20 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "masses below 1": ({"mass_by_distance": lambda v: v * 0.9}, "mass_by_distance"),
     "no mass": ({"mass_by_distance": masses()}, "mass_by_distance"),
     "mass beyond the position": ({"mass_by_distance": moved(6, 7)}, "mass_by_distance"),
+    "negative first mass": ({"first_mass": -0.1}, "first_mass"),
+    "first mass above that of the sinks": ({"first_mass": lambda v: v + 0.3}, "first_mass"),
+    "first mass above the largest weight": (
+        {"first_mass": 0.5, "sink_mass": 0.5, "mass_by_distance": masses(b6=0.5, b0=0.5)},
+        "lse",
+    ),
+    "the strongest key is later": ({"argmax_position": ROW + 1}, "argmax_position"),
+    "negative weight of duplicates": ({"duplicate_mass": -0.1}, "duplicate_mass"),
+    "weight of duplicates above 1": ({"duplicate_mass": 1.1}, "duplicate_mass"),
+    "weight without duplicates": ({"duplicate_keys": 0}, "duplicate_mass"),
+    "more duplicates than earlier keys": ({"duplicate_keys": ROW + 1}, "duplicate_keys"),
+    "weight without induction keys": ({"induction_keys": 0}, "induction_mass"),
+    "more induction keys than later tokens": ({"induction_keys": ROW + 1}, "induction_keys"),
+    "weight of induction keys above 1": ({"induction_mass": 1.1}, "induction_mass"),
     "all mass on one key": ({"mass_by_distance": masses(b0=1.0), "sink_mass": 0.0}, "lse"),
 }
 
@@ -204,6 +246,46 @@ def test_an_impossible_value_is_refused(columns: dict[str, Any], name: str) -> N
     message = refusal(changed(possible(), **columns))
     assert message.startswith(f"{FILE}: row {1000 + ROW}: impossible value in {name} (")
     assert message.endswith("). Capture or download the head again.")
+
+
+def test_the_strongest_key_has_the_largest_weight() -> None:
+    """The weight at distance 0 to 3 is almost 1; a key far away cannot have it."""
+    rows = changed(
+        possible(),
+        lse=5.01,
+        max_logit=5.0,
+        entropy=0.05,
+        sink_mass=0.0,
+        first_mass=0.0,
+        mass_by_distance=masses(b2=1.0),
+        argmax_position=ROW - 2,
+        duplicate_mass=0.0,
+        induction_mass=0.0,
+    )
+    check_attention(rows, np.arange(float(LENGTH)), None, NO_SINKS, FILE, 0)
+    for place in (0, 3, ROW - 4, ROW):
+        message = refusal(changed(rows, argmax_position=place))
+        assert f"impossible value in argmax_position ({place}: the largest weight, 0." in message
+
+
+def test_keys_that_a_window_hides_are_not_the_strongest() -> None:
+    rows = possible(window=8)
+    assert "sees 8 keys up to its own" in refusal(changed(rows, argmax_position=ROW - 8), 8)
+    assert "first_mass (0.1, but" in refusal(changed(rows, first_mass=0.1), 8)
+    assert "sees at most 7 such keys" in refusal(changed(rows, duplicate_keys=8), 8)
+    assert "sees at most 8 such keys" in refusal(changed(rows, induction_keys=9), 8)
+
+
+def test_rows_without_known_keys_or_tokens_are_possible() -> None:
+    """Also files without these columns."""
+    unknown = {"argmax_position": -1, "argmax_token": -1, "duplicate_keys": -1}
+    unknown |= {"induction_keys": -1} | dict.fromkeys(
+        ("first_mass", "duplicate_mass", "induction_mass"), np.nan
+    )
+    position = np.arange(float(LENGTH))
+    check_attention(changed(possible(), **unknown), position, None, NO_SINKS, FILE, 0)
+    five = AttentionRows(*(getattr(possible(), name) for name in ATTENTION_COLUMNS))
+    check_attention(five, position, None, NO_SINKS, FILE, 0)
 
 
 def test_the_first_queries_see_only_sinks() -> None:

@@ -21,10 +21,11 @@ import qk_sniffer
 from qk_dump.layout import HeadId
 from qk_dump.reader import read_head
 from qk_dump.recorded_columns import RECORD
+from qk_dump.tokens import read_tokens
 from qk_sniffer.model.layout import decoder_of
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
-from tiny_texts import vision_language_model
+from tiny_texts import tiny_tokenizer, vision_language_model
 
 ORIGINAL = AttentionInterface.get_interface
 
@@ -473,6 +474,43 @@ def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None
             decoder_of(model)(input_ids=tokens(1, 12), position_ids=torch.arange(12)[None] + 1)
     assert tapped.lengths == [12, 12, 12, 8]
     assert tapped.queries(0, 0).position.tolist() == [*range(12)] * 3 + [*range(8)]
+
+
+def test_tokens_are_known_where_ids_are_given(tmp_path: Path) -> None:
+    """One forward gets ids, one embeddings: its tokens are null in a saved dump."""
+    model, ids = some_model(), tokens(1, 12)
+    with qk_sniffer.tap(model, attention=True) as tapped:
+        model(ids)
+        model(inputs_embeds=model.get_input_embeddings()(ids))
+    rows, keys = tapped.queries(1, 2), tapped.keys(1, 1)
+    assert rows.token_id.tolist() == keys.token_id.tolist() == [*ids[0].tolist(), *[-1] * 12]
+    first, second = rows.attention[:12], rows.attention[12:]
+    np.testing.assert_allclose(first.first_mass, second.first_mass, atol=1e-6)
+    assert first.argmax_position.tolist() == second.argmax_position.tolist()
+    assert first.argmax_token.tolist() == ids[0, first.argmax_position].tolist()
+    assert set(second.argmax_token) == set(second.duplicate_keys) == {-1}
+    assert np.isnan(second.induction_mass).all()
+    assert keys.value_norm.shape == (24,)
+    dump = tapped.save(tmp_path / "dump", tokenizer=tiny_tokenizer())
+    table = pq.read_table(dump / "l01h02q" / "data.parquet")
+    for name in ("token_id", "argmax_token", "duplicate_mass", "induction_keys"):
+        assert [value is None for value in table[name].to_pylist()] == [False] * 12 + [True] * 12
+    vocabulary = {number: token for token, number in tiny_tokenizer().get_vocab().items()}
+    known = {number: vocabulary.get(number, "") for number in ids[0].tolist()}
+    assert read_tokens(dump) == known
+    assert "`tokens.parquet`" in (dump / "README.md").read_text()
+
+
+def test_tokens_can_be_left_out(tmp_path: Path) -> None:
+    model = some_model()
+    with qk_sniffer.tap(model, attention=True, tokens=False) as private:
+        model(tokens(1, 12))
+    assert private.queries(0, 0).token_id is None
+    assert private.queries(0, 0).attention.first_mass is not None
+    assert private.queries(0, 0).attention.duplicate_mass is None
+    dump = private.save(tmp_path, tokenizer=tiny_tokenizer())
+    assert read_tokens(dump) is None
+    assert "token_id" not in pq.read_schema(dump / "l00h00q" / "data.parquet").names
 
 
 def test_attention_of_kept_queries(tmp_path: Path) -> None:

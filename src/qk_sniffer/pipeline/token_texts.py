@@ -7,42 +7,35 @@ from functools import cache
 from typing import Any
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # in the place of bytes that are no UTF-8
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # in names of tokens
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> dict[int, str]:
     r"""The text of every id.
 
-    Tokens are decoded after another token, because some tokenizers remove a space at the beginning
-    of a text. A piece of a character is written as its bytes, such as `\xe2\x80` or `<0xE2>`.
+    A piece of a character is written as its bytes, such as `\xe2\x80` or `<0xE2>`.
     """
-    before = tokenizer("a", add_special_tokens=False)["input_ids"][-1:]
-    start = _decoded(tokenizer, before)
-    texts = {}
-    for number in ids:
-        text = _decoded(tokenizer, [*before, number])
-        if not before or not text.startswith(start):
-            text = start + _decoded(tokenizer, [number])
-        text = text.removeprefix(start)
-        texts[number] = _bytes_as_text(tokenizer, number) if _REPLACEMENT in text else text
-    return texts
+    return {number: _text(tokenizer, number) for number in ids}
 
 
-def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
-    if not ids:
-        return ""
+def _text(tokenizer: Any, number: int) -> str:
+    name = str(tokenizer.convert_ids_to_tokens(number) or "")
     text: str = tokenizer.decode(
-        list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        [number], skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
+    if _REPLACEMENT in text:
+        return _bytes_as_text(name)
+    if name.startswith(_SPACE) and not text.startswith(" "):
+        return " " + text  # some tokenizers remove a space at the beginning of a text
     return text
 
 
-def _bytes_as_text(tokenizer: Any, number: int) -> str:
+def _bytes_as_text(name: str) -> str:
     """The text of a token that is a piece of a character.
 
     Byte-level vocabularies have one printable character per byte. Other vocabularies have names of
     bytes, such as `<0xE2>`.
     """
-    name = str(tokenizer.convert_ids_to_tokens(number))
     table = _bytes_by_character()
     if all(character in table for character in name):
         return bytes(table[character] for character in name).decode("utf-8", "backslashreplace")

@@ -34,6 +34,7 @@ from qk_dump.hub.place import HubPlace, parse_place
 from qk_dump.hub.pull import Fetched, HeadChoice, fetch_dump
 from qk_dump.manifest import write_manifest
 from qk_dump.source import DumpSource, open_dump
+from qk_dump.tokens import read_tokens, write_tokens
 from qk_toolkit.errors import ConfigError, HubError
 
 pytestmark = pytest.mark.filterwarnings(CLIENT_WARNINGS)
@@ -86,6 +87,14 @@ def test_a_branch_comes_whole_and_a_second_time_costs_nothing(
     assert told[-1] == (parquet, parquet)
     assert not hub.requests("resolve_get", "resolve_head")
     assert not hashed
+
+
+@pytest.mark.usefixtures("client")
+def test_texts_of_tokens_come_with_any_head(hub: HubServer, local: Path, tmp_path: Path) -> None:
+    dump = shutil.copytree(local, tmp_path / "dump")
+    write_tokens(dump, {7: " the"})
+    upload(hub, dump)
+    assert read_tokens(fetch_dump(TINY, choice=HeadChoice([1], [3])).folder) == {7: " the"}
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_files_of_the_earlier_dump_disappear_and_others_stay(hub: HubServer, dum
     before = len(hub.commits(REPO, "tiny"))
     shutil.rmtree(dump / "l00h01q")
     (dump / "examples.parquet").unlink()
+    (dump / "tokens.parquet").unlink()
 
     push_dump(dump, REPO, "tiny")
 

@@ -20,7 +20,8 @@ from tiny_models import LOOKING_AHEAD, RARE, needs, other_model
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
 LENGTHS = [300, 40, 0, 511, 2000]
-ATTENTION = 16 * 4 * 28  # bytes of the attention columns in the rows of all query heads
+ATTENTION = 16 * 4 * (28 + 7)  # bytes of the attention columns in the rows of all query heads
+VALUES = 8 * 4  # bytes of the lengths of values in the rows of all key heads
 TOKENS = [301, 41, 0, 512, 512]  # with a begin token, up to the model's context
 
 
@@ -73,8 +74,9 @@ def test_bytes_are_those_of_all_heads_rows(
     capture = {"sampler": {"type": "log_uniform"}}
     found = estimate(config_for(model, texts, capture=capture, output={"vector_dtype": dtype}))
     assert found.heads == 4 * (4 + 2)
-    vectors = 24 * (16 * value_bytes + 16)  # a vector and four small columns
-    assert found.bytes_per_text == pytest.approx(found.rows_per_text["q"] * (vectors + ATTENTION))
+    vectors = 24 * (16 * value_bytes + 20)  # a vector and five small columns
+    all_bytes = vectors + ATTENTION + VALUES
+    assert found.bytes_per_text == pytest.approx(found.rows_per_text["q"] * all_bytes)
 
 
 def test_settings_change_the_estimate(model: Path, texts: Path) -> None:
@@ -133,13 +135,13 @@ def test_keys_with_a_rate_of_their_own(
     assert found.rows_per_text["k"] == pytest.approx(3 * found.rows_per_text["q"])
     rows = 16 * found.rows_per_text["q"] + 8 * found.rows_per_text["k"]
     assert found.rows_of_all_heads == pytest.approx(rows)
-    attention = ATTENTION * found.rows_per_text["q"]
-    assert found.bytes_per_text == pytest.approx(rows * (16 * 4 + 16) + attention)
+    attention = ATTENTION * found.rows_per_text["q"] + VALUES * found.rows_per_text["k"]
+    assert found.bytes_per_text == pytest.approx(rows * (16 * 4 + 20) + attention)
     assert printed_by(config, capsys)["rows per head"].endswith(" of keys")
 
 
 def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capture = {"sampler": {"type": "all"}, "attention": False}
+    capture = {"sampler": {"type": "all"}, "attention": False, "tokens": False}
     printed = printed_by(config_for(model, texts, capture=capture), capsys)
     rows = sum(TOKENS)
     assert printed["model"] == str(model)
