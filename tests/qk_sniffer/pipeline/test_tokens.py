@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import qk_sniffer
+from attention_plasticity import analyze_dump
 from qk_dump.attention_columns import ATTENTION_COLUMNS, KEY_COLUMNS
 from qk_dump.reader import read_head
 from qk_dump.source import open_dump
@@ -45,6 +48,7 @@ def whole(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return dump
 
 
+@cache
 def ids_of(example: int) -> list[int]:
     return tiny_tokenizer()(some_text(LENGTHS[example], seed=example))["input_ids"]
 
@@ -207,3 +211,23 @@ def test_tokens_with_a_space_keep_it() -> None:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     assert fast.decode([1]) == "the"
     assert token_texts(fast, [1, 2, 3]) == {1: " the", 2: "the", 3: "<0xE2>"}
+
+
+def test_the_analysis_of_a_dump_does_not_depend_on_the_new_columns(
+    whole: Path, tmp_path: Path
+) -> None:
+    """Tables are the same, byte for byte, as those of a dump of an earlier version."""
+    earlier = Path(shutil.copytree(whole, tmp_path / "earlier"))
+    old = {"bucket", "example_id", "position", "vector", "sliding_window", *ATTENTION_COLUMNS}
+    for file in earlier.glob("*/data.parquet"):
+        table = pq.read_table(file)
+        names = [name for name in table.column_names if name in old]
+        pq.write_table(table.select(names).replace_schema_metadata(None), file)
+    (earlier / "tokens.parquet").unlink()
+    tables = []
+    for place, dump in enumerate((whole, earlier)):
+        out = tmp_path / f"out{place}"
+        analyze_dump(dump, output_dir=out, max_workers=1, layers=[3], heads=[1])
+        tables.append({path.name: path.read_bytes() for path in out.glob("*.csv")})
+    assert len(tables[0]) > 3
+    assert tables[0] == tables[1]
