@@ -129,7 +129,7 @@ def rotate(
     that of float32 rounding up to position 2^20.
     """
     given = np.asarray(vectors)
-    precision = np.float64 if given.dtype == np.float64 else np.float32
+    precision: type[np.floating[Any]] = np.float64 if given.dtype == np.float64 else np.float32
     result: Floats = np.array(given, dtype=precision)
     if result.ndim != 2:
         raise ValueError(f"vectors: expected two axes (n, d), got {result.ndim}")
