@@ -389,6 +389,7 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
         sampler=tap.sampler,
         dtype=str(next(tap.model.parameters()).dtype).removeprefix("torch."),
         pre_rope=tap.pre_rope,
+        lengths=tap.lengths,
         num_examples=len(tap.lengths),
     )
     write_examples(

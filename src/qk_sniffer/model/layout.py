@@ -14,7 +14,7 @@ from qk_dump.layout import Kind
 from qk_sniffer.model.logits import Logits
 from qk_sniffer.model.reach import LayerType
 from qk_sniffer.model.rotary_tables import RotaryTables
-from qk_sniffer.model.rotation import Rotations
+from qk_sniffer.model.rotation import Rotation, Rotations
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,10 @@ class LayerFacts:
     def rotary(self, kind: Kind) -> RotaryPart | None:
         """`q_rotary` or `k_rotary`."""
         return self.q_rotary if kind == "q" else self.k_rotary
+
+    def rotation(self, pre_rope: bool) -> Rotation:
+        """How RoPE turns the captured vectors."""
+        return self.rotations.before if pre_rope else self.rotations.after
 
     @property
     def pre_rope_known(self) -> bool:

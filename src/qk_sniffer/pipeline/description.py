@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -75,9 +75,10 @@ def capture_manifest(
     sampler: PositionSampler,
     dtype: str,
     pre_rope: bool,
+    lengths: Collection[int],
     **more: Any,
 ) -> DumpManifest:
-    """The content of `dump.json`."""
+    """The content of `dump.json`. `lengths` are the numbers of tokens of the texts."""
     first = wanted[0].facts
     scales = {layer.facts.scale for layer in wanted}
     return DumpManifest(
@@ -97,7 +98,9 @@ def capture_manifest(
         versions=tool_versions(),
         seed=sampler.seed,
         pre_rope=pre_rope,
-        layers=[layer_record(facts) for facts in layout.layers],
+        layers=[
+            layer_record(facts) | rotary_entry(facts, pre_rope, lengths) for facts in layout.layers
+        ],
         **more,
     )
 
@@ -131,6 +134,13 @@ def layer_record(facts: LayerFacts) -> dict[str, Any]:
         "learned_sinks": None if facts.logits is None else facts.logits.sinks,
     }
     return required | {name: value for name, value in optional.items() if value is not None}
+
+
+def rotary_entry(facts: LayerFacts, pre_rope: bool, lengths: Collection[int]) -> dict[str, Any]:
+    """How RoPE turns the stored vectors of a layer, or the reason why this is not known."""
+    found = facts.rotation(pre_rope).for_texts(lengths)
+    entry: dict[str, Any] = {"rotary": None if found.record is None else found.record.to_json()}
+    return entry if found.problem is None else entry | {"rotary_problem": found.problem}
 
 
 def _rope_parameters(text_config: Any) -> dict[str, Any] | None:

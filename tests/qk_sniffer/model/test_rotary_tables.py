@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,10 @@ def test_a_text_is_captured_alike_in_any_company(
         return vectors_by_text(tmp_path / name)
 
     alone = captured("alone")
+    for layer in json.loads((tmp_path / "alone" / "dump.json").read_text())["layers"]:
+        assert (layer["rotary"] is None) == (rope_type in DEPENDENT)
+        problem = layer.get("rotary_problem", "no problem")
+        assert ("texts of 21 and 151 tokens" in problem) == (rope_type in DEPENDENT)
     assert "one at a time" not in capsys.readouterr().err
     together = captured("together", inference__batch_size=4)
     assert ("one at a time" in capsys.readouterr().err) == (rope_type in DEPENDENT)
