@@ -160,9 +160,10 @@ def test_only_doors_are_on_the_top_floor_of_the_analysis() -> None:
 SEVERAL_HELPS = """
 import qk_sniffer
 from attention_plasticity.cli import main
+from qk_sniffer.add_rotary.command import add_rotary
 from qk_sniffer.cli import main as main_of_qk_sniffer
 verbs = "analyze", "capture", "verify", "report", "push", "pull", "plot", "compare", "merge"
-for main, words in [(main, []), (main_of_qk_sniffer, []), (main, ["plot", "map"]),
+for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (main, ["plot", "map"]),
                     *[(main, [verb]) for verb in verbs]]:
     try:
         main([*words, "--help"])

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.rotary import RotaryError, RotaryRecord
+
+
+@dataclass(frozen=True)
+class RotaryFile:
+    """Rotary records from a file of their own, which come before those of `dump.json`."""
+
+    path: str
+    digest: str  # of the records, 16 hexadecimal digits
+    layers: Sequence[Mapping[str, Any]]  # entries as in `dump.json`
+    pre_rope: bool
+
+    def as_record(self) -> dict[str, str]:
+        """Path and digest, for run.json."""
+        return {"path": self.path, "sha256": self.digest}
 
 
 def check_rotary(entries: Sequence[Mapping[str, Any]]) -> None:

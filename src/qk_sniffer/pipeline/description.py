@@ -89,7 +89,7 @@ def capture_manifest(
         num_k_heads=first.k_heads,
         head_dim=first.width,
         layer_types=_layer_types(layout),
-        rope_parameters=_rope_parameters(text_config),
+        rope_parameters=rope_parameters(text_config),
         attention_scale=scales.pop() if len(scales) == 1 else None,
         bucket_type=sampler.bucket_type,
         min_bucket_size=sampler.min_bucket_size,
@@ -143,7 +143,8 @@ def rotary_entry(facts: LayerFacts, pre_rope: bool, lengths: Collection[int]) ->
     return entry if found.problem is None else entry | {"rotary_problem": found.problem}
 
 
-def _rope_parameters(text_config: Any) -> dict[str, Any] | None:
+def rope_parameters(text_config: Any) -> dict[str, Any] | None:
+    """The rope parameters of a config, with JSON types only."""
     rope = getattr(text_config, "rope_parameters", None)
     return _plain(dict(rope)) if rope else None
 
