@@ -19,8 +19,8 @@ _TYPES = {"sliding_attention": "window", "chunked_attention": "chunks"}
 def table() -> str:
     """One line per architecture, as its probe finds it."""
     lines = [
-        "| architecture | layers see | rotary embedding | attention run | exact |",
-        "|---|---|---|---|---|",
+        "| architecture | layers see | rotary embedding | rotary record | attention run | exact |",
+        "|---|---|---|---|---|---|",
     ]
     lines += [_line(architecture) for architecture in ARCHITECTURES.values()]
     return "\n".join(lines) + "\n"
@@ -33,6 +33,7 @@ def _line(architecture: Architecture) -> str:
         f"`{architecture.model_type}`",
         _sight(layers),
         _rotary(layers),
+        _record(layers),
         ", ".join(architecture.attention),
         exact,
     )
@@ -52,6 +53,22 @@ def _rotary(layers: tuple[LayerFacts, ...]) -> str:
     share = "" if part is None or part.width == turned[0].width else ", part of the dimensions"
     where = "every layer" if len(turned) == len(layers) else "some layers"
     return where + share
+
+
+def _record(layers: tuple[LayerFacts, ...]) -> str:
+    """The pairing of rotary dimensions, and which they are; the reason where there is no record."""
+    found = {_record_of(facts) for facts in layers if facts.rope}
+    return " or ".join(sorted(found))
+
+
+def _record_of(facts: LayerFacts) -> str:
+    record = facts.rotations.after.record
+    if record is None:
+        return f"none: {facts.rotations.after.problem}"
+    if record.dimensions == facts.width:
+        return record.pairing
+    place = "first" if record.start == 0 else "last"
+    return f"{record.pairing}, {place} {record.dimensions} of {facts.width}"
 
 
 def written(docs: str) -> str:

@@ -105,19 +105,26 @@ def modules_loaded_by(code: str) -> set[str]:
 
 ANALYSIS = ROOT / "src" / "attention_plasticity"
 NUMERIC = ANALYSIS / "numeric"
-ALLOWED_IN_NUMERIC = ("numpy", "scipy", "attention_plasticity.numeric", *sys.stdlib_module_names)
+ROTARY = ROOT / "src" / "qk_dump" / "rotary.py"  # the rotation of both stages
+ALLOWED_IN_NUMERIC = (
+    *("numpy", "scipy", "attention_plasticity.numeric", "qk_dump.rotary"),
+    *sys.stdlib_module_names,
+)
 
 
 def test_the_numeric_folder_imports_numpy_and_scipy_only() -> None:
     modules = []
-    for path in sorted(NUMERIC.rglob("*.py")):
+    for path in (*sorted(NUMERIC.rglob("*.py")), ROTARY):
         for module in modules_imported_by(path):
             assert module.startswith(tuple(f"{name}." for name in ALLOWED_IN_NUMERIC)) or (
                 module in ALLOWED_IN_NUMERIC
             ), f"{path} imports {module}"
         modules.append(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
     loaded = modules_loaded_by("\n".join(f"import {module}" for module in modules))
-    assert not {"pydantic", "pyarrow", "pandas", "qk_dump"} & loaded
+    assert not {"pydantic", "pyarrow", "pandas"} & loaded
+    assert {module for module in loaded if module.split(".")[0] == "qk_dump"} <= {
+        *("qk_dump", "qk_dump.rotary")
+    }
 
 
 def order_in_docstring(folder: Path) -> list[str]:
@@ -153,9 +160,10 @@ def test_only_doors_are_on_the_top_floor_of_the_analysis() -> None:
 SEVERAL_HELPS = """
 import qk_sniffer
 from attention_plasticity.cli import main
+from qk_sniffer.add_rotary.command import add_rotary
 from qk_sniffer.cli import main as main_of_qk_sniffer
 verbs = "analyze", "capture", "verify", "report", "push", "pull", "plot", "compare", "merge"
-for main, words in [(main, []), (main_of_qk_sniffer, []), (main, ["plot", "map"]),
+for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (main, ["plot", "map"]),
                     *[(main, [verb]) for verb in verbs]]:
     try:
         main([*words, "--help"])

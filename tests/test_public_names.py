@@ -32,7 +32,7 @@ CAPTURE_LIBRARY = """
 """
 ANALYSIS_FLAGS = """
     dataset_local_root dumps model_dir dataset_name dataset_revision dataset_cache_dir
-    download_max_workers num_layers num_q_heads num_k_heads layers heads single_example
+    download_max_workers rotary num_layers num_q_heads num_k_heads layers heads single_example
     equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket max_rel_dist
     normality_max_dims p_alpha error_bars counting distant_from seed output_dir output_csv
     bucket_csv component_csv influence_csv distance_csv attention_csv engine ray_address num_shards
@@ -106,7 +106,7 @@ OWN_PLOT_FLAGS = """
     color_by_layer color_range color_trend component_csv distance_csv fade head layer limit
     line_width metric metrics_csv trend_threshold vmax vmin ylabel
 """
-VERBS = "capture verify analyze merge power plot compare report push pull demo"
+VERBS = "capture verify add-rotary analyze merge power plot compare report push pull demo"
 
 
 def test_names_of_the_libraries() -> None:

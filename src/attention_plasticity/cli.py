@@ -48,17 +48,18 @@ usage: attention-plasticity <verb> [options]
 
 How flexibly attention heads choose between keys as context grows.
 
-  capture   run a model over texts and keep sampled queries and keys
-  verify    check that captured queries and keys are those a model's attention uses
-  analyze   compute tables of plasticity, head by head, from a dump of queries and keys
-  merge     make the tables of an analysis whose heads were computed by several commands
-  power     show what the errors come from, and what would reduce them
-  plot      draw figures of an analysis, for a paper
-  compare   compare several analyses, also with benchmark scores
-  report    write one HTML page to explore analyses
-  push      publish a dump on the Hugging Face Hub, one branch per model
-  pull      fetch a dump from the Hub
-  demo      analyse real heads that come with the package, with figures and a page
+  capture     run a model over texts and keep sampled queries and keys
+  verify      check that captured queries and keys are those a model's attention uses
+  add-rotary  add to a dump how RoPE turns its queries and keys
+  analyze     compute tables of plasticity, head by head, from a dump of queries and keys
+  merge       make the tables of an analysis whose heads were computed by several commands
+  power       show what the errors come from, and what would reduce them
+  plot        draw figures of an analysis, for a paper
+  compare     compare several analyses, also with benchmark scores
+  report      write one HTML page to explore analyses
+  push        publish a dump on the Hugging Face Hub, one branch per model
+  pull        fetch a dump from the Hub
+  demo        analyse real heads that come with the package, with figures and a page
 
 'attention-plasticity <verb> --help' explains a verb.
 """
@@ -179,7 +180,7 @@ def _dry_run(config: RunnerConfig) -> int:
 
     dump, plan, paths = prepare(config, TerminalWatcher())
     folder = paths.folder if paths.url is None else fetch_records(paths.url)
-    records = Records(folder, run_settings(config, plan.layout), paths.place)
+    records = Records(folder, run_settings(config, plan.layout, dump), paths.place)
     earlier = FinishedHeads({}) if config.overwrite else records.finished_heads(InputFiles(dump))
     print_plan(dump, plan, paths, estimate(dump, plan, config), earlier, config)
     return 0

@@ -88,6 +88,13 @@ class RunnerConfig(BaseModel):
     download_max_workers: int | None = Field(
         title=_HUB, default=None, ge=1, description="number of parallel downloads"
     )
+    rotary: str | None = Field(
+        title=_DATA,
+        default=None,
+        min_length=1,
+        description="file with the rotary records of the dump, made by add-rotary (default: those "
+        "in dump.json)",
+    )
     num_layers: int | None = Field(
         title=_HEADS,
         default=None,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
@@ -17,6 +17,9 @@ from qk_dump.remote import DumpPath, Listing, RemotePath
 from qk_toolkit.errors import ConfigError, DumpError
 from qk_toolkit.files import user_path
 from qk_toolkit.store import Store
+
+if TYPE_CHECKING:
+    from qk_dump.rotary_records import RotaryFile
 
 Kind = Literal["q", "k"]
 
@@ -64,6 +67,7 @@ class Dump:
     folders: dict[HeadId, DumpPath]
     manifest: DumpManifest | None = None
     origin: dict[str, Any] | None = None  # its place on the Hub, if it was fetched
+    rotary: RotaryFile | None = None  # rotary records that come before those of `dump.json`
 
     def __repr__(self) -> str:
         model = self.manifest.model if self.manifest else None

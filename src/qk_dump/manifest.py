@@ -6,6 +6,7 @@ A dump can be read without it. A later capture compares its plan with the plan i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
@@ -80,6 +81,7 @@ def read_manifest(path: DumpPath) -> DumpManifest | None:
             content = read_json(path, most_bytes=MOST_MANIFEST_BYTES, int64=True)
         manifest = DumpManifest.model_validate(content, strict=True)
         _check_factors(manifest)
+        _check_rotary(manifest)
         return manifest
     except FileNotFoundError:
         return None
@@ -96,7 +98,7 @@ def read_manifest(path: DumpPath) -> DumpManifest | None:
             f"{path}: {field + ': ' if field else ''}{reason}. "
             "Repair or remove the file; reading a dump works without it."
         ) from error
-    except FactorError as error:
+    except LayerError as error:
         raise ConfigError(
             f"{path}: {error}. Repair or remove the file; reading a dump works without it."
         ) from error
@@ -106,8 +108,8 @@ def read_manifest(path: DumpPath) -> DumpManifest | None:
         ) from error
 
 
-class FactorError(ValueError):
-    """A scale or soft-cap with which logits cannot be computed."""
+class LayerError(ValueError):
+    """A value of a layer that cannot be used, such as a scale of zero."""
 
 
 def _check_factors(manifest: DumpManifest) -> None:
@@ -121,10 +123,21 @@ def _check_factor(name: str, value: object) -> None:
     if value is None:
         return
     if not _is_number(value) or not SMALLEST_FACTOR <= value <= LARGEST_FACTOR:
-        raise FactorError(
+        raise LayerError(
             f"{name}: expected a number from {SMALLEST_FACTOR:g} to {LARGEST_FACTOR:g}, got "
             f"{value!r:.80}"
         )
+
+
+def _check_rotary(manifest: DumpManifest) -> None:
+    if not manifest.layers:
+        return
+    from qk_dump.rotary_records import check_rotary  # imports numpy, which no help text needs
+
+    try:
+        check_rotary(manifest.layers)
+    except ValueError as error:
+        raise LayerError(f"layers: {error}") from error
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -137,9 +150,13 @@ def write_manifest(folder: Path, manifest: DumpManifest) -> None:
     write_text(folder / MANIFEST_NAME, json_text(facts))
 
 
+_FREQUENCIES = re.compile(r'"frequencies": \[[^\]"]*\]')
+
+
 def json_text(content: object) -> str:
-    """Indented JSON."""
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    """Indented JSON; the frequencies of a rotary record are on one line."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    return _FREQUENCIES.sub(lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def read_plan(path: Path) -> dict[str, Any] | None:

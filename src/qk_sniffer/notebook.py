@@ -418,6 +418,7 @@ def _save(tap: Tap, folder: str | os.PathLike[str], tokenizer: Any) -> Path:
         sampler=tap.sampler,
         dtype=str(next(tap.model.parameters()).dtype).removeprefix("torch."),
         pre_rope=tap.pre_rope,
+        lengths=tap.lengths,
         num_examples=len(tap.lengths),
         eligible_q_heads=sum(len(layer.q) for layer in tap.wanted) or None,
     )

@@ -17,6 +17,8 @@ from qk_dump.manifest import (
     read_plan,
     write_manifest,
 )
+from qk_dump.rotary import RotaryRecord
+from qk_dump.rotary_records import rotary_record
 from qk_toolkit.errors import ConfigError
 
 FULL = DumpManifest(
@@ -262,3 +264,38 @@ def test_a_plan_is_read_or_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="set overwrite"):
         read_plan(path)
+
+
+def test_rotary_records_are_read_back_and_stand_on_one_line(tmp_path: Path) -> None:
+    record = RotaryRecord((1.0, 0.1, 1e-5), 2, "interleaved", 1.25)
+    layers = [
+        {"layer": 0, "head_dim": 8, "rotary": record.to_json()},
+        {"layer": 1, "rope": True, "rotary": None, "rotary_problem": "not known"},
+    ]
+    write_manifest(tmp_path, DumpManifest(layers=layers))
+    manifest = read_manifest(tmp_path / MANIFEST_NAME)
+    assert manifest is not None
+    assert manifest.layers == layers
+    assert rotary_record(manifest.layers, 0) == record
+    assert rotary_record(manifest.layers, 1) is rotary_record(manifest.layers, 2) is None
+    assert rotary_record(None, 0) is None
+    assert '"frequencies": [ 1.0, 0.1, 1e-05 ]' in (tmp_path / MANIFEST_NAME).read_text()
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"rotary": 1}, "rotary of layer 7: expected an object, got 1"),
+        ({"rotary": {"frequencies": [1.0, "x"]}}, "frequencies: expected numbers"),
+        ({"rotary": {"frequencies": [1.0] * 9999}}, "frequencies: expected 1 to 2048 numbers"),
+        ({"rotary": {"frequencies": [1.0], "dimensions": 3}}, "dimensions: expected 2"),
+        ({"rotary": {"frequencies": [1.0] * 4}, "head_dim": 6}, "do not fit vectors of 6"),
+        ({"rotary": {"frequencies": [1.0], "start": 4095}}, "do not fit vectors of 4096"),
+        ({"rotary": None, "rotary_problem": 3}, "rotary_problem: expected text"),
+    ],
+)
+def test_a_rotary_record_that_cannot_be_used_is_refused(
+    tmp_path: Path, entry: dict[str, object], said: str
+) -> None:
+    layers = [{"layer": 6}, {"layer": 7, **entry}]
+    assert said in refusal(written(tmp_path, json.dumps({"layers": layers})))

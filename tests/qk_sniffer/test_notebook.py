@@ -19,8 +19,10 @@ from transformers.modeling_utils import AttentionInterface
 
 import qk_sniffer
 from qk_dump.layout import HeadId
+from qk_dump.manifest import read_manifest
 from qk_dump.reader import read_head
 from qk_dump.recorded_columns import RECORD
+from qk_dump.rotary_records import rotary_record
 from qk_dump.tokens import read_tokens
 from qk_sniffer.model.layout import decoder_of
 from qk_toolkit.errors import ConfigError
@@ -534,6 +536,9 @@ def test_attention_of_kept_queries(tmp_path: Path) -> None:
     np.testing.assert_allclose(first.entropy, 0, atol=1e-6)
     np.testing.assert_allclose(first.lse, first.max_logit, atol=1e-6)
     file = both.save(tmp_path / "dump") / "l01h03q" / "data.parquet"
+    manifest = read_manifest(tmp_path / "dump" / "dump.json")
+    assert manifest is not None
+    assert rotary_record(manifest.layers, 1) == both.layout.layers[1].rotations.after.record
     assert RECORD.encode() in pq.read_metadata(file).metadata
     read = read_head([file], max_rows=99, seed=0, with_examples=True, with_attention=True)
     assert read.attention is not None

@@ -145,7 +145,7 @@ def flipped_record(folder: Path, step: int) -> Cases:
     config = make_config(dataset_local_root=str(dump))
     inputs = InputFiles(open_dump(dump))
     plan = make_plan(open_dump(dump), config)
-    records = Records(out, run_settings(config, plan.layout))
+    records = Records(out, run_settings(config, plan.layout, open_dump(dump)))
     expected = records.load(0, 0)
     file = out / ".heads" / "l00h00.json"
     right = file.read_bytes()

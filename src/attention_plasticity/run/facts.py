@@ -47,6 +47,7 @@ class RunFacts:
                 "hub": dump.origin,
                 "texts": texts.as_input,
                 "dump": manifest,
+                **({} if dump.rotary is None else {"rotary": dump.rotary.as_record()}),
             },
             layout=asdict(plan.layout),
             heads=[list(head) for head in plan.triples],

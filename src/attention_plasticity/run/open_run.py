@@ -216,7 +216,7 @@ def open_run(config: RunnerConfig, watcher: Watcher, dump: Dump | None = None) -
     check_writable(paths)
     for note in plan.notes:
         watcher.note(note)
-    records = Records(paths.folder, run_settings(config, plan.layout), paths.place)
+    records = Records(paths.folder, run_settings(config, plan.layout, dump), paths.place)
     with tables_locked(paths):
         records.lock()
         try:

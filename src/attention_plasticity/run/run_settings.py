@@ -8,13 +8,17 @@ from typing import Any
 from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
 from attention_plasticity.head.layout import HeadLayout
+from qk_dump.layout import Dump
 from qk_toolkit.formatting import index_ranges
 
 NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
 
 
-def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
-    """All values that change the results of a run, except the input files."""
+def run_settings(config: RunnerConfig, layout: HeadLayout, dump: Dump) -> dict[str, Any]:
+    """All values that change the results of a run, except the files of the dump.
+
+    A file of rotary records counts by its content.
+    """
     return {
         "version": __version__,
         **{name: version(name) for name in NUMERIC_LIBRARIES},
@@ -22,6 +26,7 @@ def run_settings(config: RunnerConfig, layout: HeadLayout) -> dict[str, Any]:
         "num_q_heads": layout.num_q_heads,
         "num_k_heads": layout.num_k_heads,
         **{name: getattr(config, name) for name in (*ANALYSIS_FIELDS, "layers", "heads")},
+        **({} if dump.rotary is None else {"rotary": dump.rotary.digest}),
     }
 
 

@@ -25,7 +25,7 @@ def configs_of(
 
     `hf://datasets/owner/name@*` stands for every branch with heads. `note` gets messages about it.
     """
-    for name in ("dataset_local_root", "model_dir"):
+    for name in ("dataset_local_root", "model_dir", "rotary"):
         if getattr(config, name) is not None:
             raise ConfigError(f"{name}: cannot be used together with several dumps; choose one")
     if config.engine == "shards":

@@ -98,7 +98,7 @@ def run_shard(
     if paths.url is not None:  # shards of one machine do not share the copy of the results
         paths = replace(paths, folder=mirror_folder(paths.url, shard.name))
     require_writable(paths.folder / "x", "Choose another output_dir.")
-    records = Records(paths.folder, run_settings(config, plan.layout), paths.place)
+    records = Records(paths.folder, run_settings(config, plan.layout, dump), paths.place)
     records.lock_shard(shard.name)
     own = {(group.layer, q_head) for group in shard.share(plan) for q_head in group.q_heads}
     try:

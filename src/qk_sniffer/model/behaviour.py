@@ -21,7 +21,7 @@ from qk_sniffer.model.reach import FULL, Reach, limits_of, reach_of, small_limit
 
 _LENGTH = 13
 _COMPARED = 3  # last positions; a short convolution there does not include the start of the text
-_ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest rounding difference of two equal vectors, relative to their largest value."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -37,7 +37,7 @@ class Behaviour:
 
 def behaviour_of(decoder: nn.Module) -> list[Behaviour]:
     """The behaviour of every attention call of a forward, in the order of the calls."""
-    decoder = _copy_without_hooks(decoder)
+    decoder = copy_without_hooks(decoder)
     with probe_mode(decoder):
         limits = limits_of(decoder)
         with small_limits(decoder, limits):
@@ -59,7 +59,7 @@ def behaviour_of(decoder: nn.Module) -> list[Behaviour]:
     return found
 
 
-def _copy_without_hooks(decoder: nn.Module) -> nn.Module:
+def copy_without_hooks(decoder: nn.Module) -> nn.Module:
     """A copy that shares the weights, so that another thread can run the model at the same time.
 
     The decoder itself is returned where accelerate has put hooks into its modules: copies of these
@@ -105,7 +105,7 @@ def _equal_hidden_states(calls: Sequence[ProbedCall]) -> Iterator[set[nn.Module]
 
 
 def _differs_by_position(call: ProbedCall) -> bool:
-    rounding = _ROUNDING.get(call.query.dtype, max(_ROUNDING.values()))
+    rounding = ROUNDING.get(call.query.dtype, max(ROUNDING.values()))
     for tensor in (call.query, call.key):
         last = tensor[0, :, -_COMPARED:].float()  # (heads, 3, d)
         spread = last.amax(dim=1) - last.amin(dim=1)  # (heads, d)

@@ -14,6 +14,7 @@ from qk_dump.layout import Kind
 from qk_sniffer.model.logits import Logits
 from qk_sniffer.model.reach import LayerType
 from qk_sniffer.model.rotary_tables import RotaryTables
+from qk_sniffer.model.rotation import Rotation, Rotations
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class LayerFacts:
     rope: bool  # False on NoPE layers and in models without rotary embedding
     q_rotary: RotaryPart | None  # None also if the rotary input was not identified
     k_rotary: RotaryPart | None
+    rotations: Rotations = field(default=Rotations(), compare=False)
 
     @property
     def group(self) -> int:
@@ -55,6 +57,10 @@ class LayerFacts:
     def rotary(self, kind: Kind) -> RotaryPart | None:
         """`q_rotary` or `k_rotary`."""
         return self.q_rotary if kind == "q" else self.k_rotary
+
+    def rotation(self, pre_rope: bool) -> Rotation:
+        """How RoPE turns the captured vectors."""
+        return self.rotations.before if pre_rope else self.rotations.after
 
     @property
     def pre_rope_known(self) -> bool:
@@ -91,12 +97,18 @@ def decoder_of(model: nn.Module) -> nn.Module:
     return model
 
 
-def run_backbone(decoder: nn.Module, tokens: Tensor) -> None:
-    """Run one forward without cache and logits; the tokens (b, s) may be on any device."""
+def run_backbone(decoder: nn.Module, tokens: Tensor, first_position: int | None = None) -> None:
+    """Run one forward without cache and logits; the tokens (b, s) may be on any device.
+
+    With `first_position` the model is given `position_ids` that count from it.
+    """
     options: dict[str, Any] = {"use_cache": False}
     if getattr(decoder, "lm_head", None) is not None:  # this decoder computes logits
         options["logits_to_keep"] = 1
     device = input_device(decoder)
+    if first_position is not None:
+        places = torch.arange(tokens.shape[1], device=device) + first_position  # (s,)
+        options["position_ids"] = places.expand(tokens.shape)
     empty = device.type == "meta"
     if empty:  # with a ready mask the model reads no values
         length = tokens.shape[1]

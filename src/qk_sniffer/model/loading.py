@@ -257,7 +257,7 @@ def _load_weights(
 
 def empty_model(settings: ModelSettings) -> nn.Module:
     """The model on the meta device: shapes without weights."""
-    return _unloaded_model(settings, torch.bfloat16, torch.device("meta"))
+    return unloaded_model(settings, torch.bfloat16, torch.device("meta"))
 
 
 def zero_weight_model(settings: ModelSettings) -> nn.Module:
@@ -265,7 +265,7 @@ def zero_weight_model(settings: ModelSettings) -> nn.Module:
     from accelerate import init_empty_weights
 
     empty_weights = init_empty_weights(include_buffers=False)
-    model = _unloaded_model(settings, torch.float32, empty_weights)
+    model = unloaded_model(settings, torch.float32, empty_weights)
     for module in model.modules():
         for name, weight in list(module._parameters.items()):
             if weight is not None and weight.is_meta:
@@ -274,7 +274,8 @@ def zero_weight_model(settings: ModelSettings) -> nn.Module:
     return model
 
 
-def _unloaded_model(settings: ModelSettings, dtype: torch.dtype, context: Any) -> nn.Module:
+def unloaded_model(settings: ModelSettings, dtype: torch.dtype, context: Any) -> nn.Module:
+    """The model without the weights of the checkpoint, made inside `context`."""
     settings = _converted(settings, lambda text: None, convert_now=False)
     with _model_loading_errors(settings), context:
         return _build(settings, dtype).eval()

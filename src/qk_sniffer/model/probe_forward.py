@@ -46,7 +46,11 @@ def probe_mode(decoder: nn.Module) -> Iterator[None]:
 
 
 class ForwardFailedError(ConfigError):
-    """The model's own code failed on the tokens of a probe."""
+    """The model's own code failed on the tokens of a probe, for a `reason` in a few words."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,12 @@ class ProbeForward:
     calls: Sequence[ProbedCall]
 
 
-def probe_forward(decoder: nn.Module, length: int, *, masks: bool = False) -> ProbeForward:
+def probe_forward(
+    decoder: nn.Module, length: int, *, masks: bool = False, first_position: int | None = None
+) -> ProbeForward:
     """Run `length` tokens; call it inside `probe_mode`. `masks` also records the visible keys.
 
+    With `first_position` the model is given `position_ids` that count from it.
     Raises a `ForwardFailedError` if the model cannot run them.
     """
     owned = set(decoder.modules())
@@ -146,24 +153,25 @@ def probe_forward(decoder: nn.Module, length: int, *, masks: bool = False) -> Pr
 
     tokens = torch.arange(length)[None] % vocabulary_of(decoder)  # (1, length)
     with recorder, attention_hook(on_attention), rotary_hook(owned, on_rotary):
-        _run(decoder, tokens)
+        _run(decoder, tokens, first_position)
     return ProbeForward(recorder.runs, calls)
 
 
-def _run(decoder: nn.Module, tokens: Tensor) -> None:
+def _run(decoder: nn.Module, tokens: Tensor, first_position: int | None) -> None:
     """Run the tokens (1, length). An error of the model's own code becomes one line."""
     try:
-        run_backbone(decoder, tokens)
+        run_backbone(decoder, tokens, first_position)
     except ToolkitError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        reason = next(iter(str(error).strip().splitlines()), "no reason given")[:300]
+        line = next(iter(str(error).strip().splitlines()), "no reason given")[:300]
+        reason = f"{type(error).__name__}: {line}"
         raise ForwardFailedError(
             f"{type(decoder).__name__}: the model's own forward failed on {tokens.shape[1]} tokens "
-            f"({type(error).__name__}: {reason}). Run the model on a few tokens to see the whole "
-            "error."
+            f"({reason}). Run the model on a few tokens to see the whole error.",
+            reason,
         ) from error
 
 

@@ -7,22 +7,24 @@ reliable: head_dim may be the size of the rotary part, and a window may not hold
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from qk_sniffer.model.behaviour import Behaviour, behaviour_of
 from qk_sniffer.model.layer_numbers import number_layers
 from qk_sniffer.model.layout import (
     LayerFacts,
     ModelLayout,
-    RotaryPart,
     decoder_of,
     text_config,
 )
 from qk_sniffer.model.probe_forward import ProbedCall, ProbeForward, probe_forward, probe_mode
 from qk_sniffer.model.reach import declared_reach, declared_type
+from qk_sniffer.model.rotary_parts import rotary_part
 from qk_sniffer.model.rotary_tables import RotaryRecorder, RotaryTables
+from qk_sniffer.model.rotation import Rotations
+from qk_sniffer.model.rotation_probe import UNCHANGED, rotations_of
 from qk_toolkit.errors import ConfigError
 
 _LENGTHS = (5, 7, 11, 13)  # the length must differ from the head counts to identify the axes
@@ -60,7 +62,9 @@ def probe(model: nn.Module) -> ModelLayout:
             f"{type(model).__name__}: the number of attention calls changes with the length of a "
             "text, so the model cannot be captured. Choose another model."
         )
-    return _layout(model, decoder, forward, behaviours, rotary.tables())
+    attention = [call.site.module for call in forward.calls]
+    rotations = [] if behaviours is None else rotations_of(decoder, attention)
+    return _layout(model, decoder, forward, behaviours, rotations, rotary.tables())
 
 
 class WeightsNeededError(Exception):
@@ -97,6 +101,7 @@ def _layout(
     decoder: nn.Module,
     forward: ProbeForward,
     behaviours: Sequence[Behaviour] | None,
+    rotations: Sequence[Rotations],
     tables: RotaryTables,
 ) -> ModelLayout:
     name, config = type(model).__name__, text_config(decoder)
@@ -109,7 +114,8 @@ def _layout(
             declared = declared_reach(number, call.options, config)
             layers.append(_facts(name, number, call, Behaviour(declared, False, None)))
         else:
-            layers.append(_facts(name, number, call, behaviours[index]))
+            facts = _facts(name, number, call, behaviours[index])
+            layers.append(replace(facts, rotations=_checked(rotations, index, facts.rope)))
     if not layers:
         raise ConfigError(
             f"{name}: every layer attends to compressed keys, which are not tokens. Choose another "
@@ -122,6 +128,16 @@ def _layout(
         compressed_layers=tuple(sorted(compressed)),
         rotary_tables=tables,
     )
+
+
+def _checked(rotations: Sequence[Rotations], index: int, rope: bool) -> Rotations:
+    """The rotations of a call. A layer without a rotary embedding has no record and no problem."""
+    found = rotations[index] if index < len(rotations) else rotations[-1]
+    if rope:
+        return found
+    if found.after.record is None and found.after.problem == UNCHANGED:
+        return Rotations()
+    return found
 
 
 def _facts(name: str, number: int, call: ProbedCall, behaviour: Behaviour) -> LayerFacts:
@@ -150,43 +166,6 @@ def _facts(name: str, number: int, call: ProbedCall, behaviour: Behaviour) -> La
         softcap=(call.softcap or None) if behaviour.logits is None else behaviour.logits.softcap,
         logits=behaviour.logits,
         rope=bool(call.rotary) or behaviour.uses_position,
-        q_rotary=_rotary_part(call, call.query, 0),
-        k_rotary=_rotary_part(call, call.key, 1),
+        q_rotary=rotary_part(call, call.query, 0),
+        k_rotary=rotary_part(call, call.key, 1),
     )
-
-
-def _rotary_part(call: ProbedCall, target: Tensor, order: int) -> RotaryPart | None:
-    """Find the result of a rotary function that became `target` (1, heads, s, d)."""
-    rotated = [
-        (number, index, after)
-        for number, (_, results) in enumerate(call.rotary)
-        for index, after in enumerate(results)
-    ]
-    if len(rotated) != 2:  # one call for queries and keys, or one for each
-        return None
-    number, index, after = rotated[order]
-    heads, length, width = target.shape[1:]
-    if after.dim() != 4 or after.shape[3] > width:
-        return None
-    if after.shape[2] == length and after.shape[1] in (heads, 1):
-        heads_last = False
-    elif after.shape[1] == length and after.shape[2] in (heads, 1):
-        heads_last = True
-        after = after.transpose(1, 2)
-    else:
-        return None
-    start = _matching_start(after, target)
-    return None if start is None else RotaryPart(number, index, heads_last, start, after.shape[3])
-
-
-def _matching_start(after: Tensor, target: Tensor) -> int | None:
-    """The first dimension of `target` that holds `after` (1, heads or 1, s, r)."""
-    width, part = target.shape[3], after.shape[3]
-    if part == width:  # the model may still scale or normalise the vectors
-        return 0
-    if after.is_meta:  # there are no values to compare
-        return 0
-    for start in (0, width - part):
-        if torch.equal(after.expand(1, target.shape[1], -1, -1), target[..., start : start + part]):
-            return start
-    return None

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -82,12 +83,72 @@ def _plain_values(module: nn.Module) -> dict[str, Any]:
     }
 
 
+_ModuleCall = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class FrequencyTable:
+    """A list of numbers in a rotary module that may be its frequencies."""
+
+    state: _ModuleState
+    name: str  # of the buffer or attribute
+    calls: tuple[_ModuleCall, ...] = field(repr=False)  # of the module in a forward
+    sign: int = 1  # -1 for vectors that turn in the other direction
+
+    def frequencies(self, length: int) -> tuple[float, ...]:
+        """The numbers that the module uses for a text of `length` tokens, with its initial state.
+
+        Raises a `RuntimeError` or similar if the module cannot run such a text.
+        """
+        trial = copy.deepcopy(self.state.module)
+        _ModuleState(trial, self.state.buffers, self.state.values).restore()
+        for arguments, options in self.calls:
+            changed = [_up_to(value, length - 1) for value in arguments]
+            named = {name: _up_to(value, length - 1) for name, value in options.items()}
+            with torch.inference_mode():
+                type(trial).forward(trial, *changed, **named)  # without hooks
+        found = trial._buffers.get(self.name, vars(trial).get(self.name))
+        return self._signed(found)
+
+    @cached_property
+    def initial(self) -> tuple[float, ...]:
+        """The numbers before any text."""
+        return self._signed(self.state.buffers.get(self.name, self.state.values.get(self.name)))
+
+    def _signed(self, numbers: Tensor | None) -> tuple[float, ...]:
+        return () if numbers is None else tuple((self.sign * numbers.double()).tolist())
+
+    @cached_property
+    def depends_on_length(self) -> bool:
+        """Whether long texts have other frequencies than short ones."""
+        try:
+            return self.initial != self.frequencies(_FAR)
+        except (RuntimeError, IndexError, ValueError):  # a table of fixed size
+            return False
+
+    @property
+    def scalings(self) -> list[float]:
+        """Numbers of the module that may be the factor on its cos and sin.
+
+        A module with tables for several layer types has one for each, with the same prefix as the
+        table. The one that belongs to this table is the first.
+        """
+        prefix = self.name.removesuffix("inv_freq")
+        named = {
+            name: float(value)
+            for name, value in self.state.values.items()
+            if name.endswith("attention_scaling") and isinstance(value, int | float)
+        }
+        own = [value for name, value in named.items() if name == f"{prefix}attention_scaling"]
+        return [*own, 1.0, *named.values()]
+
+
 class RotaryRecorder:
     """Records the arguments of the rotary modules of a decoder."""
 
     def __init__(self, decoder: nn.Module) -> None:
         self._states = [_ModuleState.of(module) for module in _candidates(decoder)]
-        self._calls: dict[nn.Module, list[tuple[tuple[Any, ...], Mapping[str, Any]]]] = {}
+        self._calls: dict[nn.Module, list[_ModuleCall]] = {}
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -112,6 +173,38 @@ class RotaryRecorder:
                 on_past = any(on_past for _, on_past in dependences)
                 found.append(replace(state, depends_on_past=on_past))
         return RotaryTables(tuple(found))
+
+    def reset(self) -> None:
+        """Restore the initial state of all rotary modules."""
+        for state in self._states:
+            state.restore()
+
+    def frequency_tables(self) -> list[FrequencyTable]:
+        """The tables that may hold frequencies, those that depend on the length first.
+
+        Of several equal tables, such as one in every layer, only the first is returned.
+        """
+        found: dict[tuple[object, ...], FrequencyTable] = {}
+        for state in self._states:
+            calls = tuple(self._calls.get(state.module, ()))
+            for name, tensor in {**state.values, **state.buffers}.items():
+                if not _may_be_frequencies(tensor):
+                    continue
+                table = FrequencyTable(state, name, calls)
+                found.setdefault((table.initial, table.depends_on_length, table.scalings[0]), table)
+        return sorted(found.values(), key=lambda table: not table.depends_on_length)
+
+
+def _may_be_frequencies(tensor: object) -> bool:
+    return (
+        isinstance(tensor, Tensor)
+        and tensor.dim() == 1
+        and tensor.is_floating_point()
+        and not tensor.is_meta
+        and tensor.numel() > 0
+        and bool(tensor.isfinite().all())
+        and bool((tensor != 0).any())
+    )
 
 
 def _candidates(decoder: nn.Module) -> Iterable[nn.Module]:
@@ -166,6 +259,15 @@ def _with_last(value: Any, last: int | None) -> Any:
     if _is_positions(value) and last is not None:
         changed = changed.clone()
         changed[..., -1] = last
+    return changed
+
+
+def _up_to(value: Any, last: int) -> Any:
+    """Positions that end with `last`; other values as they are."""
+    if not _is_positions(value):
+        return value
+    changed = value.detach().clamp(max=last)
+    changed[..., -1] = last
     return changed
 
 

@@ -216,6 +216,7 @@ def _notes(setup: Setup) -> Iterator[str]:
             f"layers {index_ranges(selective)} choose by content which keys a query sees; "
             "dump.json records them as selective"
         )
+    yield from _rotary_notes(setup)
     unknown = [layer.facts.layer for layer in setup.dump_heads if layer.facts.logits is None]
     is_eager = setup.loaded.attention == "eager"
     remedy = "" if is_eager else "; try model.attn_implementation: eager"
@@ -240,6 +241,17 @@ def _notes(setup: Setup) -> Iterator[str]:
             "rotary angles of this model depend on the longest text of a batch; texts are run one "
             "at a time, and inference.batch_size has no effect"
         )
+
+
+def _rotary_notes(setup: Setup) -> Iterator[str]:
+    """Layers whose rotation is not known, by reason."""
+    reasons: dict[str, list[int]] = {}
+    for layer in setup.dump_heads:
+        found = layer.facts.rotation(setup.config.capture.capture_pre_rope)
+        if found.problem is not None:
+            reasons.setdefault(found.problem, []).append(layer.facts.layer)
+    for problem, layers in reasons.items():
+        yield f"layers {index_ranges(layers)} have no rotary record: {problem}"
 
 
 @contextmanager
@@ -392,6 +404,7 @@ def _finish(
         eligible_q_heads=eligible_q_heads(setup.layout, config.capture),
         synthetic=made.as_record() if made is not None else None,
         random_weights=config.model.random_weights or None,
+        lengths=capture.text_lengths(),
     )
     complete = finish_capture(
         capture,

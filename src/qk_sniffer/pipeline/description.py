@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -100,9 +100,10 @@ def capture_manifest(
     sampler: PositionSampler,
     dtype: str,
     pre_rope: bool,
+    lengths: Collection[int],
     **more: Any,
 ) -> DumpManifest:
-    """The content of `dump.json`."""
+    """The content of `dump.json`. `lengths` are the numbers of tokens of the texts."""
     first = wanted[0].facts
     scales = {layer.facts.scale for layer in wanted}
     return DumpManifest(
@@ -113,7 +114,7 @@ def capture_manifest(
         num_k_heads=first.k_heads,
         head_dim=first.width,
         layer_types=_layer_types(layout),
-        rope_parameters=_rope_parameters(text_config),
+        rope_parameters=rope_parameters(text_config),
         attention_scale=scales.pop() if len(scales) == 1 else None,
         bucket_type=sampler.bucket_type,
         min_bucket_size=sampler.min_bucket_size,
@@ -122,7 +123,9 @@ def capture_manifest(
         versions=tool_versions(),
         seed=sampler.seed,
         pre_rope=pre_rope,
-        layers=[layer_record(facts) for facts in layout.layers],
+        layers=[
+            layer_record(facts) | rotary_entry(facts, pre_rope, lengths) for facts in layout.layers
+        ],
         **more,
     )
 
@@ -158,7 +161,15 @@ def layer_record(facts: LayerFacts) -> dict[str, Any]:
     return required | {name: value for name, value in optional.items() if value is not None}
 
 
-def _rope_parameters(text_config: Any) -> dict[str, Any] | None:
+def rotary_entry(facts: LayerFacts, pre_rope: bool, lengths: Collection[int]) -> dict[str, Any]:
+    """How RoPE turns the stored vectors of a layer, or the reason why this is not known."""
+    found = facts.rotation(pre_rope).for_texts(lengths)
+    entry: dict[str, Any] = {"rotary": None if found.record is None else found.record.to_json()}
+    return entry if found.problem is None else entry | {"rotary_problem": found.problem}
+
+
+def rope_parameters(text_config: Any) -> dict[str, Any] | None:
+    """The rope parameters of a config, with JSON types only."""
     rope = getattr(text_config, "rope_parameters", None)
     return _plain(dict(rope)) if rope else None
 

@@ -102,6 +102,11 @@ class CaptureFolder:
             if batch in self.finished
         }
 
+    def text_lengths(self) -> frozenset[int]:
+        """The numbers of tokens of all texts in segments, of all processes."""
+        segments = [] if self.complete else _read_segments(self.folder)
+        return frozenset(e.num_tokens for segment in segments for e in segment.examples)
+
     def add(self, batch: int, blocks: Sequence[Block], examples: Sequence[Example]) -> None:
         """Add a finished batch; it is written together with others, at the latest by `flush`."""
         if self.complete or batch in self._batches:

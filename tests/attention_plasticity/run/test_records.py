@@ -39,7 +39,7 @@ def out(tmp_path: Path) -> Path:
 
 def records_in(out: Path, dump: Dump, **fields: object) -> Records:
     config = make_config(**fields)
-    return Records(out, run_settings(config, make_plan(dump, config).layout))
+    return Records(out, run_settings(config, make_plan(dump, config).layout, dump))
 
 
 def record(out: Path, dump: Dump, *heads: int) -> list[HeadResult]:
@@ -67,7 +67,7 @@ def test_other_settings_are_a_conflict_that_names_them(dump: Dump, out: Path) ->
     assert earlier.metrics == {}
     assert earlier.conflict is not None
     assert "p_alpha (0.01 then, 0.5 now), seed (0 then, 3 now)" in earlier.conflict
-    older = run_settings(make_config(), make_plan(dump, make_config()).layout)
+    older = run_settings(make_config(), make_plan(dump, make_config()).layout, dump)
     del older["equal_texts"]
     Records(out, older).begin(discard=False)
     conflict = records_in(out, dump).finished_heads(InputFiles(dump)).conflict

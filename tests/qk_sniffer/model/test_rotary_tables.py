@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,31 +15,12 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 import qk_sniffer
 from qk_sniffer.model.probing import probe
 from qk_toolkit.errors import ConfigError
+from rope_types import DEPENDENT, ROPE, model_of
 from sniffing import sniff, sniff_first, tables_of
 from tiny_models import ARCHITECTURES, VOCABULARY
 from tiny_texts import some_text, tiny_tokenizer
 
-CONTEXT = 64  # of the original training; texts are shorter and longer
-LENGTHS = (30, 150, 40, 20)
-ROPE: dict[str, dict[str, Any]] = {
-    "default": {},
-    "linear": {"factor": 4.0},
-    "dynamic": {"factor": 4.0},
-    "yarn": {"factor": 4.0},
-    "llama3": {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
-    "longrope": {"factor": 4.0, "short_factor": [1.0] * 8, "long_factor": [3.0] * 8},
-    "proportional": {"partial_rotary_factor": 0.5},
-}
-DEPENDENT = {"dynamic", "longrope"}
-
-
-def model_of(rope_type: str) -> Any:
-    rope = {"rope_type": rope_type, "rope_theta": 10_000.0, **ROPE[rope_type]}
-    if rope_type in ("yarn", "llama3", "longrope"):
-        rope["original_max_position_embeddings"] = CONTEXT
-    llama = ARCHITECTURES["llama"]
-    changes = {"max_position_embeddings": CONTEXT, "rope_parameters": rope, "num_hidden_layers": 2}
-    return replace(llama, config={**llama.config, **changes}).model()
+LENGTHS = (30, 150, 40, 20)  # shorter and longer than the original context
 
 
 def vectors_by_text(dump: Path) -> dict[int, Any]:
@@ -87,6 +69,10 @@ def test_a_text_is_captured_alike_in_any_company(
         return vectors_by_text(tmp_path / name)
 
     alone = captured("alone")
+    for layer in json.loads((tmp_path / "alone" / "dump.json").read_text())["layers"]:
+        assert (layer["rotary"] is None) == (rope_type in DEPENDENT)
+        problem = layer.get("rotary_problem", "no problem")
+        assert ("texts of 21 and 151 tokens" in problem) == (rope_type in DEPENDENT)
     assert "one at a time" not in capsys.readouterr().err
     together = captured("together", inference__batch_size=4)
     assert ("one at a time" in capsys.readouterr().err) == (rope_type in DEPENDENT)

@@ -16,6 +16,9 @@ import torch
 
 import qk_sniffer
 from attention_plasticity.api import analyze_dump
+from qk_dump.manifest import read_manifest
+from qk_dump.rotary import rotate
+from qk_dump.rotary_records import rotary_record
 from qk_dump.source import open_dump
 from qk_sniffer.config import load_config, make_config
 from qk_sniffer.model.layout import decoder_of, run_backbone
@@ -106,6 +109,13 @@ def test_manifest_tells_the_layout(whole: Path) -> None:
     assert told["num_examples"] == len(LENGTHS)
     assert told["versions"]["transformers"]
     assert told["capture"]["tokenizer"]["max_length"] == CONTEXT
+    frequencies = torch.tensor(10_000.0) ** -(torch.arange(0, 16, 2) / 16)  # (8,) in float32
+    for layer in told["layers"]:
+        rotary = layer["rotary"]
+        assert (rotary["start"], rotary["dimensions"], rotary["scaling"]) == (0, 16, 1.0)
+        assert rotary["pairing"] == "halves"
+        np.testing.assert_allclose(rotary["frequencies"], frequencies, rtol=2e-7)
+        assert "rotary_problem" not in layer
 
 
 def test_keys_with_a_rate_of_their_own_leave_queries_as_they_are(
@@ -189,13 +199,19 @@ def test_pre_rope_differs_from_post_in_all_but_position_zero(
     model: Path, texts: Path, whole: Path, tmp_path: Path
 ) -> None:
     assert sniff(model, texts, tmp_path, capture__capture_pre_rope="true") == 0
-    assert json.loads((tmp_path / "dump.json").read_text())["pre_rope"] is True
+    manifest = read_manifest(tmp_path / "dump.json")
+    assert manifest is not None
+    assert manifest.pre_rope is True
     pre, post = (
         np.stack(tables_of(dump)["l03h02q"]["vector"].to_numpy()) for dump in (tmp_path, whole)
     )
     position = tables_of(whole)["l03h02q"]["position"].to_numpy()
     same = np.isclose(pre, post).all(axis=1)
     np.testing.assert_array_equal(same, position == 0)
+    record = rotary_record(manifest.layers, 3)
+    assert record is not None
+    np.testing.assert_allclose(rotate(pre, 0, position, record), post, atol=1e-4)
+    assert rotary_record(manifest.layers, 4) is None
 
 
 def test_a_complete_dump_is_left_alone(

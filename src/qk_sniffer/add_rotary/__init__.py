@@ -1,0 +1,1 @@
+"""Rotary records for dumps that were captured without them."""
