@@ -74,7 +74,7 @@ def _shifted_runs(
     copy = copy_without_hooks(decoder)
     modules = [copy.get_submodule(names[module]) for module in dict.fromkeys(attention)]
     recorder = RotaryRecorder(copy)
-    with probe_mode(copy), _same_hidden_states(modules) as begin:
+    with probe_mode(copy), same_hidden_states(modules) as begin:
 
         def run(shift: int) -> _Run:
             recorder.reset()
@@ -113,7 +113,7 @@ def _shifts(decoder: nn.Module, tables: Sequence[FrequencyTable]) -> list[int]:
 
 
 @contextmanager
-def _same_hidden_states(modules: Sequence[nn.Module]) -> Iterator[Callable[[], None]]:
+def same_hidden_states(modules: Sequence[nn.Module]) -> Iterator[Callable[[], None]]:
     """Give the modules the hidden states of the first forward again in all others.
 
     Yields a function to call before every forward.

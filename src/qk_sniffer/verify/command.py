@@ -25,7 +25,8 @@ _DESCRIPTION = """\
 Check that a capture gets the queries and keys that the model's attention uses. One text is run with
 eager attention, and every query and key is kept as in a capture (after RoPE). The attention weights
 are recomputed from them and compared with the model's weights in every layer, and so are the
-attention columns of a capture (log-sum-exp, entropy, weight by distance). Nothing is written.
+attention columns of a capture (log-sum-exp, entropy, weight by distance). Then the text is run at
+shifted positions, and the rotary record of every layer is checked. Nothing is written.
 """
 _EXAMPLES = """\
 commands to paste:
@@ -195,7 +196,7 @@ def _print(found: Verification) -> None:
     table.add_column("layer", justify="right")
     table.add_column("attention")
     table.add_column("heads q / k", justify="right")
-    for name in ("weights differ by", "columns by", "tolerance"):
+    for name in ("weights differ by", "columns by", "tolerance", "rotation by"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("result")
     for layer in found.layers:
@@ -207,11 +208,28 @@ def _print(found: Verification) -> None:
             f"{layer.difference:.1e}",
             "null" if layer.attention is None else f"{layer.attention:.1e}",
             f"{layer.tolerance:.0e}",
-            "ok" if layer.agrees else f"DIFFERS, most in head {layer.head}",
+            _rotation_cell(layer),
+            _result(layer),
         )
     command_console(wrap=False).print(table)
     for line in summary_lines(found):
         print(line)
+
+
+def _rotation_cell(layer: LayerCheck) -> str:
+    if layer.rotation is not None:
+        return f"{layer.rotation.difference:.1e}"
+    if layer.facts.rotations.after.record is not None:
+        return "not checked"
+    return "no record" if layer.facts.rope else "no RoPE"
+
+
+def _result(layer: LayerCheck) -> str:
+    if layer.agrees:
+        return "ok"
+    if layer.largest <= layer.tolerance:
+        return "DIFFERS from its rotary record"
+    return f"DIFFERS, most in head {layer.head}"
 
 
 def attention_label(facts: LayerFacts) -> str:
@@ -241,22 +259,45 @@ def summary_lines(found: Verification) -> list[str]:
             f"The attention columns of layers {index_ranges(unknown)} are null in a capture: the "
             "attention function computes its weights in an unknown way."
         )
+    lines += _rotation_lines(found)
     columns = "" if unknown else ", and the attention columns,"
     worst, number = found.worst, len(found.layers)
     conditions = f"{found.tokens} tokens, {found.dtype}"
-    if found.failed:
+    wrong = [facts.layer for facts in found.wrong_rotations]
+    differing = [layer for layer in found.failed if not layer.largest <= layer.tolerance]
+    if wrong:
         lines.append(
-            f"NOT faithful: {len(found.failed)} of {number} layers differ by more than the "
+            f"NOT faithful: the rotary records of layers {index_ranges(wrong)} do not predict "
+            f"queries and keys at shifted positions; {conditions}."
+        )
+    if differing:
+        lines.append(
+            f"NOT faithful: {len(differing)} of {number} layers differ by more than the "
             f"tolerance, the worst is layer {worst.facts.layer} (by {worst.largest:.1e} in "
             f"{_where(worst)}); {conditions}."
         )
-    else:
+    if not found.failed:
         lines.append(
             f"Faithful: weights recomputed from captured queries and keys{columns} equal the "
             f"model's weights in all {number} checked layers; the largest difference is "
             f"{worst.largest:.1e} (layer {worst.facts.layer}); {conditions}."
         )
     return lines
+
+
+def _rotation_lines(found: Verification) -> list[str]:
+    """Layers without a rotary record, by reason."""
+    from qk_toolkit.formatting import index_ranges
+
+    reasons: dict[str, list[int]] = {}
+    for layer in found.layers:
+        problem = layer.facts.rotations.after.problem
+        if problem is not None:
+            reasons.setdefault(problem, []).append(layer.facts.layer)
+    return [
+        f"Layers {index_ranges(layers)} have no rotary record in a capture: {problem}."
+        for problem, layers in reasons.items()
+    ]
 
 
 def _where(layer: LayerCheck) -> str:

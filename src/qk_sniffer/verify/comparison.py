@@ -4,7 +4,8 @@ One text is run with eager attention while a tap keeps every position. Softmax o
 from these queries and keys and compared with the weights that the model's attention function
 returned. Both agree only if the vectors, their order, the pairing of query and key heads, scale,
 window and rotary embedding are all correct. The attention columns of the queries are compared with
-sums of the weights that the function applies to values.
+sums of the weights that the function applies to values. Then the text is run at shifted positions,
+and its queries and keys are compared with what the rotary records of the layers predict.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.model.logits import HIDDEN_BELOW, allowed
 from qk_sniffer.notebook import Tap, tap
 from qk_sniffer.verify.attention_check import captured_sums, weight_sums
+from qk_sniffer.verify.rotation_check import RotationCheck, check_rotations
 from qk_toolkit.errors import ConfigError, ToolkitError
 
 Floats = npt.NDArray[np.float64]
@@ -39,6 +41,7 @@ class LayerCheck:
     head: int  # the query head with the largest difference
     tolerance: float
     attention: float | None  # the largest difference of the attention columns; None if not known
+    rotation: RotationCheck | None = None  # None if the layer has no rotary record
 
     @property
     def largest(self) -> float:
@@ -48,7 +51,8 @@ class LayerCheck:
     @property
     def agrees(self) -> bool:
         """Whether the differences are within the tolerance; False for NaN."""
-        return self.largest <= self.tolerance
+        turns = self.rotation is None or self.rotation.agrees
+        return self.largest <= self.tolerance and turns
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,13 @@ class Verification:
     def failed(self) -> list[LayerCheck]:
         """The layers whose difference is above the tolerance."""
         return [layer for layer in self.layers if not layer.agrees]
+
+    @property
+    def wrong_rotations(self) -> list[LayerFacts]:
+        """The layers whose queries and keys do not turn as their rotary record says."""
+        return [
+            layer.facts for layer in self.layers if layer.rotation and not layer.rotation.agrees
+        ]
 
     @property
     def without_attention(self) -> list[LayerFacts]:
@@ -98,8 +109,13 @@ def verify_model(
         recorder = AttentionRecorder(facts, tokens)
         with attention_hook(recorder.record):
             _run(model, tokens)
-    checks = tuple(_check(tapped, layer, recorder.of(layer), dtype, tolerance) for layer in facts)
-    return Verification(checks, len(tokens), dtype)
+    rotations = check_rotations(decoder_of(model), tapped.layout, facts, tokens)
+    checks = (_check(tapped, layer, recorder.of(layer), dtype, tolerance) for layer in facts)
+    return Verification(
+        tuple(replace(check, rotation=rotations.get(check.facts.layer)) for check in checks),
+        len(tokens),
+        dtype,
+    )
 
 
 def _run(model: nn.Module, tokens: Sequence[int]) -> None:

@@ -60,7 +60,9 @@ def test_a_faithful_model(models: dict[str, Path], capsys: Captured) -> None:
         ["3", "full, NoPE", "4 / 2"],
     ]
     assert all(max(map(float, row[3:5])) < 2e-6 for row in rows)
-    assert all(row[5:] == ["1e-05", "ok"] for row in rows)
+    assert all((row[5], row[7]) == ("1e-05", "ok") for row in rows)
+    assert all(float(row[6]) < 1e-4 for row in rows[:3])
+    assert rows[3][6] == "no RoPE"
     last = out.splitlines()[-1]
     assert last.startswith("Faithful: ")
     assert "in all 4 checked layers" in last
