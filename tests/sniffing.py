@@ -71,8 +71,8 @@ def tables_of(dump: Path) -> dict[str, pa.Table]:
 
 def same_bytes(one: Path, other: Path) -> bool:
     """Whether two dumps hold the same heads, each with the same bytes in its file."""
-    heads = [head.folder for head in open_dump(one).folders]
-    return heads == [head.folder for head in open_dump(other).folders] and all(
+    heads = [head.folder for head in open_dump(one).all_folders]
+    return heads == [head.folder for head in open_dump(other).all_folders] and all(
         (one / head / "data.parquet").read_bytes() == (other / head / "data.parquet").read_bytes()
         for head in heads
     )

@@ -16,6 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from qk_dump.list_columns import (
+    check_list_length,
+    is_list_of_floats,
+    list_column,
+    list_values,
+)
 from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
 
@@ -83,11 +89,7 @@ def attention_arrays(rows: AttentionRows) -> dict[str, pa.Array]:
         name: pa.array(np.ascontiguousarray(getattr(rows, name), np.float32), mask=unknown)
         for name in ATTENTION_COLUMNS[:-1]
     }
-    masses = np.where(unknown[:, None], np.float32(0), rows.mass_by_distance)  # (n, bins)
-    values = pa.array(np.ascontiguousarray(masses, np.float32).reshape(-1))
-    columns[MASSES] = pa.FixedSizeListArray.from_arrays(
-        values, masses.shape[1], mask=pa.array(unknown)
-    )
+    columns[MASSES] = list_column(rows.mass_by_distance, unknown)  # (n, bins)
     return columns
 
 
@@ -104,10 +106,10 @@ def check_attention_types(schema: pa.Schema, path: DumpPath) -> None:
         found = schema.field(name).type
         if name != MASSES and not _is_float(found):
             raise DumpError(f"{path}: column '{name}' is {found}, expected a float")
-        if name == MASSES and not (_is_list(found) and _is_float(found.value_type)):
+        if name == MASSES and not is_list_of_floats(found):
             raise DumpError(f"{path}: column '{name}' is {found}, expected a list of floats")
-        if kinds.is_fixed_size_list(found) and not 0 < found.list_size <= MOST_MASS_BINS:
-            raise DumpError(_wrong_bins(path, found.list_size))
+        if kinds.is_fixed_size_list(found):
+            check_list_length(found.list_size, name, "bins", MOST_MASS_BINS, path)
 
 
 def attention_values(
@@ -118,7 +120,8 @@ def attention_values(
     Raises a `DumpError` that names the first row with a value that is not finite.
     """
     columns = {name: _numbers(batch.column(name)) for name in ATTENTION_COLUMNS[:-1]}
-    columns[MASSES] = _masses(batch.column(MASSES), path, first_row)  # (n, bins)
+    masses = list_values(batch.column(MASSES), MASSES, "bins", MOST_MASS_BINS, path, first_row)
+    columns[MASSES] = masses  # (n, bins)
     null = np.zeros(batch.num_rows, np.bool_)
     for name in ATTENTION_COLUMNS:
         null |= batch.column(name).is_null().to_numpy(zero_copy_only=False)
@@ -147,38 +150,5 @@ def _numbers(column: pa.Array) -> npt.NDArray[np.float32]:
         return np.array(values, np.float32)
 
 
-def _masses(column: pa.Array, path: DumpPath, first_row: int) -> npt.NDArray[np.float32]:
-    """(n, bins); rows without a list are zero. No bins if no row shows how many there are."""
-    present = ~column.is_null().to_numpy(zero_copy_only=False)  # (n,)
-    number = int(present.sum())
-    if kinds.is_fixed_size_list(column.type):
-        bins = int(column.type.list_size)
-    elif not number:
-        bins = 0
-    else:
-        lengths = np.asarray(column.drop_null().value_lengths())
-        bins = int(lengths[0])
-        if (lengths != bins).any():
-            row = int(np.flatnonzero(present)[np.argmax(lengths != bins)])
-            raise DumpError(f"{path}: row {first_row + row}: {MASSES} has another number of bins")
-        if not 0 < bins <= MOST_MASS_BINS:
-            raise DumpError(_wrong_bins(path, bins))
-    values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
-    masses = np.zeros((len(column), bins), np.float32)
-    with np.errstate(over="ignore"):
-        masses[present] = values.reshape(number, bins)
-    return masses
-
-
-def _wrong_bins(path: DumpPath, bins: int) -> str:
-    return f"{path}: {MASSES} has {bins} bins, expected 1 to {MOST_MASS_BINS}"
-
-
 def _is_float(found: pa.DataType) -> bool:
     return bool(kinds.is_floating(found))
-
-
-def _is_list(found: pa.DataType) -> bool:
-    return bool(
-        kinds.is_list(found) or kinds.is_large_list(found) or kinds.is_fixed_size_list(found)
-    )

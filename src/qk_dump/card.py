@@ -31,8 +31,9 @@ per head: `{head}` is layer, head, and `q` for queries or `k` for keys.
 
 Every row is one token: its `bucket` and `position`, the `example_id` of its text, the `vector`,
 and the `sliding_window` in tokens (null for full attention). Queries may also have columns of their
-attention: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance`. `dump.json` holds the
-settings of the capture{texts}.
+attention: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance`. Keys may have the
+attention that they receive, `received`, and `inclusion`, the probability that they are in the
+dump.{attended} `dump.json` holds the settings of the capture{texts}.
 
 ## Load
 
@@ -48,6 +49,9 @@ head = load_dataset("path/to/this/folder", "{head}", split="train")
 attention-plasticity analyze --dataset_local_root path/to/this/folder --output_dir results
 ```
 """
+
+_ATTENDED = """ The folder `attended` has further keys, drawn in proportion to the attention they
+receive; `attended-l00h00k` is the config of such a file."""
 
 _TAGS = ["attention", "interpretability", "queries-and-keys"]
 _OVERVIEW = """---
@@ -76,7 +80,10 @@ head = load_dataset("{repo}", "l00h00q", revision={revision}, split="train")
 
 
 def card(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
-    """The text of the card; `examples` is whether the dump has an `examples.parquet`."""
+    """The text of the card; `examples` is whether the dump has an `examples.parquet`.
+
+    `heads` are the heads, then the keys drawn by attention.
+    """
     return (
         f"---\n{_front_matter(manifest, heads, examples)}---\n\n{_text(manifest, heads, examples)}"
     )
@@ -115,7 +122,8 @@ def is_card(path: Path) -> bool:
 
 def _front_matter(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> str:
     configs = [
-        {"config_name": head.folder, "data_files": f"{head.folder}/*.parquet"} for head in heads
+        {"config_name": head.config_name, "data_files": f"{head.folder}/*.parquet"}
+        for head in heads
     ]
     if examples:
         configs.append({"config_name": "examples", "data_files": EXAMPLES_FILE})
@@ -133,6 +141,7 @@ def _text(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> st
         model=_code(manifest.model or "a model"),
         head=heads[0].folder if heads else "l00h00q",
         facts="\n".join(f"- {name}: {_code(value)}" for name, value in _facts(manifest, heads)),
+        attended=_ATTENDED if any(head.attended for head in heads) else "",
         texts=f"; `{EXAMPLES_FILE}` tells which text each `example_id` was" if examples else "",
     )
 
@@ -140,11 +149,12 @@ def _text(manifest: DumpManifest, heads: Sequence[HeadId], examples: bool) -> st
 def _facts(manifest: DumpManifest, heads: Sequence[HeadId]) -> list[tuple[str, object]]:
     """Names and values for the list at the top of the card; missing values are left out."""
     queries = sum(head.kind == "q" for head in heads)
+    keys = sum(head.kind == "k" and not head.attended for head in heads)
     kind, size = manifest.bucket_type, manifest.min_bucket_size
     facts = [
         ("model", manifest.model),
         ("revision", manifest.revision),
-        ("heads", f"{queries} of queries, {len(heads) - queries} of keys"),
+        ("heads", f"{queries} of queries, {keys} of keys"),
         ("texts", manifest.num_examples),
         ("sampler", _settings(manifest.sampler)),
         ("buckets", _settings({"type": kind, "min_bucket_size": size}) if kind else None),

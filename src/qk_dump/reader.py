@@ -29,6 +29,14 @@ from qk_dump.head_counts import count_rows
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.parquet import opened_parquet, vector_width_of
 from qk_dump.read_ahead import FileStart, FileStarts
+from qk_dump.received_columns import (
+    RECEIVED,
+    RECEIVED_COLUMNS,
+    ReceivedRows,
+    check_received_types,
+    has_received,
+    received_values,
+)
 from qk_dump.remote import DumpPath
 from qk_dump.schema import (
     BUCKET,
@@ -47,6 +55,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 _BATCH_ROWS = 8192
 _BATCH_VALUES = 8192 * 1024  # vector values in a batch; wide vectors mean fewer rows
+_LISTS = {MASSES: "bins", RECEIVED: "values"}  # columns of lists; all rows have one length
 _LARGEST_POSITION = 2.0**53  # beyond, float64 cannot represent every integer
 _SMALLEST_POSITION = 2.0**-60  # of positions above 0
 
@@ -63,6 +72,7 @@ class HeadRows:
     sliding_window: int | None  # tokens; None for full attention
     window_recorded: bool  # False when the files have no sliding_window column
     attention: AttentionRows | None = None  # None when not requested or not known
+    received: ReceivedRows | None = None  # None when not requested or not in the files
 
     def __len__(self) -> int:
         return len(self.bucket)
@@ -78,6 +88,7 @@ class HeadRows:
             vectors=self.vectors[kept],
             example_id=self.example_id[kept],
             attention=None if self.attention is None else self.attention[kept],
+            received=None if self.received is None else self.received[kept],
         )
 
     @property
@@ -102,13 +113,14 @@ def read_head(
     single_example: bool = False,
     rules: ColumnRules | None = None,
     with_attention: bool = False,
+    with_received: bool = False,
 ) -> HeadRows:
     """Read the shards of a head, check every row, and keep a subsample of `max_rows`.
 
     `with_examples` requires `example_id`, which keys need. "if present" reads it when every shard
     has integers without a null. With `single_example` the column may be absent, and all rows form
     one sequence. `rules` are the checks against `dump.json`. `with_attention` reads the attention
-    columns when every shard has them.
+    columns when every shard has them, `with_received` the attention that keys receive.
     """
     rules = rules or ColumnRules(0)
     if not files:
@@ -120,7 +132,8 @@ def read_head(
             raise DumpError(f"{files[0]}: holds no rows")
         collector = _Collector(num_rows, subsample(num_rows, max_rows, seed))
         for path in files:
-            for batch, first_row in _batches(path, starts.take(), read_examples, with_attention):
+            optional = (with_attention, with_received)
+            for batch, first_row in _batches(path, starts.take(), read_examples, *optional):
                 collector.add(_checked(batch, path, first_row, rules), path)
     return collector.result(with_examples is True, files[-1])
 
@@ -145,6 +158,7 @@ class _Collector:
         self._columns: dict[str, npt.NDArray[Any]] = {}
         self._examples_known = True
         self._attention_known = True
+        self._received_known = True
         self._read = 0  # rows read so far
         self._kept = 0  # rows copied so far
         self._window: int | None = None
@@ -154,9 +168,10 @@ class _Collector:
     def add(self, rows: _Rows, path: DumpPath) -> None:
         self._check_window(rows, path)
         self._check_width(rows.columns[VECTOR], path)
-        self._check_bins(rows.columns.get(MASSES), path)
+        self._check_lists(rows.columns, path)
         self._examples_known &= EXAMPLE in rows.columns
         self._attention_known &= MASSES in rows.columns
+        self._received_known &= RECEIVED in rows.columns
         count = len(rows.columns[BUCKET])
         if self._read + count > self._total:
             raise DumpError(f"{path}: changed while it was read; run the same command again")
@@ -168,11 +183,11 @@ class _Collector:
             chosen = self._selected[bounds[0] : bounds[1]] - self._read
             kept = len(chosen)
         for name, values in rows.columns.items():
-            if name == MASSES and not values.shape[1]:  # every row is null
+            if name in _LISTS and not values.shape[1]:  # every row is null
                 continue
             if name not in self._columns:
                 self._columns[name] = self._allocate(values, path)
-                if name == MASSES:
+                if name in _LISTS:
                     self._columns[name].fill(np.nan)
             elif values.dtype.itemsize > self._columns[name].dtype.itemsize:
                 self._columns[name] = self._columns[name].astype(values.dtype)
@@ -209,6 +224,7 @@ class _Collector:
             sliding_window=self._window,
             window_recorded=self._window_recorded,
             attention=self._attention(),
+            received=self._received(),
         )
 
     def _attention(self) -> AttentionRows | None:
@@ -217,6 +233,12 @@ class _Collector:
             return None
         found = AttentionRows(*(self._columns[name] for name in ATTENTION_COLUMNS))
         return None if np.isnan(found.lse).all() else found
+
+    def _received(self) -> ReceivedRows | None:
+        """What keys receive; None if a shard lacks the columns, or if no row has a value."""
+        if not self._received_known or RECEIVED not in self._columns:
+            return None
+        return ReceivedRows(*(self._columns[name] for name in RECEIVED_COLUMNS))
 
     def _check_window(self, rows: _Rows, path: DumpPath) -> None:
         windows = rows.windows if self._first else rows.windows | {self._window}
@@ -230,15 +252,16 @@ class _Collector:
         self._window_recorded |= rows.window_recorded
         self._first = False
 
-    def _check_bins(self, masses: npt.NDArray[Any] | None, path: DumpPath) -> None:
-        known = self._columns.get(MASSES)
-        if masses is None or not masses.shape[1] or known is None:
-            return
-        if known.shape[1] != masses.shape[1]:
-            raise DumpError(
-                f"{path}: {MASSES} has {masses.shape[1]} bins, earlier rows of this head "
-                f"{known.shape[1]}"
-            )
+    def _check_lists(self, columns: dict[str, npt.NDArray[Any]], path: DumpPath) -> None:
+        for name, noun in _LISTS.items():
+            known, found = self._columns.get(name), columns.get(name)
+            if known is None or found is None or not found.shape[1]:
+                continue
+            if known.shape[1] != found.shape[1]:
+                raise DumpError(
+                    f"{path}: {name} has {found.shape[1]} {noun}, earlier rows of this head "
+                    f"{known.shape[1]}"
+                )
 
     def _check_width(self, vectors: Floats, path: DumpPath) -> None:
         known = self._columns.get(VECTOR)
@@ -254,6 +277,7 @@ def _batches(
     start: FileStart | None,
     read_examples: bool | Literal["if present"],
     with_attention: bool,
+    with_received: bool,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Record batches of a file, each with the number of its first row.
 
@@ -270,6 +294,9 @@ def _batches(
         if with_attention and has_attention(schema):
             check_attention_types(schema, path)
             columns += ATTENTION_COLUMNS
+        if with_received:
+            check_received_types(schema, path)
+            columns += RECEIVED_COLUMNS if has_received(schema) else ()
         rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, vector_width_of(parquet, path))))
         first_row = 0
         for batch in parquet.batches(rows, columns):
@@ -327,6 +354,8 @@ def _checked(batch: pa.RecordBatch, path: DumpPath, first_row: int, rules: Colum
         rows = AttentionRows(*(attention[name] for name in ATTENTION_COLUMNS))
         check_attention(rows, positions, window, rules.attention, path, first_row)
         columns |= attention
+    if has_received(batch.schema):
+        columns |= received_values(batch, path, first_row)
     return _Rows(columns, windows, recorded)
 
 

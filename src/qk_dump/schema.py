@@ -11,6 +11,7 @@ import pyarrow.types as kinds
 
 from qk_dump.attention_columns import ATTENTION_COLUMNS, attention_fields
 from qk_dump.limits import MOST_DIMENSIONS
+from qk_dump.received_columns import RECEIVED_COLUMNS, received_fields
 from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
 
@@ -25,7 +26,7 @@ BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN = (
 
 LATER_COLUMNS = (
     *("token_id", "first_mass", "argmax_position", "argmax_token", "duplicate_mass"),
-    *("duplicate_keys", "induction_mass", "induction_keys", "value_norm", "received", "inclusion"),
+    *("duplicate_keys", "induction_mass", "induction_keys", "value_norm"),
 )
 """Columns that dumps of later versions have; they are ignored."""
 
@@ -42,8 +43,12 @@ def written_schema(
     *,
     token_strings: bool = False,
     attention: bool = False,
+    received: int | None = None,
 ) -> pa.Schema:
-    """The written schema: int32 columns and a list of floats, optionally token and attention."""
+    """The written schema: int32 columns and a list of floats, optionally token and attention.
+
+    `received` is the number of query heads whose attention the keys receive; None without it.
+    """
     columns = [
         (BUCKET, pa.int32()),
         (EXAMPLE, pa.int32()),
@@ -55,6 +60,8 @@ def written_schema(
         columns.append((TOKEN, pa.string()))
     if attention:
         columns += attention_fields()
+    if received is not None:
+        columns += received_fields(received)
     return pa.schema(columns)
 
 
@@ -87,7 +94,8 @@ def check_columns(schema: pa.Schema, path: DumpPath, *, need_example_id: bool) -
 
 def unknown_columns(names: Sequence[str]) -> list[str]:
     """The columns that no version of this toolkit writes."""
-    known = (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN, *ATTENTION_COLUMNS, *LATER_COLUMNS)
+    rows = (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN)
+    known = (*rows, *ATTENTION_COLUMNS, *RECEIVED_COLUMNS, *LATER_COLUMNS)
     return [name for name in names if name not in known]
 
 

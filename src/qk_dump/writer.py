@@ -23,6 +23,13 @@ from qk_dump.attention_columns import (
     has_attention,
 )
 from qk_dump.layout import HeadId
+from qk_dump.received_columns import (
+    INCLUSION,
+    RECEIVED,
+    ReceivedRows,
+    has_received,
+    received_arrays,
+)
 from qk_dump.recorded_columns import with_recorded_names
 from qk_dump.schema import BUCKET, EXAMPLE, POSITION, TOKEN, VECTOR, WINDOW, written_schema
 from qk_toolkit.files import remove_drafts, staged, sync, sync_folder
@@ -104,6 +111,7 @@ def write_head(
     sliding_window: int | None = None,
     token_str: Sequence[str] | None = None,
     attention: AttentionRows | None = None,
+    received: ReceivedRows | None = None,
 ) -> Path:
     """Write the rows of one head. Vectors (n, d) are stored as float16 or float32."""
     columns = row_columns(
@@ -116,12 +124,15 @@ def write_head(
     columns[VECTOR] = vector_column(vectors)
     if attention is not None:
         columns |= attention_arrays(attention)
+    if received is not None:
+        columns |= received_arrays(received)
     kind = columns[VECTOR].type
     schema = written_schema(
         kind.list_size,
         kind.value_type,
         token_strings=token_str is not None,
         attention=attention is not None,
+        received=None if received is None else received.group,
     )
     path = dump / head.folder / DATA_FILE
     table = pa.table(columns, schema=schema)
@@ -135,6 +146,8 @@ def _float_columns(schema: pa.Schema) -> list[str]:
     found = [f"{VECTOR}.list.element"]
     if has_attention(schema):
         found += [*ATTENTION_COLUMNS[:-1], f"{MASSES}.list.element"]
+    if has_received(schema):
+        found += [f"{RECEIVED}.list.element", INCLUSION]
     return found
 
 

@@ -176,6 +176,20 @@ class CaptureSettings(_Section):
         description="also keep where the attention of every captured query goes: log-sum-exp, "
         "largest logit, entropy, weight by distance",
     )
+    attended_keys: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST_POSITIONS,
+        description="keys per text and key head that are drawn in proportion to the attention "
+        "they receive, on average, besides tokens 0 to 3; 0 for none (default: 2048 divided by "
+        "the number of texts, at least 16)",
+    )
+    attended_queries: int = Field(
+        default=64,
+        ge=1,
+        le=MOST_POSITIONS,
+        description="queries per text that measure the attention of keys; they are not stored",
+    )
     capture_token_strings: bool = Field(
         default=False, description="also write each row's token as text"
     )
@@ -189,6 +203,15 @@ class CaptureSettings(_Section):
     def _require_queries_or_keys(self) -> CaptureSettings:
         if not (self.capture_queries or self.capture_keys):
             raise ValueError("capture_queries: neither queries nor keys would be captured")
+        return self
+
+    @model_validator(mode="after")
+    def _require_attention_for_attended_keys(self) -> CaptureSettings:
+        for name in ("attention", "capture_keys"):
+            if self.attended_keys and not getattr(self, name):
+                raise ValueError(
+                    f"attended_keys: has an effect only with capture.{name}; leave it out"
+                )
         return self
 
 

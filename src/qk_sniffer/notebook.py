@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,24 +13,36 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from qk_dump.attention_columns import AttentionRows
 from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId, Kind, parse_head
 from qk_dump.manifest import MANIFEST_NAME, write_manifest
+from qk_dump.received_columns import ReceivedRows
 from qk_dump.writer import write_head
 from qk_sniffer.config import CaptureSettings
+from qk_sniffer.model.forward_lengths import lengths_of
 from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config
 from qk_sniffer.model.probe_forward import is_probe_running
 from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import refuse_tensor_parallel
+from qk_sniffer.pipeline.attended_rows import AttendedTexts, DrawnKeys
 from qk_sniffer.pipeline.description import capture_manifest
 from qk_sniffer.pipeline.rows import RowTap
-from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
-from qk_sniffer.pipeline.storing import check_attention, check_finite
+from qk_sniffer.pipeline.setup import (
+    attended_layers,
+    attended_sampler_of,
+    sampler_of,
+    wanted_heads,
+)
+from qk_sniffer.pipeline.storing import (
+    check_attention,
+    check_finite,
+    check_received,
+    unknown_received,
+)
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler, SamplerType
 from qk_sniffer.sampling.rows import KINDS, KindRows, sample_rows
@@ -52,6 +64,7 @@ class TappedRows:
     vectors: npt.NDArray[np.float32]  # (n, d)
     sliding_window: int | None
     attention: AttentionRows | None = None  # of queries, with `attention=True`, if it is known
+    received: ReceivedRows | None = None  # of keys, with `attended_keys`, if it is known
 
     def __len__(self) -> int:
         return len(self.position)
@@ -72,6 +85,7 @@ def tap(
     full_attention_only: bool = False,
     pre_rope: bool = False,
     attention: bool = False,
+    attended_keys: int = 0,
 ) -> Tap:
     """Capture queries and keys of a transformers model: `with qk_sniffer.tap(model) as t:`.
 
@@ -81,7 +95,10 @@ def tap(
     change, and the tap is removed when the block ends.
 
     With `attention=True`, `t.queries(layer, head).attention` holds where the attention of every
-    kept query goes: `lse`, `max_logit`, `entropy`, `sink_mass` and `mass_by_distance`.
+    kept query goes: `lse`, `max_logit`, `entropy`, `sink_mass` and `mass_by_distance`. With
+    `attended_keys=N` in addition, about N keys per text and key head are drawn in proportion to the
+    attention they receive: `t.attended(layer, head)` has those that the sampler does not keep, and
+    `t.keys(layer, head).received` the attention that kept keys receive.
     """
     settings = validated(
         CaptureSettings,
@@ -100,6 +117,7 @@ def tap(
             "full_attention_only": full_attention_only,
             "capture_pre_rope": pre_rope,
             "attention": attention,
+            "attended_keys": attended_keys,
         },
     )
     refuse_tensor_parallel(model)
@@ -125,6 +143,9 @@ class Tap:
         self.sampler = sampler
         self.pre_rope = settings.capture_pre_rope
         self.attention = settings.attention
+        self._attended = attended_sampler_of(settings, None)
+        self._attended_layers = attended_layers(wanted, layout)
+        self._drawn: dict[HeadId, list[_Part]] = {}  # keys drawn by attention
         self._decoder = decoder_of(model)
         self._rows = RowTap(self._decoder, wanted, pre_rope=self.pre_rope, attention=self.attention)
         self._expected: dict[tuple[int, Kind], KindRows] = {}
@@ -179,6 +200,28 @@ class Tap:
         """The keys of a key head; several query heads share one key head."""
         return self.rows(HeadId(layer, head, "k"))
 
+    def attended(self, layer: int, head: int) -> TappedRows:
+        """The keys of a key head that were drawn by attention and that the sampler did not keep."""
+        drawn = HeadId(layer, head, "k", attended=True)
+        if drawn not in self.attended_heads:
+            raise ConfigError(
+                f"{drawn.folder}: no keys are drawn by attention of this head; "
+                "t.attended_heads lists the heads"
+            )
+        return self._rows_of(drawn, self._drawn.get(drawn, []), 0)
+
+    @property
+    def draws_keys(self) -> bool:
+        """Whether keys are drawn by attention."""
+        return self._attended is not None
+
+    @property
+    def attended_heads(self) -> list[HeadId]:
+        """The key heads of which keys are drawn by attention."""
+        layers = self._attended_layers if self._attended else ()
+        keys = [head for head in self.heads if head.kind == "k" and head.layer in layers]
+        return [head._replace(attended=True) for head in keys]
+
     def rows(self, head: HeadId | str) -> TappedRows:
         """The rows of a head, given as `HeadId` or by its name, such as `l00h07q`."""
         head_id = parse_head(head) if isinstance(head, str) else head
@@ -187,8 +230,12 @@ class Tap:
             raise ConfigError(f"{name}: is not a captured head; t.heads lists the captured heads")
         layer = next(layer for layer in self.wanted if layer.facts.layer == head_id.layer)
         place = layer.heads(head_id.kind).index(head_id.head)
-        parts = self._parts[head_id.layer, head_id.kind]
-        width = layer.facts.width
+        return self._rows_of(head_id, self._parts[head_id.layer, head_id.kind], place)
+
+    def _rows_of(self, head: HeadId, parts: Sequence[_Part], place: int) -> TappedRows:
+        """The rows of the head at `place` in the parts."""
+        facts = self.layout[head.layer]
+        width = facts.width
         position = _joined([part.position for part in parts])
         return TappedRows(
             example_id=_joined([part.example_id for part in parts]),
@@ -197,8 +244,9 @@ class Tap:
             vectors=np.concatenate(
                 [np.empty((0, width), np.float32), *(part.vectors[:, place] for part in parts)]
             ),
-            sliding_window=layer.facts.window,
+            sliding_window=facts.window,
             attention=_joined_attention([part.attention for part in parts], place),
+            received=_joined_received([part.received for part in parts], place),
         )
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -221,13 +269,19 @@ class Tap:
         self._drop_forward()
         given = _arguments_by_name(module, arguments, options)
         whole_model = given if self._model_arguments is None else self._model_arguments
-        self._lengths_now = _lengths(given, whole_model)
+        self._lengths_now = lengths_of(given, whole_model)
         self._require_independent_angles()
         first = len(self.lengths)
         examples = range(first, first + len(self._lengths_now))
         self._expected = sample_rows(self.sampler, self.wanted, examples, self._lengths_now)
         if self._lengths_now:
-            self._rows.expect(self._expected)
+            self._rows.expect(self._expected, self._texts(examples))
+
+    def _texts(self, examples: Sequence[int]) -> AttendedTexts | None:
+        """The texts of the forward, if keys are drawn by attention."""
+        if self._attended is None:
+            return None
+        return AttendedTexts(self._attended, examples, self._lengths_now, self._attended_layers)
 
     def _require_one_thread(self) -> None:
         thread = threading.get_ident()
@@ -278,11 +332,26 @@ class Tap:
                     "cache of fixed size cannot be captured, leave cache_implementation out"
                 )
         for key, rows in self._expected.items():
+            vectors = taken.vectors(key)  # (n, heads, d)
             attention = taken.attention(key[0]) if key[1] == "q" else None
-            part = _Part(rows.sequence + first, rows.position, taken.vectors(key), attention)
-            self._parts[key].append(part)
+            attended = taken.attended(key[0]) if key[1] == "k" else None
+            received = attended.of_base(self.sampler, rows.position) if attended else None
+            self._parts[key].append(
+                _Part(rows.sequence + first, rows.position, vectors, attention, received)
+            )
+            if attended is not None:
+                self._add_drawn(key[0], attended.of_heads(self.sampler, rows), first)
         self.lengths += self._lengths_now
         self._lengths_now = []
+
+    def _add_drawn(self, number: int, drawn: Iterable[DrawnKeys], first: int) -> None:
+        """Add the keys that were drawn by attention in a layer."""
+        layer = next(layer for layer in self.wanted if layer.facts.layer == number)
+        for head, keys in zip(layer.k, drawn, strict=True):
+            example_id = keys.rows.sequence + first
+            received = keys.received[:, None]  # (n, 1)
+            part = _Part(example_id, keys.rows.position, keys.vectors[:, None], None, received)
+            self._drawn.setdefault(HeadId(number, head, "k", attended=True), []).append(part)
 
 
 @dataclass(frozen=True)
@@ -293,12 +362,19 @@ class _Part:
     position: Ints  # (n,)
     vectors: npt.NDArray[np.float32]  # (n, heads, d)
     attention: AttentionRows | None  # (n, heads); None if not computed
+    received: ReceivedRows | None = None  # (n, heads); None if not computed
 
 
 def _joined_attention(parts: Sequence[AttentionRows | None], place: int) -> AttentionRows | None:
     """The attention columns of the head at `place`; None if they are not known."""
     found = [part[:, place] for part in parts if part is not None]
     return AttentionRows.joined(found) if found and len(found) == len(parts) else None
+
+
+def _joined_received(parts: Sequence[ReceivedRows | None], place: int) -> ReceivedRows | None:
+    """What the keys of the head at `place` receive; None if it is not known."""
+    found = [part[:, place] for part in parts if part is not None]
+    return ReceivedRows.joined(found) if found and len(found) == len(parts) else None
 
 
 def _joined(parts: Sequence[Ints]) -> Ints:
@@ -310,41 +386,6 @@ def _arguments_by_name(
 ) -> dict[str, Any]:
     names = inspect.signature(module.forward).parameters
     return {**dict(zip(names, arguments, strict=False)), **options}
-
-
-def _lengths(decoder: Mapping[str, Any], model: Mapping[str, Any]) -> list[int]:
-    """The number of tokens of each sequence; an empty list if the forward continues a cache.
-
-    `decoder` holds the arguments of the decoder, `model` those of the whole model. Only the model
-    gets the user's mask and positions: it computes its own ones for the decoder.
-    """
-    past = decoder.get("past_key_values")
-    if past is not None and past.get_seq_length() > 0:
-        return []
-    inputs = (decoder.get("input_ids"), decoder.get("inputs_embeds"))
-    batch, length = next(value for value in inputs if torch.is_tensor(value)).shape[:2]
-    mask, positions = model.get("attention_mask"), model.get("position_ids")
-    lengths = [length] * batch
-    if isinstance(mask, Tensor) and mask.dim() == 2:
-        lengths = _unpadded_lengths(mask)
-    if isinstance(positions, Tensor) and positions.dim() == 2:
-        expected = torch.arange(length, device=positions.device)  # (s,)
-        rows = zip(positions.expand(batch, -1), lengths, strict=True)
-        if not all(torch.equal(row[:n], expected[:n]) for row, n in rows):
-            raise ConfigError("position_ids: must count from 0 in a tap; leave position_ids out")
-    return lengths
-
-
-def _unpadded_lengths(mask: Tensor) -> list[int]:
-    is_token = mask.bool()  # (b, s)
-    lengths = is_token.sum(dim=1)  # (b,)
-    positions = torch.arange(is_token.shape[1], device=is_token.device)  # (s,)
-    if not torch.equal(is_token, positions[None] < lengths[:, None]):
-        raise ConfigError(
-            "attention_mask: sequences must be padded on the right; other padding shifts "
-            "positions. Set tokenizer.padding_side = 'right'."
-        )
-    return [int(length) for length in lengths]
 
 
 def _model_name(model: nn.Module) -> str:
@@ -360,26 +401,8 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
         parse_head(entry.name) or entry.name == MANIFEST_NAME for entry in place.iterdir()
     ):
         raise ConfigError(f"{place}: already holds a dump; choose another folder")
-    for head in tap.heads:
-        rows = tap.rows(head)
-        check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)
-        attention = rows.attention
-        if attention is not None:
-            check_attention(
-                attention[:, None], rows.example_id, rows.position, head.layer, [head.head]
-            )
-        elif tap.attention and head.kind == "q":
-            attention = AttentionRows.unknown(len(rows))
-        write_head(
-            place,
-            head,
-            bucket=rows.bucket,
-            example_id=rows.example_id,
-            position=rows.position,
-            vectors=rows.vectors,
-            sliding_window=rows.sliding_window,
-            attention=attention,
-        )
+    for head in (*tap.heads, *tap.attended_heads):
+        _save_head(tap, place, head)
     manifest = capture_manifest(
         model=_model_name(tap.model),
         revision=None,
@@ -395,6 +418,32 @@ def _save(tap: Tap, folder: str | os.PathLike[str]) -> Path:
         place, [Example(number, number, length, "") for number, length in enumerate(tap.lengths)]
     )
     if is_card(place / CARD_FILE) or not (place / CARD_FILE).exists():
-        write_text(place / CARD_FILE, card(manifest, tap.heads, True))
+        write_text(place / CARD_FILE, card(manifest, [*tap.heads, *tap.attended_heads], True))
     write_manifest(place, manifest)
     return place
+
+
+def _save_head(tap: Tap, place: Path, head: HeadId) -> None:
+    rows = tap.attended(head.layer, head.head) if head.attended else tap.rows(head)
+    check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)
+    attention, received = rows.attention, rows.received
+    if attention is not None:
+        check_attention(attention[:, None], rows.example_id, rows.position, head.layer, [head.head])
+    elif tap.attention and head.kind == "q":
+        attention = AttentionRows.unknown(len(rows))
+    if received is not None:
+        check_received(received[:, None], rows.example_id, head.layer, [head.head])
+    elif tap.draws_keys and head.kind == "k":
+        group = tap.layout[head.layer].group
+        received = unknown_received(tap.sampler, rows.bucket, 1, group)[:, 0]
+    write_head(
+        place,
+        head,
+        bucket=rows.bucket,
+        example_id=rows.example_id,
+        position=rows.position,
+        vectors=rows.vectors,
+        sliding_window=rows.sliding_window,
+        attention=attention,
+        received=received,
+    )

@@ -35,7 +35,7 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
             f"{dump.path}: its capture is not finished; run the same capture again, then push"
         )
     files: dict[str, LocalFile] = {}
-    for head, folder in dump.folders.items():
+    for head, folder in dump.all_folders.items():
         shards = dump.files(head)
         if not shards:
             raise DumpError(
@@ -52,7 +52,7 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
             pass
     if CARD_FILE not in files or not is_card(home / CARD_FILE):
         manifest = dump.manifest or DumpManifest()
-        text = card(manifest, list(dump.folders), EXAMPLES_FILE in files)
+        text = card(manifest, list(dump.all_folders), EXAMPLES_FILE in files)
         files[CARD_FILE] = LocalFile(text.encode("utf-8"))
     return files
 

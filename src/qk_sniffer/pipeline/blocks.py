@@ -23,20 +23,22 @@ from qk_dump.attention_columns import AttentionRows, attention_arrays
 from qk_dump.examples import Example
 from qk_dump.layout import HeadId, Kind
 from qk_dump.reader import Floats, Ints
+from qk_dump.received_columns import ReceivedRows, received_arrays
 from qk_dump.schema import EXAMPLE, VECTOR, written_schema
 from qk_dump.writer import row_columns, vector_column
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular, read_json, staged_folder, sync, write_through
 
 _SEGMENT_FILE = "segment.json"
-_SEGMENT_VERSION = 3  # segments of other versions are ignored
+_SEGMENT_VERSION = 4  # segments of other versions are ignored
 
 
 @dataclass(frozen=True)
 class Block:
     """The rows of one layer and kind from one batch; all heads have the same positions.
 
-    The arrays are written later, so they must not be changed.
+    With `attended` they are keys that were drawn by attention, of one head. The arrays are written
+    later, so they must not be changed.
     """
 
     layer: int
@@ -49,6 +51,8 @@ class Block:
     sliding_window: int | None
     token_str: Sequence[str] | None = None  # (n,)
     attention: AttentionRows | None = None  # (n, heads)
+    received: ReceivedRows | None = None  # (n, heads)
+    attended: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.bucket)
@@ -57,6 +61,8 @@ class Block:
             lengths.add(len(self.token_str))
         if self.attention is not None:
             lengths.add(len(self.attention.lse))
+        if self.received is not None:
+            lengths.add(len(self.received.inclusion))
         if lengths != {n} or self.vectors.shape[:-1] != (n, len(self.heads)):
             raise ValueError(
                 f"layer {self.layer} {self.kind}: {n} buckets and {len(self.heads)} heads do not "
@@ -67,8 +73,17 @@ class Block:
     def nbytes(self) -> int:
         """Memory of the rows in bytes, without token strings."""
         columns = (self.bucket, self.example_id, self.position, self.vectors)
-        attention = 0 if self.attention is None else self.attention.nbytes
-        return attention + sum(column.nbytes for column in columns)
+        more = [part for part in (self.attention, self.received) if part is not None]
+        return sum(part.nbytes for part in (*columns, *more))
+
+    @property
+    def base_rows(self) -> int:
+        """The number of rows of all heads, without keys drawn by attention."""
+        return 0 if self.attended else len(self.bucket) * len(self.heads)
+
+    def head_id(self, head: int) -> HeadId:
+        """The id of one of its heads in the dump."""
+        return HeadId(self.layer, head, self.kind, self.attended)
 
     @property
     def schema(self) -> pa.Schema:
@@ -79,6 +94,7 @@ class Block:
             kind,
             token_strings=self.token_str is not None,
             attention=self.attention is not None,
+            received=None if self.received is None else self.received.group,
         )
 
 
@@ -110,7 +126,7 @@ class Segment:
     path: Path
     batches: dict[int, list[Example]]
     files: dict[str, SegmentFile]
-    num_rows: int  # of all heads
+    num_rows: int  # of all heads, without keys drawn by attention
     part: int = 0  # which of the parts; a tensor parallel model has one for each process,
     parts: int = 1  # with some of the heads of every batch
     repeated: frozenset[int] = frozenset()  # ids of examples that are also in an earlier segment
@@ -169,7 +185,7 @@ def write_segment(
                 for batch, examples in batches.items()
             },
             "files": _write_blocks(draft, blocks),
-            "num_rows": sum(len(block.bucket) * len(block.heads) for block in blocks),
+            "num_rows": sum(block.base_rows for block in blocks),
             "part": [part, parts],
         }
         stored = {"content": content, "sha256": _digest_of_json(content)}
@@ -215,7 +231,11 @@ def _segment_file(entry: Mapping[str, Any]) -> SegmentFile:
         raise ValueError("record batches are outside the file")
     kind = pa.float16() if entry["half"] else pa.float32()
     schema = written_schema(
-        entry["width"], kind, token_strings=entry["token_str"], attention=entry["attention"]
+        entry["width"],
+        kind,
+        token_strings=entry["token_str"],
+        attention=entry["attention"],
+        received=entry["received"],
     )
     return SegmentFile(schema, _record_batches(tuple(entry["heads"])), starts, entry["digests"])
 
@@ -234,8 +254,9 @@ def _write_blocks(folder: Path, blocks: Sequence[Block]) -> dict[str, dict[str, 
     groups: dict[str, dict[tuple[object, ...], list[Block]]] = {}  # file → heads → blocks
     for block in blocks:
         ending = "" if block.attention is None else "-attention"
+        ending += "" if block.received is None else f"-received-{block.received.group}"
         name = f"rows-{block.vectors.shape[2]}{ending}.arrow"
-        heads = block.layer, block.kind, block.heads, block.sliding_window
+        heads = block.layer, block.kind, block.heads, block.sliding_window, block.attended
         groups.setdefault(name, {}).setdefault(heads, []).append(block)
     files: dict[str, dict[str, Any]] = {}
     for name in sorted(groups):
@@ -260,16 +281,20 @@ def _write_batches(file: IO[bytes], groups: Sequence[Sequence[Block]]) -> dict[s
             attention = [block.attention[:, place] for block in group if block.attention]
             if attention:
                 columns |= attention_arrays(AttentionRows.joined(attention))
+            received = [block.received[:, place] for block in group if block.received]
+            if received:
+                columns |= received_arrays(ReceivedRows.joined(received))
             content = pa.RecordBatch.from_pydict(columns, schema).serialize()
             file.write(content)
             starts.append(file.tell())
             digests.append(_digest(content))
-            heads.append(HeadId(group[0].layer, head, group[0].kind).folder)
+            heads.append(group[0].head_id(head).folder)
     return {
         "width": first.vectors.shape[2],
         "half": first.vectors.dtype == np.float16,
         "token_str": first.token_str is not None,
         "attention": first.attention is not None,
+        "received": None if first.received is None else first.received.group,
         "heads": heads,
         "starts": starts,
         "digests": digests,

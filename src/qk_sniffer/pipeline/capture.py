@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from qk_dump.manifest import MANIFEST_NAME, read_manifest
+from qk_dump.layout import UNFINISHED
+from qk_dump.limits import MOST_POSITIONS
+from qk_dump.manifest import MANIFEST_NAME, read_manifest, read_plan
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import run_backbone
 from qk_sniffer.model.memory import is_out_of_memory, out_of_memory_advice
@@ -39,6 +42,7 @@ from qk_sniffer.pipeline.segments import (
 from qk_sniffer.pipeline.setup import Setup, prepare
 from qk_sniffer.pipeline.storing import blocks_of
 from qk_sniffer.pipeline.threads import BackgroundWriter
+from qk_sniffer.pipeline.work_folder import PLAN
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
 from qk_toolkit.formatting import index_ranges
@@ -83,7 +87,7 @@ def _run_connected(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> Cap
         require_folder(folder)
         watcher.busy("loading texts and model")
         try:
-            setup = prepare(config, ranks, watcher.note)
+            setup = _continued(prepare(config, ranks, watcher.note), folder)
         finally:
             watcher.stop()
         _announce(setup, watcher)
@@ -99,6 +103,22 @@ def _run_connected(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> Cap
     if ranks.rank == 0 or not was_complete:  # one rank is enough where all find it complete
         published = publish(config, folder, watcher)
     return CaptureResult(folder, False, was_complete, published)
+
+
+def _continued(setup: Setup, folder: Path) -> Setup:
+    """The setup with the number of attended keys of the capture in the folder.
+
+    Without a setting, it follows from the number of texts when the capture began.
+    """
+    config = setup.config
+    if config.overwrite or config.capture.attended_keys is not None or setup.attended is None:
+        return setup
+    manifest = read_manifest(folder / MANIFEST_NAME)
+    plan = read_plan(folder / UNFINISHED / PLAN) or (manifest.capture if manifest else None) or {}
+    number = plan.get("capture", {}).get("attended_keys")
+    if type(number) is not int or not 0 < number <= MOST_POSITIONS:
+        return setup
+    return replace(setup, attended=replace(setup.attended, number=number))
 
 
 def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> bool:
@@ -205,6 +225,13 @@ def _notes(setup: Setup) -> Iterator[str]:
             f"layers {index_ranges(unknown)}: the attention function computes its weights in an "
             f"unknown way ({setup.loaded.attention}), so the attention columns are null{remedy}"
         )
+    numbers = {layer.facts.layer for layer in setup.dump_heads} - {*unknown}
+    apart = sorted(numbers - setup.attended_layers)
+    if apart and setup.attended:
+        yield (
+            f"layers {index_ranges(apart)}: no process has all query heads of a key head, so no "
+            "keys are drawn by attention there"
+        )
     if setup.config.model.tensor_parallel and setup.wanted == setup.dump_heads:
         yield (
             "model.tensor_parallel: transformers does not spread the heads of this model; every "
@@ -226,7 +253,10 @@ def _notes(setup: Setup) -> Iterator[str]:
 @contextmanager
 def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]:
     parts = ranks.world if setup.config.model.tensor_parallel else 1
-    plan = capture_plan(setup.config, setup.loaded, setup.max_length, setup.batch_size, parts)
+    attended = setup.attended.number if setup.attended else 0
+    plan = capture_plan(
+        setup.config, setup.loaded, setup.max_length, setup.batch_size, parts, attended
+    )
     overwrite = setup.config.overwrite
     if overwrite and ranks.rank > 0:
         ranks.wait_for_all()
@@ -318,7 +348,7 @@ def _check_number(texts: int | None, folder: Path) -> None:
 
 
 def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:
-    tap.expect(batch.rows)
+    tap.expect(batch.rows, batch.attended)
     if batch.tokens.numel():
         try:
             run_backbone(decoder, batch.tokens)
@@ -381,10 +411,14 @@ def _finish(
 
 def expected_heads(setup: Setup) -> list[ExpectedHead]:
     """The heads of the dump."""
-    return [
-        ExpectedHead(
-            head, layer.facts.width, layer.facts.window, setup.config.has_attention(head.kind)
-        )
-        for layer in setup.dump_heads
-        for head in layer.head_ids()
-    ]
+    heads = []
+    for layer in setup.dump_heads:
+        facts, group = layer.facts, layer.facts.group if setup.attended else None
+        for head in layer.head_ids():
+            attention = setup.config.has_attention(head.kind)
+            received = group if head.kind == "k" else None
+            heads.append(ExpectedHead(head, facts.width, facts.window, attention, received))
+            if received is not None and facts.layer in setup.attended_layers:
+                drawn = head._replace(attended=True)
+                heads.append(ExpectedHead(drawn, facts.width, facts.window, False, received))
+    return heads

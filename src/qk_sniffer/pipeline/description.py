@@ -31,10 +31,12 @@ def capture_plan(
     max_length: int | None,
     batch_size: int,
     parts: int = 1,
+    attended_keys: int = 0,
 ) -> dict[str, Any]:
     """All settings that affect the rows of a dump, and no others.
 
     `parts` is the number of processes of a tensor parallel model; their sums have another order.
+    `attended_keys` is the number that is drawn, also where the settings leave it open.
     """
     sections = config.model_dump(
         include={"dataset", "model", "tokenizer", "inference", "capture"},
@@ -55,6 +57,7 @@ def capture_plan(
         sections["model"]["tensor_parallel"] = parts
     sections["tokenizer"]["max_length"] = max_length
     sections["inference"]["batch_size"] = batch_size
+    sections["capture"]["attended_keys"] = attended_keys
     sections["output"] = {"vector_dtype": config.output.vector_dtype}
     sections["versions"] = tool_versions()
     return sections

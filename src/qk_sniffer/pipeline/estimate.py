@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from qk_dump.attention_columns import MASS_BINS
+from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS
 from qk_dump.layout import Kind
 from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.model.gguf import conversion_time, converted_model, gguf_path
@@ -13,9 +14,10 @@ from qk_sniffer.model.layout import ModelLayout, text_config
 from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
 from qk_sniffer.model.probe_forward import ForwardFailedError
 from qk_sniffer.model.probing import probe
-from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
+from qk_sniffer.pipeline.setup import attended_sampler_of, sampler_of, wanted_heads
 from qk_sniffer.pipeline.texts import open_texts, tokenize
 from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.sampling.rows import KINDS
 from qk_toolkit.errors import ConfigError
 
@@ -23,6 +25,7 @@ _TEXTS_LOOKED_AT = 16
 _BYTES = {"float32": 4, "float16": 2}
 _OTHER_COLUMNS = 16  # bytes of bucket, example, position and window in a row
 _ATTENTION_COLUMNS = 4 * (4 + MASS_BINS)  # bytes in a query row
+_INCLUSION, _RECEIVED = 8, 4  # bytes in a key row; the second one for each of its query heads
 
 
 @dataclass(frozen=True)
@@ -37,33 +40,42 @@ class Estimate:
     rows_per_text: dict[Kind, float]  # of one query head, and of one key head
     value_bytes: int
     attention: bool
+    attended_per_text: float | None = None  # keys of a key head drawn by attention; None if off
     conversion: str | None = None  # how long the capture takes to convert the GGUF file first
 
     @property
     def heads(self) -> int:
-        """Files that would be written."""
+        """Heads that would be written; keys drawn by attention have files of their own."""
         return sum(len(layer.q) + len(layer.k) for layer in self.wanted)
 
     @property
     def bytes_per_text(self) -> float:
         """Bytes of all heads' rows, before compression."""
         return sum(
-            len(layer.heads(kind))
-            * self.rows_per_text[kind]
-            * (layer.facts.width * self.value_bytes + self._other_bytes(kind))
+            len(layer.heads(kind)) * self._rows_of_head(kind) * self._row_bytes(layer, kind)
             for layer in self.wanted
             for kind in KINDS
         )
 
-    def _other_bytes(self, kind: Kind) -> int:
-        """Bytes of a row without its vector."""
-        return _OTHER_COLUMNS + (_ATTENTION_COLUMNS if self.attention and kind == "q" else 0)
+    def _row_bytes(self, layer: WantedLayer, kind: Kind) -> int:
+        """Bytes of a row."""
+        size = layer.facts.width * self.value_bytes + _OTHER_COLUMNS
+        if self.attention and kind == "q":
+            size += _ATTENTION_COLUMNS
+        if self.attended_per_text is not None and kind == "k":
+            size += _INCLUSION + _RECEIVED * layer.facts.group
+        return size
+
+    def _rows_of_head(self, kind: Kind) -> float:
+        """Rows of one head per text, with keys drawn by attention."""
+        drawn = self.attended_per_text if kind == "k" else None
+        return self.rows_per_text[kind] + (drawn or 0.0)
 
     @property
     def rows_of_all_heads(self) -> float:
         """Rows of all heads per text."""
         return sum(
-            len(layer.heads(kind)) * self.rows_per_text[kind]
+            len(layer.heads(kind)) * self._rows_of_head(kind)
             for layer in self.wanted
             for kind in KINDS
         )
@@ -101,8 +113,26 @@ def estimate(config: CaptureConfig) -> Estimate:
         },
         value_bytes=_BYTES[config.output.vector_dtype],
         attention=config.capture.attention,
+        attended_per_text=_attended_per_text(config, sampler, texts.total, lengths),
         conversion=_conversion(config.model),
     )
+
+
+def _attended_per_text(
+    config: CaptureConfig, sampler: PositionSampler, texts: int | None, lengths: Sequence[int]
+) -> float | None:
+    """Keys of a key head that are drawn by attention and not in the base sample, on average.
+
+    The share of the base sample is that of all positions of a text.
+    """
+    attended = attended_sampler_of(config.capture, texts)
+    if attended is None:
+        return None
+    total = 0.0
+    for length in filter(None, lengths):
+        drawn = min(length, attended.number + SINK_TOKENS)
+        total += drawn * (1 - sampler.expected_rows(length, "k") / length)
+    return total / len(lengths)
 
 
 def _conversion(model: ModelSettings) -> str | None:

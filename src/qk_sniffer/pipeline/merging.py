@@ -27,6 +27,7 @@ class ExpectedHead(NamedTuple):
     width: int  # of the vectors
     window: int | None
     attention: bool = False  # whether it has attention columns
+    received: int | None = None  # query heads whose attention its keys receive, if it is measured
 
 
 def write_dump(
@@ -47,8 +48,9 @@ def write_dump(
     for name in (EXAMPLES_FILE, CARD_FILE, MANIFEST_NAME):
         remove_drafts(folder / name)
     write_examples(folder, examples.values())
+    names = sorted(schemas, key=lambda head: (head.attended, head))
     if is_card(folder / CARD_FILE) or not (folder / CARD_FILE).exists():
-        write_text(folder / CARD_FILE, card(manifest, sorted(schemas), examples=True))
+        write_text(folder / CARD_FILE, card(manifest, names, examples=True))
     sync_folder(folder)
     write_manifest(folder, manifest)
     sync_folder(folder)
@@ -66,7 +68,11 @@ def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict
     vector_type, tokens = rows.field(VECTOR).type.value_type, TOKEN in rows.names
     return {
         expected.head: written_schema(
-            expected.width, vector_type, token_strings=tokens, attention=expected.attention
+            expected.width,
+            vector_type,
+            token_strings=tokens,
+            attention=expected.attention,
+            received=expected.received,
         )
         for expected in heads
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import head_vectors
 from qk_sniffer.pipeline.ranks import Ranks
 from qk_sniffer.pipeline.texts import Texts, open_texts, tokenize
+from qk_sniffer.sampling.attended_keys import AttendedSampler, default_number
 from qk_sniffer.sampling.heads import WantedLayer, choose_heads, require_pre_rope
 from qk_sniffer.sampling.parallel_heads import ParallelHeads
 from qk_sniffer.sampling.positions import PositionSampler
@@ -32,6 +34,8 @@ class Setup:
     dump_heads: tuple[WantedLayer, ...]  # of all processes
     sampler: PositionSampler
     max_length: int | None
+    attended: AttendedSampler | None  # None if no keys are drawn by attention
+    attended_layers: frozenset[int]  # layers of which keys can be drawn by attention
 
     @cached_property
     def decoder(self) -> Any:
@@ -89,6 +93,8 @@ def prepare(config: CaptureConfig, ranks: Ranks, note: Note = lambda text: None)
         dump_heads=wanted,
         sampler=sampler_of(config.capture),
         max_length=config.tokenizer.max_length or loaded.context,
+        attended=attended_sampler_of(config.capture, texts.total),
+        attended_layers=attended_layers(wanted, part),
     )
 
 
@@ -118,4 +124,26 @@ def sampler_of(settings: CaptureSettings) -> PositionSampler:
         chosen.base_rate,
         chosen.seed,
         chosen.key_base_rate,
+    )
+
+
+def attended_sampler_of(settings: CaptureSettings, texts: int | None) -> AttendedSampler | None:
+    """How keys are drawn by attention, given the number of texts; None if they are not drawn."""
+    number = settings.attended_keys
+    if number is None:
+        number = default_number(texts)
+    if not number or not settings.attention or not settings.capture_keys:
+        return None
+    return AttendedSampler(number, settings.attended_queries, settings.sampler.seed)
+
+
+def attended_layers(wanted: Sequence[WantedLayer], part: ModelLayout) -> frozenset[int]:
+    """Layers of which keys can be drawn by attention.
+
+    `part` is the layout in this process. Its logits must be known, and a key head must be in the
+    process that has all its query heads.
+    """
+    found = [(layer.facts, part[layer.facts.layer]) for layer in wanted]
+    return frozenset(
+        whole.layer for whole, own in found if own.logits is not None and own.group == whole.group
     )
