@@ -18,6 +18,7 @@ from qk_dump import writer
 from qk_dump.attention_columns import MASS_BINS, AttentionRows
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
+from qk_dump.received_columns import ReceivedRows
 from qk_dump.schema import written_schema
 from qk_sniffer.pipeline.segments import (
     Block,
@@ -42,14 +43,28 @@ def _has_attention(layer: int, kind: str) -> bool:
     return layer == 0 and kind == "q"
 
 
+def _received(layer: int, kind: str) -> int | None:
+    """Only the keys of the first layer have what they receive; each has two query heads."""
+    return 2 if layer == 0 and kind == "k" else None
+
+
 LAYERS = ((0, 4, None), (1, 6, 16), (2, 4, None))
 """Number, width and window; the last layer never has a row."""
 
 HEADS = [
-    ExpectedHead(HeadId(layer, head, kind), width, window, _has_attention(layer, kind))
+    ExpectedHead(
+        HeadId(layer, head, kind),
+        width,
+        window,
+        _has_attention(layer, kind),
+        _received(layer, kind),
+    )
     for layer, width, window in LAYERS
     for kind, count in (("q", 4), ("k", 2))
     for head in range(count)
+]
+HEADS += [
+    ExpectedHead(HeadId(0, head, "k", attended=True), 4, None, received=2) for head in range(2)
 ]
 
 
@@ -82,9 +97,37 @@ def blocks_of(batch: int, dtype: Any = np.float32, tokens: bool = False) -> list
                     sliding_window=window,
                     token_str=[f"é{i}" for i in range(n)] if tokens else None,
                     attention=_attention(n, count) if _has_attention(layer, kind) else None,
+                    received=_received_rows(n, count) if _received(layer, kind) else None,
                 )
             )
-    return blocks
+    return blocks + [_attended(batch, head, dtype, tokens) for head in range(2)]
+
+
+def _attended(batch: int, head: int, dtype: Any, tokens: bool) -> Block:
+    """Keys of a head of the first layer that were drawn by attention."""
+    rng = np.random.default_rng([batch, head])
+    n = int(rng.integers(0, 9))
+    return Block(
+        layer=0,
+        kind="k",
+        heads=(head,),
+        bucket=np.arange(n) // 3,
+        example_id=np.full(n, batch * BATCH_SIZE),
+        position=np.arange(n) * 2 + head,
+        vectors=rng.standard_normal((n, 1, 4)).astype(dtype),
+        sliding_window=None,
+        token_str=["ü"] * n if tokens else None,
+        received=_received_rows(n, 1),
+        attended=True,
+    )
+
+
+def _received_rows(n: int, heads: int) -> ReceivedRows:
+    """What keys receive from two query heads; every fourth row is not known."""
+    rng = np.random.default_rng([n, heads])
+    received = rng.random((n, heads, 2), np.float32)
+    received[::4] = np.nan
+    return ReceivedRows(received, rng.uniform(0.1, 1, (n, heads)))
 
 
 def _attention(n: int, heads: int) -> AttentionRows:
@@ -98,7 +141,9 @@ def _attention(n: int, heads: int) -> AttentionRows:
 
 def schema_of(expected: ExpectedHead) -> pa.Schema:
     """The columns of a head with float32 vectors."""
-    return written_schema(expected.width, pa.float32(), attention=expected.attention)
+    return written_schema(
+        expected.width, pa.float32(), attention=expected.attention, received=expected.received
+    )
 
 
 def add(capture: CaptureFolder, batches: Iterable[int], **options: Any) -> None:

@@ -133,12 +133,13 @@ class Dump:
 
     def require_files(self, head: HeadId) -> tuple[DumpPath, ...]:
         """The Parquet shards of the head, at least one. Raises a `DumpError` without any."""
-        if head not in self.folders:
+        folder = (self.attended if head.attended else self.folders).get(head)
+        if folder is None:
             kind = "key" if head.kind == "k" else "query"
             raise DumpError(f"{self.path / head.folder}: the {kind} head is not in the dump")
         files = self.files(head)
         if not files:
-            raise DumpError(f"{self.folders[head]}: holds no Parquet file")
+            raise DumpError(f"{folder}: holds no Parquet file")
         return files
 
     def listed_again(self) -> Dump:

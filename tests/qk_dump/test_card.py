@@ -47,6 +47,18 @@ def test_every_head_is_a_config_of_its_own() -> None:
     assert front["pretty_name"] == "Queries and keys of org/model-1"
 
 
+def test_keys_drawn_by_attention_have_configs() -> None:
+    heads = [*SOME_HEADS, HeadId(0, 0, "k", attended=True)]
+    front, body = parts(card(MANIFEST, heads, examples=False))
+    assert front["configs"][-1] == {
+        "config_name": "attended-l00h00k",
+        "data_files": "attended/l00h00k/*.parquet",
+    }
+    assert "heads: `2 of queries, 2 of keys`" in body
+    assert "The folder `attended` has further keys" in body
+    assert "attended" not in parts(card(MANIFEST, SOME_HEADS, examples=False))[1]
+
+
 def test_examples_are_named_only_where_there_are_some() -> None:
     front, body = parts(card(MANIFEST, SOME_HEADS, examples=False))
     assert len(front["configs"]) == 4
@@ -143,4 +155,8 @@ def test_datasets_loads_any_head_and_the_examples(tmp_path: Path, dtype: Any) ->
     assert examples[4] == {"example_id": 4, "original_id": "text 4", "num_tokens": 14}
 
     names = datasets.get_dataset_config_names(str(dump))
-    assert set(names) == {expected.head.folder for expected in HEADS} | {"examples"}
+    assert set(names) == {expected.head.config_name for expected in HEADS} | {"examples"}
+
+    drawn = datasets.load_dataset(str(dump), "attended-l00h01k", split="train", cache_dir=cache)
+    assert drawn.num_rows > 0
+    assert len(drawn[1]["received"]) == 2

@@ -13,6 +13,7 @@ from attention_dumps import Layer, make_attention_dump
 from captures import make_capture
 from head_files import read, refusal
 from qk_dump.attention_columns import ATTENTION_COLUMNS
+from qk_dump.received_columns import RECEIVED_COLUMNS
 from qk_dump.recorded_columns import RECORD
 
 NAMES = ["bucket", "example_id", "position", "vector", "sliding_window"]
@@ -34,11 +35,11 @@ def file(tmp_path: Path) -> Path:
 def test_every_written_file_has_the_names(file: Path, tmp_path: Path) -> None:
     assert recorded(file) == [*NAMES, *ATTENTION_COLUMNS]
     capture = make_capture(tmp_path / "capture", 2)
-    files = sorted(capture.glob("*/data.parquet"))
-    assert len(files) == 18
+    files = sorted(capture.glob("**/l*/data.parquet"))
+    assert len(files) == 20
     for one in files:
-        has_attention = one.parent.name.startswith("l00") and one.parent.name.endswith("q")
-        assert recorded(one) == [*NAMES, *(ATTENTION_COLUMNS if has_attention else ())]
+        more = {"q": ATTENTION_COLUMNS, "k": RECEIVED_COLUMNS}[one.parent.name[-1]]
+        assert recorded(one) == [*NAMES, *(more if one.parent.name.startswith("l00") else ())]
 
 
 @pytest.mark.parametrize("name", ["sliding_window", "lse", "mass_by_distance", "example_id"])
