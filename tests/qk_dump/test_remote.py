@@ -76,7 +76,7 @@ def test_a_dump_at_a_url_is_the_local_one(s3: S3, folder: Path) -> None:
     shown: list[tuple[int, int]] = []
     everything = texts_of_heads(there, lambda done, total: shown.append((done, total)))
     assert everything.tolist() == [0, 1, 2, 3]
-    assert shown == [(len(here.folders), len(here.folders))]
+    assert shown == [(len(here.all_folders), len(here.all_folders))]
     assert read_examples(there.path) == read_examples(here.path)
     before = len(s3.requests)
     read_examples(there.path)
