@@ -67,9 +67,7 @@ def _forwards(model: Any, length: int, rates: Sequence[int], rounds: int) -> Non
         _print(length, seconds, peaks, number + 1)
 
 
-def _tapped(
-    tap: RowTap, decoder: Any, wanted: Any, tokens: Tensor, case: tuple[int, int]
-) -> None:
+def _tapped(tap: RowTap, decoder: Any, wanted: Any, tokens: Tensor, case: tuple[int, int]) -> None:
     from qk_sniffer.model.layout import run_backbone
     from qk_sniffer.pipeline.attended_rows import AttendedTexts
     from qk_sniffer.sampling.attended_keys import AttendedSampler

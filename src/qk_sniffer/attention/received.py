@@ -32,8 +32,39 @@ def received_attention(
 ) -> Tensor:
     """(k, group, s): mean weight that each key gets from the queries, in float32.
 
-    `keys` (key heads, s, d) are all keys of the text, which is number `sequence` of its batch.
+    `keys` (key heads, s, d) are all keys of the text, which is number `sequence` of its batch. CUDA
+    uses a Triton kernel, other devices plain torch.
     """
+    if queries.vectors.is_cuda and rule.extra is None and len(queries.on_host):
+        found = _with_kernel(queries, keys, rule)
+        if found is not None:
+            return found
+    return plain_received(queries, keys, rule, sequence)
+
+
+def _with_kernel(queries: SpacedQueries, keys: Tensor, rule: AttentionRule) -> Tensor | None:
+    """The same from the Triton kernel; None if it cannot be used."""
+    try:
+        from qk_sniffer.attention.received_kernel import (
+            KernelRule,
+            kernel_received,
+            received_kernel_works,
+        )
+    except ImportError:  # no Triton
+        return None
+    vectors = queries.vectors
+    if not received_kernel_works(vectors.device, vectors.dtype, vectors.shape[3]):
+        return None
+    low = rule.first_visible(queries.on_host)  # (n,)
+    sinks = None if rule.sinks is None else rule.sinks[queries.members]  # (k, group)
+    how = KernelRule(rule.scale, rule.softcap, low, sinks)
+    return kernel_received(vectors, queries.on_host, keys, queries.key_heads, how)
+
+
+def plain_received(
+    queries: SpacedQueries, keys: Tensor, rule: AttentionRule, sequence: int
+) -> Tensor:
+    """The same in plain torch, for any device."""
     vectors, members = queries.vectors, queries.members
     number, group = members.shape
     length = keys.shape[1]
