@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId, Kind, parse_head
 from qk_dump.manifest import MANIFEST_NAME, write_manifest
+from qk_dump.received_columns import ReceivedRows
 from qk_dump.tokens import write_tokens
 from qk_dump.writer import write_head
 from qk_sniffer.config import CaptureSettings
@@ -27,10 +28,21 @@ from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config
 from qk_sniffer.model.probe_forward import is_probe_running
 from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import refuse_tensor_parallel
+from qk_sniffer.pipeline.attended_rows import AttendedTexts, DrawnKeys
 from qk_sniffer.pipeline.description import capture_manifest
 from qk_sniffer.pipeline.rows import RowTap
-from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
-from qk_sniffer.pipeline.storing import check_attention, check_finite
+from qk_sniffer.pipeline.setup import (
+    attended_layers,
+    attended_sampler_of,
+    sampler_of,
+    wanted_heads,
+)
+from qk_sniffer.pipeline.storing import (
+    check_attention,
+    check_finite,
+    check_received,
+    unknown_received,
+)
 from qk_sniffer.pipeline.token_texts import token_texts
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler, SamplerType
@@ -57,6 +69,7 @@ class TappedRows:
     attention: AttentionRows | None = None  # of queries, with `attention=True`, if it is known
     token_id: npt.NDArray[np.int32] | None = None  # (n,), −1: not known; None if all are
     value_norm: npt.NDArray[np.float32] | None = None  # (n,) of keys, with `attention=True`
+    received: ReceivedRows | None = None  # of keys, with `attended_keys`, if it is known
 
     def __len__(self) -> int:
         return len(self.position)
@@ -78,6 +91,7 @@ def tap(
     pre_rope: bool = False,
     attention: bool = False,
     tokens: bool = True,
+    attended_keys: int = 0,
 ) -> Tap:
     """Capture queries and keys of a transformers model: `with qk_sniffer.tap(model) as t:`.
 
@@ -91,6 +105,10 @@ def tap(
     and `argmax_position`; and `t.keys(layer, head).value_norm` the lengths of the values. If the
     forward gets `input_ids`, rows also have their `token_id`, and queries `argmax_token` and the
     weights and numbers of duplicate and induction keys. `tokens=False` leaves these out.
+
+    With `attended_keys=N` in addition, about N keys per text and key head are drawn in proportion
+    to the attention they receive: `t.attended(layer, head)` has those that the sampler does not
+    keep, and `t.keys(layer, head).received` the attention that kept keys receive.
 
     Returns:
         The tap. `t.queries(layer, head)` and `t.keys(layer, head)` have `vectors` (n, d), and
@@ -128,6 +146,7 @@ def tap(
             "capture_pre_rope": pre_rope,
             "attention": attention,
             "tokens": tokens,
+            "attended_keys": attended_keys,
         },
     )
     refuse_tensor_parallel(model)
@@ -153,6 +172,9 @@ class Tap:
         self.sampler = sampler
         self.pre_rope = settings.capture_pre_rope
         self.attention = settings.attention
+        self._attended = attended_sampler_of(settings, None)
+        self._attended_layers = attended_layers(wanted, layout)
+        self._drawn: dict[HeadId, list[_Part]] = {}  # keys drawn by attention
         self._decoder = decoder_of(model)
         self._rows = RowTap(self._decoder, wanted, pre_rope=self.pre_rope, attention=self.attention)
         self._with_tokens = settings.tokens
@@ -209,6 +231,28 @@ class Tap:
         """The keys of a key head; several query heads share one key head."""
         return self.rows(HeadId(layer, head, "k"))
 
+    def attended(self, layer: int, head: int) -> TappedRows:
+        """The keys of a key head that were drawn by attention and that the sampler did not keep."""
+        drawn = HeadId(layer, head, "k", attended=True)
+        if drawn not in self.attended_heads:
+            raise ConfigError(
+                f"{drawn.folder}: no keys are drawn by attention of this head; "
+                "t.attended_heads lists the heads"
+            )
+        return self._rows_of(drawn, self._drawn.get(drawn, []), 0)
+
+    @property
+    def draws_keys(self) -> bool:
+        """Whether keys are drawn by attention."""
+        return self._attended is not None
+
+    @property
+    def attended_heads(self) -> list[HeadId]:
+        """The key heads of which keys are drawn by attention."""
+        layers = self._attended_layers if self._attended else ()
+        keys = [head for head in self.heads if head.kind == "k" and head.layer in layers]
+        return [head._replace(attended=True) for head in keys]
+
     def rows(self, head: HeadId | str) -> TappedRows:
         """The rows of a head, given as `HeadId` or by its name, such as `l00h07q`."""
         head_id = parse_head(head) if isinstance(head, str) else head
@@ -217,8 +261,12 @@ class Tap:
             raise ConfigError(f"{name}: is not a captured head; t.heads lists the captured heads")
         layer = next(layer for layer in self.wanted if layer.facts.layer == head_id.layer)
         place = layer.heads(head_id.kind).index(head_id.head)
-        parts = self._parts[head_id.layer, head_id.kind]
-        width = layer.facts.width
+        return self._rows_of(head_id, self._parts[head_id.layer, head_id.kind], place)
+
+    def _rows_of(self, head: HeadId, parts: Sequence[_Part], place: int) -> TappedRows:
+        """The rows of the head at `place` in the parts."""
+        facts = self.layout[head.layer]
+        width = facts.width
         position = _joined([part.position for part in parts])
         return TappedRows(
             example_id=_joined([part.example_id for part in parts]),
@@ -227,10 +275,11 @@ class Tap:
             vectors=np.concatenate(
                 [np.empty((0, width), np.float32), *(part.vectors[:, place] for part in parts)]
             ),
-            sliding_window=layer.facts.window,
+            sliding_window=facts.window,
             attention=_joined_attention([part.attention for part in parts], place),
             token_id=_joined_tokens(parts),
             value_norm=_joined_norms([part.value_norm for part in parts], place),
+            received=_joined_received([part.received for part in parts], place),
         )
 
     def save(self, folder: str | os.PathLike[str], tokenizer: Any = None) -> Path:
@@ -263,7 +312,13 @@ class Tap:
         self._expected = sample_rows(self.sampler, self.wanted, examples, self._lengths_now)
         self._tokens_now = tokens_of(given, whole_model) if self._with_tokens else None
         if self._lengths_now:
-            self._rows.expect(self._expected, self._tokens_now)
+            self._rows.expect(self._expected, self._tokens_now, self._texts(examples))
+
+    def _texts(self, examples: Sequence[int]) -> AttendedTexts | None:
+        """The texts of the forward, if keys are drawn by attention."""
+        if self._attended is None:
+            return None
+        return AttendedTexts(self._attended, examples, self._lengths_now, self._attended_layers)
 
     def _require_one_thread(self) -> None:
         thread = threading.get_ident()
@@ -315,6 +370,7 @@ class Tap:
                 )
         ids = None if self._tokens_now is None else self._tokens_now.numpy()
         for key, rows in self._expected.items():
+            attended = taken.attended(key[0]) if key[1] == "k" else None
             part = _Part(
                 example_id=rows.sequence + first,
                 position=rows.position,
@@ -322,10 +378,35 @@ class Tap:
                 attention=taken.attention(key[0]) if key[1] == "q" else None,
                 token_id=None if ids is None else rows.tokens(ids),
                 value_norm=taken.value_norms(key[0]) if key[1] == "k" else None,
+                received=attended.of_base(self.sampler, rows.position) if attended else None,
             )
             self._parts[key].append(part)
+            if attended is not None:
+                self._add_drawn(key[0], attended.of_heads(self.sampler, rows), first, ids)
         self.lengths += self._lengths_now
         self._lengths_now = []
+
+    def _add_drawn(
+        self,
+        number: int,
+        drawn: Iterable[DrawnKeys],
+        first: int,
+        ids: npt.NDArray[np.integer[Any]] | None,
+    ) -> None:
+        """Add the keys that were drawn by attention in a layer."""
+        layer = next(layer for layer in self.wanted if layer.facts.layer == number)
+        for head, keys in zip(layer.k, drawn, strict=True):
+            norms = keys.value_norm
+            part = _Part(
+                example_id=keys.rows.sequence + first,
+                position=keys.rows.position,
+                vectors=keys.vectors[:, None],
+                attention=None,
+                token_id=None if ids is None else keys.rows.tokens(ids),
+                value_norm=None if norms is None else norms[:, None],
+                received=keys.received[:, None],
+            )
+            self._drawn.setdefault(HeadId(number, head, "k", attended=True), []).append(part)
 
 
 @dataclass(frozen=True)
@@ -338,6 +419,7 @@ class _Part:
     attention: AttentionRows | None  # (n, heads); None if not computed
     token_id: npt.NDArray[np.int32] | None  # (n,); None if not known
     value_norm: npt.NDArray[np.float32] | None  # (n, heads); None if not known
+    received: ReceivedRows | None  # (n, heads); None if not computed
 
 
 def _joined_attention(parts: Sequence[AttentionRows | None], place: int) -> AttentionRows | None:
@@ -365,6 +447,12 @@ def _joined_norms(
     return np.concatenate(found) if found and len(found) == len(parts) else None
 
 
+def _joined_received(parts: Sequence[ReceivedRows | None], place: int) -> ReceivedRows | None:
+    """What the keys of the head at `place` receive; None if it is not known."""
+    found = [part[:, place] for part in parts if part is not None]
+    return ReceivedRows.joined(found) if found and len(found) == len(parts) else None
+
+
 def _joined(parts: Sequence[Ints]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
@@ -383,31 +471,9 @@ def _save(tap: Tap, folder: str | os.PathLike[str], tokenizer: Any) -> Path:
     ):
         raise ConfigError(f"{place}: already holds a dump; choose another folder")
     ids: set[int] = set()
-    for head in tap.heads:
-        rows = tap.rows(head)
-        check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)
-        attention = rows.attention
-        if attention is not None:
-            check_attention(
-                attention[:, None], rows.example_id, rows.position, head.layer, [head.head]
-            )
-        elif tap.attention and head.kind == "q":
-            attention = AttentionRows.unknown(len(rows), columns=_WITHOUT_TOKENS)
-        if rows.value_norm is not None:
-            norms = rows.value_norm[:, None, None]  # (n, 1, 1)
-            check_finite(norms, rows.example_id, head.layer, "values")
-        write_head(
-            place,
-            head,
-            bucket=rows.bucket,
-            example_id=rows.example_id,
-            position=rows.position,
-            vectors=rows.vectors,
-            sliding_window=rows.sliding_window,
-            attention=attention,
-            token_id=rows.token_id,
-            value_norm=rows.value_norm,
-        )
+    for head in (*tap.heads, *tap.attended_heads):
+        rows = tap.attended(head.layer, head.head) if head.attended else tap.rows(head)
+        _save_head(tap, place, head, rows)
         ids.update(_tokens_in(rows))
     manifest = capture_manifest(
         model=_model_name(tap.model),
@@ -428,9 +494,40 @@ def _save(tap: Tap, folder: str | os.PathLike[str], tokenizer: Any) -> Path:
     if has_texts:
         write_tokens(place, token_texts(tokenizer, sorted(ids)))
     if is_card(place / CARD_FILE) or not (place / CARD_FILE).exists():
-        write_text(place / CARD_FILE, card(manifest, tap.heads, True, tokens=has_texts))
+        heads = [*tap.heads, *tap.attended_heads]
+        write_text(place / CARD_FILE, card(manifest, heads, True, tokens=has_texts))
     write_manifest(place, manifest)
     return place
+
+
+def _save_head(tap: Tap, place: Path, head: HeadId, rows: TappedRows) -> None:
+    check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)
+    attention, received = rows.attention, rows.received
+    if attention is not None:
+        check_attention(attention[:, None], rows.example_id, rows.position, head.layer, [head.head])
+    elif tap.attention and head.kind == "q":
+        attention = AttentionRows.unknown(len(rows), columns=_WITHOUT_TOKENS)
+    if rows.value_norm is not None:
+        norms = rows.value_norm[:, None, None]  # (n, 1, 1)
+        check_finite(norms, rows.example_id, head.layer, "values")
+    if received is not None:
+        check_received(received[:, None], rows.example_id, head.layer, [head.head])
+    elif tap.draws_keys and head.kind == "k":
+        group = tap.layout[head.layer].group
+        received = unknown_received(tap.sampler, rows.bucket, 1, group)[:, 0]
+    write_head(
+        place,
+        head,
+        bucket=rows.bucket,
+        example_id=rows.example_id,
+        position=rows.position,
+        vectors=rows.vectors,
+        sliding_window=rows.sliding_window,
+        attention=attention,
+        token_id=rows.token_id,
+        value_norm=rows.value_norm,
+        received=received,
+    )
 
 
 def _tokens_in(rows: TappedRows) -> set[int]:

@@ -50,7 +50,14 @@ def test_weights_of_captured_pairs_follow_from_the_attention_columns(
 
 def read(dump: Path, head: str) -> HeadRows:
     file = dump / head / "data.parquet"
-    return read_head([file], max_rows=10**6, seed=0, with_examples=True, with_attention=True)
+    return read_head(
+        [file],
+        max_rows=10**6,
+        seed=0,
+        with_examples=True,
+        with_attention=True,
+        with_received=True,
+    )
 
 
 def test_attention_can_be_left_out(
@@ -98,6 +105,13 @@ def test_unknown_logits_give_null_columns_and_one_note(
     assert table["token_id"].null_count == 0
     assert tables_of(tmp_path)["l01h01k"]["value_norm"].null_count == 0
     assert read(tmp_path, "l01h02q").attention is None
+    assert not (tmp_path / "attended").exists()
+    keys = tables_of(tmp_path)["l01h01k"]
+    assert keys["received"].null_count == keys.num_rows > 0
+    assert set(keys["inclusion"].to_pylist()) == {8 / 16}  # that of the base sample
+    received = read(tmp_path, "l01h01k").received
+    assert received is not None
+    assert np.isnan(received.received).all()
 
 
 def test_infinite_logits_stop_and_name_layer_text_and_position(
