@@ -283,7 +283,7 @@ class CaptureConfig(_Section):
         >>> files = {"dataset": {"path": "texts"}, "output": {"data_root": "data/mine"}}
         >>> config = CaptureConfig(**files, model={"name": "HuggingFaceTB/SmolLM2-135M"})
         >>> config.capture.sampler.type, config.inference.batch_size  # defaults
-        ('log_uniform', 1)
+        ('auto', 1)
     """
 
     foreign_note: ClassVar[str] = (

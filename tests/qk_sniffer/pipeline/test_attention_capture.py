@@ -14,6 +14,7 @@ from transformers.models.llama import modeling_llama
 
 from qk_dump.attention_columns import ATTENTION_TYPES
 from qk_dump.reader import HeadRows, read_head
+from qk_dump.received_columns import RECEIVED_COLUMNS
 from sniffing import sniff, tables_of
 from tiny_texts import save_texts, save_tiny_model
 
@@ -71,7 +72,9 @@ def test_attention_can_be_left_out(
         if name.endswith("q"):
             assert set(table.column_names) - set(ours.column_names) == set(ATTENTION_TYPES)
         elif name.endswith("k"):
-            assert set(table.column_names) - set(ours.column_names) == {"value_norm"}
+            missing = set(table.column_names) - set(ours.column_names)
+            assert missing == {"value_norm", *RECEIVED_COLUMNS}
+    assert not (tmp_path / "dump" / "attended").exists()
     capsys.readouterr()
     assert sniff(model, texts, tmp_path / "dump") == 2
     assert "capture.attention (false then, true now)" in capsys.readouterr().err

@@ -133,4 +133,4 @@ finish(capture, 12, on_head=wait)
         run.communicate()
     assert run.returncode == -9
     assert content(tmp_path) == whole
-    assert len(HEADS) == len(list(tmp_path.glob("l*")))
+    assert len(HEADS) == len(list(tmp_path.glob("**/l*/data.parquet")))
