@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -19,7 +18,6 @@ from qk_dump.card import CARD_FILE, card, is_card
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId, Kind, parse_head
 from qk_dump.manifest import MANIFEST_NAME, write_manifest
-from qk_dump.received_columns import ReceivedRows
 from qk_dump.tokens import write_tokens
 from qk_dump.writer import write_head
 from qk_sniffer.config import CaptureSettings
@@ -47,32 +45,13 @@ from qk_sniffer.pipeline.token_texts import token_texts
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler, SamplerType
 from qk_sniffer.sampling.rows import KINDS, KindRows, sample_rows
+from qk_sniffer.tapped_rows import ForwardRows, TappedRows, joined_rows, tokens_in
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path, write_text
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.settings import validated
 
-Ints = npt.NDArray[np.int64]
-
 _WITHOUT_TOKENS = (*ATTENTION_COLUMNS, *KEY_COLUMNS)
-
-
-@dataclass(frozen=True)
-class TappedRows:
-    """The captured rows of one head."""
-
-    example_id: Ints  # (n,)
-    position: Ints  # (n,)
-    bucket: Ints  # (n,)
-    vectors: npt.NDArray[np.float32]  # (n, d)
-    sliding_window: int | None
-    attention: AttentionRows | None = None  # of queries, with `attention=True`, if it is known
-    token_id: npt.NDArray[np.int32] | None = None  # (n,), −1: not known; None if all are
-    value_norm: npt.NDArray[np.float32] | None = None  # (n,) of keys, with `attention=True`
-    received: ReceivedRows | None = None  # of keys, with `attended_keys`, if it is known
-
-    def __len__(self) -> int:
-        return len(self.position)
 
 
 def tap(
@@ -174,14 +153,14 @@ class Tap:
         self.attention = settings.attention
         self._attended = attended_sampler_of(settings, None)
         self._attended_layers = attended_layers(wanted, layout)
-        self._drawn: dict[HeadId, list[_Part]] = {}  # keys drawn by attention
+        self._drawn: dict[HeadId, list[ForwardRows]] = {}  # keys drawn by attention
         self._decoder = decoder_of(model)
         self._rows = RowTap(self._decoder, wanted, pre_rope=self.pre_rope, attention=self.attention)
         self._with_tokens = settings.tokens
         self._tokens_now: Tensor | None = None  # (b, s) of the current forward
         self._expected: dict[tuple[int, Kind], KindRows] = {}
         self._lengths_now: list[int] = []  # lengths of the sequences in the current forward
-        self._parts: dict[tuple[int, Kind], list[_Part]] = {
+        self._parts: dict[tuple[int, Kind], list[ForwardRows]] = {
             (layer.facts.layer, kind): [] for layer in wanted for kind in KINDS
         }
         self._model_arguments: Mapping[str, Any] | None = None  # None if the decoder runs alone
@@ -199,7 +178,7 @@ class Tap:
         )
 
     @property
-    def _all_parts(self) -> list[_Part]:
+    def _all_parts(self) -> list[ForwardRows]:
         return [part for parts in self._parts.values() for part in parts]
 
     @property
@@ -239,7 +218,7 @@ class Tap:
                 f"{drawn.folder}: no keys are drawn by attention of this head; "
                 "t.attended_heads lists the heads"
             )
-        return self._rows_of(drawn, self._drawn.get(drawn, []), 0)
+        return joined_rows(self._drawn.get(drawn, []), 0, self.layout[layer], self.sampler)
 
     @property
     def draws_keys(self) -> bool:
@@ -261,26 +240,8 @@ class Tap:
             raise ConfigError(f"{name}: is not a captured head; t.heads lists the captured heads")
         layer = next(layer for layer in self.wanted if layer.facts.layer == head_id.layer)
         place = layer.heads(head_id.kind).index(head_id.head)
-        return self._rows_of(head_id, self._parts[head_id.layer, head_id.kind], place)
-
-    def _rows_of(self, head: HeadId, parts: Sequence[_Part], place: int) -> TappedRows:
-        """The rows of the head at `place` in the parts."""
-        facts = self.layout[head.layer]
-        width = facts.width
-        position = _joined([part.position for part in parts])
-        return TappedRows(
-            example_id=_joined([part.example_id for part in parts]),
-            position=position,
-            bucket=self.sampler.bucket(position),
-            vectors=np.concatenate(
-                [np.empty((0, width), np.float32), *(part.vectors[:, place] for part in parts)]
-            ),
-            sliding_window=facts.window,
-            attention=_joined_attention([part.attention for part in parts], place),
-            token_id=_joined_tokens(parts),
-            value_norm=_joined_norms([part.value_norm for part in parts], place),
-            received=_joined_received([part.received for part in parts], place),
-        )
+        parts = self._parts[head_id.layer, head_id.kind]
+        return joined_rows(parts, place, layer.facts, self.sampler)
 
     def save(self, folder: str | os.PathLike[str], tokenizer: Any = None) -> Path:
         """Write the captured rows as a dump for the analysis, and return its folder.
@@ -371,7 +332,7 @@ class Tap:
         ids = None if self._tokens_now is None else self._tokens_now.numpy()
         for key, rows in self._expected.items():
             attended = taken.attended(key[0]) if key[1] == "k" else None
-            part = _Part(
+            part = ForwardRows(
                 example_id=rows.sequence + first,
                 position=rows.position,
                 vectors=taken.vectors(key),
@@ -397,7 +358,7 @@ class Tap:
         layer = next(layer for layer in self.wanted if layer.facts.layer == number)
         for head, keys in zip(layer.k, drawn, strict=True):
             norms = keys.value_norm
-            part = _Part(
+            part = ForwardRows(
                 example_id=keys.rows.sequence + first,
                 position=keys.rows.position,
                 vectors=keys.vectors[:, None],
@@ -407,54 +368,6 @@ class Tap:
                 received=keys.received[:, None],
             )
             self._drawn.setdefault(HeadId(number, head, "k", attended=True), []).append(part)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The rows of one layer and kind from one forward."""
-
-    example_id: Ints  # (n,)
-    position: Ints  # (n,)
-    vectors: npt.NDArray[np.float32]  # (n, heads, d)
-    attention: AttentionRows | None  # (n, heads); None if not computed
-    token_id: npt.NDArray[np.int32] | None  # (n,); None if not known
-    value_norm: npt.NDArray[np.float32] | None  # (n, heads); None if not known
-    received: ReceivedRows | None  # (n, heads); None if not computed
-
-
-def _joined_attention(parts: Sequence[AttentionRows | None], place: int) -> AttentionRows | None:
-    """The attention columns of the head at `place`; None if they are not known."""
-    found = [part[:, place] for part in parts if part is not None]
-    return AttentionRows.joined(found) if found and len(found) == len(parts) else None
-
-
-def _joined_tokens(parts: Sequence[_Part]) -> npt.NDArray[np.int32] | None:
-    """The tokens of all rows, −1 where they are not known; None if no part has them."""
-    if all(part.token_id is None for part in parts):
-        return None
-    unknown = (np.full(len(part.position), -1, np.int32) for part in parts)
-    found = [part.token_id for part in parts]
-    return np.concatenate(
-        [other if ids is None else ids for ids, other in zip(found, unknown, strict=True)]
-    )
-
-
-def _joined_norms(
-    parts: Sequence[npt.NDArray[np.float32] | None], place: int
-) -> npt.NDArray[np.float32] | None:
-    """The value norms of the key head at `place`; None if they are not known."""
-    found = [part[:, place] for part in parts if part is not None]
-    return np.concatenate(found) if found and len(found) == len(parts) else None
-
-
-def _joined_received(parts: Sequence[ReceivedRows | None], place: int) -> ReceivedRows | None:
-    """What the keys of the head at `place` receive; None if it is not known."""
-    found = [part[:, place] for part in parts if part is not None]
-    return ReceivedRows.joined(found) if found and len(found) == len(parts) else None
-
-
-def _joined(parts: Sequence[Ints]) -> Ints:
-    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def _model_name(model: nn.Module) -> str:
@@ -474,7 +387,7 @@ def _save(tap: Tap, folder: str | os.PathLike[str], tokenizer: Any) -> Path:
     for head in (*tap.heads, *tap.attended_heads):
         rows = tap.attended(head.layer, head.head) if head.attended else tap.rows(head)
         _save_head(tap, place, head, rows)
-        ids.update(_tokens_in(rows))
+        ids |= tokens_in(rows)
     manifest = capture_manifest(
         model=_model_name(tap.model),
         revision=None,
@@ -528,11 +441,3 @@ def _save_head(tap: Tap, place: Path, head: HeadId, rows: TappedRows) -> None:
         value_norm=rows.value_norm,
         received=received,
     )
-
-
-def _tokens_in(rows: TappedRows) -> set[int]:
-    """The tokens that the rows of a head have."""
-    attention = rows.attention
-    columns = [rows.token_id, None if attention is None else attention.argmax_token]
-    found = [np.unique(column) for column in columns if column is not None]
-    return {int(number) for part in found for number in part if number >= 0}

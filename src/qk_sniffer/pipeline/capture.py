@@ -31,7 +31,7 @@ from qk_sniffer.pipeline.optional_columns import optional_columns
 from qk_sniffer.pipeline.publishing import publish, require_publishable
 from qk_sniffer.pipeline.ranks import ANOTHER_ENDED, Ranks, is_lost_connection, ranks_from
 from qk_sniffer.pipeline.result import CaptureResult
-from qk_sniffer.pipeline.rows import RowTap, TakenRows
+from qk_sniffer.pipeline.rows import RowTap
 from qk_sniffer.pipeline.segments import (
     CaptureFolder,
     ExpectedHead,
@@ -40,6 +40,7 @@ from qk_sniffer.pipeline.segments import (
 )
 from qk_sniffer.pipeline.setup import Setup, eligible_q_heads, prepare
 from qk_sniffer.pipeline.storing import blocks_of
+from qk_sniffer.pipeline.taken_rows import TakenRows
 from qk_sniffer.pipeline.threads import BackgroundWriter
 from qk_sniffer.pipeline.token_texts import token_texts
 from qk_sniffer.pipeline.work_folder import plan_in

@@ -23,9 +23,10 @@ from qk_sniffer.attention.totals import attention_rows
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.model.logits import in_float32
-from qk_sniffer.notebook import TappedRows, tap
+from qk_sniffer.notebook import tap
 from qk_sniffer.pipeline.description import layer_record
 from qk_sniffer.sampling.rows import KindRows
+from qk_sniffer.tapped_rows import TappedRows
 from tiny_models import ARCHITECTURES, RARE, needs_rare
 
 LENGTH = 40
