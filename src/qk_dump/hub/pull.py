@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from threading import Lock
 from typing import Any
 
 from qk_dump.card import CARD_FILE
@@ -207,6 +208,7 @@ class _CachedCommit:
     records: CacheRecords
     known: KnownCommit
     offline: bool
+    locks: dict[str, Lock] = field(default_factory=dict, repr=False)  # one per content
 
     def inside(self, name: str) -> str:
         """A path in the branch, below `model_dir` if there is one."""
@@ -255,9 +257,11 @@ class _CachedCommit:
             )
 
     def _fetch_file(self, path: str) -> None:
-        if any(self._try_fetch(path) for _ in range(_TRIES)):
-            self.known.checked[path] = _stamp(self.local(path))
-            return
+        """Fetch a file. Files of one content are fetched one after the other, into one place."""
+        with self.locks.setdefault(self.known.files[path].digest, Lock()):
+            if any(self._try_fetch(path) for _ in range(_TRIES)):
+                self.known.checked[path] = _stamp(self.local(path))
+                return
         self.local(path).unlink(missing_ok=True)
         self._blob(path).unlink(missing_ok=True)
         raise HubError(

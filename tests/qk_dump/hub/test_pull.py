@@ -140,6 +140,25 @@ def test_keys_drawn_by_attention_come_with_their_key_head(
 
 
 @pytest.mark.usefixtures("client")
+def test_files_of_one_content_are_fetched_and_checked_once(
+    hub: HubServer, local: Path, tmp_path: Path, hashed: list[str]
+) -> None:
+    """Empty files of attended keys have the same bytes, and one place in the cache."""
+    folder = Path(shutil.copytree(local, tmp_path / "dump"))
+    empty = add_attended(folder, n=0)
+    for head in range(1, 12):
+        shutil.copytree(empty.parent, folder / "attended" / f"l01h{head:02d}k")
+    upload(hub, folder)
+    fetch_dump(TINY)
+    assert sum(name.startswith("attended") for name in downloads(hub)) == 1
+    hub.log.clear()
+    hashed.clear()
+    fetch_dump(TINY)
+    assert not hub.requests("resolve_get")
+    assert not hashed
+
+
+@pytest.mark.usefixtures("client")
 def test_attended_keys_alone_are_no_dump(hub: HubServer, tmp_path: Path) -> None:
     add_attended(tmp_path)
     upload(hub, tmp_path)

@@ -46,12 +46,20 @@ def read(dump: Path, head: str) -> HeadRows:
     return read_head([file], max_rows=10**6, seed=0, with_examples=True, with_received=True)
 
 
+def both(head: HeadId) -> tuple[str, str]:
+    """The folders of a key head and of its drawn keys."""
+    return head.name, head.folder
+
+
 def test_attended_files_have_the_keys_that_are_not_in_the_base_sample(whole: Path) -> None:
     dump = open_dump(whole)
     assert list(dump.attended) == [
         HeadId(layer, head, "k", attended=True) for layer in range(4) for head in range(2)
     ]
     numbers = []
+    for drawn_head in dump.attended:  # they have the columns of the base files
+        names = [pq.read_schema(whole / name / "data.parquet").names for name in both(drawn_head)]
+        assert names[0] == names[1]
     for layer, head in dump.key_heads:
         base = read(whole, f"l{layer:02d}h{head:02d}k")
         drawn = read_attended(dump, layer, head, max_rows=10**6, seed=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from qk_dump.attended_keys import read_attended
+from qk_dump.layout import HeadId
+from qk_dump.source import open_dump
 from qk_sniffer.attention import received
 from qk_sniffer.config import CaptureSettings
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
@@ -22,6 +26,7 @@ from qk_sniffer.pipeline.setup import attended_layers, wanted_heads
 from qk_sniffer.sampling.attended_keys import AttendedSampler, inclusion
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.sampling.rows import sample_rows
+from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
 
 LENGTHS = (61, 40, 3)
@@ -185,3 +190,39 @@ def test_vectors_of_drawn_keys_are_those_of_a_capture_of_all_keys(
         assert (np.diff(places) > 0).all()
         assert drawn.received.received.shape == (len(drawn), some.layout[head.layer].group)
         assert (drawn.received.inclusion > 1 / 16).all()
+
+
+def test_a_tap_saves_drawn_keys(tmp_path: Path) -> None:
+    """Two forwards of several texts each; a forward alone gives the same draws."""
+    model = ARCHITECTURES["llama"].model()
+    options: dict[str, Any] = {"sampler": "uniform", "base_rate": 1.0, "min_bucket_size": 16}
+    options |= {"attention": True, "attended_keys": 9, "layers": [1]}
+    with torch.no_grad(), tap(model, **options) as tapped:
+        for first in (40, 50):
+            run_backbone(decoder_of(model), torch.cat([tokens(first), tokens(first).flip(1)]))
+    dump = open_dump(tapped.save(tmp_path / "dump"))
+    assert (
+        list(dump.attended)
+        == tapped.attended_heads
+        == [HeadId(1, head, "k", attended=True) for head in range(2)]
+    )
+    for head in range(2):
+        rows = read_attended(dump, 1, head, max_rows=1000, seed=0)
+        drawn = tapped.attended(1, head)
+        assert rows is not None
+        assert rows.received is not None
+        assert drawn.received is not None
+        assert set(drawn.example_id) == {0, 1, 2, 3}
+        np.testing.assert_array_equal(rows.vectors, drawn.vectors)
+        np.testing.assert_array_equal(rows.position, drawn.position)
+        np.testing.assert_array_equal(rows.received.received, drawn.received.received)
+        np.testing.assert_array_equal(rows.received.inclusion, drawn.received.inclusion)
+    with pytest.raises(ConfigError, match="attended/l00h00k: no keys are drawn by attention"):
+        tapped.attended(0, 0)
+    with pytest.raises(ConfigError, match="attended_keys: has an effect only with"):
+        tap(model, attended_keys=3)
+    with tap(model, **options) as unused:
+        pass
+    empty = open_dump(unused.save(tmp_path / "empty"))
+    assert read_attended(empty, 1, 0, max_rows=9, seed=0) is None
+    assert len(empty.attended) == 2
