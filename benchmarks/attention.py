@@ -1,7 +1,8 @@
 """Forwards that also keep the attention of sampled queries, over bare forwards of the same tokens.
 
 Bare forwards and forwards with a tap run in turn. The tap copies the sampled queries and keys of
-all heads, and the attention columns, to the host. The best time of each counts.
+all heads, and the attention columns, to the host; with "keys" it also draws keys by the attention
+they receive. The best time of each counts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qk_sniffer.pipeline.rows import RowTap
+
+
+_ATTENDED_KEYS = 171  # the default for 12 texts
 
 
 def attention(rounds: int, lengths: list[int], rates: Sequence[int]) -> None:
@@ -45,30 +49,36 @@ def _forwards(model: Any, length: int, rates: Sequence[int], rounds: int) -> Non
 
     decoder, wanted = decoder_of(model), choose_heads(probe(model))
     tokens = torch.randint(0, 1000, (1, length), generator=torch.Generator().manual_seed(0))
-    cases = {f"1/{rate:,}": rate for rate in rates}
+    cases = {f"1/{rate:,}": (rate, 0) for rate in rates}
+    cases |= {f"1/{rate:,} and keys": (rate, _ATTENDED_KEYS) for rate in rates}
     seconds: dict[str, list[float]] = {name: [] for name in ("bare forward", *cases)}
     peaks: dict[str, float] = {}
     for number in range(rounds):
         seconds["bare forward"].append(
             timed(partial(run_backbone, decoder, tokens), peaks, "bare forward")
         )
-        for name, rate in cases.items():
+        for name, case in cases.items():
             with RowTap(decoder, wanted, attention=True) as tap:
                 if number == 0:  # compiles the kernels
-                    _tapped(tap, decoder, wanted, tokens[:, :4096], rate)
+                    _tapped(tap, decoder, wanted, tokens[:, :4096], case)
                 seconds[name].append(
-                    timed(partial(_tapped, tap, decoder, wanted, tokens, rate), peaks, name)
+                    timed(partial(_tapped, tap, decoder, wanted, tokens, case), peaks, name)
                 )
         _print(length, seconds, peaks, number + 1)
 
 
-def _tapped(tap: RowTap, decoder: Any, wanted: Any, tokens: Tensor, rate: int) -> None:
+def _tapped(tap: RowTap, decoder: Any, wanted: Any, tokens: Tensor, case: tuple[int, int]) -> None:
     from qk_sniffer.model.layout import run_backbone
+    from qk_sniffer.pipeline.attended_rows import AttendedTexts
+    from qk_sniffer.sampling.attended_keys import AttendedSampler
     from qk_sniffer.sampling.positions import PositionSampler
     from qk_sniffer.sampling.rows import sample_rows
 
-    rows = sample_rows(PositionSampler("uniform", rate), wanted, [0], [tokens.shape[1]])
-    tap.expect(rows, tokens)
+    (rate, keys), length = case, tokens.shape[1]
+    layers = frozenset(layer.facts.layer for layer in wanted)
+    texts = AttendedTexts(AttendedSampler(keys), [0], [length], layers) if keys else None
+    rows = sample_rows(PositionSampler("uniform", rate), wanted, [0], [length])
+    tap.expect(rows, tokens, texts)
     run_backbone(decoder, tokens)
     taken = tap.take()
     for layer in wanted:

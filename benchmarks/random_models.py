@@ -13,7 +13,13 @@ from transformers import AutoModel, Qwen3Config
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.model.loading import LoadedModel
 from qk_sniffer.model.probing import probe
-from qk_sniffer.pipeline.setup import Setup, sampler_of, wanted_heads
+from qk_sniffer.pipeline.setup import (
+    Setup,
+    attended_layers,
+    attended_sampler_of,
+    sampler_of,
+    wanted_heads,
+)
 from qk_sniffer.pipeline.texts import Text
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -97,4 +103,6 @@ def random_setup(
         dump_heads=wanted_heads(layout, config.capture),
         sampler=sampler_of(config.capture),
         max_length=length,
+        attended=attended_sampler_of(config.capture, texts),
+        attended_layers=attended_layers(wanted_heads(layout, config.capture), layout),
     )

@@ -18,6 +18,7 @@ from qk_dump import writer
 from qk_dump.attention_columns import ATTENTION_TYPES, MASS_BINS, UNITS, AttentionRows
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
+from qk_dump.received_columns import RECEIVED_COLUMNS, ReceivedRows
 from qk_dump.schema import TOKEN, TOKEN_ID, VALUE_NORM, written_schema
 from qk_sniffer.pipeline.segments import (
     Block,
@@ -41,8 +42,14 @@ def optional_of(layer: int, kind: str, tokens: bool = False) -> tuple[str, ...]:
     """Optional columns: all in the first layer, and tokens as text in every layer if asked for."""
     names = (TOKEN,) if tokens else ()
     if layer == 0:
-        names += (TOKEN_ID, *(ATTENTION_TYPES if kind == "q" else (VALUE_NORM,)))
+        of_keys = (VALUE_NORM, *RECEIVED_COLUMNS)
+        names += (TOKEN_ID, *(ATTENTION_TYPES if kind == "q" else of_keys))
     return names
+
+
+def group_of(layer: int, kind: str) -> int:
+    """Only the keys of the first layer have what they receive; each has two query heads."""
+    return 2 if layer == 0 and kind == "k" else 0
 
 
 LAYERS = ((0, 4, None), (1, 6, 16), (2, 4, None))
@@ -51,17 +58,21 @@ LAYERS = ((0, 4, None), (1, 6, 16), (2, 4, None))
 
 def expected_heads(tokens: bool = False) -> list[ExpectedHead]:
     """The heads of the capture; `tokens` are tokens as text."""
-    return [
+    heads = [
         ExpectedHead(
             HeadId(layer, head, kind),  # type: ignore[arg-type]
             width,
             window,
             optional_of(layer, kind, tokens),
+            group_of(layer, kind),
         )
         for layer, width, window in LAYERS
         for kind, count in (("q", 4), ("k", 2))
         for head in range(count)
     ]
+    optional = optional_of(0, "k", tokens)
+    drawn = (HeadId(0, head, "k", attended=True) for head in range(2))
+    return heads + [ExpectedHead(head, 4, None, optional, 2) for head in drawn]
 
 
 HEADS = expected_heads()
@@ -98,9 +109,39 @@ def blocks_of(batch: int, dtype: Any = np.float32, tokens: bool = False) -> list
                     attention=_attention(n, count) if (layer, kind) == (0, "q") else None,
                     token_id=rng.integers(-1, 50, n, np.int32) if layer == 0 else None,
                     value_norm=_norms(n, count) if (layer, kind) == (0, "k") else None,
+                    received=_received_rows(n, count) if group_of(layer, kind) else None,
                 )
             )
-    return blocks
+    return blocks + [_attended(batch, head, dtype, tokens) for head in range(2)]
+
+
+def _attended(batch: int, head: int, dtype: Any, tokens: bool) -> Block:
+    """Keys of a head of the first layer that were drawn by attention."""
+    rng = np.random.default_rng([batch, head])
+    n = int(rng.integers(0, 9))
+    return Block(
+        layer=0,
+        kind="k",
+        heads=(head,),
+        bucket=np.arange(n) // 3,
+        example_id=np.full(n, batch * BATCH_SIZE),
+        position=np.arange(n) * 2 + head,
+        vectors=rng.standard_normal((n, 1, 4)).astype(dtype),
+        sliding_window=None,
+        token_str=["ü"] * n if tokens else None,
+        token_id=rng.integers(-1, 70, n, np.int32),
+        value_norm=_norms(n, 1),
+        received=_received_rows(n, 1),
+        attended=True,
+    )
+
+
+def _received_rows(n: int, heads: int) -> ReceivedRows:
+    """What keys receive from two query heads; every fourth row is not known."""
+    rng = np.random.default_rng([n, heads])
+    received = rng.random((n, heads, 2), np.float32)
+    received[::4] = np.nan
+    return ReceivedRows(received, rng.uniform(0.1, 1, (n, heads)))
 
 
 def _attention(n: int, heads: int) -> AttentionRows:
@@ -124,7 +165,7 @@ def _norms(n: int, heads: int) -> Any:
 
 def schema_of(expected: ExpectedHead) -> pa.Schema:
     """The columns of a head with float32 vectors."""
-    return written_schema(expected.width, pa.float32(), expected.optional)
+    return written_schema(expected.width, pa.float32(), expected.optional, expected.group)
 
 
 def add(capture: CaptureFolder, batches: Iterable[int], **options: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qk_dump.layout import HeadId
+from qk_dump.received_columns import ReceivedRows
 from qk_dump.writer import write_head
 
 
@@ -54,3 +55,13 @@ def make_dump(
                 head_id = HeadId(layer, head, kind)  # type: ignore[arg-type]
                 write_head(root, head_id, sliding_window=window, **content)
     return root
+
+
+def add_attended(
+    root: Path, layer: int = 0, head: int = 0, *, group: int = 2, n: int = 20, **rows: Any
+) -> Path:
+    """Keys of a head that were drawn by attention, in a dump of `make_dump`."""
+    content = head_rows(n, seed=[layer, head, 7], **rows)
+    rng = np.random.default_rng(n)
+    received = ReceivedRows(rng.random((n, group), np.float32), rng.uniform(0.1, 1, n))
+    return write_head(root, HeadId(layer, head, "k", attended=True), received=received, **content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
 from qk_sniffer.cli import main
 
@@ -62,17 +64,23 @@ def start_sniffing(*flags: str, launcher: tuple[str, ...] = (), **options: Any) 
 
 def tables_of(dump: Path) -> dict[str, pa.Table]:
     """Every head's rows, and the examples."""
-    tables = {
-        head.folder: pq.read_table(dump / head.folder / "data.parquet")
-        for head in open_dump(dump).folders
-    }
+    tables = _tables(dump, open_dump(dump).folders)
     return tables | {"examples": pq.read_table(dump / "examples.parquet")}
+
+
+def attended_tables(dump: Path) -> dict[str, pa.Table]:
+    """The keys of every key head that were drawn by attention."""
+    return _tables(dump, open_dump(dump).attended)
+
+
+def _tables(dump: Path, heads: Iterable[HeadId]) -> dict[str, pa.Table]:
+    return {head.folder: pq.read_table(dump / head.folder / "data.parquet") for head in heads}
 
 
 def same_bytes(one: Path, other: Path) -> bool:
     """Whether two dumps hold the same heads, each with the same bytes in its file."""
-    heads = [head.folder for head in open_dump(one).folders]
-    return heads == [head.folder for head in open_dump(other).folders] and all(
+    heads = [head.folder for head in open_dump(one).all_folders]
+    return heads == [head.folder for head in open_dump(other).all_folders] and all(
         (one / head / "data.parquet").read_bytes() == (other / head / "data.parquet").read_bytes()
         for head in heads
     )

@@ -52,7 +52,8 @@ CAPTURE_FLAGS = """
     capture.min_bucket_size
     capture.capture_queries capture.capture_keys capture.layers capture.heads
     capture.head_sampling.count capture.head_sampling.seed capture.full_attention_only
-    capture.capture_pre_rope capture.attention capture.tokens capture.capture_token_strings
+    capture.capture_pre_rope capture.attention capture.tokens capture.attended_keys
+    capture.attended_queries capture.capture_token_strings
     capture.max_rows_per_batch
     output.data_root output.work_dir output.vector_dtype output.save_seconds output.hf_repo_id
     output.hf_branch output.private engine ray_address num_actors num_gpus overwrite dry_run

@@ -20,6 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from qk_dump.list_columns import (
+    check_list_length,
+    is_list_of_floats,
+    list_column,
+    list_values,
+)
 from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
 
@@ -124,7 +130,7 @@ def attention_arrays(rows: AttentionRows) -> dict[str, pa.Array]:
     columns: dict[str, pa.Array] = {}
     for name, values in rows.columns.items():
         if name == MASSES:
-            columns[name] = _mass_array(values, unknown)
+            columns[name] = list_column(values, unknown)  # (n, bins)
             continue
         null = unknown
         if name not in ATTENTION_COLUMNS:
@@ -132,12 +138,6 @@ def attention_arrays(rows: AttentionRows) -> dict[str, pa.Array]:
         stored = np.int32 if name in _INTEGERS else np.float32
         columns[name] = pa.array(np.ascontiguousarray(values, stored), mask=null)
     return columns
-
-
-def _mass_array(values: Floats, unknown: npt.NDArray[np.bool_]) -> pa.Array:
-    masses = np.where(unknown[:, None], np.float32(0), values)  # (n, bins)
-    flat = pa.array(np.ascontiguousarray(masses, np.float32).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, masses.shape[1], mask=pa.array(unknown))
 
 
 def has_attention(schema: pa.Schema) -> bool:
@@ -174,10 +174,10 @@ def check_attention_types(schema: pa.Schema, path: DumpPath) -> None:
             if not kinds.is_integer(found):
                 raise DumpError(f"{path}: column '{name}' is {found}, expected an integer")
         elif name == MASSES:
-            if not (_is_list(found) and _is_float(found.value_type)):
+            if not is_list_of_floats(found):
                 raise DumpError(f"{path}: column '{name}' is {found}, expected a list of floats")
-            if kinds.is_fixed_size_list(found) and not 0 < found.list_size <= MOST_MASS_BINS:
-                raise DumpError(_wrong_bins(path, found.list_size))
+            if kinds.is_fixed_size_list(found):
+                check_list_length(found.list_size, name, "bins", MOST_MASS_BINS, path)
         elif not _is_float(found):
             raise DumpError(f"{path}: column '{name}' is {found}, expected a float")
 
@@ -208,7 +208,10 @@ def _values(
 ) -> npt.NDArray[Any]:
     if name in _INTEGERS:
         return integer_values(column, null, path, first_row, name)
-    values = _masses(column, path, first_row) if name == MASSES else float_values(column)
+    if name == MASSES:
+        values = list_values(column, MASSES, "bins", MOST_MASS_BINS, path, first_row)  # (n, bins)
+    else:
+        values = float_values(column)  # (n,)
     flat = values[:, None] if values.ndim == 1 else values  # (n, 1 or bins)
     wrong = ~np.isfinite(flat).all(axis=1) & ~null
     if wrong.any():
@@ -246,38 +249,5 @@ def float_values(column: pa.Array) -> npt.NDArray[np.float32]:
         return np.array(values, np.float32)
 
 
-def _masses(column: pa.Array, path: DumpPath, first_row: int) -> npt.NDArray[np.float32]:
-    """(n, bins); rows without a list are zero. No bins if no row shows how many there are."""
-    present = ~column.is_null().to_numpy(zero_copy_only=False)  # (n,)
-    number = int(present.sum())
-    if kinds.is_fixed_size_list(column.type):
-        bins = int(column.type.list_size)
-    elif not number:
-        bins = 0
-    else:
-        lengths = np.asarray(column.drop_null().value_lengths())
-        bins = int(lengths[0])
-        if (lengths != bins).any():
-            row = int(np.flatnonzero(present)[np.argmax(lengths != bins)])
-            raise DumpError(f"{path}: row {first_row + row}: {MASSES} has another number of bins")
-        if not 0 < bins <= MOST_MASS_BINS:
-            raise DumpError(_wrong_bins(path, bins))
-    values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
-    masses = np.zeros((len(column), bins), np.float32)
-    with np.errstate(over="ignore"):
-        masses[present] = values.reshape(number, bins)
-    return masses
-
-
-def _wrong_bins(path: DumpPath, bins: int) -> str:
-    return f"{path}: {MASSES} has {bins} bins, expected 1 to {MOST_MASS_BINS}"
-
-
 def _is_float(found: pa.DataType) -> bool:
     return bool(kinds.is_floating(found))
-
-
-def _is_list(found: pa.DataType) -> bool:
-    return bool(
-        kinds.is_list(found) or kinds.is_large_list(found) or kinds.is_fixed_size_list(found)
-    )

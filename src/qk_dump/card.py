@@ -32,8 +32,9 @@ per head: `{head}` is layer, head, and `q` for queries or `k` for keys.
 
 Every row is one token: its `bucket` and `position`, the `example_id` of its text, the `vector`,
 and the `sliding_window` in tokens (null for full attention). Queries may also have columns of their
-attention: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance` and others. `dump.json`
-holds the settings of the capture{texts}.
+attention: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance` and others. Keys may have
+the attention that they receive, `received`, and `inclusion`, the probability that they are in the
+dump.{attended} `dump.json` holds the settings of the capture{texts}.
 
 ## Load
 
@@ -54,6 +55,9 @@ _CONTENT = {
     EXAMPLES_FILE: "tells which text each `example_id` was",
     TOKENS_FILE: "has the text of each `token_id`",
 }
+_ATTENDED = """ The folder `attended` has further keys, drawn in proportion to the attention they
+receive; `attended-l00h00k` is the config of such a file."""
+
 _TAGS = ["attention", "interpretability", "queries-and-keys"]
 _OVERVIEW = """---
 {front}---
@@ -85,7 +89,8 @@ def card(
 ) -> str:
     """The text of the card.
 
-    `examples` and `tokens` are whether the dump has an `examples.parquet` and a `tokens.parquet`.
+    `heads` are the heads, then the keys drawn by attention. `examples` and `tokens` are whether the
+    dump has an `examples.parquet` and a `tokens.parquet`.
     """
     files = [EXAMPLES_FILE] * examples + [TOKENS_FILE] * tokens
     return f"---\n{_front_matter(manifest, heads, files)}---\n\n{_text(manifest, heads, files)}"
@@ -124,7 +129,8 @@ def is_card(path: Path) -> bool:
 
 def _front_matter(manifest: DumpManifest, heads: Sequence[HeadId], files: Sequence[str]) -> str:
     configs = [
-        {"config_name": head.folder, "data_files": f"{head.folder}/*.parquet"} for head in heads
+        {"config_name": head.config_name, "data_files": f"{head.folder}/*.parquet"}
+        for head in heads
     ]
     configs += [{"config_name": Path(name).stem, "data_files": name} for name in files]
     front = {
@@ -141,6 +147,7 @@ def _text(manifest: DumpManifest, heads: Sequence[HeadId], files: Sequence[str])
         model=_code(manifest.model or "a model"),
         head=heads[0].folder if heads else "l00h00q",
         facts="\n".join(f"- {name}: {_code(value)}" for name, value in _facts(manifest, heads)),
+        attended=_ATTENDED if any(head.attended for head in heads) else "",
         texts="".join(f"; `{name}` {_CONTENT[name]}" for name in files),
     )
 
@@ -148,11 +155,12 @@ def _text(manifest: DumpManifest, heads: Sequence[HeadId], files: Sequence[str])
 def _facts(manifest: DumpManifest, heads: Sequence[HeadId]) -> list[tuple[str, object]]:
     """Names and values for the list at the top of the card; missing values are left out."""
     queries = sum(head.kind == "q" for head in heads)
+    keys = sum(head.kind == "k" and not head.attended for head in heads)
     kind, size = manifest.bucket_type, manifest.min_bucket_size
     facts = [
         ("model", manifest.model),
         ("revision", manifest.revision),
-        ("heads", f"{queries} of queries, {len(heads) - queries} of keys"),
+        ("heads", f"{queries} of queries, {keys} of keys"),
         ("weights", {True: "random"}.get(bool(manifest.random_weights))),
         ("texts", manifest.num_examples),
         ("made texts", _settings(manifest.synthetic)),

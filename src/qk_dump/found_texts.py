@@ -28,14 +28,15 @@ _AT_ONCE = 64  # heads between two reports of progress
 def texts_of_layers(dump: Dump, layers: Iterable[int]) -> Ints:
     """Ids of the texts in the first query head and the first key head of every layer.
 
-    The heads of a layer are captured at the same positions. Heads that cannot be read are skipped:
-    their analysis fails with the reason. Heads without usable ids are skipped too.
+    The heads of a layer are captured at the same positions, apart from keys drawn by attention, of
+    which the first head is read, too. Heads that cannot be read are skipped: their analysis fails
+    with the reason. Heads without usable ids are skipped too.
     """
     wanted = set(layers)
-    heads: dict[tuple[int, str], list[HeadId]] = {}
-    for head in dump.folders:
+    heads: dict[tuple[int, str, bool], list[HeadId]] = {}
+    for head in dump.all_folders:
         if head.layer in wanted:
-            heads.setdefault((head.layer, head.kind), []).append(head)
+            heads.setdefault((head.layer, head.kind, head.attended), []).append(head)
     found: list[Ints] = []
 
     def read_first(candidates: list[HeadId]) -> None:
@@ -51,7 +52,7 @@ def texts_of_layers(dump: Dump, layers: Iterable[int]) -> Ints:
 
 def texts_of_heads(dump: Dump, show: Callable[[int, int], object]) -> Ints:
     """Ids of the texts in all heads that can be read. `show` gets the numbers done and in all."""
-    heads = list(dump.folders)
+    heads = list(dump.all_folders)
     found: list[Ints] = []
 
     def read(head: HeadId) -> None:

@@ -1,4 +1,7 @@
-"""Layout of a dump: `<root>/[<model_dir>/]l{LL}h{HH}{q|k}/*.parquet`, one folder per head."""
+"""Layout of a dump: `<root>/[<model_dir>/]l{LL}h{HH}{q|k}/*.parquet`, one folder per head.
+
+Keys that were drawn by attention are in `attended/l{LL}h{HH}k/`, beside the heads.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -25,21 +28,36 @@ Kind = Literal["q", "k"]
 
 MOST_SHARDS = 10_000  # Parquet files of one head
 UNFINISHED = ".capture"  # folder with the rows of an unfinished capture
+ATTENDED = "attended"  # folder with the keys that were drawn by attention
 
 _HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])", re.ASCII)
 
 
 class HeadId(NamedTuple):
-    """One captured head: queries (`q`) or keys (`k`) of a layer."""
+    """One captured head: queries (`q`) or keys (`k`) of a layer.
+
+    With `attended` it stands for the keys of the head that were drawn by attention.
+    """
 
     layer: int
     head: int
     kind: Kind
+    attended: bool = False
+
+    @property
+    def name(self) -> str:
+        """Layer, head and kind: `l00h07q`."""
+        return f"l{self.layer:02d}h{self.head:02d}{self.kind}"
 
     @property
     def folder(self) -> str:
-        """Name of the folder, and of the config in the dataset card: `l00h07q`."""
-        return f"l{self.layer:02d}h{self.head:02d}{self.kind}"
+        """The folder in the dump: `l00h07q`, or `attended/l00h07k`."""
+        return f"{ATTENDED}/{self.name}" if self.attended else self.name
+
+    @property
+    def config_name(self) -> str:
+        """The name of the config in the dataset card: `l00h07q`, or `attended-l00h07k`."""
+        return f"{ATTENDED}-{self.name}" if self.attended else self.name
 
 
 def parse_head(folder: str) -> HeadId | None:
@@ -48,6 +66,15 @@ def parse_head(folder: str) -> HeadId | None:
     if match is None:
         return None
     return HeadId(int(match[1]), int(match[2]), "q" if match[3] == "q" else "k")
+
+
+def parse_folder(path: str) -> HeadId | None:
+    """The head of a folder inside a dump, `l00h07q` or `attended/l00h07k`; None for others."""
+    outer, slash, name = path.rpartition("/")
+    head = parse_head(name)
+    if head is None or not slash:
+        return head
+    return head._replace(attended=True) if outer == ATTENDED and head.kind == "k" else None
 
 
 def require_head(head: HeadId, folder: object) -> None:
@@ -68,6 +95,7 @@ class Dump:
     manifest: DumpManifest | None = None
     origin: dict[str, Any] | None = None  # its place on the Hub, if it was fetched
     rotary: RotaryFile | None = None  # rotary records that come before those of `dump.json`
+    attended: dict[HeadId, DumpPath] = field(default_factory=dict)  # keys drawn by attention
 
     def __repr__(self) -> str:
         model = self.manifest.model if self.manifest else None
@@ -93,18 +121,29 @@ class Dump:
         """(layer, head) of every captured key head, sorted."""
         return sorted((head.layer, head.head) for head in self.folders if head.kind == "k")
 
+    @property
+    def all_folders(self) -> dict[HeadId, DumpPath]:
+        """The folders of all heads, then those of the keys drawn by attention."""
+        return {**self.folders, **self.attended}
+
     def files(self, head: HeadId) -> tuple[DumpPath, ...]:
         """The Parquet shards of the head in name order; may be empty."""
-        return parquet_files(self.folders[head])
+        return parquet_files((self.attended if head.attended else self.folders)[head])
+
+    def attended_files(self, layer: int, k_head: int) -> tuple[DumpPath, ...]:
+        """The Parquet shards of a key head's keys that were drawn by attention; may be empty."""
+        head = HeadId(layer, k_head, "k", attended=True)
+        return parquet_files(self.attended[head]) if head in self.attended else ()
 
     def require_files(self, head: HeadId) -> tuple[DumpPath, ...]:
         """The Parquet shards of the head, at least one. Raises a `DumpError` without any."""
-        if head not in self.folders:
+        folder = (self.attended if head.attended else self.folders).get(head)
+        if folder is None:
             kind = "key" if head.kind == "k" else "query"
             raise DumpError(f"{self.path / head.folder}: the {kind} head is not in the dump")
         files = self.files(head)
         if not files:
-            raise DumpError(f"{self.folders[head]}: holds no Parquet file")
+            raise DumpError(f"{folder}: holds no Parquet file")
         return files
 
     def listed_again(self) -> Dump:
@@ -112,7 +151,8 @@ class Dump:
         if not isinstance(self.path, RemotePath):
             return self
         path = self.path.listed_again()
-        return replace(self, path=path, folders={h: path / f.name for h, f in self.folders.items()})
+        folders: dict[HeadId, DumpPath] = {h: path / f.name for h, f in self.folders.items()}
+        return replace(self, path=path, folders=folders, attended=_attended_heads(path))
 
 
 @overload
@@ -177,7 +217,8 @@ def _open(base: DumpPath, model: DumpPath | None) -> Dump:
             if len(models) != 1:
                 raise ConfigError(f"{base}: no heads found. {_where_heads_are(base)}")
             ((path, folders),) = models.items()
-    return Dump(path, folders, read_manifest(path / MANIFEST_NAME))
+    manifest = read_manifest(path / MANIFEST_NAME)
+    return Dump(path, folders, manifest, attended=_attended_heads(path))
 
 
 def _require_folder(base: Path) -> None:
@@ -195,6 +236,15 @@ def _require_folder(base: Path) -> None:
         f"{base}: {problem}. Set dataset_local_root to the folder of a dump, "
         "the one that holds l00h00q, l00h00k, …"
     )
+
+
+def _attended_heads(path: DumpPath) -> dict[HeadId, DumpPath]:
+    """The folders in `attended/`, if there is one."""
+    home = path / ATTENDED
+    found = _find_heads(home) if home.is_dir() else {}
+    return {
+        head._replace(attended=True): folder for head, folder in found.items() if head.kind == "k"
+    }
 
 
 def _find_heads(path: DumpPath) -> dict[HeadId, DumpPath]:
@@ -232,7 +282,8 @@ def _subfolders(path: DumpPath) -> list[DumpPath]:
 
 def _models_among(subfolders: Iterable[DumpPath]) -> dict[DumpPath, dict[HeadId, DumpPath]]:
     """The subfolders with heads, and their heads."""
-    found = {folder: _find_heads(folder) for folder in subfolders if folder.is_dir()}
+    models = [folder for folder in subfolders if folder.is_dir() and folder.name != ATTENDED]
+    found = {folder: _find_heads(folder) for folder in models}
     return {folder: heads for folder, heads in found.items() if heads}
 
 

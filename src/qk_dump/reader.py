@@ -31,6 +31,14 @@ from qk_dump.head_counts import count_rows
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.parquet import opened_parquet, vector_width_of
 from qk_dump.read_ahead import FileStart, FileStarts
+from qk_dump.received_columns import (
+    RECEIVED,
+    RECEIVED_COLUMNS,
+    ReceivedRows,
+    check_received_types,
+    has_received,
+    received_values,
+)
 from qk_dump.remote import DumpPath
 from qk_dump.schema import (
     BUCKET,
@@ -52,6 +60,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 _BATCH_ROWS = 8192
 _BATCH_VALUES = 8192 * 1024  # vector values in a batch; wide vectors mean fewer rows
+_LISTS = {MASSES: "bins", RECEIVED: "values"}  # columns of lists; all rows have one length
 _LARGEST_POSITION = 2.0**53  # beyond, float64 cannot represent every integer
 _SMALLEST_POSITION = 2.0**-60  # of positions above 0
 
@@ -70,6 +79,7 @@ class HeadRows:
     attention: AttentionRows | None = None  # None when not requested or not known
     token_id: npt.NDArray[np.int32] | None = None  # (n,), −1: unknown; None when not requested
     value_norm: npt.NDArray[np.float32] | None = None  # (n,), of keys; NaN: unknown
+    received: ReceivedRows | None = None  # None when not requested or not in the files
 
     def __len__(self) -> int:
         return len(self.bucket)
@@ -87,6 +97,7 @@ class HeadRows:
             attention=None if self.attention is None else self.attention[kept],
             token_id=None if self.token_id is None else self.token_id[kept],
             value_norm=None if self.value_norm is None else self.value_norm[kept],
+            received=None if self.received is None else self.received[kept],
         )
 
     @property
@@ -112,14 +123,15 @@ def read_head(
     rules: ColumnRules | None = None,
     with_attention: bool = False,
     with_tokens: bool = False,
+    with_received: bool = False,
 ) -> HeadRows:
     """Read the shards of a head, check every row, and keep a subsample of `max_rows`.
 
     `with_examples` requires `example_id`, which keys need. "if present" reads it when every shard
     has integers without a null. With `single_example` the column may be absent, and all rows form
     one sequence. `rules` are the checks against `dump.json`. `with_attention` reads the attention
-    columns of queries and `value_norm` of keys, `with_tokens` reads `token_id`, each when every
-    shard has it.
+    columns of queries and `value_norm` of keys, `with_tokens` reads `token_id`, `with_received` the
+    attention that keys receive, each when every shard has it.
     """
     rules = rules or ColumnRules(0)
     if not files:
@@ -131,7 +143,7 @@ def read_head(
             raise DumpError(f"{files[0]}: holds no rows")
         collector = _Collector(num_rows, subsample(num_rows, max_rows, seed))
         for path in files:
-            wanted = _Wanted(read_examples, with_attention, with_tokens)
+            wanted = _Wanted(read_examples, with_attention, with_tokens, with_received)
             for batch, first_row in _batches(path, starts.take(), wanted):
                 collector.add(_checked(batch, path, first_row, rules), path)
     return collector.result(with_examples is True, files[-1])
@@ -144,6 +156,7 @@ class _Wanted:
     examples: bool | Literal["if present"]
     attention: bool
     tokens: bool
+    received: bool
 
     def columns(self, schema: pa.Schema, path: DumpPath) -> list[str]:
         """The columns to read from a file. Raises a `DumpError` for one of a wrong type."""
@@ -160,6 +173,9 @@ class _Wanted:
             if is_wanted and name in schema.names:
                 check_type(schema, name, path)
                 columns.append(name)
+        if self.received:
+            check_received_types(schema, path)
+            columns += RECEIVED_COLUMNS if has_received(schema) else ()
         return columns
 
 
@@ -191,7 +207,7 @@ class _Collector:
     def add(self, rows: _Rows, path: DumpPath) -> None:
         self._check_window(rows, path)
         self._check_width(rows.columns[VECTOR], path)
-        self._check_bins(rows.columns.get(MASSES), path)
+        self._check_lists(rows.columns, path)
         names = set(rows.columns)
         self._in_all_shards = names if self._in_all_shards is None else self._in_all_shards & names
         count = len(rows.columns[BUCKET])
@@ -205,11 +221,11 @@ class _Collector:
             chosen = self._selected[bounds[0] : bounds[1]] - self._read
             kept = len(chosen)
         for name, values in rows.columns.items():
-            if name == MASSES and not values.shape[1]:  # every row is null
+            if name in _LISTS and not values.shape[1]:  # every row is null
                 continue
             if name not in self._columns:
                 self._columns[name] = self._allocate(values, path)
-                if name == MASSES:
+                if name in _LISTS:
                     self._columns[name].fill(np.nan)
             elif values.dtype.itemsize > self._columns[name].dtype.itemsize:
                 self._columns[name] = self._columns[name].astype(values.dtype)
@@ -248,6 +264,7 @@ class _Collector:
             attention=self._attention(),
             token_id=self._known(TOKEN_ID),
             value_norm=self._known(VALUE_NORM),
+            received=self._received(),
         )
 
     def _known(self, name: str) -> npt.NDArray[Any] | None:
@@ -262,6 +279,13 @@ class _Collector:
             return None
         return AttentionRows(**found)
 
+    def _received(self) -> ReceivedRows | None:
+        """What keys receive; None if a shard lacks the columns, or if no row has a value."""
+        received, inclusion = (self._known(name) for name in RECEIVED_COLUMNS)
+        if received is None or inclusion is None:
+            return None
+        return ReceivedRows(received, inclusion)
+
     def _check_window(self, rows: _Rows, path: DumpPath) -> None:
         windows = rows.windows if self._first else rows.windows | {self._window}
         if len(windows) > 1:
@@ -274,15 +298,16 @@ class _Collector:
         self._window_recorded |= rows.window_recorded
         self._first = False
 
-    def _check_bins(self, masses: npt.NDArray[Any] | None, path: DumpPath) -> None:
-        known = self._columns.get(MASSES)
-        if masses is None or not masses.shape[1] or known is None:
-            return
-        if known.shape[1] != masses.shape[1]:
-            raise DumpError(
-                f"{path}: {MASSES} has {masses.shape[1]} bins, earlier rows of this head "
-                f"{known.shape[1]}"
-            )
+    def _check_lists(self, columns: dict[str, npt.NDArray[Any]], path: DumpPath) -> None:
+        for name, noun in _LISTS.items():
+            known, found = self._columns.get(name), columns.get(name)
+            if known is None or found is None or not found.shape[1]:
+                continue
+            if known.shape[1] != found.shape[1]:
+                raise DumpError(
+                    f"{path}: {name} has {found.shape[1]} {noun}, earlier rows of this head "
+                    f"{known.shape[1]}"
+                )
 
     def _check_width(self, vectors: Floats, path: DumpPath) -> None:
         known = self._columns.get(VECTOR)
@@ -363,6 +388,8 @@ def _checked(batch: pa.RecordBatch, path: DumpPath, first_row: int, rules: Colum
         check_attention(rows, positions, window, rules.attention, path, first_row)
         columns |= attention
     columns |= token_values(batch, path, first_row)
+    if has_received(batch.schema):
+        columns |= received_values(batch, path, first_row)
     return _Rows(columns, windows, recorded)
 
 

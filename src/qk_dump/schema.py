@@ -11,6 +11,7 @@ import pyarrow.types as kinds
 
 from qk_dump.attention_columns import ATTENTION_TYPES, check_attention_names
 from qk_dump.limits import MOST_DIMENSIONS
+from qk_dump.received_columns import INCLUSION, RECEIVED
 from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
 
@@ -26,14 +27,13 @@ BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, TOKEN = (
 TOKEN_ID, VALUE_NORM = "token_id", "value_norm"
 LAYER, HEAD = "layer", "head"
 
-LATER_COLUMNS = ("received", "inclusion")
-"""Columns that dumps of later versions have; they are ignored."""
-
 _OPTIONAL: dict[str, pa.DataType] = {
     TOKEN: pa.string(),
     **ATTENTION_TYPES,
     TOKEN_ID: pa.int32(),
     VALUE_NORM: pa.float32(),
+    RECEIVED: pa.list_(pa.float32()),
+    INCLUSION: pa.float64(),
     LAYER: pa.int32(),
     HEAD: pa.int32(),
 }
@@ -46,9 +46,12 @@ _FLOATS: dict[pa.DataType, type[np.floating[Any]]] = {
 
 
 def written_schema(
-    width: int, vector_type: pa.DataType, optional: Collection[str] = ()
+    width: int, vector_type: pa.DataType, optional: Collection[str] = (), group: int = 0
 ) -> pa.Schema:
-    """The written schema: int32 columns, a list of floats, and the named optional columns."""
+    """The written schema: int32 columns, a list of floats, and the named optional columns.
+
+    `group` is the number of query heads whose attention is in `received`, if this is among them.
+    """
     columns = [
         (BUCKET, pa.int32()),
         (EXAMPLE, pa.int32()),
@@ -56,7 +59,8 @@ def written_schema(
         (VECTOR, pa.list_(vector_type, width)),
         (WINDOW, pa.int32()),
     ]
-    return pa.schema(columns + [(name, _OPTIONAL[name]) for name in _OPTIONAL if name in optional])
+    types = {**_OPTIONAL, RECEIVED: pa.list_(pa.float32(), group)}
+    return pa.schema(columns + [(name, types[name]) for name in types if name in optional])
 
 
 def check_columns(schema: pa.Schema, path: DumpPath, *, need_example_id: bool) -> None:
@@ -88,7 +92,7 @@ def check_columns(schema: pa.Schema, path: DumpPath, *, need_example_id: bool) -
 
 def unknown_columns(names: Sequence[str]) -> list[str]:
     """The columns that no version of this toolkit writes."""
-    known = (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, *_OPTIONAL, *LATER_COLUMNS)
+    known = (BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, *_OPTIONAL)
     return [name for name in names if name not in known]
 
 

@@ -92,8 +92,10 @@ def open_dump(
     if note is not None:
         note(fetched.describe())
     dump = _noted(open_folder(fetched.folder), note)
-    folders = dict(sorted({**fetched.heads, **dump.folders}.items()))
-    return replace(dump, folders=folders, origin=fetched.as_record())
+    found = dict(sorted({**fetched.heads, **dump.all_folders}.items()))
+    folders = {head: folder for head, folder in found.items() if not head.attended}
+    attended = {head: folder for head, folder in found.items() if head.attended}
+    return replace(dump, folders=folders, attended=attended, origin=fetched.as_record())
 
 
 def _noted(dump: Dump, note: Callable[[str], None] | None) -> Dump:

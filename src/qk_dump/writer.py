@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from qk_dump.attention_columns import AttentionRows, attention_arrays
 from qk_dump.layout import HeadId
+from qk_dump.received_columns import ReceivedRows, received_arrays
 from qk_dump.recorded_columns import with_recorded_names
 from qk_dump.schema import (
     BUCKET,
@@ -113,6 +114,7 @@ def write_head(
     attention: AttentionRows | None = None,
     token_id: npt.NDArray[np.integer[Any]] | None = None,
     value_norm: npt.NDArray[np.floating[Any]] | None = None,
+    received: ReceivedRows | None = None,
 ) -> Path:
     """Write the rows of one head. Vectors (n, d) are stored as float16 or float32.
 
@@ -131,8 +133,11 @@ def write_head(
         columns |= attention_arrays(attention)
     if value_norm is not None:
         columns[VALUE_NORM] = value_norm_column(value_norm)
+    if received is not None:
+        columns |= received_arrays(received)
     kind = columns[VECTOR].type
-    schema = written_schema(kind.list_size, kind.value_type, columns)
+    group = 0 if received is None else received.group
+    schema = written_schema(kind.list_size, kind.value_type, columns, group)
     path = dump / head.folder / DATA_FILE
     with HeadWriter(path, with_head_fields(schema)) as writer:
         writer.write(with_head(pa.table(columns, schema=schema), head))

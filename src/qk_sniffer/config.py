@@ -177,6 +177,20 @@ class CaptureSettings(_Section):
         description="also keep the token of every row, and the attention to keys with certain "
         "tokens; false for private texts",
     )
+    attended_keys: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST_POSITIONS,
+        description="keys per text and key head that are drawn in proportion to the attention "
+        "they receive, on average, besides tokens 0 to 3; 0 for none (default: 2048 divided by "
+        "the number of texts, at least 16)",
+    )
+    attended_queries: int = Field(
+        default=64,
+        ge=1,
+        le=MOST_POSITIONS,
+        description="queries per text that measure the attention of keys; they are not stored",
+    )
     capture_token_strings: bool = Field(
         default=False, description="also write each row's token as text"
     )
@@ -199,6 +213,15 @@ class CaptureSettings(_Section):
                 "capture_token_strings: would write the tokens that tokens: false leaves out; "
                 "leave one of them out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _require_attention_for_attended_keys(self) -> CaptureSettings:
+        for name in ("attention", "capture_keys"):
+            if self.attended_keys and not getattr(self, name):
+                raise ValueError(
+                    f"attended_keys: has an effect only with capture.{name}; leave it out"
+                )
         return self
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -27,39 +26,32 @@ from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config
 from qk_sniffer.model.probe_forward import is_probe_running
 from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import refuse_tensor_parallel
+from qk_sniffer.pipeline.attended_rows import AttendedTexts, DrawnKeys
 from qk_sniffer.pipeline.description import capture_manifest
 from qk_sniffer.pipeline.rows import RowTap
-from qk_sniffer.pipeline.setup import sampler_of, wanted_heads
-from qk_sniffer.pipeline.storing import check_attention, check_finite
+from qk_sniffer.pipeline.setup import (
+    attended_layers,
+    attended_sampler_of,
+    sampler_of,
+    wanted_heads,
+)
+from qk_sniffer.pipeline.storing import (
+    check_attention,
+    check_finite,
+    check_received,
+    unknown_received,
+)
 from qk_sniffer.pipeline.token_texts import token_texts
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler, SamplerType
 from qk_sniffer.sampling.rows import KINDS, KindRows, sample_rows
+from qk_sniffer.tapped_rows import ForwardRows, TappedRows, joined_rows, tokens_in
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path, write_text
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.settings import validated
 
-Ints = npt.NDArray[np.int64]
-
 _WITHOUT_TOKENS = (*ATTENTION_COLUMNS, *KEY_COLUMNS)
-
-
-@dataclass(frozen=True)
-class TappedRows:
-    """The captured rows of one head."""
-
-    example_id: Ints  # (n,)
-    position: Ints  # (n,)
-    bucket: Ints  # (n,)
-    vectors: npt.NDArray[np.float32]  # (n, d)
-    sliding_window: int | None
-    attention: AttentionRows | None = None  # of queries, with `attention=True`, if it is known
-    token_id: npt.NDArray[np.int32] | None = None  # (n,), −1: not known; None if all are
-    value_norm: npt.NDArray[np.float32] | None = None  # (n,) of keys, with `attention=True`
-
-    def __len__(self) -> int:
-        return len(self.position)
 
 
 def tap(
@@ -78,6 +70,7 @@ def tap(
     pre_rope: bool = False,
     attention: bool = False,
     tokens: bool = True,
+    attended_keys: int = 0,
 ) -> Tap:
     """Capture queries and keys of a transformers model: `with qk_sniffer.tap(model) as t:`.
 
@@ -91,6 +84,10 @@ def tap(
     and `argmax_position`; and `t.keys(layer, head).value_norm` the lengths of the values. If the
     forward gets `input_ids`, rows also have their `token_id`, and queries `argmax_token` and the
     weights and numbers of duplicate and induction keys. `tokens=False` leaves these out.
+
+    With `attended_keys=N` in addition, about N keys per text and key head are drawn in proportion
+    to the attention they receive: `t.attended(layer, head)` has those that the sampler does not
+    keep, and `t.keys(layer, head).received` the attention that kept keys receive.
 
     Returns:
         The tap. `t.queries(layer, head)` and `t.keys(layer, head)` have `vectors` (n, d), and
@@ -128,6 +125,7 @@ def tap(
             "capture_pre_rope": pre_rope,
             "attention": attention,
             "tokens": tokens,
+            "attended_keys": attended_keys,
         },
     )
     refuse_tensor_parallel(model)
@@ -153,13 +151,16 @@ class Tap:
         self.sampler = sampler
         self.pre_rope = settings.capture_pre_rope
         self.attention = settings.attention
+        self._attended = attended_sampler_of(settings, None)
+        self._attended_layers = attended_layers(wanted, layout)
+        self._drawn: dict[HeadId, list[ForwardRows]] = {}  # keys drawn by attention
         self._decoder = decoder_of(model)
         self._rows = RowTap(self._decoder, wanted, pre_rope=self.pre_rope, attention=self.attention)
         self._with_tokens = settings.tokens
         self._tokens_now: Tensor | None = None  # (b, s) of the current forward
         self._expected: dict[tuple[int, Kind], KindRows] = {}
         self._lengths_now: list[int] = []  # lengths of the sequences in the current forward
-        self._parts: dict[tuple[int, Kind], list[_Part]] = {
+        self._parts: dict[tuple[int, Kind], list[ForwardRows]] = {
             (layer.facts.layer, kind): [] for layer in wanted for kind in KINDS
         }
         self._model_arguments: Mapping[str, Any] | None = None  # None if the decoder runs alone
@@ -177,7 +178,7 @@ class Tap:
         )
 
     @property
-    def _all_parts(self) -> list[_Part]:
+    def _all_parts(self) -> list[ForwardRows]:
         return [part for parts in self._parts.values() for part in parts]
 
     @property
@@ -209,6 +210,28 @@ class Tap:
         """The keys of a key head; several query heads share one key head."""
         return self.rows(HeadId(layer, head, "k"))
 
+    def attended(self, layer: int, head: int) -> TappedRows:
+        """The keys of a key head that were drawn by attention and that the sampler did not keep."""
+        drawn = HeadId(layer, head, "k", attended=True)
+        if drawn not in self.attended_heads:
+            raise ConfigError(
+                f"{drawn.folder}: no keys are drawn by attention of this head; "
+                "t.attended_heads lists the heads"
+            )
+        return joined_rows(self._drawn.get(drawn, []), 0, self.layout[layer], self.sampler)
+
+    @property
+    def draws_keys(self) -> bool:
+        """Whether keys are drawn by attention."""
+        return self._attended is not None
+
+    @property
+    def attended_heads(self) -> list[HeadId]:
+        """The key heads of which keys are drawn by attention."""
+        layers = self._attended_layers if self._attended else ()
+        keys = [head for head in self.heads if head.kind == "k" and head.layer in layers]
+        return [head._replace(attended=True) for head in keys]
+
     def rows(self, head: HeadId | str) -> TappedRows:
         """The rows of a head, given as `HeadId` or by its name, such as `l00h07q`."""
         head_id = parse_head(head) if isinstance(head, str) else head
@@ -218,20 +241,7 @@ class Tap:
         layer = next(layer for layer in self.wanted if layer.facts.layer == head_id.layer)
         place = layer.heads(head_id.kind).index(head_id.head)
         parts = self._parts[head_id.layer, head_id.kind]
-        width = layer.facts.width
-        position = _joined([part.position for part in parts])
-        return TappedRows(
-            example_id=_joined([part.example_id for part in parts]),
-            position=position,
-            bucket=self.sampler.bucket(position),
-            vectors=np.concatenate(
-                [np.empty((0, width), np.float32), *(part.vectors[:, place] for part in parts)]
-            ),
-            sliding_window=layer.facts.window,
-            attention=_joined_attention([part.attention for part in parts], place),
-            token_id=_joined_tokens(parts),
-            value_norm=_joined_norms([part.value_norm for part in parts], place),
-        )
+        return joined_rows(parts, place, layer.facts, self.sampler)
 
     def save(self, folder: str | os.PathLike[str], tokenizer: Any = None) -> Path:
         """Write the captured rows as a dump for the analysis, and return its folder.
@@ -263,7 +273,13 @@ class Tap:
         self._expected = sample_rows(self.sampler, self.wanted, examples, self._lengths_now)
         self._tokens_now = tokens_of(given, whole_model) if self._with_tokens else None
         if self._lengths_now:
-            self._rows.expect(self._expected, self._tokens_now)
+            self._rows.expect(self._expected, self._tokens_now, self._texts(examples))
+
+    def _texts(self, examples: Sequence[int]) -> AttendedTexts | None:
+        """The texts of the forward, if keys are drawn by attention."""
+        if self._attended is None:
+            return None
+        return AttendedTexts(self._attended, examples, self._lengths_now, self._attended_layers)
 
     def _require_one_thread(self) -> None:
         thread = threading.get_ident()
@@ -315,58 +331,43 @@ class Tap:
                 )
         ids = None if self._tokens_now is None else self._tokens_now.numpy()
         for key, rows in self._expected.items():
-            part = _Part(
+            attended = taken.attended(key[0]) if key[1] == "k" else None
+            part = ForwardRows(
                 example_id=rows.sequence + first,
                 position=rows.position,
                 vectors=taken.vectors(key),
                 attention=taken.attention(key[0]) if key[1] == "q" else None,
                 token_id=None if ids is None else rows.tokens(ids),
                 value_norm=taken.value_norms(key[0]) if key[1] == "k" else None,
+                received=attended.of_base(self.sampler, rows.position) if attended else None,
             )
             self._parts[key].append(part)
+            if attended is not None:
+                self._add_drawn(key[0], attended.of_heads(self.sampler, rows), first, ids)
         self.lengths += self._lengths_now
         self._lengths_now = []
 
-
-@dataclass(frozen=True)
-class _Part:
-    """The rows of one layer and kind from one forward."""
-
-    example_id: Ints  # (n,)
-    position: Ints  # (n,)
-    vectors: npt.NDArray[np.float32]  # (n, heads, d)
-    attention: AttentionRows | None  # (n, heads); None if not computed
-    token_id: npt.NDArray[np.int32] | None  # (n,); None if not known
-    value_norm: npt.NDArray[np.float32] | None  # (n, heads); None if not known
-
-
-def _joined_attention(parts: Sequence[AttentionRows | None], place: int) -> AttentionRows | None:
-    """The attention columns of the head at `place`; None if they are not known."""
-    found = [part[:, place] for part in parts if part is not None]
-    return AttentionRows.joined(found) if found and len(found) == len(parts) else None
-
-
-def _joined_tokens(parts: Sequence[_Part]) -> npt.NDArray[np.int32] | None:
-    """The tokens of all rows, −1 where they are not known; None if no part has them."""
-    if all(part.token_id is None for part in parts):
-        return None
-    unknown = (np.full(len(part.position), -1, np.int32) for part in parts)
-    found = [part.token_id for part in parts]
-    return np.concatenate(
-        [other if ids is None else ids for ids, other in zip(found, unknown, strict=True)]
-    )
-
-
-def _joined_norms(
-    parts: Sequence[npt.NDArray[np.float32] | None], place: int
-) -> npt.NDArray[np.float32] | None:
-    """The value norms of the key head at `place`; None if they are not known."""
-    found = [part[:, place] for part in parts if part is not None]
-    return np.concatenate(found) if found and len(found) == len(parts) else None
-
-
-def _joined(parts: Sequence[Ints]) -> Ints:
-    return np.concatenate([np.empty(0, np.int64), *parts])
+    def _add_drawn(
+        self,
+        number: int,
+        drawn: Iterable[DrawnKeys],
+        first: int,
+        ids: npt.NDArray[np.integer[Any]] | None,
+    ) -> None:
+        """Add the keys that were drawn by attention in a layer."""
+        layer = next(layer for layer in self.wanted if layer.facts.layer == number)
+        for head, keys in zip(layer.k, drawn, strict=True):
+            norms = keys.value_norm
+            part = ForwardRows(
+                example_id=keys.rows.sequence + first,
+                position=keys.rows.position,
+                vectors=keys.vectors[:, None],
+                attention=None,
+                token_id=None if ids is None else keys.rows.tokens(ids),
+                value_norm=None if norms is None else norms[:, None],
+                received=keys.received[:, None],
+            )
+            self._drawn.setdefault(HeadId(number, head, "k", attended=True), []).append(part)
 
 
 def _model_name(model: nn.Module) -> str:
@@ -383,32 +384,10 @@ def _save(tap: Tap, folder: str | os.PathLike[str], tokenizer: Any) -> Path:
     ):
         raise ConfigError(f"{place}: already holds a dump; choose another folder")
     ids: set[int] = set()
-    for head in tap.heads:
-        rows = tap.rows(head)
-        check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)
-        attention = rows.attention
-        if attention is not None:
-            check_attention(
-                attention[:, None], rows.example_id, rows.position, head.layer, [head.head]
-            )
-        elif tap.attention and head.kind == "q":
-            attention = AttentionRows.unknown(len(rows), columns=_WITHOUT_TOKENS)
-        if rows.value_norm is not None:
-            norms = rows.value_norm[:, None, None]  # (n, 1, 1)
-            check_finite(norms, rows.example_id, head.layer, "values")
-        write_head(
-            place,
-            head,
-            bucket=rows.bucket,
-            example_id=rows.example_id,
-            position=rows.position,
-            vectors=rows.vectors,
-            sliding_window=rows.sliding_window,
-            attention=attention,
-            token_id=rows.token_id,
-            value_norm=rows.value_norm,
-        )
-        ids.update(_tokens_in(rows))
+    for head in (*tap.heads, *tap.attended_heads):
+        rows = tap.attended(head.layer, head.head) if head.attended else tap.rows(head)
+        _save_head(tap, place, head, rows)
+        ids |= tokens_in(rows)
     manifest = capture_manifest(
         model=_model_name(tap.model),
         revision=None,
@@ -429,14 +408,37 @@ def _save(tap: Tap, folder: str | os.PathLike[str], tokenizer: Any) -> Path:
     if has_texts:
         write_tokens(place, token_texts(tokenizer, sorted(ids)))
     if is_card(place / CARD_FILE) or not (place / CARD_FILE).exists():
-        write_text(place / CARD_FILE, card(manifest, tap.heads, True, tokens=has_texts))
+        heads = [*tap.heads, *tap.attended_heads]
+        write_text(place / CARD_FILE, card(manifest, heads, True, tokens=has_texts))
     write_manifest(place, manifest)
     return place
 
 
-def _tokens_in(rows: TappedRows) -> set[int]:
-    """The tokens that the rows of a head have."""
-    attention = rows.attention
-    columns = [rows.token_id, None if attention is None else attention.argmax_token]
-    found = [np.unique(column) for column in columns if column is not None]
-    return {int(number) for part in found for number in part if number >= 0}
+def _save_head(tap: Tap, place: Path, head: HeadId, rows: TappedRows) -> None:
+    check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)
+    attention, received = rows.attention, rows.received
+    if attention is not None:
+        check_attention(attention[:, None], rows.example_id, rows.position, head.layer, [head.head])
+    elif tap.attention and head.kind == "q":
+        attention = AttentionRows.unknown(len(rows), columns=_WITHOUT_TOKENS)
+    if rows.value_norm is not None:
+        norms = rows.value_norm[:, None, None]  # (n, 1, 1)
+        check_finite(norms, rows.example_id, head.layer, "values")
+    if received is not None:
+        check_received(received[:, None], rows.example_id, head.layer, [head.head])
+    elif tap.draws_keys and head.kind == "k":
+        group = tap.layout[head.layer].group
+        received = unknown_received(tap.sampler, rows.bucket, 1, group)[:, 0]
+    write_head(
+        place,
+        head,
+        bucket=rows.bucket,
+        example_id=rows.example_id,
+        position=rows.position,
+        vectors=rows.vectors,
+        sliding_window=rows.sliding_window,
+        attention=attention,
+        token_id=rows.token_id,
+        value_norm=rows.value_norm,
+        received=received,
+    )

@@ -43,12 +43,14 @@ def print_result(result: CaptureResult, watcher: Watcher) -> None:
 def _print_dump(folder: Path) -> None:
     dump = open_dump(folder)
     rows = sum(count_rows(dump.files(head)) for head in dump.folders)
-    size = sum(size_of(file) for head in dump.folders for file in dump.files(head))
+    drawn = sum(count_rows(dump.files(head)) for head in dump.attended)
+    size = sum(size_of(file) for head in dump.all_folders for file in dump.files(head))
+    attended = f"{drawn:,} keys drawn by attention, " if dump.attended else ""
     examples = read_examples(folder)
     texts = f"{examples.num_rows:,} texts, " if examples is not None else ""
     print(
         f"{folder}: {len(dump.query_heads):,} query heads, {len(dump.key_heads):,} key heads, "
-        f"{texts}{rows:,} rows, {decimal(size)}"
+        f"{texts}{rows:,} rows, {attended}{decimal(size)}"
     )
     if dump.query_heads and dump.key_heads:
         print(f"next: attention-plasticity analyze --dataset_local_root {shlex.quote(str(folder))}")
@@ -73,6 +75,10 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     table.add_row("texts", "unknown (streaming)" if number is None else f"{number:,}")
     table.add_row("tokens per text", f"{found.tokens_per_text:,.0f}")
     table.add_row("rows per head and text", _per_kind(found.rows_per_text, ",.1f"))
+    if found.attended_per_text is not None:
+        table.add_row(
+            "keys drawn by attention", f"{found.attended_per_text:,.1f} per key head and text"
+        )
     if number is None:
         table.add_row("size per text", decimal(round(found.bytes_per_text)))
     else:

@@ -55,6 +55,18 @@ def test_tokens_are_named_only_where_there_are_some() -> None:
     assert "tokens.parquet" not in str(front) + body
 
 
+def test_keys_drawn_by_attention_have_configs() -> None:
+    heads = [*SOME_HEADS, HeadId(0, 0, "k", attended=True)]
+    front, body = parts(card(MANIFEST, heads, examples=False))
+    assert front["configs"][-1] == {
+        "config_name": "attended-l00h00k",
+        "data_files": "attended/l00h00k/*.parquet",
+    }
+    assert "heads: `2 of queries, 2 of keys`" in body
+    assert "The folder `attended` has further keys" in body
+    assert "attended" not in parts(card(MANIFEST, SOME_HEADS, examples=False))[1]
+
+
 def test_examples_are_named_only_where_there_are_some() -> None:
     front, body = parts(card(MANIFEST, SOME_HEADS, examples=False))
     assert len(front["configs"]) == 4
@@ -154,4 +166,9 @@ def test_datasets_loads_any_head_and_the_examples(tmp_path: Path, dtype: Any) ->
     assert texts[0] == {"id": 0, "text": "token 0"}
 
     names = datasets.get_dataset_config_names(str(dump))
-    assert set(names) == {expected.head.folder for expected in HEADS} | {"examples", "tokens"}
+    heads = {expected.head.config_name for expected in HEADS}
+    assert set(names) == heads | {"examples", "tokens"}
+
+    drawn = datasets.load_dataset(str(dump), "attended-l00h01k", split="train", cache_dir=cache)
+    assert drawn.num_rows > 0
+    assert len(drawn[1]["received"]) == 2

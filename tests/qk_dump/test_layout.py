@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dumps import make_dump
-from qk_dump.layout import HeadId, open_folder, parquet_files, parse_head
+from qk_dump.layout import HeadId, open_folder, parquet_files, parse_folder, parse_head
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError, DumpError
 
@@ -81,6 +81,45 @@ def test_the_only_model_below_the_root_needs_no_name(tmp_path: Path) -> None:
     heads_at(tmp_path, "notes")
 
     assert open_folder(tmp_path).path == tmp_path / "only"
+
+
+def test_keys_drawn_by_attention_are_listed_apart(tmp_path: Path) -> None:
+    heads_at(tmp_path, "l00h00q", "l00h00k", "attended/l00h00k", "attended/l00h01q")
+    dump = open_folder(tmp_path)
+    drawn = HeadId(0, 0, "k", attended=True)
+    assert list(dump.folders) == [HeadId(0, 0, "k"), HeadId(0, 0, "q")]
+    assert dump.attended == {drawn: tmp_path / "attended" / "l00h00k"}
+    assert list(dump.all_folders) == [*dump.folders, drawn]
+    assert dump.files(drawn) == dump.attended_files(0, 0) == ()
+    assert dump.attended_files(3, 0) == ()
+    assert repr(dump).endswith("1 query heads, 1 key heads>")
+
+
+@pytest.mark.parametrize("model", [None, "only"])
+def test_attended_is_no_model(tmp_path: Path, model: str | None) -> None:
+    heads_at(tmp_path / "only", "l00h00k", "attended/l00h00k")
+    heads_at(tmp_path, "attended/l09h00k")
+    dump = open_folder(tmp_path, model)
+    assert dump.path == tmp_path / "only"
+    assert [head.folder for head in dump.all_folders] == ["l00h00k", "attended/l00h00k"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("l00h07q", HeadId(0, 7, "q")),
+        ("attended/l00h07k", HeadId(0, 7, "k", attended=True)),
+        ("attended/l00h07q", None),
+        ("other/l00h07k", None),
+        ("m/attended/l00h07k", None),
+        ("attended", None),
+    ],
+)
+def test_folders_inside_a_dump(path: str, expected: HeadId | None) -> None:
+    assert parse_folder(path) == expected
+    if expected is not None:
+        assert expected.folder == path
+        assert expected.config_name == path.replace("/", "-")
 
 
 def test_heads_in_the_root_win_over_a_model_below_it(tmp_path: Path) -> None:

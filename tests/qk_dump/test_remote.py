@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dumps import head_rows, make_dump
+from dumps import add_attended, head_rows, make_dump
 from qk_dump.examples import Example, read_examples, write_examples
 from qk_dump.found_texts import texts_of_heads, texts_of_layers
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def read(dump: Dump, head: HeadId = HEAD) -> HeadRows:
-    files = dump.require_files(head)
+    files = dump.files(head) if head.attended else dump.require_files(head)
     return read_head(files, max_rows=500, seed=0, with_examples=head.kind == "k")
 
 
@@ -55,6 +55,7 @@ def same(one: HeadRows, other: HeadRows) -> bool:
 
 
 def test_a_dump_at_a_url_is_the_local_one(s3: S3, folder: Path) -> None:
+    add_attended(folder)
     s3.put_folder(folder, "models/dump")
     s3.put("models/dump/l00h01q/.hidden.parquet", b"")
     s3.put("models/dump/notes/l00h00q.txt", b"")
@@ -64,7 +65,8 @@ def test_a_dump_at_a_url_is_the_local_one(s3: S3, folder: Path) -> None:
     assert there.name == "dump"
     assert repr(there) == repr(here).replace(str(folder), s3.url("models/dump"))
     assert list(there.folders) == list(here.folders)
-    for head in here.folders:
+    assert list(there.attended) == list(here.attended) == [HeadId(0, 0, "k", attended=True)]
+    for head in here.all_folders:
         assert [file.name for file in there.files(head)] == [f.name for f in here.files(head)]
         assert same(read(there, head), read(here, head))
         assert count_rows(there.files(head)) == count_rows(here.files(head))
@@ -74,7 +76,7 @@ def test_a_dump_at_a_url_is_the_local_one(s3: S3, folder: Path) -> None:
     shown: list[tuple[int, int]] = []
     everything = texts_of_heads(there, lambda done, total: shown.append((done, total)))
     assert everything.tolist() == [0, 1, 2, 3]
-    assert shown == [(len(here.folders), len(here.folders))]
+    assert shown == [(len(here.all_folders), len(here.all_folders))]
     assert read_examples(there.path) == read_examples(here.path)
     before = len(s3.requests)
     read_examples(there.path)

@@ -10,18 +10,15 @@ import pyarrow as pa
 import pytest
 
 from qk_dump.attention_columns import ATTENTION_TYPES
-from qk_dump.schema import (
-    LATER_COLUMNS,
-    check_columns,
-    unknown_columns,
-    vector_dtype,
-    written_schema,
-)
+from qk_dump.schema import check_columns, unknown_columns, vector_dtype, written_schema
 from qk_toolkit.errors import DumpError
 
 FILE = Path("dump/l00h00k/data.parquet")
 GOOD = written_schema(4, pa.float32())
-OPTIONAL = ("token_str", *ATTENTION_TYPES, "token_id", "value_norm", "layer", "head")
+OPTIONAL = (
+    *("token_str", *ATTENTION_TYPES, "token_id", "value_norm"),
+    *("received", "inclusion", "layer", "head"),
+)
 INTEGERS = [
     pa.int8(),
     pa.int16(),
@@ -67,13 +64,15 @@ def test_the_written_schema_is_the_contract() -> None:
 
 
 def test_optional_columns_follow_in_one_order() -> None:
-    schema = written_schema(4, pa.float32(), sorted(OPTIONAL))
+    schema = written_schema(4, pa.float32(), sorted(OPTIONAL), group=3)
     assert schema.names == [*GOOD.names, *OPTIONAL]
     integers = [*("argmax_position", "argmax_token", "duplicate_keys", "induction_keys")]
     for name in (*integers, "token_id", "layer", "head"):
         assert schema.field(name).type == pa.int32()
     for name in ("first_mass", "duplicate_mass", "induction_mass", "value_norm"):
         assert schema.field(name).type == pa.float32()
+    assert schema.field("received").type == pa.list_(pa.float32(), 3)
+    assert schema.field("inclusion").type == pa.float64()
 
 
 def test_token_strings_are_one_more_column() -> None:
@@ -118,8 +117,8 @@ def test_a_name_with_a_wrong_bit_is_refused(name: str, bit: int) -> None:
     check_columns(schema.append(GOOD.field(name)), FILE, need_example_id=True)
 
 
-def test_columns_of_other_versions_are_known() -> None:
-    names = [*GOOD.names, *OPTIONAL, *LATER_COLUMNS]
+def test_optional_columns_are_known() -> None:
+    names = [*GOOD.names, *OPTIONAL]
     assert unknown_columns(names) == []
     assert unknown_columns([*names, "mine", "Vector"]) == ["mine", "Vector"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.layout import Dump, HeadId, parse_head
+from qk_dump.layout import ATTENDED, Dump, HeadId, parse_head
 from qk_dump.limits import MOST_FOOTER_BYTES
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.parquet import footer_length
@@ -90,11 +90,15 @@ class InputFiles:
         return self._states[head]
 
     def _current_state(self, head: HeadId) -> list[_FileState]:
+        """States of the files of a head; those of a key head's keys drawn by attention follow."""
         try:
             files = self._now.files(head) if head in self._now.folders else ()
+            attended = head.kind == "k" and self._now.attended_files(head.layer, head.head)
         except DumpError as error:
             return [_FileState("", str(error), 0)]
-        return [_file_state(path) for path in files]
+        states = [_file_state(path) for path in files]
+        more = [_file_state(path) for path in attended or ()]
+        return states + [state._replace(name=f"{ATTENDED}/{state.name}") for state in more]
 
 
 def identity_of(shared: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from qk_dump.hub.client import hub_api, hub_errors, with_retries
 from qk_dump.hub.files import commit_id, list_files
 from qk_dump.hub.place import SCHEME, HubPlace, parse_place
-from qk_dump.layout import parse_head
+from qk_dump.layout import ATTENDED, parse_head
 from qk_toolkit.errors import ConfigError, HubError, in_short
 
 
@@ -53,7 +53,8 @@ def _has_heads(files: Iterable[str], folder: str | None) -> bool:
     for path in files:
         parent, _, name = path.rpartition("/")
         model, _, head = parent.rpartition("/")
-        expected = "/" not in model if folder is None else model == folder
+        in_root_or_model = "/" not in model and model != ATTENDED
+        expected = in_root_or_model if folder is None else model == folder
         if expected and name.endswith(".parquet") and parse_head(head) is not None:
             return True
     return False

@@ -36,7 +36,7 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
             f"{dump.path}: its capture is not finished; run the same capture again, then push"
         )
     files: dict[str, LocalFile] = {}
-    for head, folder in dump.folders.items():
+    for head, folder in dump.all_folders.items():
         shards = dump.files(head)
         if not shards:
             raise DumpError(
@@ -54,9 +54,8 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
                 pass
     if CARD_FILE not in files or not is_card(home / CARD_FILE):
         manifest = dump.manifest or DumpManifest()
-        text = card(
-            manifest, list(dump.folders), EXAMPLES_FILE in files, tokens=TOKENS_FILE in files
-        )
+        has_examples, has_tokens = EXAMPLES_FILE in files, TOKENS_FILE in files
+        text = card(manifest, list(dump.all_folders), has_examples, tokens=has_tokens)
         files[CARD_FILE] = LocalFile(text.encode("utf-8"))
     return files
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from threading import Lock
 from typing import Any
 
 from qk_dump.card import CARD_FILE
@@ -19,7 +20,7 @@ from qk_dump.hub.cache_records import CacheRecords, KnownCommit
 from qk_dump.hub.client import hub_api, hub_errors, with_retries, without_client_bars
 from qk_dump.hub.files import commit_id, download, list_files
 from qk_dump.hub.place import HubPlace
-from qk_dump.layout import HeadId, parse_head, require_head
+from qk_dump.layout import ATTENDED, HeadId, parse_folder, require_head
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
 from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, HubError
@@ -135,7 +136,7 @@ def _heads(copy: _CachedCommit) -> dict[str, HeadId]:
         if head is not None and path.startswith(copy.inside("")):
             require_head(head, f"{copy.place}: {path}")
             heads[path] = head
-    if not heads:
+    if all(head.attended for head in heads.values()):
         raise ConfigError(f"{copy.place}: no heads found. {_where_heads_are(copy.known.files)}")
     return heads
 
@@ -143,14 +144,14 @@ def _heads(copy: _CachedCommit) -> dict[str, HeadId]:
 def _selected(
     heads: dict[str, HeadId], choice: HeadChoice, manifest: DumpManifest | None, place: HubPlace
 ) -> list[str]:
-    selected = [path for path, head in heads.items() if choice.wants(head, manifest)]
-    if not selected:
+    wanted = {head for head in heads.values() if choice.wants(head, manifest)}
+    if all(head.attended for head in wanted):
         layers = sorted({head.layer for head in heads.values()})
         raise ConfigError(
             f"{place}: none of the selected query heads is in the dump. "
             f"Its layers: {', '.join(map(str, layers))}."
         )
-    return selected
+    return [path for path, head in heads.items() if head in wanted]
 
 
 def _with_folder(place: HubPlace, files: Iterable[str]) -> HubPlace:
@@ -159,25 +160,32 @@ def _with_folder(place: HubPlace, files: Iterable[str]) -> HubPlace:
         folder = str(PurePosixPath(place.folder))
         return replace(place, folder=None if folder == "." else folder)
     models = _models(files)
-    if len(models) != 1 or any(_head_of(path) for path in files):
+    if len(models) != 1 or _has_heads(files):
         return place
     return replace(place, folder=models[0])
 
 
 def _models(files: Iterable[str]) -> list[str]:
-    return sorted({path.split("/")[0] for path in files if _head_of(path.partition("/")[2])})
+    found = {path.split("/")[0] for path in files if _head_of(path.partition("/")[2])}
+    return sorted(found - {ATTENDED})
+
+
+def _has_heads(files: Iterable[str]) -> bool:
+    """Whether there are heads in the root."""
+    found = map(_head_of, files)
+    return any(head is not None and not head.attended for head in found)
 
 
 def _head_of(path: str) -> HeadId | None:
     folder, _, name = path.rpartition("/")
     if not name.endswith(".parquet") or name.startswith("."):
         return None
-    return parse_head(folder)
+    return parse_folder(folder)
 
 
 def _where_heads_are(files: Iterable[str]) -> str:
     models = _models(files)
-    if any(_head_of(path) for path in files):
+    if _has_heads(files):
         return "The heads are in the root of the branch: leave model_dir out."
     if models:
         return f"Set model_dir to one of: {', '.join(models)}, or add it: owner/name@branch/model."
@@ -200,6 +208,7 @@ class _CachedCommit:
     records: CacheRecords
     known: KnownCommit
     offline: bool
+    locks: dict[str, Lock] = field(default_factory=dict, repr=False)  # one per content
 
     def inside(self, name: str) -> str:
         """A path in the branch, below `model_dir` if there is one."""
@@ -248,9 +257,11 @@ class _CachedCommit:
             )
 
     def _fetch_file(self, path: str) -> None:
-        if any(self._try_fetch(path) for _ in range(_TRIES)):
-            self.known.checked[path] = _stamp(self.local(path))
-            return
+        """Fetch a file. Files of one content are fetched one after the other, into one place."""
+        with self.locks.setdefault(self.known.files[path].digest, Lock()):
+            if any(self._try_fetch(path) for _ in range(_TRIES)):
+                self.known.checked[path] = _stamp(self.local(path))
+                return
         self.local(path).unlink(missing_ok=True)
         self._blob(path).unlink(missing_ok=True)
         raise HubError(

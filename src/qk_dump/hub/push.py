@@ -34,7 +34,7 @@ from qk_dump.hub.files import (
 )
 from qk_dump.hub.place import HubPlace, parse_place
 from qk_dump.hub.published import LocalFile, dump_files, local_errors
-from qk_dump.layout import Dump, open_folder, parse_head
+from qk_dump.layout import Dump, open_folder, parse_folder, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
     MOST_MANIFEST_BYTES,
@@ -100,9 +100,9 @@ def push_dump(
         commit, changed = _publish(remote, remote.state(), files, on_bytes or quiet, _is_of_a_dump)
     with hub_errors(place, "the dump is published, but listing it on main"):
         notes = _list_branches(_Remote(remote.api, HubPlace(repo, "main")))
-    if len(dump.folders) > MOST_CONFIGS:
+    if len(dump.all_folders) > MOST_CONFIGS:
         notes.append(
-            f"{len(dump.folders):,} heads: the Hub's viewer shows {MOST_CONFIGS:,} configs; "
+            f"{len(dump.all_folders):,} heads: the Hub's viewer shows {MOST_CONFIGS:,} configs; "
             "load_dataset still works, by name or with data_files='l00h00q/*.parquet'"
         )
     return Pushed(place, commit, changed, tuple(notes))
@@ -363,7 +363,7 @@ def _is_of_a_dump(path: str) -> bool:
     folder, _, name = path.rpartition("/")
     if not folder:
         return name in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE)
-    return parse_head(folder) is not None and name.endswith(".parquet")
+    return parse_folder(folder) is not None and name.endswith(".parquet")
 
 
 def _chunks(files: Mapping[str, LocalFile]) -> Iterator[list[str]]:

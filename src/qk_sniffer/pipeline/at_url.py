@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from qk_dump.card import CARD_FILE, is_card
 from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.layout import UNFINISHED, parse_head
+from qk_dump.layout import UNFINISHED, parse_folder, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
     json_text,
@@ -254,7 +254,7 @@ def _is_of_a_dump(name: str) -> bool:
     folder, _, file = name.rpartition("/")
     if not folder:
         return file in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE)
-    return parse_head(folder) is not None and file.endswith(".parquet")
+    return parse_folder(folder) is not None and file.endswith(".parquet")
 
 
 class _Renamed(Watcher):

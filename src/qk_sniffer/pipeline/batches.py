@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qk_dump.layout import Kind
+from qk_sniffer.pipeline.attended_rows import AttendedTexts
 from qk_sniffer.pipeline.segments import Example
 from qk_sniffer.pipeline.setup import Setup
 from qk_sniffer.pipeline.texts import Text
@@ -27,6 +28,7 @@ class Batch:
     run_ids: npt.NDArray[np.int64]  # (texts to run,) example ids
     tokens: Tensor  # (texts to run, longest), padded on the right
     rows: dict[tuple[int, Kind], KindRows]
+    attended: AttendedTexts | None = None  # None if no keys are drawn by attention
 
 
 def make_batch(setup: Setup, number: int, group: Sequence[Text]) -> Batch:
@@ -43,5 +45,10 @@ def make_batch(setup: Setup, number: int, group: Sequence[Text]) -> Batch:
     for line, ids in zip(tokens, kept, strict=True):
         line[: len(ids)] = torch.as_tensor(ids)
     run_ids = np.array([examples[place].example_id for place in run], np.int64)
-    rows = sample_rows(setup.sampler, setup.wanted, list(run_ids), [len(ids) for ids in kept])
-    return Batch(number, examples, kept, run_ids, tokens, rows)
+    lengths = [len(ids) for ids in kept]
+    rows = sample_rows(setup.sampler, setup.wanted, list(run_ids), lengths)
+    attended = None
+    if setup.attended is not None:
+        numbers = [int(example) for example in run_ids]
+        attended = AttendedTexts(setup.attended, numbers, lengths, setup.attended_layers)
+    return Batch(number, examples, kept, run_ids, tokens, rows, attended)

@@ -23,6 +23,7 @@ from qk_dump.attention_columns import AttentionRows, attention_arrays
 from qk_dump.examples import Example
 from qk_dump.layout import HeadId, Kind
 from qk_dump.reader import Floats, Ints
+from qk_dump.received_columns import RECEIVED_COLUMNS, ReceivedRows, received_arrays
 from qk_dump.schema import EXAMPLE, TOKEN, TOKEN_ID, VALUE_NORM, VECTOR, written_schema
 from qk_dump.writer import row_columns, value_norm_column, vector_column
 from qk_toolkit.errors import DumpError
@@ -36,7 +37,8 @@ _SEGMENT_VERSION = 4  # segments of other versions are ignored
 class Block:
     """The rows of one layer and kind from one batch; all heads have the same positions.
 
-    The arrays are written later, so they must not be changed.
+    With `attended` they are keys that were drawn by attention, of one head. The arrays are written
+    later, so they must not be changed.
     """
 
     layer: int
@@ -51,6 +53,8 @@ class Block:
     attention: AttentionRows | None = None  # (n, heads)
     token_id: npt.NDArray[np.int32] | None = None  # (n,)
     value_norm: npt.NDArray[np.float32] | None = None  # (n, heads)
+    received: ReceivedRows | None = None  # (n, heads)
+    attended: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.bucket)
@@ -59,6 +63,8 @@ class Block:
             lengths.add(len(self.token_str))
         if self.attention is not None:
             lengths.add(len(self.attention.lse))
+        if self.received is not None:
+            lengths.add(len(self.received.inclusion))
         lengths |= {
             len(column) for column in (self.token_id, self.value_norm) if column is not None
         }
@@ -72,21 +78,36 @@ class Block:
     def nbytes(self) -> int:
         """Memory of the rows in bytes, without token strings."""
         columns = (self.bucket, self.example_id, self.position, self.vectors)
-        optional = (self.attention, self.token_id, self.value_norm)
+        optional = (self.attention, self.token_id, self.value_norm, self.received)
         return sum(column.nbytes for column in (*columns, *optional) if column is not None)
+
+    @property
+    def base_rows(self) -> int:
+        """The number of rows of all heads, without keys drawn by attention."""
+        return 0 if self.attended else len(self.bucket) * len(self.heads)
+
+    def head_id(self, head: int) -> HeadId:
+        """The id of one of its heads in the dump."""
+        return HeadId(self.layer, head, self.kind, self.attended)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of its rows."""
         kind = pa.float16() if self.vectors.dtype == np.float16 else pa.float32()
-        return written_schema(self.vectors.shape[2], kind, self.optional)
+        return written_schema(self.vectors.shape[2], kind, self.optional, self.group)
 
     @property
     def optional(self) -> list[str]:
         """The names of its optional columns."""
         found = {TOKEN: self.token_str, TOKEN_ID: self.token_id, VALUE_NORM: self.value_norm}
         names = [name for name, values in found.items() if values is not None]
-        return names + list(self.attention.columns if self.attention else ())
+        names += self.attention.columns if self.attention else ()
+        return names + list(RECEIVED_COLUMNS if self.received else ())
+
+    @property
+    def group(self) -> int:
+        """The number of query heads whose attention its keys receive; 0 if it is not measured."""
+        return self.received.group if self.received else 0
 
 
 @dataclass(frozen=True)
@@ -117,7 +138,7 @@ class Segment:
     path: Path
     batches: dict[int, list[Example]]
     files: dict[str, SegmentFile]
-    num_rows: int  # of all heads
+    num_rows: int  # of all heads, without keys drawn by attention
     part: int = 0  # which of the parts; a tensor parallel model has one for each process,
     parts: int = 1  # with some of the heads of every batch
     repeated: frozenset[int] = frozenset()  # ids of examples that are also in an earlier segment
@@ -176,7 +197,7 @@ def write_segment(
                 for batch, examples in batches.items()
             },
             "files": _write_blocks(draft, blocks),
-            "num_rows": sum(len(block.bucket) * len(block.heads) for block in blocks),
+            "num_rows": sum(block.base_rows for block in blocks),
             "part": [part, parts],
         }
         stored = {"content": content, "sha256": _digest_of_json(content)}
@@ -221,7 +242,7 @@ def _segment_file(entry: Mapping[str, Any]) -> SegmentFile:
     if len(starts) != len(entry["heads"]) + 1 or not 0 <= starts[0] <= starts[-1] <= entry["bytes"]:
         raise ValueError("record batches are outside the file")
     kind = pa.float16() if entry["half"] else pa.float32()
-    schema = written_schema(entry["width"], kind, entry["optional"])
+    schema = written_schema(entry["width"], kind, entry["optional"], entry["group"])
     return SegmentFile(schema, _record_batches(tuple(entry["heads"])), starts, entry["digests"])
 
 
@@ -238,8 +259,9 @@ def _write_blocks(folder: Path, blocks: Sequence[Block]) -> dict[str, dict[str, 
     """Write one file per kind of rows, sync it, and return a description of each file."""
     groups: dict[str, dict[tuple[object, ...], list[Block]]] = {}  # file → heads → blocks
     for block in blocks:
-        name = f"rows-{block.vectors.shape[2]}{block.kind}.arrow"
-        heads = block.layer, block.kind, block.heads, block.sliding_window
+        ending = f"-{block.group}" if block.group else ""
+        name = f"rows-{block.vectors.shape[2]}{block.kind}{ending}.arrow"
+        heads = block.layer, block.kind, block.heads, block.sliding_window, block.attended
         groups.setdefault(name, {}).setdefault(heads, []).append(block)
     files: dict[str, dict[str, Any]] = {}
     for name in sorted(groups):
@@ -267,15 +289,19 @@ def _write_batches(file: IO[bytes], groups: Sequence[Sequence[Block]]) -> dict[s
             norms = [block.value_norm[:, place] for block in group if block.value_norm is not None]
             if norms:
                 columns[VALUE_NORM] = value_norm_column(np.concatenate(norms))
+            received = [block.received[:, place] for block in group if block.received]
+            if received:
+                columns |= received_arrays(ReceivedRows.joined(received))
             content = pa.RecordBatch.from_pydict(columns, schema).serialize()
             file.write(content)
             starts.append(file.tell())
             digests.append(_digest(content))
-            heads.append(HeadId(group[0].layer, head, group[0].kind).folder)
+            heads.append(group[0].head_id(head).folder)
     return {
         "width": first.vectors.shape[2],
         "half": first.vectors.dtype == np.float16,
         "optional": first.optional,
+        "group": first.group,
         "heads": heads,
         "starts": starts,
         "digests": digests,

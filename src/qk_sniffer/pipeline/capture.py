@@ -31,7 +31,7 @@ from qk_sniffer.pipeline.optional_columns import optional_columns
 from qk_sniffer.pipeline.publishing import publish, require_publishable
 from qk_sniffer.pipeline.ranks import ANOTHER_ENDED, Ranks, is_lost_connection, ranks_from
 from qk_sniffer.pipeline.result import CaptureResult
-from qk_sniffer.pipeline.rows import RowTap, TakenRows
+from qk_sniffer.pipeline.rows import RowTap
 from qk_sniffer.pipeline.segments import (
     CaptureFolder,
     ExpectedHead,
@@ -40,6 +40,7 @@ from qk_sniffer.pipeline.segments import (
 )
 from qk_sniffer.pipeline.setup import Setup, eligible_q_heads, prepare
 from qk_sniffer.pipeline.storing import blocks_of
+from qk_sniffer.pipeline.taken_rows import TakenRows
 from qk_sniffer.pipeline.threads import BackgroundWriter
 from qk_sniffer.pipeline.token_texts import token_texts
 from qk_sniffer.pipeline.work_folder import plan_in
@@ -225,6 +226,13 @@ def _notes(setup: Setup) -> Iterator[str]:
             f"layers {index_ranges(unknown)}: the attention function computes its weights in an "
             f"unknown way ({setup.loaded.attention}), so the attention columns are null{remedy}"
         )
+    numbers = {layer.facts.layer for layer in setup.dump_heads} - {*unknown}
+    apart = sorted(numbers - setup.attended_layers)
+    if apart and setup.attended:
+        yield (
+            f"layers {index_ranges(apart)}: no process has all query heads of a key head, so no "
+            "keys are drawn by attention there"
+        )
     if setup.config.model.tensor_parallel and setup.wanted == setup.dump_heads:
         yield (
             "model.tensor_parallel: transformers does not spread the heads of this model; every "
@@ -258,7 +266,13 @@ def _rotary_notes(setup: Setup) -> Iterator[str]:
 def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]:
     parts = ranks.world if setup.config.model.tensor_parallel else 1
     plan = capture_plan(
-        setup.config, setup.loaded, setup.max_length, setup.batch_size, parts, setup.choice
+        setup.config,
+        setup.loaded,
+        setup.max_length,
+        setup.batch_size,
+        parts,
+        choice=setup.choice,
+        attended_keys=setup.attended.number if setup.attended else 0,
     )
     overwrite = setup.config.overwrite
     if overwrite and ranks.rank > 0:
@@ -352,7 +366,7 @@ def _check_number(texts: int | None, folder: Path) -> None:
 
 
 def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:
-    tap.expect(batch.rows, batch.tokens)
+    tap.expect(batch.rows, batch.tokens, batch.attended)
     if batch.tokens.numel():
         try:
             run_backbone(decoder, batch.tokens)
@@ -433,13 +447,15 @@ def _note_few_rows(setup: Setup, folder: Path, watcher: Watcher) -> None:
 
 def expected_heads(setup: Setup) -> list[ExpectedHead]:
     """The heads of the dump."""
-    return [
-        ExpectedHead(
-            head,
-            layer.facts.width,
-            layer.facts.window,
-            optional_columns(setup.config.capture, head.kind),
-        )
-        for layer in setup.dump_heads
-        for head in layer.head_ids()
-    ]
+    heads = []
+    for layer in setup.dump_heads:
+        facts = layer.facts
+        for head in layer.head_ids():
+            received = setup.attended is not None and head.kind == "k"
+            optional = optional_columns(setup.config.capture, head.kind, received=received)
+            group = facts.group if received else 0
+            expected = ExpectedHead(head, facts.width, facts.window, optional, group)
+            heads.append(expected)
+            if received and facts.layer in setup.attended_layers:
+                heads.append(expected._replace(head=head._replace(attended=True)))
+    return heads

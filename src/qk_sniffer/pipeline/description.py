@@ -34,11 +34,13 @@ def capture_plan(
     batch_size: int,
     parts: int = 1,
     choice: AutoChoice | None = None,
+    attended_keys: int = 0,
 ) -> dict[str, Any]:
     """All settings that affect the rows of a dump, and no others.
 
     `parts` is the number of processes of a tensor parallel model; their sums have another order.
-    `choice` is that of the sampler auto, which a capture keeps when it continues.
+    `choice` is that of the sampler auto, which a capture keeps when it continues. `attended_keys`
+    is the number that is drawn, also where the settings leave it open.
     """
     sections = config.model_dump(
         include={"dataset", "model", "tokenizer", "inference", "capture"},
@@ -66,6 +68,7 @@ def capture_plan(
     sections["tokenizer"]["max_length"] = max_length
     sections["capture"] |= _positions(config, choice)
     sections["inference"]["batch_size"] = batch_size
+    sections["capture"]["attended_keys"] = attended_keys
     sections["output"] = {"vector_dtype": config.output.vector_dtype}
     sections["versions"] = tool_versions()
     return sections

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from qk_dump.attention_columns import MASS_BINS, MASSES
+from qk_dump.attention_columns import MASS_BINS, MASSES, SINK_TOKENS
 from qk_dump.layout import Kind
+from qk_dump.received_columns import INCLUSION, RECEIVED
 from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.model.gguf import conversion_time, converted_model, gguf_path
 from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config, vocabulary_of
@@ -16,9 +17,16 @@ from qk_sniffer.model.probe_forward import ForwardFailedError
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.encoding import TextEncoder
 from qk_sniffer.pipeline.optional_columns import optional_columns
-from qk_sniffer.pipeline.setup import auto_choice, sampler_of, wanted_heads
+from qk_sniffer.pipeline.setup import (
+    attended_sampler_of,
+    auto_choice,
+    number_of_texts,
+    sampler_of,
+    wanted_heads,
+)
 from qk_sniffer.pipeline.synthetic import open_source
 from qk_sniffer.pipeline.work_folder import plan_in
+from qk_sniffer.sampling.attended_keys import AttendedSampler
 from qk_sniffer.sampling.auto import TEXTS_LOOKED_AT, AutoChoice, recorded_choice
 from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_sniffer.sampling.heads import WantedLayer
@@ -30,7 +38,7 @@ from qk_toolkit.urls import is_remote
 
 _BYTES = {"float32": 4, "float16": 2}
 _OTHER_COLUMNS = 16  # bytes of bucket, example, position and window in a row
-_OPTIONAL_COLUMN = 4  # bytes
+_OPTIONAL_COLUMN = 4  # bytes; an inclusion has twice as many
 
 
 @dataclass(frozen=True)
@@ -47,35 +55,40 @@ class Estimate:
     columns: dict[Kind, tuple[str, ...]]  # the optional ones
     choice: AutoChoice | None = None  # of the sampler auto
     few_rows: str | None = None  # in which buckets too few queries are expected
+    attended_per_text: float | None = None  # keys of a key head drawn by attention; None if off
     conversion: str | None = None  # how long the capture takes to convert the GGUF file first
 
     @property
     def heads(self) -> int:
-        """Files that would be written."""
+        """Heads that would be written; keys drawn by attention have files of their own."""
         return sum(len(layer.q) + len(layer.k) for layer in self.wanted)
 
     @property
     def bytes_per_text(self) -> float:
         """Bytes of all heads' rows, before compression."""
         return sum(
-            len(layer.heads(kind))
-            * self.rows_per_text[kind]
-            * (layer.facts.width * self.value_bytes + self._other_bytes(kind))
+            len(layer.heads(kind)) * self._rows_of_head(kind) * self._row_bytes(layer, kind)
             for layer in self.wanted
             for kind in KINDS
         )
 
-    def _other_bytes(self, kind: Kind) -> int:
-        """Bytes of a row without its vector."""
-        columns = self.columns[kind]
-        values = len(columns) + (MASS_BINS - 1 if MASSES in columns else 0)
-        return _OTHER_COLUMNS + _OPTIONAL_COLUMN * values
+    def _row_bytes(self, layer: WantedLayer, kind: Kind) -> int:
+        """Bytes of a row."""
+        lists = {MASSES: MASS_BINS, RECEIVED: layer.facts.group, INCLUSION: 2}
+        values = sum(lists.get(name, 1) for name in self.columns[kind])
+        vector = layer.facts.width * self.value_bytes
+        return vector + _OTHER_COLUMNS + _OPTIONAL_COLUMN * values
+
+    def _rows_of_head(self, kind: Kind) -> float:
+        """Rows of one head per text, with keys drawn by attention."""
+        drawn = self.attended_per_text if kind == "k" else None
+        return self.rows_per_text[kind] + (drawn or 0.0)
 
     @property
     def rows_of_all_heads(self) -> float:
         """Rows of all heads per text."""
         return sum(
-            len(layer.heads(kind)) * self.rows_per_text[kind]
+            len(layer.heads(kind)) * self._rows_of_head(kind)
             for layer in self.wanted
             for kind in KINDS
         )
@@ -96,16 +109,17 @@ def estimate(config: CaptureConfig) -> Estimate:
     max_length = config.tokenizer.max_length or context_of(text_config(model))
     vocabulary = vocabulary_of(decoder_of(model))
     encoder = TextEncoder(config, tokenizer, max_length, vocabulary)
-    choice = None
+    choice, begun = None, None
+    if not (config.overwrite or is_remote(config.data_root)):
+        begun = plan_in(user_path(config.data_root))
     if config.capture.sampler.type == "auto":
-        begun = None
-        if not (config.overwrite or is_remote(config.data_root)):
-            begun = plan_in(user_path(config.data_root))
         choice = recorded_choice(begun) or auto_choice(texts, encoder)
     sampler = sampler_of(config.capture, choice)
     lengths = [len(encoder.tokens(text)) for text in islice(texts, TEXTS_LOOKED_AT)]
     if not lengths:
         raise ConfigError(f"dataset.path: {config.dataset.path}: holds no texts")
+    number = number_of_texts(config, texts)
+    attended = attended_sampler_of(config.capture, number, begun)
     return Estimate(
         layout=layout,
         wanted=wanted_heads(layout, config.capture),
@@ -117,21 +131,38 @@ def estimate(config: CaptureConfig) -> Estimate:
             for kind in KINDS
         },
         value_bytes=_BYTES[config.output.vector_dtype],
-        columns={kind: optional_columns(config.capture, kind) for kind in KINDS},
+        columns={
+            kind: optional_columns(config.capture, kind, received=attended is not None)
+            for kind in KINDS
+        },
         choice=choice,
-        few_rows=_few_rows(config, sampler, lengths, texts.total),
+        few_rows=_few_rows(sampler, lengths, number if config.capture.capture_queries else None),
+        attended_per_text=_attended_per_text(attended, sampler, lengths),
         conversion=_conversion(config.model),
     )
 
 
-def _few_rows(
-    config: CaptureConfig, sampler: PositionSampler, lengths: Sequence[int], texts: int | None
-) -> str | None:
+def _few_rows(sampler: PositionSampler, lengths: Sequence[int], texts: int | None) -> str | None:
     """A message about buckets with too few queries, if all texts are like the first ones."""
-    number = texts if texts is not None else config.dataset.max_samples
-    if number is None or not config.capture.capture_queries:
+    if texts is None:
         return None
-    return bucket_counts(sampler, lengths, max(1.0, number / len(lengths))).warning()
+    return bucket_counts(sampler, lengths, max(1.0, texts / len(lengths))).warning()
+
+
+def _attended_per_text(
+    attended: AttendedSampler | None, sampler: PositionSampler, lengths: Sequence[int]
+) -> float | None:
+    """Keys of a key head that are drawn by attention and not in the base sample, on average.
+
+    The share of the base sample is that of all positions of a text.
+    """
+    if attended is None:
+        return None
+    total = 0.0
+    for length in filter(None, lengths):
+        drawn = min(length, attended.number + SINK_TOKENS)
+        total += drawn * (1 - sampler.expected_rows(length, "k") / length)
+    return total / len(lengths)
 
 
 def _conversion(model: ModelSettings) -> str | None:

@@ -32,6 +32,7 @@ class ExpectedHead(NamedTuple):
     width: int  # of the vectors
     window: int | None
     optional: tuple[str, ...] = ()  # its optional columns
+    group: int = 0  # query heads whose attention its keys receive, if it is measured
 
 
 def write_dump(
@@ -59,11 +60,10 @@ def write_dump(
     write_examples(folder, examples.values())
     if token_texts is not None:
         write_tokens(folder, token_texts(sorted(ids)))
+    names = sorted(schemas, key=lambda head: (head.attended, head))
     if is_card(folder / CARD_FILE) or not (folder / CARD_FILE).exists():
-        tokens = token_texts is not None
-        write_text(
-            folder / CARD_FILE, card(manifest, sorted(schemas), examples=True, tokens=tokens)
-        )
+        text = card(manifest, names, examples=True, tokens=token_texts is not None)
+        write_text(folder / CARD_FILE, text)
     sync_folder(folder)
     write_manifest(folder, manifest)
     sync_folder(folder)
@@ -80,7 +80,9 @@ def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict
     rows = files[0].schema if files else written_schema(1, pa.float32())
     vector_type = rows.field(VECTOR).type.value_type
     return {
-        expected.head: written_schema(expected.width, vector_type, expected.optional)
+        expected.head: written_schema(
+            expected.width, vector_type, expected.optional, expected.group
+        )
         for expected in heads
     }
 

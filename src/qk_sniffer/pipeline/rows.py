@@ -10,21 +10,24 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple, Self
+from functools import partial
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from qk_dump.attention_columns import AttentionRows
 from qk_dump.layout import Kind
 from qk_sniffer.attention.query_attention import query_attention
-from qk_sniffer.attention.rule import rule_of
+from qk_sniffer.attention.rule import AttentionRule, rule_of
 from qk_sniffer.attention.sampled_queries import SampledQueries
 from qk_sniffer.attention.text_tokens import TextTokens
-from qk_sniffer.attention.totals import COLUMNS, attention_rows
+from qk_sniffer.attention.totals import COLUMNS
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook, rotary_hook
+from qk_sniffer.pipeline.attended_rows import AttendedTexts, KeySource, take_attended
+from qk_sniffer.pipeline.device_copies import copy_into, to_device
+from qk_sniffer.pipeline.taken_rows import LayerAttention, TakenRows
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.rows import KINDS, KindRows
 
@@ -32,79 +35,6 @@ Ints = npt.NDArray[np.int64]
 
 _ALL_ROWS = slice(None)
 _MOST_ATTENTION_ROWS = 1 << 18  # rows of all heads in one computation of attention
-
-
-class TakenRows:
-    """Vectors that are being copied to the host; `vectors()` waits for them."""
-
-    def __init__(self) -> None:
-        self._tensors: dict[tuple[int, Kind], Tensor] = {}
-        self._attention: dict[int, _LayerAttention] = {}  # by layer
-        self._value_norms: dict[int, Tensor] = {}  # layer → (heads, n)
-        self._sources: set[torch.device] = set()
-        self._events: list[torch.cuda.Event] = []
-
-    def __contains__(self, key: tuple[int, Kind]) -> bool:
-        return key in self._tensors
-
-    def put(self, key: tuple[int, Kind], tensor: Tensor, source: torch.device) -> None:
-        """Store a host tensor (heads, n, d); its copy from `source` may still be running."""
-        self._tensors[key] = tensor
-        if source.type == "cuda":
-            self._sources.add(source)
-
-    def put_attention(self, layer: int, found: _LayerAttention, source: torch.device) -> None:
-        """Store the attention columns of a layer's queries."""
-        self._attention[layer] = found
-        if source.type == "cuda":
-            self._sources.add(source)
-
-    def put_value_norms(self, layer: int, tensor: Tensor, source: torch.device) -> None:
-        """Store the lengths (heads, n) of the values of a layer's keys."""
-        self._value_norms[layer] = tensor
-        if source.type == "cuda":
-            self._sources.add(source)
-
-    def record_events(self) -> None:
-        """Record an event on every GPU in use; all copies are complete when it has passed."""
-        for source in self._sources:
-            self._events.append(torch.cuda.current_stream(source).record_event())
-
-    def vectors(self, key: tuple[int, Kind]) -> npt.NDArray[np.float32]:
-        """The rows of one layer and kind as (n, heads, d), converted to float32, which is exact.
-
-        In memory the rows of a head are contiguous, as in the dump.
-        """
-        self.wait()
-        return self._tensors.pop(key).float().numpy().transpose(1, 0, 2)
-
-    def attention(self, layer: int) -> AttentionRows | None:
-        """The attention columns (n, heads) of a layer's queries; None if they were not computed."""
-        self.wait()
-        if layer not in self._attention:
-            return None
-        columns, sequence, ids = self._attention.pop(layer)
-        return attention_rows(columns.numpy().transpose(1, 0, 2), sequence, ids)
-
-    def value_norms(self, layer: int) -> npt.NDArray[np.float32] | None:
-        """Lengths (n, heads) of the values of a layer's keys; None if they are not known."""
-        self.wait()
-        found = self._value_norms.pop(layer, None)
-        return None if found is None else found.numpy().T
-
-    def wait(self) -> None:
-        """Wait until all copies are complete, and so the forward."""
-        for event in self._events:
-            event.synchronize()
-        self._events.clear()
-
-
-class _LayerAttention(NamedTuple):
-    """The attention columns of a layer's queries, which may still be on their way to the host."""
-
-    columns: Tensor  # (heads, n, COLUMNS)
-    sequence: Ints  # (n,) text of every query
-    ids: Ints | None  # (b, s) tokens of the texts
 
 
 class RowTap:
@@ -141,6 +71,8 @@ class RowTap:
         self._current_layer: WantedLayer | None = None  # its attention module is running
         self._rotary_calls = 0
         self._unrotated: dict[Kind, Tensor] = {}  # rows of the rotary dimensions before rotation
+        self._unrotated_keys: Tensor | None = None  # (b, heads, s, r) all of them, for a draw
+        self._texts: AttendedTexts | None = None
         self._heads: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
 
     def __enter__(self) -> Self:
@@ -157,19 +89,24 @@ class RowTap:
         self._stack.close()
 
     def expect(
-        self, rows: Mapping[tuple[int, Kind], KindRows], tokens: Tensor | None = None
+        self,
+        rows: Mapping[tuple[int, Kind], KindRows],
+        tokens: Tensor | None = None,
+        attended: AttendedTexts | None = None,
     ) -> None:
         """Set the rows to take from the next forward, which must run in the same thread.
 
         Rows of earlier forwards that were not taken are dropped. `tokens` (b, s) are those of the
-        forward, for the attention columns by token.
+        forward, for the attention columns by token. With `attended`, keys are also drawn by
+        attention.
         """
         self._thread = threading.get_ident()
+        self._texts = attended
         self._rows = _RowIndex(rows)
         self._tokens = _BatchTokens(tokens if self._with_tokens else None)
         self._taken = TakenRows()
         self._calls.clear()
-        self._current_layer = None
+        self._current_layer, self._unrotated_keys = None, None
 
     def take(self) -> TakenRows:
         """The rows of the forward since `expect`."""
@@ -183,7 +120,7 @@ class RowTap:
             return
         self._current_layer = self._wanted.get((module, self._calls[module]))
         self._rotary_calls = 0
-        self._unrotated = {}
+        self._unrotated, self._unrotated_keys = {}, None
 
     def _on_rotary(self, before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
         if self._current_layer is None or threading.get_ident() != self._thread:
@@ -198,6 +135,8 @@ class RowTap:
             if part.heads_last:
                 tensor = tensor.transpose(1, 2)  # (b, heads, s, r)
             heads = self._current_layer.heads(kind)
+            if kind == "k" and self._texts and facts.layer in self._texts.layers:
+                self._unrotated_keys = tensor.detach()
             if part.width == facts.width:
                 self._taken.put(name, self._to_host(tensor, name, heads), tensor.device)
             else:
@@ -229,17 +168,18 @@ class RowTap:
                 rows = _copy_to_host(whole)
             self._taken.put(name, rows, tensor.device)
         self._current_layer, self._unrotated = None, {}
-        if self._attention and (layer.facts.layer, "q") in self._rows:
-            self._take_attention(call, layer)
+        rule = rule_of(layer.facts, call) if self._attention else None
+        if rule is not None and (layer.facts.layer, "q") in self._rows:
+            self._take_attention(call, layer, rule)
         if self._attention and (layer.facts.layer, "k") in self._rows:
             self._take_value_norms(call, layer)
+        if rule is not None and self._texts and layer.facts.layer in self._texts.layers:
+            self._take_attended(call, layer, rule, self._texts)
+        self._unrotated_keys = None
 
-    def _take_attention(self, call: AttentionCall, layer: WantedLayer) -> None:
+    def _take_attention(self, call: AttentionCall, layer: WantedLayer, rule: AttentionRule) -> None:
         """Compute the attention columns of the expected queries."""
         name: tuple[int, Kind] = (layer.facts.layer, "q")
-        rule = rule_of(layer.facts, call)
-        if rule is None:
-            return
         rows, heads = self._rows.host(name), layer.q
         tokens, ids = self._tokens.on(call.query.device, call.key.shape[2])
         shape = (len(heads), len(rows), COLUMNS)
@@ -252,14 +192,14 @@ class RowTap:
             queries = SampledQueries(vectors, rows.part(piece), heads, layer.facts.group, tokens)
             found = query_attention(queries, call.key.detach(), rule)
             _copy_piece(host, piece, found)
-        taken = _LayerAttention(host, rows.sequence, ids)
+        taken = LayerAttention(host, rows.sequence, ids)
         self._taken.put_attention(layer.facts.layer, taken, call.query.device)
 
     def _take_value_norms(self, call: AttentionCall, layer: WantedLayer) -> None:
         """Take the lengths of the values of the expected keys, if each key has one."""
         name: tuple[int, Kind] = (layer.facts.layer, "k")
         value, heads = call.value, layer.k
-        if value.dim() != 4 or value.shape[:3] != call.key.shape[:3]:
+        if not _has_a_value_per_key(call):
             return
         host = torch.empty(
             (len(heads), self._rows.count(name)), dtype=torch.float32, pin_memory=value.is_cuda
@@ -269,6 +209,37 @@ class RowTap:
             values = self._gather(value, name, heads, piece).float()  # (heads, rows, d)
             _copy_piece(host, piece, torch.linalg.vector_norm(values, dim=-1))
         self._taken.put_value_norms(layer.facts.layer, host, value.device)
+
+    def _take_attended(
+        self, call: AttentionCall, layer: WantedLayer, rule: AttentionRule, texts: AttendedTexts
+    ) -> None:
+        """Draw keys by attention, and take the attention that the expected keys receive."""
+        name: tuple[int, Kind] = (layer.facts.layer, "k")
+        part, unrotated = layer.facts.rotary("k"), self._unrotated_keys
+        if name not in self._rows or (self._pre_rope and part and unrotated is None):
+            return
+
+        def at(keys: Tensor, text: int, position: Tensor) -> Tensor:
+            heads = layer.k if keys.shape[1] > 1 else (0,) * len(layer.k)  # all heads share one
+            index = self._head_numbers(keys.device, heads)[:, None]  # (k, 1)
+            return keys[text][index, position.to(keys.device)]  # (k, n, d)
+
+        def partly_unrotated(text: int, position: Tensor) -> Tensor:
+            assert part is not None
+            assert unrotated is not None
+            whole = at(call.key.detach(), text, position)  # (k, n, d)
+            whole[..., part.start : part.start + part.width] = at(unrotated, text, position)
+            return whole
+
+        whole = call.key.detach()
+        if self._pre_rope and part and part.width == layer.facts.width and unrotated is not None:
+            whole = unrotated
+        values = partial(at, call.value.detach()) if _has_a_value_per_key(call) else None
+        keys = KeySource(whole, partial(at, whole), values)
+        if self._pre_rope and part and part.width < layer.facts.width:
+            keys = KeySource(whole, partly_unrotated, values)
+        rows = take_attended(call, layer, rule, texts, self._rows.host(name), keys)
+        self._taken.put_attended(layer.facts.layer, rows, call.key.device)
 
     def _to_host(self, tensor: Tensor, name: tuple[int, Kind], heads: tuple[int, ...]) -> Tensor:
         """Rows of a (b, heads, s, d) tensor as a host tensor (wanted heads, n, d)."""
@@ -295,7 +266,7 @@ class RowTap:
 
     def _head_numbers(self, device: torch.device, heads: tuple[int, ...]) -> Tensor:
         if (device, heads) not in self._heads:
-            self._heads[device, heads] = _to_device(torch.tensor(heads, dtype=torch.int64), device)
+            self._heads[device, heads] = to_device(torch.tensor(heads, dtype=torch.int64), device)
         return self._heads[device, heads]
 
 
@@ -324,7 +295,7 @@ class _RowIndex:
     def on(self, device: torch.device, key: tuple[int, Kind]) -> tuple[Tensor, Tensor]:
         """(sequence, position) of a layer and kind, each (n,)."""
         if device not in self._by_device:
-            self._by_device[device] = _to_device(self._host, device)
+            self._by_device[device] = to_device(self._host, device)
         first, end = self._extent[key]
         sequence, position = self._by_device[device][:, first:end]
         return sequence, position
@@ -347,19 +318,17 @@ class _BatchTokens:
         if self._host is None or self._host.shape[1] != length:
             return None, None
         if device not in self._by_device:
-            self._by_device[device] = TextTokens(_to_device(self._host.int(), device))
+            self._by_device[device] = TextTokens(to_device(self._host.int(), device))
         return self._by_device[device], self._host.numpy()
 
 
-def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+def _has_a_value_per_key(call: AttentionCall) -> bool:
+    return call.value.dim() == 4 and call.value.shape[:3] == call.key.shape[:3]
 
 
 def _copy_to_host(tensor: Tensor) -> Tensor:
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return _copy_into(host, tensor)
+    return copy_into(host, tensor)
 
 
 def _copy_piece(host: Tensor, piece: slice, rows: Tensor) -> None:
@@ -368,12 +337,7 @@ def _copy_piece(host: Tensor, piece: slice, rows: Tensor) -> None:
     Every copy has a contiguous target.
     """
     if rows.shape[1] == host.shape[1]:
-        _copy_into(host, rows)
+        copy_into(host, rows)
         return
     for place, part in enumerate(rows):
-        _copy_into(host[place, piece], part)
-
-
-def _copy_into(host: Tensor, tensor: Tensor) -> Tensor:
-    """Copy to the host; asynchronous on CUDA, where `TakenRows` waits for an event."""
-    return host.copy_(tensor, non_blocking=tensor.is_cuda)
+        copy_into(host[place, piece], part)

@@ -25,7 +25,7 @@ from filelock import FileLock
 
 from qk_dump.card import CARD_FILE, is_card
 from qk_dump.examples import EXAMPLES_FILE, Example
-from qk_dump.layout import UNFINISHED, parquet_files, parse_head
+from qk_dump.layout import ATTENDED, UNFINISHED, parquet_files, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
     DumpManifest,
@@ -326,11 +326,11 @@ def _refuse_difference(folder: Path, difference: str | None) -> None:
 
 
 def _head_folders(folder: Path) -> list[Path]:
-    return [
-        entry
-        for entry in sorted(folder.iterdir())
-        if entry.is_dir() and parse_head(entry.name) is not None
-    ]
+    """The folders of heads, and of their keys drawn by attention."""
+    attended = folder / ATTENDED
+    entries = sorted(folder.iterdir())
+    entries += sorted(attended.iterdir()) if attended.is_dir() else []
+    return [entry for entry in entries if entry.is_dir() and parse_head(entry.name) is not None]
 
 
 def _discard(folder: Path) -> None:
@@ -348,6 +348,8 @@ def _discard(folder: Path) -> None:
             file.unlink()
         with suppress(OSError):  # the folder has other files
             head.rmdir()
+    with suppress(OSError):  # there is none, or it has other files
+        (folder / ATTENDED).rmdir()
 
 
 def _read_segments(folder: Path) -> list[Segment]:

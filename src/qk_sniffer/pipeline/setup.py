@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -18,6 +18,7 @@ from qk_sniffer.pipeline.encoding import TextEncoder
 from qk_sniffer.pipeline.ranks import Ranks
 from qk_sniffer.pipeline.synthetic import TextSource, open_source
 from qk_sniffer.pipeline.texts import tokenize
+from qk_sniffer.sampling.attended_keys import AttendedSampler, default_number, recorded_number
 from qk_sniffer.sampling.auto import TEXTS_LOOKED_AT, AutoChoice, choose, recorded_choice
 from qk_sniffer.sampling.heads import WantedLayer, choose_heads, eligible_heads, require_pre_rope
 from qk_sniffer.sampling.parallel_heads import ParallelHeads
@@ -38,6 +39,8 @@ class Setup:
     dump_heads: tuple[WantedLayer, ...]  # of all processes
     sampler: PositionSampler
     max_length: int | None
+    attended: AttendedSampler | None  # None if no keys are drawn by attention
+    attended_layers: frozenset[int]  # layers of which keys can be drawn by attention
     choice: AutoChoice | None = None  # of the sampler auto
 
     @cached_property
@@ -88,7 +91,8 @@ def prepare(
     """Load texts, tokenizer and model, and choose heads and sampler.
 
     `note` is called with a message before each slow step. `begun` is the plan of a capture that
-    has begun in the same folder; what the sampler auto chose for it is kept.
+    has begun in the same folder; what the sampler auto chose for it is kept, and the default number
+    of keys drawn by attention.
     """
     texts = open_source(config.dataset)
     tokenizer = load_tokenizer(config.tokenizer, config.model, note)
@@ -116,6 +120,8 @@ def prepare(
         dump_heads=wanted,
         sampler=sampler_of(config.capture, choice),
         max_length=max_length,
+        attended=attended_sampler_of(config.capture, number_of_texts(config, texts), begun),
+        attended_layers=attended_layers(wanted, part),
         choice=choice,
     )
 
@@ -167,10 +173,15 @@ def sampler_of(settings: CaptureSettings, choice: AutoChoice | None = None) -> P
     )
 
 
+def number_of_texts(config: CaptureConfig, texts: TextSource) -> int | None:
+    """The number of texts; `dataset.max_samples` if the data set does not tell it."""
+    return texts.total if texts.total is not None else config.dataset.max_samples
+
+
 def auto_choice(texts: TextSource, encoder: TextEncoder) -> AutoChoice:
     """What the sampler auto chooses for these texts."""
     config = encoder.config
-    number = texts.total if texts.total is not None else config.dataset.max_samples
+    number = number_of_texts(config, texts)
     if number is None:
         raise ConfigError(
             "dataset.max_samples: is required, because the sampler auto needs the number of texts, "
@@ -189,3 +200,30 @@ def auto_choice(texts: TextSource, encoder: TextEncoder) -> AutoChoice:
             else f"dataset.path: {config.dataset.path}: holds no texts"
         )
     return choose(number, longest, config.capture.min_bucket_size)
+
+
+def attended_sampler_of(
+    settings: CaptureSettings, texts: int | None, begun: Mapping[str, Any] | None = None
+) -> AttendedSampler | None:
+    """How keys are drawn by attention, given the number of texts; None if they are not drawn.
+
+    Without a setting, the plan of a capture that has begun keeps its number.
+    """
+    number = settings.attended_keys
+    if number is None:
+        number = recorded_number(begun) or default_number(texts)
+    if not number or not settings.attention or not settings.capture_keys:
+        return None
+    return AttendedSampler(number, settings.attended_queries, settings.sampler.seed)
+
+
+def attended_layers(wanted: Sequence[WantedLayer], part: ModelLayout) -> frozenset[int]:
+    """Layers of which keys can be drawn by attention.
+
+    `part` is the layout in this process. Its logits must be known, and a key head must be in the
+    process that has all its query heads.
+    """
+    found = [(layer.facts, part[layer.facts.layer]) for layer in wanted]
+    return frozenset(
+        whole.layer for whole, own in found if own.logits is not None and own.group == whole.group
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.run.fingerprints import InputFiles, joint_fingerprint
-from dumps import make_dump
+from dumps import add_attended, make_dump
 from odd_files import NOT_REGULAR, Maker, huge, replace_by
 from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
@@ -38,6 +38,19 @@ def test_other_content_has_another_fingerprint(dump: Path) -> None:
     assert fingerprint(InputFiles(open_dump(dump))) != before
     shutil.rmtree(dump / "l00h00k")
     assert fingerprint(InputFiles(open_dump(dump))) != before
+
+
+def test_keys_drawn_by_attention_are_files_of_their_key_head(dump: Path) -> None:
+    before = fingerprint(InputFiles(open_dump(dump)))
+    add_attended(dump)
+    inputs = InputFiles(open_dump(dump))
+    assert fingerprint(inputs) != before
+    names = [name for name, _ in inputs.files_of(0, 0, 0)["l00h00k"]]
+    assert names == ["data.parquet", "attended/data.parquet"]
+    inputs.record(0, [0, 2], 1)
+    assert not inputs.changed()
+    add_attended(dump, n=21)
+    assert inputs.changed() == {HeadId(0, 0, "k")}
 
 
 def test_a_change_after_the_first_look_is_seen(dump: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import qk_dump.hub.cache_records
 from captures import content
 from commands import command
-from dumps import make_dump
+from dumps import add_attended, make_dump
 from hub_server import (
     CLIENT_WARNINGS,
     HubServer,
@@ -29,6 +29,7 @@ from pulling import FILE, MANIFEST, TINY
 from pulling import cache as cache  # the fixtures
 from pulling import client as client
 from pulling import local as local
+from qk_dump.hub.branches import dumps_on_branches
 from qk_dump.hub.files import RemoteFile
 from qk_dump.hub.place import HubPlace, parse_place
 from qk_dump.hub.pull import Fetched, HeadChoice, fetch_dump
@@ -117,6 +118,54 @@ def test_only_the_wanted_heads_and_their_keys_travel(
         ["dump.json", *(f"{head}/data.parquet" for head in expected.split())]
     )
     assert len(fetched.heads) == 12
+
+
+@pytest.mark.parametrize("below", ["", "model/"])
+@pytest.mark.usefixtures("client")
+def test_keys_drawn_by_attention_come_with_their_key_head(
+    hub: HubServer, local: Path, tmp_path: Path, below: str
+) -> None:
+    folder = Path(shutil.copytree(local, tmp_path / "dump"))
+    for layer in range(2):
+        add_attended(folder, layer, 1)
+    upload(hub, folder, below=below)
+    dump = open_dump(f"hf://datasets/{REPO}@tiny", choice=HeadChoice([1], [3]))
+    parquet = sorted(name for name in downloads(hub) if name.endswith(".parquet"))
+    expected = ["attended/l01h01k", "l01h01k", "l01h03q"]
+    assert parquet == [f"{below}{head}/data.parquet" for head in expected]
+    assert len(dump.folders) == 12
+    assert [head.folder for head in dump.attended] == ["attended/l00h01k", "attended/l01h01k"]
+    assert [file.name for file in dump.attended_files(1, 1)] == ["data.parquet"]
+    assert dumps_on_branches(f"hf://datasets/{REPO}@*") == [f"hf://datasets/{REPO}@tiny"]
+
+
+@pytest.mark.usefixtures("client")
+def test_files_of_one_content_are_fetched_and_checked_once(
+    hub: HubServer, local: Path, tmp_path: Path, hashed: list[str]
+) -> None:
+    """Empty files of attended keys have the same bytes, and one place in the cache."""
+    folder = Path(shutil.copytree(local, tmp_path / "dump"))
+    empty = add_attended(folder, n=0)
+    for head in range(1, 12):
+        shutil.copytree(empty.parent, folder / "attended" / f"l01h{head:02d}k")
+    upload(hub, folder)
+    fetch_dump(TINY)
+    assert sum(name.startswith("attended") for name in downloads(hub)) == 1
+    hub.log.clear()
+    hashed.clear()
+    fetch_dump(TINY)
+    assert not hub.requests("resolve_get")
+    assert not hashed
+
+
+@pytest.mark.usefixtures("client")
+def test_attended_keys_alone_are_no_dump(hub: HubServer, tmp_path: Path) -> None:
+    add_attended(tmp_path)
+    upload(hub, tmp_path)
+    with pytest.raises(ConfigError, match="no heads found"):
+        fetch_dump(TINY)
+    with pytest.raises(ConfigError, match="no branch of the dataset has heads"):
+        dumps_on_branches(f"hf://datasets/{REPO}@*")
 
 
 @pytest.mark.usefixtures("client")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import hub_server
-from dumps import head_rows, make_dump
+from dumps import add_attended, head_rows, make_dump
 from hub_fault_table import files_of, small_dump
 from hub_server import HubServer
 from pushes import REPO, on_branch, refusal
@@ -88,6 +88,18 @@ def test_files_of_the_earlier_dump_disappear_and_others_stay(hub: HubServer, dum
 
     assert on_branch(hub) == files_of(dump) | own
     assert len(hub.commits(REPO, "tiny")) == before + 1
+
+
+def test_keys_drawn_by_attention_are_pushed_and_removed(hub: HubServer, dump: Path) -> None:
+    add_attended(dump, d=2)
+    push_dump(dump, REPO, "tiny")
+    assert on_branch(hub) == files_of(dump)
+    assert "attended/l00h00k/data.parquet" in on_branch(hub)
+    shutil.rmtree(dump / "attended")
+    push_dump(dump, REPO, "tiny")
+    assert on_branch(hub) == files_of(dump)
+    (dump / "attended/l00h00k").mkdir(parents=True)
+    assert "attended/l00h00k: holds no Parquet file" in refusal(dump)
 
 
 def test_what_main_holds_does_not_come_to_the_branch(hub: HubServer, dump: Path) -> None:

@@ -26,6 +26,7 @@ from qk_sniffer.model.logits import in_float32
 from qk_sniffer.notebook import tap
 from qk_sniffer.pipeline.description import layer_record
 from qk_sniffer.sampling.rows import KindRows
+from qk_sniffer.tapped_rows import TappedRows
 from tiny_models import ARCHITECTURES, RARE, needs_rare
 
 LENGTH = 40
@@ -112,6 +113,15 @@ def check_head(found: AttentionRows, weights: Tensor, tolerance: float) -> None:
     np.testing.assert_allclose(np.exp(found.max_logit - found.lse), largest, atol=tolerance)
 
 
+def check_received(keys: TappedRows, weights: list[Tensor], head: int, group: int) -> None:
+    """What the keys of a head receive is the mean of the weights (heads, s, s) over queries."""
+    assert keys.received is not None
+    for text, all_heads in enumerate(weights):
+        expected = all_heads[head * group : (head + 1) * group].double().mean(dim=1)  # (group, s)
+        found = keys.received.received[keys.example_id == text]  # (s, group)
+        np.testing.assert_allclose(found, expected.T.numpy(), atol=1e-6)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_columns_are_sums_of_the_models_own_weights(name: str) -> None:
     """Vectors are those of a model in bfloat16; the tests of `verify` use float32."""
@@ -120,12 +130,15 @@ def test_columns_are_sums_of_the_models_own_weights(name: str) -> None:
     architecture = MODELS[name]
     model = architecture.model(architecture.attention[-1], torch.bfloat16)
     ids = tokens()
-    with torch.no_grad(), tap(model, attention=True) as tapped:
+    with torch.no_grad(), tap(model, attention=True, attended_keys=3) as tapped:
         run_backbone(decoder_of(model), ids)
     layers = [layer.facts for layer in tapped.wanted]
     known = own_attention(model, ids, layers)
     dump = Dump(PLACE, {}, DumpManifest(layers=[layer_record(facts) for facts in layers]))
     for facts in layers:
+        weights = [own.weights for own in known[facts.layer]]
+        for head in range(facts.k_heads):  # the text is short: all its queries are used
+            check_received(tapped.keys(facts.layer, head), weights, head, facts.group)
         possible = rules_of(dump, facts.layer).attention
         assert possible.learned_sinks is facts.logits.sinks
         assert possible.learned_sinks or name != "gpt_oss"

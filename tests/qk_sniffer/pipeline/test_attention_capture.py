@@ -14,6 +14,7 @@ from transformers.models.llama import modeling_llama
 
 from qk_dump.attention_columns import ATTENTION_TYPES
 from qk_dump.reader import HeadRows, read_head
+from qk_dump.received_columns import RECEIVED_COLUMNS
 from sniffing import sniff, tables_of
 from tiny_texts import save_texts, save_tiny_model
 
@@ -50,7 +51,14 @@ def test_weights_of_captured_pairs_follow_from_the_attention_columns(
 
 def read(dump: Path, head: str) -> HeadRows:
     file = dump / head / "data.parquet"
-    return read_head([file], max_rows=10**6, seed=0, with_examples=True, with_attention=True)
+    return read_head(
+        [file],
+        max_rows=10**6,
+        seed=0,
+        with_examples=True,
+        with_attention=True,
+        with_received=True,
+    )
 
 
 def test_attention_can_be_left_out(
@@ -64,7 +72,9 @@ def test_attention_can_be_left_out(
         if name.endswith("q"):
             assert set(table.column_names) - set(ours.column_names) == set(ATTENTION_TYPES)
         elif name.endswith("k"):
-            assert set(table.column_names) - set(ours.column_names) == {"value_norm"}
+            missing = set(table.column_names) - set(ours.column_names)
+            assert missing == {"value_norm", *RECEIVED_COLUMNS}
+    assert not (tmp_path / "dump" / "attended").exists()
     capsys.readouterr()
     assert sniff(model, texts, tmp_path / "dump") == 2
     assert "capture.attention (false then, true now)" in capsys.readouterr().err
@@ -98,6 +108,13 @@ def test_unknown_logits_give_null_columns_and_one_note(
     assert table["token_id"].null_count == 0
     assert tables_of(tmp_path)["l01h01k"]["value_norm"].null_count == 0
     assert read(tmp_path, "l01h02q").attention is None
+    assert not (tmp_path / "attended").exists()
+    keys = tables_of(tmp_path)["l01h01k"]
+    assert keys["received"].null_count == keys.num_rows > 0
+    assert set(keys["inclusion"].to_pylist()) == {8 / 16}  # that of the base sample
+    received = read(tmp_path, "l01h01k").received
+    assert received is not None
+    assert np.isnan(received.received).all()
 
 
 def test_infinite_logits_stop_and_name_layer_text_and_position(

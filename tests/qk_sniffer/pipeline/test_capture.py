@@ -269,9 +269,10 @@ def test_rows_damaged_on_disk_are_captured_again(
 ) -> None:
     sniff_first(monkeypatch, 3, model, texts, tmp_path)
     [segment] = (tmp_path / ".capture" / "segments").iterdir()
-    rows = bytearray((segment / "rows-16q.arrow").read_bytes())
+    file = segment / "rows-16k-2.arrow"  # of the keys
+    rows = bytearray(file.read_bytes())
     rows[len(rows) // 2] ^= 1
-    (segment / "rows-16q.arrow").write_bytes(rows)
+    file.write_bytes(rows)
     with monkeypatch.context() as patch:
         often = partial(TerminalWatcher, seconds=0.001)
         patch.setattr("qk_toolkit.terminal.TerminalWatcher", often)

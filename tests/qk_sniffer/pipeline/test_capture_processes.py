@@ -105,7 +105,7 @@ finish(capture, 12, on_head=die)
     run.communicate(timeout=60)
     assert run.returncode == -9
     assert read_manifest(tmp_path / "dump.json") is None
-    assert len(list(tmp_path.glob("l*"))) >= heads
+    assert len(list(tmp_path.glob("**/l*"))) >= heads
     with closing(opened(tmp_path)) as capture:
         finish(capture, 12)
     assert content(tmp_path) == whole
@@ -133,4 +133,4 @@ finish(capture, 12, on_head=wait)
         run.communicate()
     assert run.returncode == -9
     assert content(tmp_path) == whole
-    assert len(HEADS) == len(list(tmp_path.glob("l*")))
+    assert len(HEADS) == len(list(tmp_path.glob("**/l*")))

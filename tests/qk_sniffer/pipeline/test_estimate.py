@@ -71,12 +71,31 @@ def test_rows_are_the_samplers_expectation(model: Path, texts: Path, kind: Any) 
 def test_bytes_are_those_of_all_heads_rows(
     model: Path, texts: Path, dtype: str, value_bytes: int
 ) -> None:
-    capture = {"sampler": {"type": "log_uniform"}}
+    capture = {"sampler": {"type": "log_uniform"}, "attended_keys": 0}
     found = estimate(config_for(model, texts, capture=capture, output={"vector_dtype": dtype}))
     assert found.heads == 4 * (4 + 2)
     vectors = 24 * (16 * value_bytes + 20)  # a vector and five small columns
     all_bytes = vectors + ATTENTION + VALUES
     assert found.bytes_per_text == pytest.approx(found.rows_per_text["q"] * all_bytes)
+
+
+def test_keys_drawn_by_attention_are_counted(
+    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a base sample of keys nearly all drawn keys are new; with all positions none is."""
+    few = {"sampler": {"type": "uniform", "base_rate": 8.0, "key_base_rate": 1e-9}}
+    config = config_for(model, texts, capture=few | {"attended_keys": 50})
+    found = estimate(config)
+    drawn = mean([min(length, 54) for length in TOKENS])
+    assert found.attended_per_text == pytest.approx(drawn)
+    assert found.rows_of_all_heads == pytest.approx(16 * found.rows_per_text["q"] + 8 * drawn)
+    queries = (16 * (16 * 4 + 20) + ATTENTION) * found.rows_per_text["q"]
+    keys = drawn * (8 * (16 * 4 + 20 + 8 + 2 * 4) + VALUES)  # inclusion, two values of `received`
+    assert found.bytes_per_text == pytest.approx(queries + keys)
+    printed = printed_by(config, capsys)
+    assert printed["keys drawn by attention"] == f"{drawn:,.1f} per key head and text"
+    everything = estimate(config_for(model, texts, capture={"sampler": {"type": "all"}}))
+    assert everything.attended_per_text == 0
 
 
 def test_settings_change_the_estimate(model: Path, texts: Path) -> None:
@@ -130,7 +149,8 @@ def test_keys_with_a_rate_of_their_own(
     model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sampler = {"type": "uniform", "base_rate": 8.0, "key_base_rate": 24.0}
-    config = config_for(model, texts, capture={"sampler": sampler, "min_bucket_size": 32})
+    capture = {"sampler": sampler, "min_bucket_size": 32, "attended_keys": 0}
+    config = config_for(model, texts, capture=capture)
     found = estimate(config)
     assert found.rows_per_text["k"] == pytest.approx(3 * found.rows_per_text["q"])
     rows = 16 * found.rows_per_text["q"] + 8 * found.rows_per_text["k"]

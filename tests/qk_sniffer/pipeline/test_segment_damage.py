@@ -26,7 +26,7 @@ from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segmen
 from qk_toolkit.errors import OutputError
 
 
-@pytest.mark.parametrize("name", ["rows-4k.arrow", "segment.json"])
+@pytest.mark.parametrize("name", ["rows-4k-2.arrow", "segment.json"])
 @pytest.mark.parametrize("damage", ["truncated", "removed", "emptied", "a pipe", "nested"])
 def test_a_damaged_segment_is_captured_anew(tmp_path: Path, name: str, damage: str) -> None:
     capture = opened(tmp_path)

@@ -37,6 +37,7 @@ from qk_dump.attention_columns import AttentionRows, attention_arrays
 from qk_dump.examples import read_examples
 from qk_dump.layout import HeadId
 from qk_dump.reader import read_head
+from qk_dump.received_columns import ReceivedRows, received_arrays
 from qk_dump.schema import written_schema
 from qk_dump.source import open_dump
 from qk_dump.writer import with_head
@@ -44,19 +45,25 @@ from qk_sniffer.pipeline import blocks
 from qk_sniffer.pipeline.segments import Block, finish_capture
 from qk_toolkit.errors import ConfigError, DumpError, OutputError
 
+DRAWN = HeadId(0, 1, "k", attended=True)
+
 
 def rows_of(folder: Path, head: HeadId) -> pa.Table:
     return pq.read_table(folder / head.folder / "data.parquet")
 
 
-def expected_rows(batches: range, layer: int, kind: str, head: int, **options: Any) -> pa.Table:
+def expected_rows(
+    batches: range, layer: int, kind: str, head: int, attended: bool = False, **options: Any
+) -> pa.Table:
     blocks = [
         block
         for batch in batches
         for block in blocks_of(batch, **options)
-        if (block.layer, block.kind) == (layer, kind)
+        if (block.layer, block.kind, block.attended) == (layer, kind, attended)
+        and head in block.heads
     ]
-    vectors = np.concatenate([block.vectors[:, head] for block in blocks])
+    place = 0 if attended else head  # each has a block of its own
+    vectors = np.concatenate([block.vectors[:, place] for block in blocks])
     tokens = [text for block in blocks for text in block.token_str or ()]
     columns = {
         name: np.concatenate([getattr(block, name) for block in blocks]).tolist()
@@ -68,36 +75,41 @@ def expected_rows(batches: range, layer: int, kind: str, head: int, **options: A
     }
     if tokens:
         columns["token_str"] = tokens
-    attention = [block.attention[:, head] for block in blocks if block.attention is not None]
+    attention = [block.attention[:, place] for block in blocks if block.attention is not None]
     if attention:
         columns |= attention_arrays(AttentionRows.joined(attention))
     for name in ("token_id", "value_norm"):
         parts = [getattr(block, name) for block in blocks if getattr(block, name) is not None]
         if parts:
-            values = np.concatenate([part if part.ndim == 1 else part[:, head] for part in parts])
+            values = np.concatenate([part if part.ndim == 1 else part[:, place] for part in parts])
             known = values >= 0
             columns[name] = [
                 v if ok else None for v, ok in zip(values.tolist(), known, strict=True)
             ]
-    schema = written_schema(vectors.shape[1], pa.from_numpy_dtype(vectors.dtype), columns)
-    return with_head(pa.table(columns, schema=schema), HeadId(layer, head, kind))  # type: ignore[arg-type]
+    received = [block.received[:, place] for block in blocks if block.received is not None]
+    if received:
+        columns |= received_arrays(ReceivedRows.joined(received))
+    schema = written_schema(vectors.shape[1], pa.from_numpy_dtype(vectors.dtype), columns, group=2)
+    return with_head(pa.table(columns, schema=schema), HeadId(layer, head, kind, attended))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tokens", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_the_dump_holds_every_row_in_order(tmp_path: Path, dtype: Any, tokens: bool) -> None:
     make_capture(tmp_path, 7, dtype=dtype, tokens=tokens)
-    for layer in (0, 1):
-        for kind, head in (("q", 3), ("k", 1)):
-            found = rows_of(tmp_path, HeadId(layer, head, kind))  # type: ignore[arg-type]
-            assert found.equals(
-                expected_rows(range(7), layer, kind, head, dtype=dtype, tokens=tokens)
-            )
+    for head in (*(HeadId(layer, 3, "q") for layer in (0, 1)), HeadId(0, 1, "k"), DRAWN):
+        found = rows_of(tmp_path, head)
+        assert found.num_rows > 0
+        layer, number, kind, attended = head
+        expected = expected_rows(
+            range(7), layer, kind, number, attended, dtype=dtype, tokens=tokens
+        )
+        assert found.equals(expected)
 
 
 def test_the_reader_takes_the_dump(tmp_path: Path) -> None:
     dump = open_dump(make_capture(tmp_path))
-    assert sorted(dump.folders) == sorted(expected.head for expected in HEADS)
+    assert sorted(dump.all_folders) == sorted(expected.head for expected in HEADS)
     head = HeadId(1, 2, "q")
     read = read_head(dump.require_files(head), max_rows=10**6, seed=0, with_examples=True)
     expected = expected_rows(range(7), 1, "q", 2)
@@ -161,14 +173,17 @@ def test_examples_and_digests_are_kept(tmp_path: Path) -> None:
 def test_rows_are_counted_over_all_heads(tmp_path: Path) -> None:
     capture = opened(tmp_path)
     add(capture, range(7))
-    expected = sum(
+    base = sum(
         expected_rows(range(7), layer, kind, 0).num_rows * count
         for layer in (0, 1)
         for kind, count in (("q", 4), ("k", 2))
     )
-    assert capture.rows == expected
+    drawn = sum(expected_rows(range(7), 0, "k", head, attended=True).num_rows for head in range(2))
+    assert capture.rows == base + drawn
+    capture.flush()
+    assert capture.total_rows == base  # a dump without these is refused
     finish(capture, 7)
-    assert sum(rows_of(tmp_path, head.head).num_rows for head in HEADS) == expected
+    assert sum(rows_of(tmp_path, head.head).num_rows for head in HEADS) == base + drawn
 
 
 def test_progress_counts_to_the_number_of_heads(tmp_path: Path) -> None:
@@ -210,7 +225,8 @@ def test_a_segment_says_what_it_holds(tmp_path: Path) -> None:
     assert segment.name.startswith("00000005-r3-")
     told = json.loads((segment / "segment.json").read_text())["content"]
     assert set(told["batches"]) == {"5", "6"}
-    assert set(told["files"]) == {f"rows-{kind}.arrow" for kind in ("4q", "4k", "6q", "6k")}
+    expected = {f"rows-{kind}.arrow" for kind in ("4q", "4k-2", "6q", "6k")}
+    assert set(told["files"]) == expected
     file = told["files"]["rows-6q.arrow"]
     content = (segment / "rows-6q.arrow").read_bytes()
     assert file["starts"][-1] == file["bytes"] == len(content)
@@ -370,12 +386,13 @@ def test_blocks_may_come_in_parts(tmp_path: Path) -> None:
         parts = []
         for block in blocks_of(batch):
             columns = ("bucket", "example_id", "position", "vectors")
-            columns += ("attention", "token_id", "value_norm")
+            columns += ("attention", "token_id", "value_norm", "received")
             columns = [name for name in columns if getattr(block, name) is not None]
             for cut in (slice(0, 2), slice(2, None)):
                 part = {name: getattr(block, name)[cut] for name in columns}
                 shared = (block.layer, block.kind, block.heads)
-                parts.append(Block(*shared, **part, sliding_window=block.sliding_window))
+                same = {"sliding_window": block.sliding_window, "attended": block.attended}
+                parts.append(Block(*shared, **part, **same))
         capture.add(batch, parts, examples_of(batch))
     finish(capture, 7)
     assert content(tmp_path) == undisturbed(7)

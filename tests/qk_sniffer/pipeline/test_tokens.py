@@ -19,11 +19,12 @@ import qk_sniffer
 from attention_plasticity import analyze_dump
 from qk_dump.attention_columns import ATTENTION_COLUMNS, KEY_COLUMNS
 from qk_dump.reader import read_head
+from qk_dump.received_columns import RECEIVED_COLUMNS
 from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens
 from qk_sniffer.model.layout import decoder_of, run_backbone
 from qk_sniffer.pipeline.token_texts import token_texts
-from sniffing import same_bytes, sniff, tables_of
+from sniffing import attended_tables, same_bytes, sniff, tables_of
 from tiny_models import ARCHITECTURES
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
@@ -48,6 +49,10 @@ def whole(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return dump
 
 
+def all_tables(dump: Path) -> dict[str, pa.Table]:
+    return tables_of(dump) | attended_tables(dump)
+
+
 @cache
 def ids_of(example: int) -> list[int]:
     return tiny_tokenizer()(some_text(LENGTHS[example], seed=example))["input_ids"]
@@ -55,9 +60,11 @@ def ids_of(example: int) -> list[int]:
 
 def test_rows_have_their_token_and_the_file_of_tokens_its_text(whole: Path) -> None:
     used = set()
-    for name, table in tables_of(whole).items():
+    for folder, table in all_tables(whole).items():
+        name = folder.removeprefix("attended/")
         if name == "examples":
             continue
+        assert table.num_rows
         rows = table.to_pandas()
         expected = [ids_of(e)[p] for e, p in zip(rows.example_id, rows.position, strict=True)]
         assert rows.token_id.tolist() == expected
@@ -103,10 +110,10 @@ def test_texts_of_a_padded_batch_have_the_tokens_of_each_alone(
     """Integers are equal, weights up to rounding: matrix products have other shapes."""
     assert sniff(model, texts, tmp_path, inference__batch_size=4) == 0
     assert (tmp_path / "tokens.parquet").read_bytes() == (whole / "tokens.parquet").read_bytes()
-    alone, together = tables_of(whole), tables_of(tmp_path)
+    alone, together = all_tables(whole), all_tables(tmp_path)
     for name, table in alone.items():
         for column in table.column_names:
-            if column in ("vector", "mass_by_distance"):
+            if column in ("vector", "mass_by_distance", "received"):
                 continue
             mine, theirs = (side[name][column] for side in (alone, together))
             if not pa.types.is_floating(mine.type):
@@ -138,7 +145,7 @@ def test_a_private_capture_shows_no_token(model: Path, tmp_path: Path, attention
     pieces = [SECRET[start : start + 6].encode() for start in range(len(SECRET) - 6)]
     allowed = {"bucket", "example_id", "position", "vector", "sliding_window", "layer", "head"}
     if attention:
-        allowed |= {*ATTENTION_COLUMNS, *KEY_COLUMNS, "value_norm"}
+        allowed |= {*ATTENTION_COLUMNS, *KEY_COLUMNS, "value_norm", *RECEIVED_COLUMNS}
     ids = tiny_tokenizer()(SECRET * 4)["input_ids"]
     for path in (path for path in dump.rglob("*") if path.is_file()):
         content = path.read_bytes()
@@ -164,8 +171,8 @@ def test_the_same_vectors_are_captured_without_tokens(
 ) -> None:
     private = tmp_path / "private"
     assert sniff(model, texts, private, capture__tokens="false") == 0
-    for name, table in tables_of(private).items():
-        assert table == tables_of(whole)[name].select(table.column_names)
+    for name, table in all_tables(private).items():
+        assert table == all_tables(whole)[name].select(table.column_names)
     assert sniff(model, texts, private, overwrite="true") == 0  # and back, with all files
     assert same_bytes(private, whole)
     assert read_tokens(private) == read_tokens(whole)

@@ -16,6 +16,7 @@ import qk_sniffer
 from qk_sniffer.model.layout import ModelLayout
 from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import HeadVectors
+from qk_sniffer.pipeline.setup import attended_layers
 from qk_sniffer.sampling.heads import choose_heads
 from qk_sniffer.sampling.parallel_heads import ParallelHeads
 from qk_toolkit.errors import ConfigError
@@ -52,6 +53,14 @@ def test_every_wanted_head_is_written_once_with_its_number() -> None:
         assert all({*layer.q, *layer.k} <= {0, 1} for layer in own)  # places in this process
         written += [head for layer in own for head in layer.head_ids()]
     assert sorted(written) == sorted(head for layer in wanted for head in layer.head_ids())
+
+
+def test_keys_are_drawn_where_a_process_has_all_their_query_heads() -> None:
+    """With one key head that all processes have, each has some of its query heads."""
+    for part, same_keys, expected in ((layout_of(2, 1), False, 4), (layout_of(2, 1), True, 0)):
+        vectors = [vectors_of(part, seed, same_keys) for seed in range(2)]
+        whole = ParallelHeads(vectors, 0).whole(part)
+        assert len(attended_layers(choose_heads(whole), part)) == expected
 
 
 def test_heads_that_all_processes_have_are_written_by_the_first() -> None:

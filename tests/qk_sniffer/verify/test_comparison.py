@@ -19,7 +19,8 @@ from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of
 from qk_sniffer.model.logits import allowed
 from qk_sniffer.model.probing import probe
-from qk_sniffer.notebook import Tap, TappedRows
+from qk_sniffer.notebook import Tap
+from qk_sniffer.tapped_rows import TappedRows
 from qk_sniffer.verify import comparison as verify
 from qk_sniffer.verify.comparison import (
     AttentionRecorder,
