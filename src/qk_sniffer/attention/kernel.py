@@ -2,8 +2,10 @@
 
 The distances from a query to its keys are divided into segments: one per distance bin, long bins in
 several parts. A program takes a tile of queries that share a key head, and the keys of one
-segment, block by block, with a running maximum and running sums. A second kernel adds up the
-segments. Memory holds six numbers per query and segment, and no logits.
+segment, block by block, with a running maximum and running sums. Segments of short distances have
+narrow tiles, because a program reads all keys between the first and the last query of its tile. A
+second kernel adds up the segments, and a third one finds the largest logit in its block. Memory
+holds six numbers per query and segment, and no logits.
 """
 
 from __future__ import annotations
@@ -21,23 +23,30 @@ from torch import Tensor
 from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS, first_distances
 from qk_sniffer.attention.rule import AttentionRule
 from qk_sniffer.attention.sampled_queries import SampledQueries
-from qk_sniffer.attention.totals import COLUMNS
-from qk_sniffer.attention.triton_code import combine, segment_sums
+from qk_sniffer.attention.totals import ARGMAX_PLACE, COLUMNS
+from qk_sniffer.attention.triton_code import combine, locate, segment_sums
 from qk_sniffer.sampling.rows import KindRows
 
 _LONGEST_SEGMENT = 16_384  # distances
-_TILE_SPAN = 4096  # positions from the first to the last query of a tile, about
+_WIDE_SPAN = 8192  # positions from the first to the last query of a wide tile, at most
+_NARROW_SPAN = 256  # the same of a narrow tile
+_KEYS = 64  # keys of a step
 _LARGEST_TILE = 64  # queries of all heads
 _SMALLEST_TILE = 16  # the least that a matrix product can have
 _ROWS_PER_PROGRAM = 16  # of the second kernel
 
 
 class _Segments(NamedTuple):
-    """Ranges of distances. The last two are no ranges: they hold the first tokens, and token 0."""
+    """Ranges of distances. Two of them are no ranges: they hold the first tokens, and token 0."""
 
     first: Tensor  # (segments,) smallest distance
     last: Tensor  # (segments,) largest distance
     bin: Tensor  # (segments,) distance bin; -1 for the first tokens, -2 for token 0
+    ends: tuple[int, ...]  # largest distances in host memory, descending
+
+    def longer_than(self, span: int) -> int:
+        """How many segments, from the first on, have keys at larger distances than `span`."""
+        return sum(end > span for end in self.ends)
 
 
 class _Tiles(NamedTuple):
@@ -45,6 +54,7 @@ class _Tiles(NamedTuple):
 
     table: Tensor  # (tiles, 3) sequence, first row, number of rows
     rows: int  # most rows of a tile
+    span: int  # positions from the first to the last query of a tile, about
 
 
 def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -> Tensor:
@@ -57,34 +67,39 @@ def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) 
     segments = _segments(reach.bit_length(), device)
     members = _members(heads, group, key.shape[1], device)  # (key heads, 1 + group)
     size = members.shape[1] - 1
-    tiles = _tiles(rows, size, device)
     position = _on_device(rows.position.astype(np.int32), device)  # (n,)
+    sequence = _on_device(rows.sequence.astype(np.int32), device)  # (n,)
     low = rule.first_visible(position)  # (n,)
     count = len(segments.bin)
     by_token = tokens is not None
     sums = torch.empty((6 if by_token else 4, number, n, count), dtype=torch.float32, device=device)
     duplicates, inductions = (position, position)  # not read without tokens
     if tokens is not None:
-        sequence = _on_device(rows.sequence.astype(np.int32), device)  # (n,)
         duplicates, inductions = tokens.counts(sequence, position, low)  # (n,), (n,)
     columns = torch.empty((number, n, COLUMNS), dtype=torch.float32, device=device)
-    tile = max(_SMALLEST_TILE, triton.next_power_of_2(tiles.rows * size))
+    factors = (rule.scale, rule.softcap or 1.0)
+    options = {
+        "CAPPED": rule.softcap is not None,
+        "KEYS": _KEYS,
+        "WIDTH": max(16, triton.next_power_of_2(width)),
+    }
+    wide, narrow = (_tiles(rows, size, span, device) for span in (_WIDE_SPAN, _NARROW_SPAN))
+    long = segments.longer_than(wide.span)  # the number of segments with wide tiles
     with torch.cuda.device(device if vectors.is_cuda else -1):
-        segment_sums[(len(tiles.table), len(members), count)](
-            *(vectors, key, position, low, position if tokens is None else tokens.ids),
-            *(members, tiles.table, segments.first, segments.last, segments.bin, sums),
-            *(rule.scale, rule.softcap or 1.0, key.shape[2], n, number, count, size, width),
-            *key.stride(),
-            CAPPED=rule.softcap is not None,
-            EXACT=vectors.dtype == torch.float32,
-            BY_TOKEN=by_token,
-            TILE=tile,
-            KEYS=64,
-            WIDTH=max(16, triton.next_power_of_2(width)),
-            SINK_TOKENS=SINK_TOKENS,
-            num_warps=4 if tile <= _LARGEST_TILE else 8,
-            num_stages=2 if width > 128 or vectors.dtype == torch.float32 else 3,
-        )
+        for tiles, begin, end in ((wide, 0, long), (narrow, long, count)):
+            tile = max(_SMALLEST_TILE, triton.next_power_of_2(tiles.rows * size))
+            segment_sums[(len(tiles.table), len(members), end - begin)](
+                *(vectors, key, position, low, position if tokens is None else tokens.ids),
+                *(members, tiles.table, segments.first, segments.last, segments.bin, sums),
+                *(*factors, key.shape[2], n, number, count, begin, size, width, *key.stride()),
+                EXACT=vectors.dtype == torch.float32,
+                BY_TOKEN=by_token,
+                TILE=tile,
+                SINK_TOKENS=SINK_TOKENS,
+                num_warps=4 if tile <= _LARGEST_TILE else 8,
+                num_stages=2 if width > 128 or vectors.dtype == torch.float32 else 3,
+                **options,
+            )
         sinks = vectors if rule.sinks is None else _sinks(rule.sinks, heads, device)
         combine[(triton.cdiv(number * n, _ROWS_PER_PROGRAM),)](
             *(sums, segments.bin, sinks, duplicates, inductions, columns, number * n, n, count),
@@ -94,6 +109,14 @@ def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) 
             SEGMENTS=triton.next_power_of_2(count),
             BINS=MASS_BINS,
             COLUMNS=COLUMNS,
+        )
+        key_heads = _key_heads(heads, group, key.shape[1], device)  # (heads,)
+        locate[(n, number)](
+            *(vectors, key, position, low, sequence, key_heads, columns),
+            *(*factors, key.shape[2], n, width, *key.stride()),
+            PLACE=ARGMAX_PLACE,
+            COLUMNS=COLUMNS,
+            **options,
         )
     return columns
 
@@ -111,9 +134,10 @@ def _segments(bits: int, device: torch.device) -> _Segments:
             (part, min(part + _LONGEST_SEGMENT, end) - 1, number)
             for part in range(begin, end, _LONGEST_SEGMENT)
         ]
-    found.sort(key=lambda segment: segment[0] - segment[1])  # long segments start first
     found += [(0, (1 << 31) - 1, -1), (0, (1 << 31) - 1, -2)]
-    return _Segments(*(_on_device(part, device) for part in np.array(found, np.int32).T))
+    found.sort(key=lambda segment: segment[1], reverse=True)  # long segments start first
+    first, last, number_of_bin = (_on_device(part, device) for part in np.array(found, np.int32).T)
+    return _Segments(first, last, number_of_bin, tuple(end for _, end, _ in found))
 
 
 @cache
@@ -130,24 +154,32 @@ def _members(heads: tuple[int, ...], group: int, key_heads: int, device: torch.d
     return _on_device(table, device)
 
 
-def _tiles(rows: KindRows, size: int, device: torch.device) -> _Tiles:
+@cache
+def _key_heads(heads: tuple[int, ...], group: int, key_heads: int, device: torch.device) -> Tensor:
+    """(heads,) the key head of every query head."""
+    return _on_device(np.array([head // group % key_heads for head in heads], np.int32), device)
+
+
+def _tiles(rows: KindRows, size: int, longest: int, device: torch.device) -> _Tiles:
     """Tiles of neighbouring rows; they are smaller where positions are far apart.
 
     `size` query heads share a key head. All keys between the first and the last query of a tile are
-    read once per segment, so a tile must not span many positions.
+    read once per segment, so a tile spans about `longest` positions at most.
     """
     texts = list(rows.texts())
     span = sum(int(rows.position[end - 1] - rows.position[begin]) for begin, end in texts)
     gap = span / max(1, len(rows) - len(texts))
     most = max(1, _LARGEST_TILE // size)
-    wanted = min(most, max(1, int(_TILE_SPAN / max(gap, 1.0))))
+    wanted = min(most, max(1, int(longest / max(gap, 1.0))))
     per_tile = 1 << (wanted.bit_length() - 1)
     table = [
         (int(rows.sequence[begin]), start, min(per_tile, end - start))
         for begin, end in texts
         for start in range(begin, end, per_tile)
     ]
-    return _Tiles(_on_device(np.array(table, np.int32), device), per_tile)
+    return _Tiles(
+        _on_device(np.array(table, np.int32), device), per_tile, int(gap * (per_tile - 1))
+    )
 
 
 def _sinks(sinks: Tensor, heads: tuple[int, ...], device: torch.device) -> Tensor:

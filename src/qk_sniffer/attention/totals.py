@@ -13,6 +13,7 @@ from torch import Tensor
 from qk_dump.attention_columns import MASS_BINS, AttentionRows
 
 MASSES_END = 4 + MASS_BINS
+ARGMAX_PLACE = MASSES_END + 3
 COLUMNS = MASSES_END + 6
 """lse, max_logit, entropy, sink_mass; the masses by distance; first_mass, duplicate_mass,
 induction_mass; argmax_position, duplicate_keys, induction_keys as the bits of an int32."""

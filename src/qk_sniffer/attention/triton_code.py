@@ -5,11 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from qk_sniffer.attention.received_triton import capped
 
-@triton.jit(do_not_specialize=["length", "n", "heads", "segments"])
+
+@triton.jit(do_not_specialize=["length", "n", "heads", "segments", "offset"])
 def segment_sums(
     Q, K, POSITION, LOW, TOKENS, MEMBERS, TILES, FIRST, LAST, BIN, SUMS,
-    scale, softcap, length, n, heads, segments, size, width,
+    scale, softcap, length, n, heads, segments, offset, size, width,
     stride_b, stride_h, stride_s, stride_d,
     CAPPED: tl.constexpr, EXACT: tl.constexpr, BY_TOKEN: tl.constexpr, TILE: tl.constexpr,
     KEYS: tl.constexpr, WIDTH: tl.constexpr, SINK_TOKENS: tl.constexpr,
@@ -17,10 +19,12 @@ def segment_sums(
     """Sums over the keys of one segment, for a tile of queries that share a key head.
 
     SUMS (4 or 6, heads, n, segments): the largest logit, Σ p and Σ p · (logit − largest) with
-    p = exp(logit − largest), the position of the first key with the largest logit as the bits of an
-    int32, and, BY_TOKEN, Σ p over duplicate keys and over induction keys. TOKENS is (b, length).
+    p = exp(logit − largest), the first key of the block with the largest logit as the bits of an
+    int32, and, BY_TOKEN, Σ p over keys with the token of the query and over induction keys. TOKENS
+    is (b, length). The first program takes segment `offset`.
     """
-    tile, key_head, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tile, key_head = tl.program_id(0), tl.program_id(1)
+    segment = tl.program_id(2) + offset
     sequence = tl.load(TILES + 3 * tile)
     first_row = tl.load(TILES + 3 * tile + 1)
     row_count = tl.load(TILES + 3 * tile + 2)
@@ -72,14 +76,11 @@ def segment_sums(
         )
         logits = tl.dot(q, k, input_precision="ieee" if EXACT else "tf32") * scale
         if CAPPED:
-            power = tl.exp(-2.0 * tl.abs(logits) / softcap)
-            size_of = softcap * (1.0 - power) / (1.0 + power)
-            logits = tl.where(logits < 0, -size_of, size_of)
+            logits = capped(logits, softcap)
         seen = (number[None, :] >= begin[:, None]) & (number[None, :] <= end[:, None])
         logits = tl.where(seen, logits, -float("inf"))
         here = tl.max(logits, 1)
-        first = tl.min(tl.where(logits == here[:, None], number[None, :], 2147483647), 1)
-        highest = tl.where(here > largest, first, highest)
+        highest = tl.where(here > largest, block, highest)
         higher = tl.maximum(largest, here)
         base = tl.where(higher == -float("inf"), 0.0, higher)
         below = logits - base[:, None]
@@ -90,7 +91,7 @@ def segment_sums(
         total = total * decay + tl.sum(power, 1)
         if BY_TOKEN:
             token = tl.load(tokens + number, mask=number < length, other=-1)
-            same = (token[None, :] == own[:, None]) & (number[None, :] < position[:, None])
+            same = token[None, :] == own[:, None]  # also the query itself: the bin of distance 0
             duplicate = duplicate * decay + tl.sum(tl.where(same, power, 0.0), 1)
             inner = (number > 0) & (number <= length)
             previous = tl.load(tokens + number - 1, mask=inner, other=-1)
@@ -116,7 +117,8 @@ def combine(
 ):  # fmt: skip
     """Attention columns RESULT (heads, n, COLUMNS) of some queries, from their segments.
 
-    DUPLICATES and INDUCTIONS (n,) are numbers of keys.
+    DUPLICATES and INDUCTIONS (n,) are numbers of keys. The place of the largest logit is the first
+    key of its block; `locate` replaces it.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     segment = tl.arange(0, SEGMENTS)
@@ -159,7 +161,9 @@ def combine(
     if BY_TOKEN:
         duplicate = tl.load(source + 4 * plane, mask=inside, other=0.0)
         induction = tl.load(source + 5 * plane, mask=inside, other=0.0)
-        duplicate_mass = unit * tl.sum(tl.where(is_bin, decay * duplicate, 0.0), 1)
+        duplicate_mass = unit * tl.sum(
+            tl.where((numbers > 0)[None, :], decay * duplicate, 0.0), 1
+        )  # without the query itself
         induction_mass = unit * tl.sum(tl.where(is_bin, decay * induction, 0.0), 1)
         duplicates = tl.load(DUPLICATES + row % n, mask=row < rows, other=0)
         inductions = tl.load(INDUCTIONS + row % n, mask=row < rows, other=0)
@@ -172,3 +176,33 @@ def combine(
     tl.store(result + 6 + BINS, induction_mass, mask=row < rows)
     tl.store(result + 8 + BINS, duplicates.to(tl.float32, bitcast=True), mask=row < rows)
     tl.store(result + 9 + BINS, inductions.to(tl.float32, bitcast=True), mask=row < rows)
+
+
+@triton.jit(do_not_specialize=["n", "length"])
+def locate(
+    Q, K, POSITION, LOW, SEQUENCE, KEY_HEADS, RESULT,
+    scale, softcap, length, n, width, stride_b, stride_h, stride_s, stride_d,
+    CAPPED: tl.constexpr, PLACE: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Replace the block of the largest logit in column PLACE by the first key that has it."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    target = RESULT + (head.to(tl.int64) * n + row) * COLUMNS + PLACE
+    block = tl.load(target).to(tl.int32, bitcast=True)
+    number = block + tl.arange(0, KEYS)
+    seen = (number >= tl.load(LOW + row)) & (number <= tl.load(POSITION + row))
+    d = tl.arange(0, WIDTH)
+    q = tl.load(Q + (head.to(tl.int64) * n + row) * width + d, mask=d < width, other=0.0)
+    keys = K + tl.load(SEQUENCE + row).to(tl.int64) * stride_b
+    keys += tl.load(KEY_HEADS + head).to(tl.int64) * stride_h
+    k = tl.load(
+        keys + number.to(tl.int64)[:, None] * stride_s + d[None, :] * stride_d,
+        mask=(number < length)[:, None] & (d < width)[None, :],
+        other=0.0,
+    )
+    logits = tl.sum(q[None, :].to(tl.float32) * k.to(tl.float32), 1) * scale  # (KEYS,)
+    if CAPPED:
+        logits = capped(logits, softcap)
+    logits = tl.where(seen, logits, -float("inf"))
+    first = tl.min(tl.where(logits == tl.max(logits, 0), number, 2147483647), 0)
+    tl.store(target, first.to(tl.float32, bitcast=True))

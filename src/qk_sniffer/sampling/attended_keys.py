@@ -81,8 +81,10 @@ class AttendedSampler:
         position = torch.arange(length, device=received.device)  # (s,)
         numerator = random_numerators(streams[:, None], position[None])  # (key heads, s)
         drawn = numerator.double() * 2.0**-_DRAW_BITS < chance
-        order = torch.where(drawn, (length - position)[None], 0)  # the first positions are largest
-        places = length - order.topk(self.capacity(length), dim=1).values  # (key heads, capacity)
+        order = torch.where(
+            drawn, (length - position).int()[None], 0
+        )  # the first positions are largest
+        places = length - order.topk(self.capacity(length), dim=1).values.long()  # (k, capacity)
         return Draw(chance, drawn.sum(dim=1), places.clamp(max=length - 1))
 
 
@@ -108,11 +110,15 @@ def inclusion(weights: Tensor, number: int) -> Tensor:
 
 
 def _with_sum(weights: Tensor, number: int) -> Tensor:
-    """min(1, c · weight) with c such that the sum is `number`."""
-    ordered = weights.sort(dim=-1, descending=True).values  # (…, m)
-    rest = ordered.flip(-1).cumsum(-1).flip(-1)  # (…, m) sum of this weight and all smaller ones
-    capped = torch.arange(ordered.shape[-1], device=weights.device)  # (m,) keys with probability 1
-    factor = (number - capped) / rest.clamp(min=torch.finfo(rest.dtype).tiny)  # (…, m)
+    """min(1, c · weight) with c such that the sum is `number`.
+
+    At most `number` keys have probability 1, so only the largest weights are sorted.
+    """
+    ordered, index = weights.topk(min(number + 1, weights.shape[-1]), dim=-1)  # (…, n)
+    others = weights.scatter(-1, index, 0.0).sum(dim=-1, keepdim=True)  # (…, 1)
+    rest = others + ordered.flip(-1).cumsum(-1).flip(-1)  # this weight and all smaller ones
+    capped = torch.arange(ordered.shape[-1], device=weights.device)  # (n,) keys with probability 1
+    factor = (number - capped) / rest.clamp(min=torch.finfo(rest.dtype).tiny)  # (…, n)
     fits = factor * ordered <= 1  # the largest key that is not capped has at most probability 1
     first = fits.to(torch.int8).argmax(dim=-1, keepdim=True)  # (…, 1)
     scale = factor.gather(-1, first)  # (…, 1)
