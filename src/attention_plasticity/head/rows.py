@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +12,12 @@ import numpy.typing as npt
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.layer import (
     DEFAULT_LOGITS,
+    NO_ROTATION,
     LayerLogits,
+    LayerRotation,
     layer_type_of,
     logits_of,
+    rotation_of,
 )
 from attention_plasticity.head.limits import require_buckets, require_covariances, require_pairs
 from attention_plasticity.head.texts import (
@@ -23,6 +27,7 @@ from attention_plasticity.head.texts import (
     texts_of_dump,
     texts_to_last_fifth,
 )
+from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.key_pairs import KeyIndex
 from attention_plasticity.numeric.position import orientation_from_keys
@@ -58,6 +63,8 @@ class KeyHead:
     logits: LayerLogits = DEFAULT_LOGITS
     layer_type: str | None = None  # as dump.json names it
     texts: Ints | None = None  # ids of the texts that are used; None: all
+    rotation: LayerRotation = NO_ROTATION
+    known_weights: TokenWeights | None = None  # None: the keys come from no dump
 
     @classmethod
     def read(
@@ -84,7 +91,14 @@ class KeyHead:
         require_pairs(pairs, per_bucket, len(index.buckets), dump.folders[head])
         signs = orientation_from_keys(rows.bucket, rows.vectors)
         facts = (logits_of(dump, layer), layer_type_of(dump, layer))
-        return cls(rows, signs, index, all_texts, exponent, *facts, texts)
+        rotation = rotation_of(dump, layer).for_width(rows.width)
+        weights = token_weights(dump, "k", rows)
+        return cls(rows, signs, index, all_texts, exponent, *facts, texts, rotation, weights)
+
+    @cached_property
+    def weights(self) -> TokenWeights:
+        """The probabilities with which the keys were kept, and their weights."""
+        return self.known_weights or unknown_weights(len(self.rows))
 
     @property
     def groups(self) -> TextGroups:
