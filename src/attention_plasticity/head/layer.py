@@ -7,13 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from attention_plasticity.metrics import CHUNKED_ATTENTION
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.remote import RemotePath
-from qk_dump.rotary import RotaryRecord
+from qk_dump.rotary import RotaryRecord, rotate
 from qk_dump.rotary_file import layer_rotation
 
+Array = npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.floating[Any]]
+
+_LARGEST = 2.0**120  # of float32 values; a rotation of larger ones could be infinite
 _TYPE = re.compile(r"[A-Za-z0-9_+-]{1,64}")  # one word
 PRE_ROPE = "the vectors were captured before the rotary embedding"
 BIASED = "the layer adds a bias to its logits"
@@ -108,6 +115,16 @@ def rotation_of(dump: Dump, layer: int) -> LayerRotation:
         return LayerRotation(pre_rope=pre_rope)
     why = entry.get("rotary_problem")
     return LayerRotation(pre_rope=pre_rope, problem=why or _no_record(dump))
+
+
+def after_rope(vectors: Vectors, position: Array, rotation: LayerRotation) -> Vectors:
+    """Vectors as they enter the attention, in a precision in which they can be turned."""
+    record = rotation.record
+    if record is None:
+        return vectors
+    if vectors.dtype != np.float64 and np.abs(vectors).max(initial=0.0) > _LARGEST:
+        vectors = vectors.astype(np.float64)
+    return rotate(vectors, 0.0, position, record) if rotation.pre_rope else vectors
 
 
 def _no_record(dump: Dump) -> str:
