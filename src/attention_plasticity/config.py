@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qk_dump.hub.place import is_hub_path, parse_place
-from qk_dump.limits import MOST_HEADS, MOST_LAYERS, require_multiple
+from qk_dump.limits import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, require_multiple
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import Indices, Names, settings_from, validated
@@ -24,7 +24,7 @@ MOST_PAIRS_PER_BUCKET = 4096  # that `auto` chooses
 
 TABLE_FIELDS = (
     *("output_csv", "bucket_csv", "component_csv", "influence_csv", "distance_csv"),
-    "attention_csv",
+    *("attention_csv", "bin_csv"),
 )
 """Fields with the names of tables."""
 
@@ -161,6 +161,12 @@ class RunnerConfig(BaseModel):
         description="key pairs drawn per key bucket; auto: so many that they cause less than a "
         "tenth of the squared standard error",
     )
+    bin_size: Annotated[int, Field(ge=1, le=MOST_POSITIONS)] | Literal["auto"] = Field(
+        title=_METHOD,
+        default="auto",
+        description="tokens per bin, for plasticity at one position; auto: about a sixteenth of "
+        "the longest text, or more if bins would hold few queries",
+    )
     max_rel_dist: float = Field(
         title=_METHOD,
         default=0.05,
@@ -229,6 +235,12 @@ class RunnerConfig(BaseModel):
         title=_RESULTS,
         default="head_attention.csv",
         description="table of attention, if the dump has attention columns; the same rule applies",
+    )
+    bin_csv: str = Field(
+        title=_RESULTS,
+        default="head_bin_plasticity.csv",
+        description="table of cells of bins, if plasticity at one position is known; the same rule "
+        "applies",
     )
     engine: Engine = Field(
         title=_RUN,
@@ -362,6 +374,7 @@ ANALYSIS_FIELDS = (
     "query_model",
     "pair_sampling",
     "num_pairs_per_bucket",
+    "bin_size",
     "max_rel_dist",
     "normality_max_dims",
     "p_alpha",

@@ -1,7 +1,8 @@
 """Analysis of one key head and its query heads: rows of the tables.
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
-attention of the keys, query model per bucket, key pairs, plasticity, means of attention.
+attention of the keys, query model per bucket, key pairs, plasticity, plasticity at one position,
+means of attention.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.aligned import aligned_plasticity
+from attention_plasticity.head.aligned_columns import add_aligned, bin_columns, bin_influences
 from attention_plasticity.head.attended_keys import attended_keys
 from attention_plasticity.head.attention_columns import HeadAttention, add_attention
 from attention_plasticity.head.cell_columns import bucket_columns, distance_columns, missing_cells
@@ -34,12 +37,18 @@ from attention_plasticity.head.queries import RotatedQueries
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.rows import KeyHead, common_window, read_queries
 from attention_plasticity.head.texts import DumpTexts
+from attention_plasticity.head.token_weights import (
+    TokenWeights,
+    token_weights,
+    unknown_weights,
+)
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.numeric.attended_pairs import AttendedKeys
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
+from qk_dump.rotary_file import with_rotary
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, DumpError, HeadError, ToolkitError
 from qk_toolkit.formatting import index_ranges
@@ -77,7 +86,7 @@ def analyze_head(
     if dump is None:
         raise ConfigError("dump: is missing; give a dump, or the path of its folder")
     config = config or RunnerConfig()
-    dump = dump if isinstance(dump, Dump) else open_dump(dump)
+    dump = with_rotary(dump if isinstance(dump, Dump) else open_dump(dump), config.rotary)
     if (layer, q_head) not in dump.query_heads:
         heads = [head for other, head in dump.query_heads if other == layer]
         has = f"query heads {index_ranges(heads)}" if heads else "no query heads"
@@ -121,7 +130,8 @@ def _analyze_query_head(
     head = HeadId(layer, q_head, "q")
     rows, exponent = read_queries(dump, head, keys, config)
     window = common_window(rows, keys.rows, head.folder)
-    return analyze_rows(layer, q_head, k_head, rows, keys, config, window, exponent)
+    weights = token_weights(dump, "q", rows)
+    return analyze_rows(layer, q_head, k_head, rows, keys, config, window, exponent, weights)
 
 
 def pair_seed(config: RunnerConfig, layer: int, q_head: int) -> int:
@@ -138,8 +148,12 @@ def analyze_rows(
     config: RunnerConfig,
     window: int | None = None,
     exponent: int = 0,
+    weights: TokenWeights | None = None,
 ) -> HeadResult:
-    """Analyse the queries `rows`, which were divided by two to the power `exponent`."""
+    """Analyse the queries `rows`, which were divided by two to the power `exponent`.
+
+    Without `weights`, every query has the same weight.
+    """
     no_errors = _why_no_errors(rows, config)
     values = HeadValues()
     values.add({"layer": layer, "q_head": q_head, "k_head": k_head})
@@ -153,11 +167,14 @@ def analyze_rows(
     add_normality(values, queries, config)
     pool, no_attended = _attended(layer, q_head, rows, keys, config, window, exponent)
     seed = pair_seed(config, layer, q_head)
-    plasticity, attended = head_plasticity(queries, keys, window, config, seed, pool)
+    plasticity, attended, pairs = head_plasticity(queries, keys, window, config, seed, pool)
+    weights = weights or unknown_weights(len(rows))
+    aligned = aligned_plasticity(rows, weights, keys, window, config, seed, pairs)
     add_plasticity(values, plasticity, rows.position_max, no_errors)
     attention = HeadAttention.of(rows, _groups(rows, keys, config), config.distant_from)
     add_attention(values, attention.means, no_errors)
     add_attended(values, attended, no_attended, no_errors)
+    add_aligned(values, aligned, no_errors)
     return HeadResult(
         layer=layer,
         q_head=q_head,
@@ -165,9 +182,10 @@ def analyze_rows(
         metrics=values.values,
         buckets=bucket_columns(plasticity, keys, rows),
         components=component_columns(queries.fit),
-        influences=influence_columns(plasticity, values.estimates),
+        influences=influence_columns(plasticity, values.estimates, bin_influences(aligned)),
         distances=distance_columns(plasticity),
         attention=attention.buckets,
+        bins=bin_columns(aligned, keys, rows),
         missing=values.missing,
         missing_cells=missing_cells(plasticity, rows.example_id is not None, no_errors),
     )

@@ -155,6 +155,10 @@ FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 MEAN_COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
 """Means of plasticity over query buckets."""
 ATTENDED, ATTENDED_COUNTED = "ap_attended", "ap_attended_counted"
+ALIGNED, ALIGNED_COUNTED, ALIGNED_DROP = "ap_aligned", "ap_aligned_counted", "ap_aligned_drop"
+ALIGNED_FIFTHS = tuple(name.replace("ap_", "ap_aligned_") for name in FIFTHS)
+"""Plasticity at one position in the fifths of the context."""
+POOLED, PHASE = "ap_pooled", "ap_phase"
 ATTENTION_MEANS = ("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit")
 """Means over queries of the attention columns of a dump."""
 
@@ -215,6 +219,15 @@ HEAD_METRICS = Table(
         Metric("ap_attended_ess", "effective attended pairs", "number of equally probable pairs with the same sum of squared probabilities", HOW_SURE, optional=True),
         Metric("n_later_queries", "later queries", "mean number of later queries per key from which its attention is known", HOW_SURE, optional=True),
         Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text", note="without dump.json it follows from sliding_window"),
+        _plasticity(ALIGNED, "plasticity at one position", "plasticity of queries at one position: every query of a bin is turned to one position, so that the rotation of RoPE does not count", optional=True, shown_after=FIRST, note="a mean over tokens"),
+        *(
+            _plasticity(name, f"at one position, {part}", "plasticity at one position in this fifth of the longest text", optional=True)
+            for name, part in zip(ALIGNED_FIFTHS, FIFTH_NAMES, strict=True)
+        ),
+        Metric(ALIGNED_DROP, "drop at one position", "plasticity at one position in the first fifth of the longest text minus the last fifth", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True, shown_after=ALIGNED),
+        _plasticity(ALIGNED_COUNTED, "counted at one position", "plasticity at one position from counts of queries, without a Gaussian", bias=False, optional=True),
+        _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", optional=True),
+        Metric(PHASE, "part of the phase", "plasticity over a bin minus plasticity at one position: what the rotation of RoPE inside a bin adds", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True),
     ),
 )
 
@@ -239,6 +252,32 @@ BUCKET_PLASTICITY = Table(
         Metric("plasticity_counted", "counted plasticity", "mean over the counted pairs of the cell, without a Gaussian", format="share"),
     ),
 )
+BIN_PLASTICITY = Table(
+    "head_bin_plasticity.csv",
+    "head, bin of queries and earlier bin of keys, if plasticity at one position is known",
+    (
+        *_IDS,
+        Metric("q_bin", "query bin", "number of the bin of the queries", format="index"),
+        Metric("k_bin", "key bin", "number of an earlier bin of keys", format="index"),
+        Metric("plasticity", "plasticity", "plasticity at one position, mean over the pairs of the cell", format="share", note="`nan` if the cell has no pair"),
+        _PAIRS,
+        Metric("q_position", "query position", "mean position of the queries of the bin, to which they are turned", format="count", unit="tokens"),
+        Metric("k_position", "key position", "mean position of the keys of the bin", format="count", unit="tokens"),
+        Metric("n_queries", "queries", "number of queries of the bin", format="count"),
+        Metric("n_texts", "texts", "number of texts that these queries come from", format="count", note="`nan` if the texts are not known"),
+        Metric("plasticity_se", "error", "standard error of the cell", format="error"),
+        Metric("plasticity_bias", "bias", "bias of the cell", format="error", signed=True),
+        Metric("plasticity_counted", "counted plasticity", "mean over the counted pairs of the cell, without a Gaussian", format="share"),
+        Metric("pooled", "plasticity over the bin", "the same pairs with the queries as captured", format="share"),
+        Metric("pooled_se", "error over the bin", "its standard error", format="error"),
+        Metric("pooled_bias", "bias over the bin", "its bias", format="error", signed=True),
+        Metric("q_start", "first query position", "first position of the bin of queries", format="count", unit="tokens"),
+        Metric("q_end", "last query position", "last position of the bin of queries", format="count", unit="tokens"),
+        Metric("k_start", "first key position", "first position of the bin of keys", format="count", unit="tokens"),
+        Metric("k_end", "last key position", "last position of the bin of keys", format="count", unit="tokens"),
+        Metric("q_weight", "tokens", "number of tokens that the queries of the bin stand for: the sum of 1/π", format="count", note="the weight of the bin in means over tokens"),
+    ),
+)
 COMPONENT_WEIGHTS = Table(
     "head_component_weights.csv",
     "head and dimension",
@@ -251,6 +290,8 @@ COMPONENT_WEIGHTS = Table(
 )
 BUCKET_QUANTITY = "ap_bucket"
 """Plasticity of one query bucket, in the table of influences."""
+BIN_QUANTITY = "ap_bin"
+"""Plasticity at one position of one bin of queries, in the table of influences."""
 GROUP_COLUMNS = tuple(f"group_{group:02d}" for group in range(GROUPS))
 
 INFLUENCES = Table(
@@ -258,8 +299,8 @@ INFLUENCES = Table(
     "head and quantity",
     (
         *_IDS,
-        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, or ap_bucket: plasticity of one query bucket", format="text"),
-        Metric("q_bucket", "query bucket", "query bucket of ap_bucket", format="index", nan="a quantity of the whole head"),
+        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, ap_bucket: plasticity of one query bucket, or ap_bin: plasticity at one position of one bin of queries", format="text"),
+        Metric("q_bucket", "query bucket", "query bucket of ap_bucket, or bin of ap_bin", format="index", nan="a quantity of the whole head"),
         Metric("value", "value", "value of the quantity"),
         Metric("bias", "bias", "bias of the value", signed=True),
         Metric("n_groups", "groups", "number of groups of texts behind the value", format="count", note="its interval has one degree of freedom less"),
@@ -311,6 +352,7 @@ TableKind = Literal[
     "influences",
     "distances",
     "attention",
+    "bins",
 ]
 TABLES: dict[TableKind, Table] = {
     "head_metrics": HEAD_METRICS,
@@ -319,6 +361,7 @@ TABLES: dict[TableKind, Table] = {
     "influences": INFLUENCES,
     "distances": DISTANCE_PLASTICITY,
     "attention": ATTENTION_BY_BUCKET,
+    "bins": BIN_PLASTICITY,
 }
 
 METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}

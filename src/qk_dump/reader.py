@@ -80,6 +80,7 @@ class HeadRows:
     token_id: npt.NDArray[np.int32] | None = None  # (n,), −1: unknown; None when not requested
     value_norm: npt.NDArray[np.float32] | None = None  # (n,), of keys; NaN: unknown
     received: ReceivedRows | None = None  # None when not requested or not in the files
+    subsampled: float = 1.0  # share of the rows of the files that the subsample kept
 
     def __len__(self) -> int:
         return len(self.bucket)
@@ -265,6 +266,7 @@ class _Collector:
             token_id=self._known(TOKEN_ID),
             value_norm=self._known(VALUE_NORM),
             received=self._received(),
+            subsampled=self._size / self._total,
         )
 
     def _known(self, name: str) -> npt.NDArray[Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def require_fit(file: RotaryFile, dump: Dump) -> None:
                     f"rotary: {file.path}: {name} of layer {entry['layer']} is {other[name]!r:.40} "
                     f"there and {entry[name]!r:.40} in {dump.path}. {_REMEDY}"
                 )
+
+
+def with_rotary(dump: Dump, name: str | None) -> Dump:
+    """The dump with the rotary records of a file, if one is given. Raises a `ConfigError`."""
+    if name is None:
+        return dump
+    file = read_rotary_file(name)
+    require_fit(file, dump)
+    return replace(dump, rotary=file)
 
 
 def layer_rotation(dump: Dump, layer: int) -> RotaryRecord | None:

@@ -5,7 +5,8 @@ after it.
 
 1. `layout`: numbers of heads, and the key head of a query head
 2. `texts`: the texts of the dump and their groups, read once per run
-3. `layer`: type, scale and mask of the layer, from `dump.json`
+3. `layer`: type, logits and rotary record of the layer, `token_weights`: weights of rows; both from
+   `dump.json`
 4. `limits`, `rows`: the keys and queries of a head, read, checked, and bounded in size
 5. `result`, `values`: what becomes of a head: its rows, its values, and why values are missing
 6. `queries`, `position_columns`: regression on position, rotation, residuals; their normality

@@ -38,7 +38,7 @@ def bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead, queries: Head
         "q_position": plasticity.query_positions[plasticity.q_code].tolist(),
         "k_position": key_positions[plasticity.k_code].tolist(),
         "n_queries": plasticity.query_counts[plasticity.q_code].tolist(),
-        "n_texts": _text_counts(plasticity.q_bucket, queries),
+        "n_texts": text_counts(plasticity.q_bucket, queries.bucket, queries.example_id),
         **_cell_error_columns(plasticity),
     }
 
@@ -56,12 +56,14 @@ def distance_columns(plasticity: AttentionPlasticity) -> Columns:
     }
 
 
-def _text_counts(buckets: Ints, queries: HeadRows) -> list[int] | list[float]:
+def text_counts(
+    buckets: Ints, of_queries: Ints, example_id: Ints | None
+) -> list[int] | list[float]:
     """Number of texts per bucket of `buckets`, over its queries; NaN if it is not known."""
-    if queries.example_id is None:
+    if example_id is None:
         return [math.nan] * len(buckets)
-    order = np.lexsort((queries.example_id, queries.bucket))
-    bucket, text = queries.bucket[order], queries.example_id[order]
+    order = np.lexsort((example_id, of_queries))
+    bucket, text = of_queries[order], example_id[order]
     first_of_text = np.r_[True, (np.diff(bucket) != 0) | (text[1:] != text[:-1])]  # (n,)
     values, counts = np.unique(bucket[first_of_text], return_counts=True)
     return counts[np.searchsorted(values, buckets)].tolist()  # type: ignore[no-any-return]

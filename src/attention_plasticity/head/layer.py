@@ -1,15 +1,26 @@
-"""What `dump.json` records about a layer: its type, and how its logits are computed."""
+"""What `dump.json` records about a layer: its type, its logits, and how RoPE turns its vectors."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from attention_plasticity.metrics import CHUNKED_ATTENTION
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
+from qk_dump.remote import RemotePath
+from qk_dump.rotary import RotaryRecord, rotate
+from qk_dump.rotary_file import layer_rotation
 
+Array = npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.floating[Any]]
+
+_LARGEST = 2.0**120  # of float32 values; a rotation of larger ones could be infinite
 _TYPE = re.compile(r"[A-Za-z0-9_+-]{1,64}")  # one word
 PRE_ROPE = "the vectors were captured before the rotary embedding"
 BIASED = "the layer adds a bias to its logits"
@@ -62,6 +73,69 @@ def layer_type_of(dump: Dump, layer: int) -> str | None:
     types = manifest.layer_types or []
     found = _entry(manifest, layer).get("type") or (types[layer] if layer < len(types) else None)
     return found if isinstance(found, str) and _TYPE.fullmatch(found) else None
+
+
+@dataclass(frozen=True)
+class LayerRotation:
+    """How RoPE turns the queries and keys of a layer, or the reason why this is not known.
+
+    Without a record and without a problem, the layer has no rotary embedding.
+    """
+
+    record: RotaryRecord | None = None
+    pre_rope: bool = False  # the vectors were captured before RoPE
+    problem: str | None = None
+
+    def for_width(self, width: int) -> LayerRotation:
+        """The rotation of vectors of `width` dimensions; they may be too few for the record."""
+        if self.record is None or self.record.end <= width:
+            return self
+        problem = (
+            f"the rotary record has {self.record.end} dimensions and the vectors have {width}; "
+            "the record is that of another model"
+        )
+        return replace(self, record=None, problem=problem)
+
+
+NO_ROTATION = LayerRotation()
+"""The vectors of a layer without a rotary embedding."""
+
+
+def rotation_of(dump: Dump, layer: int) -> LayerRotation:
+    """How RoPE turns the vectors of a layer: from the given file, else from `dump.json`."""
+    entries: Sequence[Mapping[str, Any]] = (dump.manifest and dump.manifest.layers) or []
+    pre_rope = bool(dump.manifest and dump.manifest.pre_rope)
+    if dump.rotary is not None:
+        entries, pre_rope = dump.rotary.layers, dump.rotary.pre_rope
+    record = layer_rotation(dump, layer)
+    if record is not None:
+        return LayerRotation(record, pre_rope)
+    entry = next((entry for entry in entries if entry.get("layer") == layer), {})
+    if entry.get("rope") is False:
+        return LayerRotation(pre_rope=pre_rope)
+    why = entry.get("rotary_problem")
+    return LayerRotation(pre_rope=pre_rope, problem=why or _no_record(dump))
+
+
+def after_rope(vectors: Vectors, position: Array, rotation: LayerRotation) -> Vectors:
+    """Vectors as they enter the attention, in a precision in which they can be turned."""
+    record = rotation.record
+    if record is None:
+        return vectors
+    if vectors.dtype != np.float64 and np.abs(vectors).max(initial=0.0) > _LARGEST:
+        vectors = vectors.astype(np.float64)
+    return rotate(vectors, 0.0, position, record) if rotation.pre_rope else vectors
+
+
+def _no_record(dump: Dump) -> str:
+    """The reason of a missing record, with the command that adds it."""
+    manifest = dump.manifest
+    model = (manifest and manifest.model) or "MODEL"
+    text = "there is no rotary record of the layer; add it with: attention-plasticity add-rotary"
+    command = f"DUMP --model.name {model}"
+    if manifest is None or not manifest.layers or isinstance(dump.path, RemotePath):
+        command += " --output rotary.json, and analyze with --rotary rotary.json"
+    return f"{text} {command}"
 
 
 def _entry(manifest: DumpManifest, layer: int) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class HeadPlasticity(NamedTuple):
 
     main: AttentionPlasticity
     attended: AttendedPlasticity | None
+    num_pairs: int  # per key bucket
 
 
 def head_plasticity(
@@ -142,12 +143,12 @@ class _Head:
         grouped = self._grouped_queries() if self.config.error_bars else None
         texts = None if grouped is None else self._texts(grouped)
         if attended is None:
-            return HeadPlasticity(self._score(self._pairs(num_pairs), texts)[0], None)
+            return HeadPlasticity(self._score(self._pairs(num_pairs), texts)[0], None, num_pairs)
         if self.config.pair_sampling == "attended":
             rng = np.random.default_rng(self.seed)
             draw = AttendedDraw(attended, num_pairs, True, rng)
             main = self._score(draw, texts)[0]
-            return HeadPlasticity(main, AttendedPlasticity.of(main, draw))
+            return HeadPlasticity(main, AttendedPlasticity.of(main, draw), num_pairs)
         rng = np.random.default_rng([self.seed, _ATTENDED_SEED])
         draw = AttendedDraw(attended, num_pairs, False, rng)
         own = None
@@ -156,7 +157,7 @@ class _Head:
         pairs = self._pairs(num_pairs)
         main, second = self._score(pairs, texts, SecondPairSample(draw, own))
         assert second is not None
-        return HeadPlasticity(main, AttendedPlasticity.of(second, draw))
+        return HeadPlasticity(main, AttendedPlasticity.of(second, draw), num_pairs)
 
     def _counting(self, grouped: GroupedQueries, key_buckets: int) -> CountingSums | None:
         if not self.config.counting:

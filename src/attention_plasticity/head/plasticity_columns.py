@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +67,9 @@ def add_plasticity(
     found["ap_drop"] = found["ap_first20"] - found["ap_last20"]
     no_value = _why_no_pairs(plasticity) if math.isnan(overall) else EMPTY_FIFTH
     for name, value in found.items():
-        why = _why_no_drop(found, no_value) if name == "ap_drop" else no_value
+        why = no_value
+        if name == "ap_drop" and not math.isnan(overall):
+            why = why_no_drop(found["ap_first20"], found["ap_last20"])
         values.add_estimate(name, value, estimates.get(name), why, why_no_errors)
     why = why_no_errors
     if estimates:
@@ -86,10 +89,10 @@ def _why_no_pairs(plasticity: AttentionPlasticity) -> str:
     return NO_EARLIER_KEYS if len(plasticity.q_code) == 0 else NO_PAIRS
 
 
-def _why_no_drop(found: dict[str, float], no_value: str) -> str:
-    if math.isnan(found["ap_overall"]):
-        return no_value
-    parts = [part for part in ("first", "last") if math.isnan(found[f"ap_{part}20"])]
+def why_no_drop(first: float, last: float) -> str:
+    """Why there is no drop, from plasticity in the first fifth and in the last one."""
+    fifths = {"first": first, "last": last}
+    parts = [name for name, value in fifths.items() if math.isnan(value)]
     return f"there is no plasticity in the {' and the '.join(parts)} fifth of the context"
 
 
@@ -136,8 +139,12 @@ def _text_groups(plasticity: AttentionPlasticity) -> float:
     return int(np.count_nonzero(plasticity.uncertainty.query_groups.sum(axis=0)))
 
 
-def influence_columns(plasticity: AttentionPlasticity, estimates: dict[str, Estimate]) -> Columns:
-    """Columns of the table of influences: a row per mean, then a row per query bucket."""
+def influence_columns(
+    plasticity: AttentionPlasticity,
+    estimates: dict[str, Estimate],
+    of_bins: Sequence[tuple[str, float, Estimate]],
+) -> Columns:
+    """Columns of the table of influences: a row per mean, per query bucket and per query bin."""
     rows: list[tuple[str, float, Estimate]] = [
         (name, math.nan, estimate) for name, estimate in estimates.items()
     ]
@@ -147,6 +154,7 @@ def influence_columns(plasticity: AttentionPlasticity, estimates: dict[str, Esti
             (BUCKET_QUANTITY, bucket, estimate)
             for bucket, estimate in zip(plasticity.query_buckets.tolist(), profile, strict=True)
         ]
+    rows += of_bins
     columns: Columns = {
         "quantity": [name for name, _, _ in rows],
         "q_bucket": [bucket for _, bucket, _ in rows],

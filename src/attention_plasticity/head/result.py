@@ -28,6 +28,7 @@ class HeadResult:
     influences: Columns
     distances: Columns = field(default_factory=dict)  # only for `context` and `attended` pairs
     attention: Columns = field(default_factory=dict)  # only if the dump has attention columns
+    bins: Columns = field(default_factory=dict)  # only if plasticity at one position is known
     missing: dict[str, str] = field(default_factory=dict)  # column of `metrics` → why it is NaN
     missing_cells: dict[str, dict[str, int]] = field(default_factory=dict)
     """Missing values of `buckets`: column → reason → number of cells."""

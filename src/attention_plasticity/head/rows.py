@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.bins import bins_of_dump
 from attention_plasticity.head.layer import (
     DEFAULT_LOGITS,
+    NO_ROTATION,
     LayerLogits,
+    LayerRotation,
+    after_rope,
     layer_type_of,
     logits_of,
+    rotation_of,
 )
 from attention_plasticity.head.limits import require_buckets, require_covariances, require_pairs
 from attention_plasticity.head.texts import (
@@ -23,6 +30,7 @@ from attention_plasticity.head.texts import (
     texts_of_dump,
     texts_to_last_fifth,
 )
+from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.key_pairs import KeyIndex
 from attention_plasticity.numeric.position import orientation_from_keys
@@ -42,6 +50,7 @@ from qk_toolkit.errors import DumpError, HeadError
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.floating[Any]]
 
 MIN_QUERIES = 3
 
@@ -58,6 +67,8 @@ class KeyHead:
     logits: LayerLogits = DEFAULT_LOGITS
     layer_type: str | None = None  # as dump.json names it
     texts: Ints | None = None  # ids of the texts that are used; None: all
+    rotation: LayerRotation = NO_ROTATION
+    known_weights: TokenWeights | None = None  # None: the keys come from no dump
 
     @classmethod
     def read(
@@ -84,7 +95,27 @@ class KeyHead:
         require_pairs(pairs, per_bucket, len(index.buckets), dump.folders[head])
         signs = orientation_from_keys(rows.bucket, rows.vectors)
         facts = (logits_of(dump, layer), layer_type_of(dump, layer))
-        return cls(rows, signs, index, all_texts, exponent, *facts, texts)
+        rotation = rotation_of(dump, layer).for_width(rows.width)
+        weights = token_weights(dump, "k", rows)
+        return cls(rows, signs, index, all_texts, exponent, *facts, texts, rotation, weights)
+
+    @cached_property
+    def bin_index(self) -> KeyIndex:
+        """The keys indexed by their bins, which must be known."""
+        assert self.all_texts.bins is not None
+        assert self.rows.example_id is not None
+        bins = self.all_texts.bins.of(self.rows.position)
+        return KeyIndex(self.rows.position, bins, self.rows.example_id)
+
+    @cached_property
+    def vectors_after_rope(self) -> Vectors:
+        """(n, d) the keys as they enter the attention of the model."""
+        return after_rope(self.rows.vectors, self.rows.position, self.rotation)
+
+    @cached_property
+    def weights(self) -> TokenWeights:
+        """The probabilities with which the keys were kept, and their weights."""
+        return self.known_weights or unknown_weights(len(self.rows))
 
     @property
     def groups(self) -> TextGroups:
@@ -98,10 +129,12 @@ def run_texts(
     config: RunnerConfig,
     show: Callable[[int, int], object] = lambda done, total: None,
 ) -> DumpTexts:
-    """The texts of a dump for a run. Without standard errors, groups of texts are not needed."""
+    """The texts and bins of a dump for a run. Without standard errors, groups are not needed."""
     if config.single_example or not (config.error_bars or config.equal_texts):
-        return DumpTexts(listed=text_list(dump))
-    return texts_of_dump(dump, layers, equal_texts=config.equal_texts, show=show)
+        texts = DumpTexts(listed=text_list(dump))
+    else:
+        texts = texts_of_dump(dump, layers, equal_texts=config.equal_texts, show=show)
+    return replace(texts, bins=bins_of_dump(dump, config))
 
 
 def read_queries(

@@ -1,7 +1,7 @@
-"""The texts of a dump: their groups, and the texts that reach the end of the context.
+"""The texts of a dump: groups, lengths, and the texts that reach the end of the context.
 
 They come from `examples.parquet`. They are read once per run, so that all heads of the run, and all
-of its shards, have the same groups.
+of its shards, have the same groups and the same bins.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from attention_plasticity.numeric.bins import Bins
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from qk_dump.examples import EXAMPLES_FILE, read_examples
 from qk_dump.found_texts import texts_of_heads, texts_of_layers
 from qk_dump.layout import Dump
+from qk_dump.limits import MOST_POSITIONS
 from qk_dump.remote import DumpPath
 from qk_toolkit.errors import DumpError
 from qk_toolkit.formatting import count
@@ -40,6 +42,7 @@ class DumpTexts:
     long: Ints | None = None  # ids of the texts that reach the last fifth; None: not known
     listed: dict[str, Any] | None = None  # number of the texts of the run, and a hash of them
     problem: str | None = None  # why `examples.parquet` is not used
+    bins: Bins | None = None  # of positions, as all heads of the run use them
 
     @property
     def count(self) -> int:
@@ -48,8 +51,8 @@ class DumpTexts:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the ids. Heads with the same hash have the same groups of texts."""
-        ids = [self.as_message()[name] for name in ("ids", "long")]
+        """A hash of ids and bins. Heads with the same hash have the same groups and bins."""
+        ids = [self.as_message()[name] for name in ("ids", "long", "bins")]
         return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
 
     @property
@@ -82,7 +85,14 @@ class DumpTexts:
     def as_message(self) -> dict[str, Any]:
         """The texts as values for JSON."""
         ids, long = (None if part is None else _runs(part) for part in (self.ids, self.long))
-        return {"ids": ids, "long": long, "listed": self.listed, "problem": self.problem}
+        bins = None if self.bins is None else [self.bins.size, self.bins.context]
+        return {
+            "ids": ids,
+            "long": long,
+            "listed": self.listed,
+            "problem": self.problem,
+            "bins": bins,
+        }
 
     @classmethod
     def of_message(cls, content: dict[str, Any]) -> Self:
@@ -90,7 +100,8 @@ class DumpTexts:
         ids, long = (
             None if content[name] is None else _of_runs(content[name]) for name in ("ids", "long")
         )
-        return cls(ids, long, content["listed"], content["problem"])
+        bins = None if content["bins"] is None else Bins(*content["bins"])
+        return cls(ids, long, content["listed"], content["problem"], bins)
 
 
 UNKNOWN_TEXTS = DumpTexts()
@@ -153,6 +164,18 @@ def _listed(table: pa.Table, *, equal_texts: bool) -> dict[str, Any] | None:
         [str(original), int(group)] for (_, original), group in zip(texts, members, strict=True)
     )
     return {"count": len(pairs), "digest": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}
+
+
+def text_lengths(dump: Dump, *, equal_texts: bool = False) -> Ints | None:
+    """(texts,) tokens of the texts that are used; None if `examples.parquet` does not have them."""
+    table, _ = _examples(dump)
+    if table is None or not len(table) or not _is_integer(table, "num_tokens"):
+        return None
+    lengths = _numbers(table, "num_tokens")
+    long = _long_texts(table) if equal_texts else None
+    if long is not None:
+        lengths = lengths[np.isin(_numbers(table, "example_id"), long)]
+    return lengths if 1 <= lengths.max(initial=0) <= MOST_POSITIONS else None
 
 
 def texts_to_last_fifth(ids: Ints, last_positions: Floats | Ints) -> Ints:

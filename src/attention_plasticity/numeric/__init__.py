@@ -6,10 +6,12 @@ the other files in this order; no file imports one that comes after it.
 1. `scaling`: powers of two against overflow and underflow
 2. `position`: regression on position, rotation to the positional basis, residuals
 3. `kolmogorov`, `normality`: tests, skewness and kurtosis of the residuals
-4. `query_model`: mean, covariance and Gaussian of the queries of every bucket
+4. `bins`: bins of positions and their weights, `query_model`: mean, covariance and Gaussian of the
+   queries of every bucket
 5. `eligibility`: cells of a query bucket and a key bucket that it can see
 6. `key_pairs`: pairs of keys of one bucket, of near keys, or of any two earlier keys
-7. `attention_received`, `attended_pairs`: pairs in proportion to the attention of their keys
+7. `pair_pool`, `attention_received`, `attended_pairs`: pairs in proportion to the weights of their
+   keys, such as the attention that they receive
 8. `pair_samples`: keys, pairs and cells together
 9. `scores`: p, 4p(1−p) and its derivatives, from key differences and a Gaussian
 10. `errors`: groups of texts, their influences, standard errors, bias, counts

@@ -70,7 +70,7 @@ class KeyIndex:
         positions = np.asarray(p_k, np.float64)
         self.buckets, self.codes = np.unique(np.asarray(b_k), return_inverse=True)  # codes (n,)
         self.examples = np.unique(np.asarray(example_ids_k), return_inverse=True)[1]  # (n,)
-        self._by_bucket = np.lexsort((self.examples, self.codes))
+        self.by_bucket = np.lexsort((self.examples, self.codes))
         self.by_position = np.lexsort((positions, self.examples))  # (n,) by example, then position
 
     def draw(
@@ -137,7 +137,7 @@ class KeyIndex:
 
     @cached_property
     def _groups(self) -> _Groups:
-        order = self._by_bucket
+        order = self.by_bucket
         codes, examples = self.codes[order], self.examples[order]
         starts = np.flatnonzero(
             np.diff(codes, prepend=-1).astype(bool) | np.diff(examples, prepend=-1).astype(bool)
@@ -152,7 +152,7 @@ class KeyIndex:
 
         Both keys of a pair have the same bucket and example.
         """
-        order = self._by_bucket
+        order = self.by_bucket
         group_starts, sizes, group_codes, pair_ends, bucket_ends = self._groups
         numbers = [
             begin + _draw_numbers(int(end - begin), num_pairs_per_bucket, rng)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.numeric.key_pairs import KeyIndex, KeyPairs, PairSampling
+from attention_plasticity.numeric.pair_pool import WeightedKeys
 from attention_plasticity.numeric.position import Basis, rotate
 
 Array = npt.NDArray[np.float64]
@@ -50,7 +51,7 @@ class PairDraw(Protocol):
 class ContextDraw:
     """Draws pairs of any two earlier keys of a text."""
 
-    keys: KeyIndex
+    keys: KeyIndex | WeightedKeys
     num_pairs_per_bucket: int
     rng: np.random.Generator
 
@@ -70,6 +71,21 @@ def chosen_pairs(
     if pair_sampling == "context":
         return ContextDraw(keys, num_pairs_per_bucket, rng)
     return keys.draw(pair_sampling, num_pairs_per_bucket, max_rel_dist, rng)
+
+
+def weighted_pairs(
+    keys: WeightedKeys,
+    pair_sampling: PairSampling,
+    num_pairs_per_bucket: int,
+    max_rel_dist: float,
+    rng: np.random.Generator,
+) -> KeyPairs | PairDraw:
+    """The same in proportion to the product of the weights of both keys, with replacement."""
+    if pair_sampling == "context":
+        return ContextDraw(keys, num_pairs_per_bucket, rng)
+    if pair_sampling == "local":
+        return keys.local_pairs(num_pairs_per_bucket, max_rel_dist, rng)
+    return keys.bucket_pairs(num_pairs_per_bucket, rng)
 
 
 @dataclass(frozen=True)

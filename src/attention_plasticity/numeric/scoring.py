@@ -5,6 +5,7 @@ Arrays in, arrays out; numpy and scipy only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +16,11 @@ from attention_plasticity.numeric.blocks import row_blocks
 from attention_plasticity.numeric.distances import DistanceSums
 from attention_plasticity.numeric.errors.counting import CountedPlasticity, CountingSums, is_counted
 from attention_plasticity.numeric.errors.influences import GaussianInfluences, GroupedQueries
-from attention_plasticity.numeric.errors.uncertainty import Uncertainty, UncertaintySums
+from attention_plasticity.numeric.errors.uncertainty import (
+    Uncertainty,
+    UncertaintySums,
+    mean_of_cells,
+)
 from attention_plasticity.numeric.errors.variance_parts import VarianceSums
 from attention_plasticity.numeric.key_pairs import PAIR_BLOCK, KeyPairs
 from attention_plasticity.numeric.pair_samples import KeyVectors, PairDraw, PairSample
@@ -92,26 +97,77 @@ def score_pairs(
     With `texts`, standard errors and bias are computed too. Plasticity by distance is computed if
     the pairs are drawn for each query bucket.
     """
-    shared, eligible = isinstance(sample.pairs, KeyPairs), sample.eligible
-    distances = None if shared else DistanceSums(queries.moments.bucket, sample.key_buckets)
+    eligible = sample.eligible
+    distances = (
+        None
+        if isinstance(sample.pairs, KeyPairs)
+        else DistanceSums(queries.moments.bucket, sample.key_buckets)
+    )
     scoring = _Scoring(queries, sample.keys, eligible, texts, distances)
     also = None
     if second is not None:
         reached = np.asarray(eligible.any(axis=1))[:, None]  # (query buckets, 1)
         also = _Scoring(queries, sample.keys, reached, second.texts, None)
-    codes = range(len(queries.gaussians))
-    for part in [codes] if shared else [[code] for code in codes]:
-        pairs = sample.pairs
-        drawn = pairs if isinstance(pairs, KeyPairs) else pairs.draw(eligible[part[0]])
-        blocks = scoring.blocks(drawn)
-        for number, rows in enumerate(blocks):
-            block = scoring.block(drawn.part(rows))
-            for code in part:
-                scoring.add(code, block)
-                if second is not None and also is not None and number + 1 == len(blocks):
-                    also.add_all(code, second.pairs.draw(eligible[code]).with_single_bucket())
+    for part, block, is_last in _blocks(scoring, sample, len(queries.gaussians)):
+        for code in part:
+            scoring.add(code, block)
+            if second is not None and also is not None and is_last:
+                also.add_all(code, second.pairs.draw(eligible[code]).with_single_bucket())
     found = scoring.finish(sample.key_buckets)
     return found, None if also is None else also.finish(sample.key_buckets[:1])
+
+
+class QuerySample(NamedTuple):
+    """A model of the queries, and what is needed for its standard errors."""
+
+    queries: QueryModel
+    texts: TextSample | None
+
+
+def score_models(
+    models: Sequence[QuerySample], sample: PairSample, *, of_cells: bool
+) -> list[AttentionPlasticity]:
+    """Plasticity of the pairs of `sample` under several models of the same query buckets.
+
+    With `of_cells`, the profile is the mean over the cells of a query bucket, else over its pairs.
+    Pairs are drawn once, for all models. A draw per query bucket (`PairDraw`) is the place for
+    pairs that are seen through a window, and for pairs in proportion to attention.
+    """
+    scorings = [
+        _Scoring(queries, sample.keys, sample.eligible, texts, None, of_cells)
+        for queries, texts in models
+    ]
+    for part, block, _ in _blocks(scorings[0], sample, len(models[0].queries.gaussians)):
+        for scoring in scorings:
+            for code in part:
+                scoring.add(code, block)
+    return [scoring.finish(sample.key_buckets) for scoring in scorings]
+
+
+def counted_pairs(sample: PairSample) -> Ints:
+    """(query buckets, key buckets) numbers of counted pairs, for pairs that are drawn once."""
+    pairs, eligible = sample.pairs, sample.eligible
+    assert isinstance(pairs, KeyPairs)
+    chosen = np.flatnonzero(is_counted(pairs.rank))
+    owner, other = pairs.owner[chosen], pairs.other[chosen]
+    counts = [
+        np.bincount(owner[row[owner] & row[other]], minlength=eligible.shape[1]) for row in eligible
+    ]
+    return np.array(counts, np.int64).reshape(eligible.shape)
+
+
+def _blocks(
+    scoring: _Scoring, sample: PairSample, query_buckets: int
+) -> Iterator[tuple[Sequence[int], _Block, bool]]:
+    """Blocks of pairs, each with its query buckets, and whether it is the last one of these."""
+    codes, pairs = range(query_buckets), sample.pairs
+    for part in (
+        [codes] if isinstance(pairs, KeyPairs) else [range(code, code + 1) for code in codes]
+    ):
+        drawn = pairs if isinstance(pairs, KeyPairs) else pairs.draw(sample.eligible[part[0]])
+        blocks = scoring.blocks(drawn)
+        for number, rows in enumerate(blocks):
+            yield part, scoring.block(drawn.part(rows)), number + 1 == len(blocks)
 
 
 class _PairRows(NamedTuple):
@@ -171,7 +227,9 @@ class _Scoring:
         eligible: Bools,
         texts: TextSample | None,
         distances: DistanceSums | None,
+        of_cells: bool = False,
     ) -> None:
+        self._of_cells = of_cells
         self._moments, self._gaussians = queries.moments, queries.gaussians
         self._keys, self._eligible, self._distances = keys, eligible, distances
         self._texts = texts
@@ -251,6 +309,8 @@ class _Scoring:
         with np.errstate(invalid="ignore"):
             cells = self._sums / self._counts
             profile = self._sums.sum(axis=1) / self._counts.sum(axis=1)
+        if self._of_cells:
+            profile = mean_of_cells(cells)
         return AttentionPlasticity(
             q_code=q_code,
             k_code=k_code,
@@ -270,7 +330,7 @@ class _Scoring:
         if self._uncertainty is None or self._texts is None:
             return None
         diagonal = self._texts.queries.model == "diagonal"
-        return self._uncertainty.finish(cells, profile, diagonal=diagonal)
+        return self._uncertainty.finish(cells, profile, diagonal=diagonal, of_cells=self._of_cells)
 
     def _counted(self, counts: Ints) -> CountedPlasticity | None:
         if self._texts is None or self._texts.counting is None:

@@ -30,6 +30,7 @@ class RunFacts:
     heads: list[list[int]]  # layer, query head and key head
     not_captured: list[list[int]]
     texts: str = ""  # hash of the ids of the texts
+    bins: list[int] | None = None  # tokens per bin, and of the longest text
     files: Files = field(default_factory=dict)  # of all heads of the run, if it consists of shards
 
     @classmethod
@@ -53,6 +54,7 @@ class RunFacts:
             heads=[list(head) for head in plan.triples],
             not_captured=[list(head) for head in plan.not_captured],
             texts=texts.digest,
+            bins=None if texts.bins is None else [texts.bins.size, texts.bins.context],
         )
 
     def is_of_dump(self, other: RunFacts) -> bool:

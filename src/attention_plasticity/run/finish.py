@@ -12,6 +12,7 @@ from typing import Any
 
 from attention_plasticity import __version__
 from attention_plasticity.head.result import Failure, HeadResult
+from attention_plasticity.metrics import ALIGNED
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
 from attention_plasticity.run.missing import MissingSums, MissingValues, missing_records
@@ -25,6 +26,7 @@ from attention_plasticity.run.warnings import (
     bias_warnings,
     selective_warnings,
     text_warnings,
+    weight_warnings,
 )
 from qk_dump.buckets import geometry_of
 
@@ -57,7 +59,10 @@ def finish_run(
     metrics = [done[head] for head in heads]
     if all(math.isnan(row["attn_entropy"]) for row in metrics):
         paths = replace(paths, attention=None)
-        set_aside(paths, include_own=False)  # a table of attention of an earlier run
+    if all(math.isnan(row[ALIGNED]) for row in metrics):
+        paths = replace(paths, bins=None)
+    if paths.attention is None or paths.bins is None:
+        set_aside(paths, include_own=False)  # such a table of an earlier run
     settings, means, missing = facts.settings, HeadMeans(), MissingSums()
     sizes = SampleSizes(single_example=settings.single_example, equal_texts=settings.equal_texts)
     manifest = facts.manifest
@@ -72,6 +77,7 @@ def finish_run(
             *bias_warnings(metrics),
             *attended_warnings(metrics),
             *selective_warnings(manifest, heads),
+            *weight_warnings(manifest, metrics),
         ]
 
     def results() -> Iterator[HeadResult]:
@@ -110,6 +116,8 @@ def _provenance(
         "attention_plasticity": __version__,
         "config": facts.config,
         "seed": facts.config["seed"],
+        "bin_size": facts.bins and facts.bins[0],
+        "longest_text": facts.bins and facts.bins[1],
         "input": {**facts.input, "fingerprint": fingerprint},
         "head_layout": facts.layout,
         "heads": {

@@ -57,6 +57,7 @@ class OutputPaths:
     influences: Path
     distances: Path | None  # for context and attended pairs only
     attention: Path | None  # only if the dump has attention columns
+    bins: Path | None  # only if plasticity at one position is known
     url: str | None = None  # where the files are sent, if the folder is a copy
 
     @property
@@ -100,6 +101,8 @@ class OutputPaths:
             tables["distances"] = self.distances
         if self.attention is not None:
             tables["attention"] = self.attention
+        if self.bins is not None:
+            tables["bins"] = self.bins
         return tables
 
     @property
@@ -118,7 +121,7 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
     """Paths of the outputs. A file name without a folder is a file in the run folder.
 
     Without `output_dir`, the run folder is the folder of `output_csv`, or `results/<dump>`. The
-    table of attention is included; whether there is one is known after the analysis.
+    tables of attention and of bins are included; whether they exist is known after the analysis.
     """
     url = config.output_url
     named = user_path(config.output_csv)
@@ -143,6 +146,7 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
         place(config.influence_csv),
         place(config.distance_csv) if config.pair_sampling in ("context", "attended") else None,
         place(config.attention_csv),
+        place(config.bin_csv),
         url,
     )
     files = (*paths.all, paths.log)
@@ -344,5 +348,6 @@ _CONTENT = {
     "influences": "influences",
     "distances": "distances",
     "attention": "attention",
+    "bins": "bins",
 }
 """Fields of `HeadResult`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from attention_plasticity.config import RunnerConfig
@@ -15,7 +14,7 @@ from attention_plasticity.run.outputs import (
 from attention_plasticity.run.plan import Plan, make_plan
 from qk_dump.hub.pull import HeadChoice
 from qk_dump.layout import Dump
-from qk_dump.rotary_file import read_rotary_file, require_fit
+from qk_dump.rotary_file import with_rotary
 from qk_dump.source import DumpSource, open_dump
 from qk_toolkit.watcher import Watcher
 
@@ -24,7 +23,7 @@ def prepare(
     config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
 ) -> tuple[Dump, Plan, OutputPaths]:
     """Find or fetch the dump, pair its heads and choose the output paths. Nothing is written."""
-    dump = _with_rotary(dump or _find(config, watcher or Watcher()), config)
+    dump = with_rotary(dump or _find(config, watcher or Watcher()), config.rotary)
     paths = output_paths(config, dump.name)
     refuse_reserved(paths)
     refuse_foreign_tables(paths)
@@ -47,15 +46,6 @@ def _find(config: RunnerConfig, watcher: Watcher) -> Dump:
     except BaseException:
         watcher.stop()  # removes the bar
         raise
-
-
-def _with_rotary(dump: Dump, config: RunnerConfig) -> Dump:
-    """The dump with the rotary records of a file, if one is given."""
-    if config.rotary is None:
-        return dump
-    file = read_rotary_file(config.rotary)
-    require_fit(file, dump)
-    return replace(dump, rotary=file)
 
 
 def _heads_to_fetch(config: RunnerConfig) -> HeadChoice:

@@ -85,6 +85,8 @@ class _RunInfo(_Members):
     attention_plasticity: str = ""
     config: _Settings = _Settings()
     seed: int = 0
+    bin_size: NonNegativeInt | None = None
+    longest_text: NonNegativeInt | None = None
     input: _Input = _Input()
     head_layout: _HeadLayout = _HeadLayout()
     heads: _HeadCounts = _HeadCounts()

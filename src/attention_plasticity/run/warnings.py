@@ -14,7 +14,8 @@ from typing import Any, Final, Literal
 
 from attention_plasticity.head.layer import NO_COLUMNS
 from attention_plasticity.head.result import HeadResult
-from attention_plasticity.metrics import ATTENDED
+from attention_plasticity.head.token_weights import why_no_weights
+from attention_plasticity.metrics import ALIGNED, ATTENDED
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.formatting import count, index_ranges, index_runs
@@ -42,6 +43,8 @@ class RunWarning:
         "selective_layers",
         "few_later_queries",
         "attended_unknown",
+        "few_queries_in_bins",
+        "weights_unknown",
     ]
     text: str
     heads: int  # number of heads
@@ -51,7 +54,7 @@ class RunWarning:
     @property
     def label(self) -> str:
         """`Warning`, or `Note` if the results may still be correct."""
-        notes = ("texts_unknown", "selective_layers", "attended_unknown")
+        notes = ("texts_unknown", "selective_layers", "attended_unknown", "weights_unknown")
         return "Note" if self.kind in notes else "Warning"
 
 
@@ -85,6 +88,7 @@ class SampleSizes:
         self._unknown = 0
         self._queries = _LowCounts(FEW_QUERIES)
         self._texts = _LowCounts(FEW_TEXTS)
+        self._bins = _LowCounts(FEW_QUERIES)
         self._attended_problems: dict[str, int] = {}
 
     def warnings(self, geometry: BucketGeometry | None) -> list[RunWarning]:
@@ -97,6 +101,14 @@ class SampleSizes:
                 f"{self._queries.fewest}. Plasticity there is unreliable. Capture more texts."
             )
             found.append(_warning("few_queries", text, self._queries))
+        if self._bins.heads:
+            text = (
+                f"Fewer than {FEW_QUERIES} queries in bin{'s' * (len(self._bins.buckets) > 1)} "
+                f"{index_ranges(self._bins.buckets)}, in {self._bins.heads:,} of {self._heads:,} "
+                f"heads; the smallest bin has {self._bins.fewest}. Plasticity at one position is "
+                "unreliable there. Capture more texts, or set a larger bin_size."
+            )
+            found.append(_warning("few_queries_in_bins", text, self._bins))
         if self._texts.heads:
             where = self._where(self._texts, geometry)
             text = (
@@ -122,6 +134,9 @@ class SampleSizes:
         if problem is not None and no_columns != NO_COLUMNS:
             self._attended_problems[problem] = self._attended_problems.get(problem, 0) + 1
         self._queries.add(dict(zip(columns["q_bucket"], columns["n_queries"], strict=True)))
+        if result.bins:
+            bins = result.bins
+            self._bins.add(dict(zip(bins["q_bin"], bins["n_queries"], strict=True)))
         texts = dict(zip(columns["q_bucket"], columns["n_texts"], strict=True))
         if any(math.isnan(number) for number in texts.values()):
             self._unknown += 1
@@ -224,5 +239,22 @@ def text_warnings(texts: dict[str, Any] | None, heads: int) -> list[RunWarning]:
     return [RunWarning("texts_not_named", text, heads, [], None)]
 
 
-def _warning(kind: Literal["few_queries", "few_texts"], text: str, small: _LowCounts) -> RunWarning:
+def weight_warnings(
+    manifest: DumpManifest | None, metrics: Sequence[dict[str, Any]]
+) -> list[RunWarning]:
+    """A note if the sampler of the dump is not known, so that means count captured rows."""
+    concerned = sum(not math.isnan(row[ALIGNED]) for row in metrics)
+    reason = why_no_weights(manifest)
+    if not concerned or reason is None:
+        return []
+    text = (
+        f"The probability with which tokens were kept is not known: {reason}. Means over tokens "
+        "give every captured row the same weight."
+    )
+    return [RunWarning("weights_unknown", text, concerned, [], None)]
+
+
+def _warning(
+    kind: Literal["few_queries", "few_texts", "few_queries_in_bins"], text: str, small: _LowCounts
+) -> RunWarning:
     return RunWarning(kind, text, small.heads, sorted(small.buckets), small.fewest)

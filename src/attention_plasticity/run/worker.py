@@ -75,15 +75,16 @@ def open_job(content: dict[str, Any]) -> OpenJob:
     """Open the dump of a job, from the message of the main process."""
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.head.texts import DumpTexts
+    from qk_dump.rotary_file import with_rotary
     from qk_dump.source import open_dump
 
     dump: Dump | ToolkitError
+    config = RunnerConfig(**content["config"])
     try:
-        dump = open_dump(content["dump"])
+        dump = with_rotary(open_dump(content["dump"]), config.rotary)
     except ToolkitError as error:
         dump = error
-    texts = DumpTexts.of_message(content["texts"])
-    return OpenJob(dump, texts, RunnerConfig(**content["config"]))
+    return OpenJob(dump, DumpTexts.of_message(content["texts"]), config)
 
 
 def group_messages(job: OpenJob, group: dict[str, Any]) -> Iterator[dict[str, Any]]:

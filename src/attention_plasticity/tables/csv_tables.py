@@ -29,6 +29,7 @@ FILE_NAMES = {kind: table.file for kind, table in TABLES.items()}
 _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "head_metrics": ("layer", "q_head", "ap_overall"),
     "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
+    "bins": ("layer", "q_head", "q_bin", "k_bin", "plasticity", "pooled"),
     "component_weights": ("layer", "q_head", "component", "weight"),
     "distances": ("layer", "q_head", "query_distance", "key_distance", "plasticity", "n_pairs"),
     "attention": (

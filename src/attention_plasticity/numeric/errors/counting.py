@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy.linalg.blas import get_blas_funcs
 
 from attention_plasticity.numeric.errors.influences import CentredQueries, GroupedQueries
-from attention_plasticity.numeric.errors.text_groups import jackknife_factor, rows_per_group
+from attention_plasticity.numeric.errors.text_groups import jackknife_factor
 from attention_plasticity.numeric.errors.uncertainty import (
     Estimate,
     ScoredPairs,
@@ -81,9 +81,21 @@ class CountingSums:
     """Sums over the counted pairs, per query bucket, from which `CountedPlasticity` is computed."""
 
     def __init__(
-        self, queries: GroupedQueries, alpha: float, query_buckets: int, key_buckets: int
+        self,
+        queries: GroupedQueries,
+        alpha: float,
+        query_buckets: int,
+        key_buckets: int,
+        cell_pairs: Ints | None = None,
+        weights: Array | None = None,
     ) -> None:
-        """`alpha` is the intercept of the first component in the regression on position."""
+        """`alpha` is the intercept of the first component in the regression on position.
+
+        With `cell_pairs` (query buckets, key buckets), the numbers of counted pairs, plasticity of
+        a query bucket is the mean over its cells, else over its pairs. `weights` (query buckets, g)
+        are the weights of the queries of every group; without them, every query counts once.
+        """
+        self._cell_pairs, self._weights = cell_pairs, weights
         self._queries = queries
         self._alpha = alpha
         cells = (query_buckets, key_buckets)
@@ -93,7 +105,7 @@ class CountingSums:
         self._counted = np.zeros(by_group)  # sums over the pairs of every group of texts
         self._gaussian = np.zeros(by_group)
         self._variance_bias = np.zeros(by_group)
-        self._pair_groups = np.zeros(by_group, np.int64)
+        self._pair_groups = np.zeros(by_group)
         self._kappa = np.zeros(query_buckets)
         self._counted_influences = np.zeros(by_group)
         self._gaussian_influences = np.zeros(by_group)
@@ -117,23 +129,32 @@ class CountingSums:
         self._groups[code] = sample.counts
         margin = W @ sample.mean  # (pairs,)
         sums = sum_by_group(sample, W, margin)
-        counted = between_groups(sums.preferred, sample.counts)
+        counted = between_groups(sums.preferred, sample.counts, self._weight(code, owner))
         if self._queries.model == "diagonal":
             squares = W**2 @ (sample.membership @ sample.y**2).T  # (pairs, g)
             sums = sums._replace(squares=squares.astype(np.float64))
         if sample is not queries:
             scored = self._score(sample, W, margin, sums.squares)
         bias, variance_bias = bias_terms(scored.scores, scored.kappa, len(sample.y))
+        weight = self._weight(code, owner)
         width = self._pairs.shape[1]
         self._counted_cells[code] += np.bincount(owner, counted.value, width)
         self._pairs[code] += np.bincount(owner, minlength=width)
-        self._counted[code] += np.bincount(group, counted.value, GROUPS)
-        self._gaussian[code] += np.bincount(group, scored.scores.value - bias, GROUPS)
-        self._variance_bias[code] += np.bincount(group, variance_bias, GROUPS)
-        self._kappa[code] += scored.kappa.sum()
-        self._pair_groups[code] += rows_per_group(group)
+        self._counted[code] += _sums(group, counted.value, weight)
+        self._gaussian[code] += _sums(group, scored.scores.value - bias, weight)
+        self._variance_bias[code] += _sums(group, variance_bias, weight)
+        self._kappa[code] += _times(scored.kappa, weight).sum()
+        self._pair_groups[code] += np.bincount(group, weight, GROUPS)
         self._counted_influences[code] += counted.influences
-        self._gaussian_influences[code] += self._through_queries(sample, W, scored, sums.squares)
+        self._gaussian_influences[code] += self._through_queries(
+            sample, W, scored, sums.squares, weight
+        )
+
+    def _weight(self, code: int, owner: Ints) -> Array | None:
+        """(pairs,) weights with which every cell has the same weight; None if pairs have it."""
+        if self._cell_pairs is None:
+            return None
+        return np.asarray(1.0 / self._cell_pairs[code, owner])
 
     def _score(
         self, sample: CentredQueries, W: Floats, margin: Array, squares: Array
@@ -143,6 +164,7 @@ class CountingSums:
         shifts = W @ (sample.membership @ sample.y / sample.y.dtype.type(len(sample.y))).T
         if sample.first is not None:
             first, unit = self._queries.first, sample.unit
+            assert first is not None
             w = W[:, 0].astype(np.float64)
             tau = float(first.position[sample.rows].mean())
             margin = margin + w * ((self._alpha + first.beta * tau) / unit - sample.mean[0])
@@ -151,14 +173,21 @@ class CountingSums:
         return ScoredPairs.of(score_margins(margin, np.sqrt(variance)), shifts, 1.0, sample.counts)
 
     def _through_queries(
-        self, sample: CentredQueries, W: Floats, scored: ScoredPairs, squares: Array
+        self,
+        sample: CentredQueries,
+        W: Floats,
+        scored: ScoredPairs,
+        squares: Array,
+        weight: Array | None,
     ) -> Array:
         """(g,) influences of the query groups on Gaussian plasticity, summed over pairs."""
         n = len(sample.y)
-        slope = scored.scores.width_slope * scored.precision**2  # (pairs,)
-        influences = scored.scores.first @ scored.shifts + slope @ squares / (n - 1)
+        slope = _times(scored.scores.width_slope * scored.precision**2, weight)  # (pairs,)
+        first = _times(scored.scores.first, weight)
+        influences = first @ scored.shifts + slope @ squares / (n - 1)
         influences -= float(slope @ squares.sum(axis=1)) / (n - 1) * sample.counts / n
         if sample.first is not None:
+            assert self._queries.first is not None
             on_variance = self._queries.first.on_variance / sample.unit**2
             influences += float(slope @ W[:, 0].astype(np.float64) ** 2) * on_variance
         return influences
@@ -182,11 +211,24 @@ class CountingSums:
             on_gap += pair_influences(gap_sums, self._pair_groups, gap)
         none = np.zeros(len(counts))
         everywhere = np.ones(len(counts), np.bool_)
+        groups: npt.NDArray[Any] = self._groups
+        totals: npt.NDArray[Any] = counts
+        if self._weights is not None:
+            groups, totals = self._weights, self._weights.sum(axis=1)
         return CountedPlasticity(
             cells=cells,
-            counted=weighted_estimate(counted, none, on_counted, self._groups, counts, everywhere),
-            gap=weighted_estimate(gap, none, on_gap, self._groups, counts, everywhere),
+            counted=weighted_estimate(counted, none, on_counted, groups, totals, everywhere),
+            gap=weighted_estimate(gap, none, on_gap, groups, totals, everywhere),
         )
+
+
+def _times(values: Array, weight: Array | None) -> Array:
+    return values if weight is None else values * weight
+
+
+def _sums(group: Ints, values: Array, weight: Array | None) -> Array:
+    """(g,) weighted sums over the pairs of every group of texts."""
+    return np.asarray(np.bincount(group, _times(values, weight), GROUPS))
 
 
 def sum_by_group(sample: CentredQueries, W: Floats, margin: Array) -> GroupSums:
@@ -213,11 +255,12 @@ def sum_by_group(sample: CentredQueries, W: Floats, margin: Array) -> GroupSums:
     return GroupSums(*sums)
 
 
-def between_groups(preferred: Array, counts: Ints) -> PairValues:
+def between_groups(preferred: Array, counts: Ints, weight: Array | None = None) -> PairValues:
     """Plasticity from pairs of queries of different groups.
 
     `preferred` (pairs, g) are the queries of every group that prefer the first key; `counts` (g,)
-    are all queries of the groups. NaN if all queries are of one group.
+    are all queries of the groups; `weight` (pairs,) multiplies the influences of a pair. NaN if all
+    queries are of one group.
     """
     n = float(counts.sum())
     total = preferred.sum(axis=1)  # (pairs,)
@@ -227,8 +270,10 @@ def between_groups(preferred: Array, counts: Ints) -> PairValues:
     with np.errstate(invalid="ignore", divide="ignore"):
         value = 4.0 * (total * (n - total) - within) / different
         # derivatives with respect to the weight of a group, summed over pairs
-        change = (n - 2.0 * counts) * preferred.sum(axis=0) - 2.0 * (total @ preferred)
-        change += 2.0 * np.einsum("pg,pg->g", preferred, preferred) + counts * total.sum()
-        weight = 2.0 * counts * (n - counts)
-        influences = (4.0 * change - value.sum() * weight) / different
+        weighted = preferred if weight is None else preferred * weight[:, None]
+        change = (n - 2.0 * counts) * weighted.sum(axis=0) - 2.0 * (total @ weighted)
+        same = 2.0 * np.einsum("pg,pg->g", weighted, preferred)
+        change += same + counts * _times(total, weight).sum()
+        on_pairs = 2.0 * counts * (n - counts)
+        influences = (4.0 * change - _times(value, weight).sum() * on_pairs) / different
     return PairValues(value, influences)

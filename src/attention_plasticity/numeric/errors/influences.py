@@ -123,12 +123,12 @@ class FirstComponent:
 
 @dataclass(frozen=True)
 class GroupedQueries:
-    """Queries in the rotated basis, sorted by bucket, with the group of the text of each query."""
+    """Queries in the basis of the scores, sorted by bucket, with the groups of their texts."""
 
     model: Literal["positional", "full", "diagonal"]
     group: Ints  # (n,)
     vectors: Floats  # (n, d)
-    first: FirstComponent
+    first: FirstComponent | None = None  # in the model `positional` only
 
     def centred(self, rows: slice, mean: Array, variances: Array) -> CentredQueries:
         """The queries of the bucket with the given rows, mean (d,) and variances (d,)."""
@@ -152,6 +152,7 @@ class GroupedQueries:
         membership = queries.membership
         on_mean = membership @ y / y.dtype.type(n)
         if queries.first is not None:
+            assert self.first is not None
             on_mean[:, 0] = self.first.on_mean(queries.rows) / queries.unit
         if self.model == "diagonal":
             return GaussianInfluences(queries, on_mean, membership @ y**2)

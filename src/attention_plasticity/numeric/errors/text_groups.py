@@ -7,6 +7,7 @@ of a sample. Every text belongs to one of 16 groups, the same group for all head
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ def rows_per_group(group: Ints) -> Ints:
     return np.bincount(group, minlength=GROUPS)
 
 
-def jackknife_factor(counts: npt.NDArray[np.integer], axis: int = -1) -> npt.NDArray[np.float64]:
+def jackknife_factor(counts: npt.NDArray[Any], axis: int = -1) -> npt.NDArray[np.float64]:
     """`√(G/(G−1))` for G groups with rows; 1 for a single group."""
     groups = np.count_nonzero(counts, axis=axis).astype(np.float64)
     factor: npt.NDArray[np.float64] = np.sqrt(groups / np.maximum(groups - 1.0, 1.0))

@@ -63,6 +63,13 @@ class Uncertainty:
     profile_influences: Array  # (query buckets, g) with small-sample factors; not masked
     query_groups: Ints  # (query buckets, g) queries of every group
 
+    def weighted(self, profile: Array, weights: Array) -> Estimate:
+        """Mean of `profile` with `weights` (query buckets, g), the weights of every group."""
+        totals = weights.sum(axis=1)
+        return weighted_estimate(
+            profile, self.profile_bias, self.profile_influences, weights, totals, totals > 0
+        )
+
     def profile(self, profile: Array) -> list[Estimate]:
         """`AP_j` of every query bucket."""
         groups = np.count_nonzero(self.query_groups, axis=1)
@@ -84,13 +91,15 @@ def weighted_estimate(
     profile: Array,
     bias: Array,
     influences: Array,
-    query_groups: Ints,
-    counts: Ints,
+    query_groups: npt.NDArray[Any],
+    counts: npt.NDArray[Any],
     chosen: npt.NDArray[np.bool_],
 ) -> Estimate:
-    """Mean over the chosen query buckets, weighted by queries; NaN if none has a value.
+    """Mean over the chosen query buckets, weighted by `counts`; NaN if none has a value.
 
-    The weights are sums over queries, so groups influence them too. Influences are NaN if too few
+    `counts` (query buckets,) are numbers of queries or sums of their weights, and `query_groups`
+    (query buckets, g) the same for every group. They are sums over queries, so groups influence
+    them too. Influences are NaN if too few
     groups have queries in the chosen buckets.
     """
     used = np.flatnonzero(chosen & ~np.isnan(profile))
@@ -206,8 +215,13 @@ class UncertaintySums:
         result -= np.multiply.outer(np.add.reduceat(inside, starts), queries.counts / n)
         return result
 
-    def finish(self, cells: Array, profile: Array, *, diagonal: bool) -> Uncertainty:
-        """Standard errors and bias of `cells` (query buckets, key buckets) and `profile`."""
+    def finish(
+        self, cells: Array, profile: Array, *, diagonal: bool, of_cells: bool = False
+    ) -> Uncertainty:
+        """Standard errors and bias of `cells` (query buckets, key buckets) and `profile`.
+
+        The profile is a mean over pairs, or with `of_cells` over cells.
+        """
         pairs = self._pair_counts.sum(axis=2)  # (query buckets, key buckets)
         totals = pairs.sum(axis=1)
         factors = jackknife_factor(self._groups)[:, None]
@@ -217,16 +231,38 @@ class UncertaintySums:
             bias = self._bias + np.reshape(shared, (-1, 1)) * self._variance_bias
             of_pairs = pair_influences(self._pair_values, self._pair_counts, cells)
             influences = factors[:, :, None] * self._queries / pairs[:, :, None] + of_pairs
-            profile_influences = factors * self._queries.sum(axis=1) / totals[:, None]
-            profile_influences += pair_influences(
-                self._pair_values.sum(axis=1), self._pair_counts.sum(axis=1), profile
-            )
             cell_se = np.sqrt((influences**2).sum(axis=2))
-            cell_bias, profile_bias = bias / pairs, bias.sum(axis=1) / totals
+            cell_bias = bias / pairs
+            if of_cells:
+                profile_influences = self._influences_on_means_of_cells(cells)
+                profile_bias = mean_of_cells(cell_bias)
+            else:
+                profile_influences = factors * self._queries.sum(axis=1) / totals[:, None]
+                profile_influences += pair_influences(
+                    self._pair_values.sum(axis=1), self._pair_counts.sum(axis=1), profile
+                )
+                profile_bias = bias.sum(axis=1) / totals
         few_texts = np.count_nonzero(self._groups, axis=1) < MIN_BUCKET_GROUPS
         few_pair_texts = np.count_nonzero(self._pair_counts, axis=2) < 2
         cell_se[few_texts[:, None] | few_pair_texts] = np.nan
         return Uncertainty(cell_se, cell_bias, profile_bias, profile_influences, self._groups)
+
+    def _influences_on_means_of_cells(self, cells: Array) -> Array:
+        """(query buckets, g) influences on the mean over the cells of each query bucket."""
+        counts = self._pair_counts
+        pairs = counts.sum(axis=2, keepdims=True)  # (query buckets, key buckets, 1)
+        through_queries = mean_of_cells(self._queries / pairs)
+        through_pairs = mean_of_cells((self._pair_values - counts * cells[:, :, None]) / pairs)
+        queries = jackknife_factor(self._groups)[:, None] * through_queries
+        return np.asarray(queries + jackknife_factor(counts.sum(axis=1))[:, None] * through_pairs)
+
+
+def mean_of_cells(values: Array) -> Array:
+    """(query buckets, …) means over the cells with pairs, the second axis; the others are NaN."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        means: Array = np.where(known, values, 0.0).sum(axis=1) / np.count_nonzero(known, axis=1)
+    return means
 
 
 def mean_error(shifts: Floats, counts: Ints) -> Array:
@@ -257,7 +293,7 @@ def bias_terms(scores: PairScores, kappa: Array, n: int) -> tuple[Array, Array]:
     return without, (scores.second * scores.z**2 + 3.0 * slope) / 4.0
 
 
-def pair_influences(sums: Array, counts: Ints, means: Array) -> Array:
+def pair_influences(sums: Array, counts: npt.NDArray[Any], means: Array) -> Array:
     """(…, g) influences of the groups through their pairs, with the small-sample factor."""
     total = counts.sum(axis=-1, keepdims=True)
     influences: Array = (sums - counts * np.nan_to_num(means)[..., None]) / total

@@ -80,6 +80,7 @@ class VarianceSums:
             influences[members.rows] += weight * self._within_bucket(members, a, B)
             influences[members.rows] += (profile[code] - overall) / total
             if members.first is not None:
+                assert self._queries.first is not None
                 influences += weight * _regression_part(self._queries.first, members, a[0], B[0, 0])
         return influences
 

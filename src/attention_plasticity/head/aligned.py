@@ -1,0 +1,234 @@
+"""Plasticity at one position: queries of a bin are turned to one position before they are compared.
+
+With RoPE, the same question at two positions is two vectors. The covariance of the queries of a
+bucket takes this rotation for content. Here every query of a bin is turned to the mean position of
+the bin, and keys stay as they are. The same pairs are also scored with the queries as captured; the
+difference is the part of the rotary phase.
+
+Layers with a window or chunks are left out: their pairs must be drawn for each bin of queries, by
+tokens (`_pairs`, as a `PairDraw`), and their keys turned to the position of a query that sees both.
+Attended pairs attach at the same place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.layer import LayerRotation, after_rope
+from attention_plasticity.head.limits import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
+from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.head.token_weights import TokenWeights
+from attention_plasticity.numeric.bins import Bins, BinWeights
+from attention_plasticity.numeric.eligibility import earlier_cells
+from attention_plasticity.numeric.errors.counting import CountingSums
+from attention_plasticity.numeric.errors.influences import GroupedQueries
+from attention_plasticity.numeric.key_pairs import KeyPairs
+from attention_plasticity.numeric.pair_pool import WeightedKeys
+from attention_plasticity.numeric.pair_samples import (
+    KeyVectors,
+    PairDraw,
+    PairSample,
+    chosen_pairs,
+    weighted_pairs,
+)
+from attention_plasticity.numeric.profile import AttentionPlasticity
+from attention_plasticity.numeric.query_model import QueryModel, bucket_gaussians, bucket_moments
+from attention_plasticity.numeric.scoring import (
+    BucketInfluences,
+    QuerySample,
+    TextSample,
+    counted_pairs,
+    score_models,
+)
+from qk_dump.reader import HeadRows
+from qk_dump.rotary import rotate
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.floating[Any]]
+
+NO_BINS = "the bins of the run are not known"
+WINDOWS = "the layer has a window or chunks, and windows by tokens are not computed"
+ATTENDED_PAIRS = "pair_sampling is attended; see ap_attended"
+
+_ALIGNED_SEED = 2  # beside the seed of the pairs, so that other pairs do not change
+_NONE = np.empty(0)
+
+
+@dataclass(frozen=True)
+class AlignedPlasticity:
+    """Plasticity of the bins of a head, of turned queries and of queries as captured."""
+
+    bins: Bins
+    aligned: AttentionPlasticity
+    pooled: AttentionPlasticity
+    weights: BinWeights  # of the queries of the bins with a value or without
+
+
+@dataclass(frozen=True)
+class BinnedQueries:
+    """Queries sorted by bin, as they enter the attention of the model, and turned."""
+
+    bin: Ints  # (n,)
+    position: Array  # (n,)
+    example_id: Ints | None  # (n,)
+    weight: Array  # (n,)
+    vectors: Vectors  # (n, d)
+    turned: Vectors  # (n, d) to the mean position of the bin; `vectors` without RoPE
+
+    @classmethod
+    def of(
+        cls, rows: HeadRows, weights: TokenWeights, bins: Bins, rotation: LayerRotation
+    ) -> BinnedQueries:
+        """Sort the queries and turn them."""
+        numbers = bins.of(rows.position)
+        order = np.argsort(numbers, kind="stable")
+        number, position = numbers[order], rows.position[order]
+        vectors = after_rope(rows.vectors[order], position, rotation)
+        turned = vectors
+        if rotation.record is not None:
+            turned = rotate(vectors, position, _mean_positions(number, position), rotation.record)
+        examples = None if rows.example_id is None else rows.example_id[order]
+        return cls(number, position, examples, weights.weight[order], vectors, turned)
+
+
+def _mean_positions(number: Ints, position: Array) -> Array:
+    """(n,) the mean position of the queries of the bin of each query; bins are ascending."""
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    sizes = np.diff(starts, append=len(number))  # (bins,)
+    return np.repeat(np.add.reduceat(position, starts) / sizes, sizes)
+
+
+def aligned_plasticity(
+    rows: HeadRows,
+    weights: TokenWeights,
+    keys: KeyHead,
+    window: int | None,
+    config: RunnerConfig,
+    seed: int,
+    num_pairs: int,
+) -> AlignedPlasticity | str:
+    """Plasticity at one position of the queries `rows`, or the reason why it is not known.
+
+    `seed` is that of the key pairs of the head, `num_pairs` their number per key bin.
+    """
+    bins, rotation = keys.all_texts.bins, keys.rotation
+    problem = rotation.problem
+    if bins is None:
+        problem = NO_BINS
+    elif window is not None or keys.logits.chunked:
+        problem = problem or WINDOWS
+    elif config.pair_sampling == "attended":
+        problem = problem or ATTENDED_PAIRS
+    if problem is not None or bins is None:
+        return problem or NO_BINS
+    problem = _too_many(bins, rows, keys, num_pairs, config)
+    if problem is not None:
+        return problem
+    queries = BinnedQueries.of(rows, weights, bins, rotation)
+    return _BinnedHead(queries, keys, bins, config).plasticity(num_pairs, seed)
+
+
+def _too_many(
+    bins: Bins, rows: HeadRows, keys: KeyHead, num_pairs: int, config: RunnerConfig
+) -> str | None:
+    """Why the bins need too much memory; None if they do not."""
+    number = max(len(np.unique(bins.of(rows.position))), len(keys.bin_index.buckets))
+    if number > MOST_BUCKETS or number * rows.width**2 > MOST_COVARIANCES:
+        return f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
+    if keys.bin_index.count(config.pair_sampling, num_pairs) > MOST_PAIRS:
+        return (
+            f"{num_pairs:,} pairs in each of {number:,} bins are too many; lower "
+            "num_pairs_per_bucket"
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class _BinnedHead:
+    """All that is needed to score key pairs of a head in bins."""
+
+    queries: BinnedQueries
+    keys: KeyHead
+    bins: Bins
+    config: RunnerConfig
+
+    def plasticity(self, num_pairs: int, seed: int) -> AlignedPlasticity:
+        """Plasticity of turned and of captured queries for the same pairs."""
+        queries, index = self.queries, self.keys.bin_index
+        model = _query_model(queries, queries.turned)
+        eligible = earlier_cells(model.moments.bucket, index.buckets)
+        pairs = self._pairs(num_pairs, np.random.default_rng([seed, _ALIGNED_SEED]))
+        vectors = KeyVectors(self.keys.vectors_after_rope)
+        sample = PairSample(vectors, pairs, index.buckets, eligible)
+        weights = self._weights(model.moments.bucket)
+        texts = self._texts(model, queries.turned)
+        if texts is not None and self.config.counting:
+            texts = replace(texts, counting=self._counting(texts.queries, sample, weights))
+        models = [QuerySample(model, texts)]
+        if queries.turned is not queries.vectors:
+            captured = _query_model(queries, queries.vectors)
+            models.append(QuerySample(captured, self._texts(captured, queries.vectors)))
+        found = score_models(models, sample, of_cells=self._of_cells)
+        return AlignedPlasticity(self.bins, found[0], replace(found[-1], counted=None), weights)
+
+    @property
+    def _of_cells(self) -> bool:
+        """Whether plasticity of a bin of queries is the mean over its cells, or over its pairs."""
+        return self.config.pair_sampling != "context"
+
+    def _pairs(self, num_pairs: int, rng: np.random.Generator) -> KeyPairs | PairDraw:
+        """Key pairs in proportion to the numbers of tokens that their keys stand for."""
+        config, keys, sampling = self.config, self.keys, self.config.pair_sampling
+        assert sampling != "attended"
+        if keys.weights.is_constant:
+            return chosen_pairs(keys.bin_index, sampling, num_pairs, config.max_rel_dist, rng)
+        weighted = WeightedKeys(keys.bin_index, keys.weights.weight)
+        return weighted_pairs(weighted, sampling, num_pairs, config.max_rel_dist, rng)
+
+    @property
+    def _groups(self) -> Ints | None:
+        """(n,) groups of the texts of the queries; None if there are no errors."""
+        examples, config = self.queries.example_id, self.config
+        if examples is None or config.single_example or not config.error_bars:
+            return None
+        return self.keys.groups.of(examples)
+
+    def _weights(self, used: Ints) -> BinWeights:
+        """Sums of the weights of the queries of the bins that are used."""
+        queries, groups = self.queries, self._groups
+        place = np.searchsorted(used, queries.bin)
+        inside = place < len(used)
+        inside[inside] = used[place[inside]] == queries.bin[inside]
+        code = np.where(inside, place, -1)
+        group = np.zeros(len(code), np.int64) if groups is None else groups
+        fifth = self.bins.fifths(queries.position)
+        return BinWeights.of(used, code, fifth, group, queries.weight)
+
+    def _texts(self, model: QueryModel, vectors: Vectors) -> TextSample | None:
+        groups, moments = self._groups, model.moments
+        if groups is None:
+            return None
+        assert self.keys.rows.example_id is not None
+        grouped = GroupedQueries("full", groups, vectors)
+        starts = np.searchsorted(self.queries.bin, moments.bucket)
+        rows = [slice(int(i), int(i + n)) for i, n in zip(starts, moments.count, strict=True)]
+        key_group = self.keys.groups.of(self.keys.rows.example_id)
+        return TextSample(grouped, BucketInfluences(grouped, rows, moments), key_group)
+
+    def _counting(
+        self, grouped: GroupedQueries, sample: PairSample, weights: BinWeights
+    ) -> CountingSums:
+        cells = counted_pairs(sample) if self._of_cells else None
+        query_bins, key_bins = sample.eligible.shape
+        return CountingSums(grouped, 0.0, query_bins, key_bins, cells, weights.everywhere)
+
+
+def _query_model(queries: BinnedQueries, vectors: Vectors) -> QueryModel:
+    moments = bucket_moments(queries.position, queries.bin, vectors)
+    return QueryModel(moments, bucket_gaussians("full", moments, _NONE, _NONE, _NONE))

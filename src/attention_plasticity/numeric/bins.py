@@ -1,0 +1,112 @@
+"""Bins of positions, in which plasticity at one position is computed.
+
+Arrays in, arrays out; numpy only. All heads of a run have the same bins. The buckets of a dump are
+those of its sampler; bins do not depend on the sampler.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.numeric.sizes import FIFTHS, GROUPS
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FEW_QUERIES = 32  # in a bin; the bias of plasticity is large with fewer
+_ENOUGH = 0.9  # share of the bins that are expected to hold this many queries
+_BINS, _FEWEST_BINS = 16, 8  # of the longest text
+_MOST_POSITIONS = 1 << 20  # at which expected numbers are computed
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Bins of `size` tokens, from position 0 on; bin b begins at `b · size`."""
+
+    size: int
+    context: int  # tokens of the longest text
+
+    def of(self, position: Array) -> Ints:
+        """(n,) the bin of every position."""
+        return np.asarray(np.floor(position / self.size), np.int64)
+
+    def starts(self, bins: Ints) -> Ints:
+        """The first position of each bin."""
+        return bins * self.size
+
+    def ends(self, bins: Ints) -> Ints:
+        """The last position of each bin."""
+        return bins * self.size + (self.size - 1)
+
+    def fifths(self, position: Array) -> Ints:
+        """(n,) the fifth of the context, from 0 to 4, in which every position is."""
+        fifth = np.floor(FIFTHS * position / self.context)
+        return np.asarray(np.clip(fifth, 0, FIFTHS - 1), np.int64)
+
+
+@dataclass(frozen=True)
+class ExpectedQueries:
+    """Numbers of queries that are expected at some positions."""
+
+    position: Array  # (n,)
+    number: Array  # (n,)
+
+    def enough(self, size: int, context: int) -> bool:
+        """Whether 90 % of the bins that a text reaches are expected to hold 32 queries."""
+        bins = Bins(size, context)
+        count = -(-context // size)
+        expected = np.bincount(bins.of(self.position), self.number, count)[:count]
+        return bool(np.count_nonzero(expected >= FEW_QUERIES) >= _ENOUGH * count)
+
+
+def bin_size(context: int, expected: ExpectedQueries) -> int:
+    """The power of two nearest by ratio to a sixteenth of the context, or a larger one.
+
+    It is doubled until the bins are expected to hold enough queries, at most to an eighth of the
+    context.
+    """
+    size = 1 << max(0, round(math.log2(context / _BINS)))
+    while 2 * size <= context / _FEWEST_BINS and not expected.enough(size, context):
+        size *= 2
+    return size
+
+
+def grid(context: int) -> tuple[Ints, int]:
+    """Positions of the longest text, and the number of positions that each of them stands for."""
+    step = -(-context // _MOST_POSITIONS)
+    return np.arange(0, context, step, dtype=np.int64), step
+
+
+def texts_at(lengths: Ints, positions: Ints) -> Ints:
+    """(n,) the number of texts that have a token at each position."""
+    return len(lengths) - np.searchsorted(np.sort(lengths), positions, side="right")
+
+
+@dataclass(frozen=True)
+class BinWeights:
+    """Sums of the weights of queries. A bin can have queries in two fifths."""
+
+    sums: Array  # (fifths, query bins, g)
+
+    @classmethod
+    def of(cls, bins: Ints, code: Ints, fifth: Ints, group: Ints, weight: Array) -> BinWeights:
+        """From queries with a bin code (−1: not used), a fifth, a group of texts and a weight."""
+        shape = (FIFTHS, len(bins), GROUPS)
+        used = np.flatnonzero(code >= 0)
+        slot = np.ravel_multi_index((fifth[used], code[used], group[used]), shape)
+        sums = np.bincount(slot, weight[used], math.prod(shape))
+        return cls(sums.astype(np.float64).reshape(shape))
+
+    @property
+    def everywhere(self) -> Array:
+        """(query bins, g) over all fifths."""
+        return np.asarray(self.sums.sum(axis=0))
+
+    @property
+    def parts(self) -> list[Array]:
+        """(query bins, g): everywhere, then in each fifth."""
+        return [self.everywhere, *self.sums]
