@@ -34,6 +34,7 @@ from attention_plasticity.head.queries import RotatedQueries
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.rows import KeyHead, common_window, read_queries
 from attention_plasticity.head.texts import DumpTexts
+from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.numeric.attended_pairs import AttendedKeys
@@ -121,7 +122,8 @@ def _analyze_query_head(
     head = HeadId(layer, q_head, "q")
     rows, exponent = read_queries(dump, head, keys, config)
     window = common_window(rows, keys.rows, head.folder)
-    return analyze_rows(layer, q_head, k_head, rows, keys, config, window, exponent)
+    weights = token_weights(dump, "q", rows)
+    return analyze_rows(layer, q_head, k_head, rows, keys, config, window, exponent, weights)
 
 
 def pair_seed(config: RunnerConfig, layer: int, q_head: int) -> int:
@@ -138,8 +140,13 @@ def analyze_rows(
     config: RunnerConfig,
     window: int | None = None,
     exponent: int = 0,
+    weights: TokenWeights | None = None,
 ) -> HeadResult:
-    """Analyse the queries `rows`, which were divided by two to the power `exponent`."""
+    """Analyse the queries `rows`, which were divided by two to the power `exponent`.
+
+    `weights` are those of the queries in means over tokens.
+    """
+    weights = weights or unknown_weights(len(rows))
     no_errors = _why_no_errors(rows, config)
     values = HeadValues()
     values.add({"layer": layer, "q_head": q_head, "k_head": k_head})
@@ -155,7 +162,8 @@ def analyze_rows(
     seed = pair_seed(config, layer, q_head)
     plasticity, attended = head_plasticity(queries, keys, window, config, seed, pool)
     add_plasticity(values, plasticity, rows.position_max, no_errors)
-    attention = HeadAttention.of(rows, _groups(rows, keys, config), config.distant_from)
+    groups = _groups(rows, keys, config)
+    attention = HeadAttention.of(rows, weights, groups, config.distant_from)
     add_attention(values, attention.means, no_errors)
     add_attended(values, attended, no_attended, no_errors)
     return HeadResult(

@@ -155,8 +155,12 @@ FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 MEAN_COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
 """Means of plasticity over query buckets."""
 ATTENDED, ATTENDED_COUNTED = "ap_attended", "ap_attended_counted"
-ATTENTION_MEANS = ("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit")
-"""Means over queries of the attention columns of a dump."""
+ATTENTION_MEANS = (
+    *("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit", "attn_far_mass"),
+)
+"""Means over tokens of the attention columns of a dump."""
+TOKEN_MEANS = ATTENTION_MEANS
+"""Columns that are means over tokens: captured rows have weights."""
 
 _IDS = (
     Metric("layer", "layer", "number of the layer, from 0", format="index"),
@@ -215,6 +219,7 @@ HEAD_METRICS = Table(
         Metric("ap_attended_ess", "effective attended pairs", "number of equally probable pairs with the same sum of squared probabilities", HOW_SURE, optional=True),
         Metric("n_later_queries", "later queries", "mean number of later queries per key from which its attention is known", HOW_SURE, optional=True),
         Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text", note="without dump.json it follows from sliding_window"),
+        _attention("attn_far_mass", "far attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it, without the first four tokens of the text", format="share", shown_after="attn_sink_mass"),
     ),
 )
 
@@ -300,6 +305,7 @@ ATTENTION_BY_BUCKET = Table(
             for name, distance in zip(MASS_COLUMNS, DISTANCES, strict=True)
         ),
         _Apart("_se", MASS_COLUMNS),
+        Metric("n_tokens", "tokens", "number of tokens that these queries stand for: sum of 1 / keep probability", format="count", note="equals `n_queries` if the probabilities are not known"),
     ),
 )
 # fmt: on

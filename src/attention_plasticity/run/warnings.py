@@ -1,8 +1,8 @@
 """Warnings about the results of a run, one sentence per kind for the whole run.
 
 There are warnings about query buckets with few queries or texts, about layers that select keys by
-content (from `dump.json`), about texts that `examples.parquet` does not name, and about attended
-plasticity.
+content (from `dump.json`), about texts that `examples.parquet` does not name, about attended
+plasticity, and about a sampler that is not known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from attention_plasticity.head.layer import NO_COLUMNS
 from attention_plasticity.head.result import HeadResult
-from attention_plasticity.metrics import ATTENDED
+from attention_plasticity.metrics import ATTENDED, TOKEN_MEANS
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.formatting import count, index_ranges, index_runs
@@ -42,6 +42,7 @@ class RunWarning:
         "selective_layers",
         "few_later_queries",
         "attended_unknown",
+        "sampler_unknown",
     ]
     text: str
     heads: int  # number of heads
@@ -51,7 +52,7 @@ class RunWarning:
     @property
     def label(self) -> str:
         """`Warning`, or `Note` if the results may still be correct."""
-        notes = ("texts_unknown", "selective_layers", "attended_unknown")
+        notes = ("texts_unknown", "selective_layers", "attended_unknown", "sampler_unknown")
         return "Note" if self.kind in notes else "Warning"
 
 
@@ -205,6 +206,23 @@ def selective_warnings(
         "compares any two earlier keys, also keys that the layer hides from the query."
     )
     return [RunWarning("selective_layers", text, len(concerned), [], None)]
+
+
+def sampler_warnings(
+    why_no_weights: str | None, metrics: Sequence[dict[str, Any]]
+) -> list[RunWarning]:
+    """A note about means over tokens of a dump whose sampler is not known.
+
+    `why_no_weights` is the reason why rows have no weights; None if they have.
+    """
+    known = [row for row in metrics if any(not math.isnan(row[name]) for name in TOKEN_MEANS)]
+    if why_no_weights is None or not known:
+        return []
+    text = (
+        f"The sampler of the dump is not known: {why_no_weights}. Every captured query counts as "
+        "one token, so means of attention depend on how positions were sampled."
+    )
+    return [RunWarning("sampler_unknown", text, len(known), [], None)]
 
 
 def unnamed_texts(problem: str, texts: int) -> str:
