@@ -19,7 +19,7 @@ def attention_tables(run: ap.Run) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table."""
     metrics = run.head_metrics
     metrics = metrics.assign(
-        far=metrics["attn_distant_mass"] - metrics["attn_sink_mass"],
+        far=metrics["attn_far_mass"],
         gap=corrected(metrics, "ap_attended") - corrected(metrics, "ap_overall"),
     )
     yield "attention-layers", _layers(run, metrics)

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qk_dump.attention_columns import MASS_BINS, MASSES, AttentionRows, first_distances
+from qk_dump.buckets import BucketGeometry
+from qk_dump.keep_probabilities import bucket_rates
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.writer import write_head
@@ -79,20 +81,27 @@ def make_attention_dump(
     unknown: float = 0.0,
     bins: int = MASS_BINS,
     manifest: dict[str, Any] | None = None,
+    log_rate: float | None = None,
     seed: int = 0,
 ) -> Path:
     """One layer with one key head. Query heads in `without` have no attention columns.
 
-    The attention of a share `unknown` of the queries is null.
+    The attention of a share `unknown` of the queries is null. With `log_rate`, buckets and sampled
+    positions are those of a `log_uniform` sampler with this rate.
     """
     rng = np.random.default_rng(seed)
+    geometry = BucketGeometry("uniform" if log_rate is None else "log", bucket_size)
+    buckets = geometry.bucket(np.arange(length))  # (length,)
+    sampled = np.full(length, share)
+    if log_rate is not None:
+        sampled = bucket_rates("log_uniform", bucket_size, log_rate, buckets)
     K = rng.standard_normal((texts, length, width)).astype(np.float32) + 0.3
-    kept_k = _chosen(rng, texts, length, share)
-    _write(root, HeadId(0, 0, "k"), K, kept_k, bucket_size, layer.window)
+    kept_k = _chosen(rng, texts, sampled)
+    _write(root, HeadId(0, 0, "k"), K, kept_k, buckets, layer.window)
     for head in range(q_heads):
         drift = np.linspace(0, 1, length)[:, None] * rng.standard_normal(width)
         Q = (rng.standard_normal((texts, length, width)) + drift + 0.2).astype(np.float32)
-        kept = _chosen(rng, texts, length, share)
+        kept = _chosen(rng, texts, sampled)
         found = [
             attention_of(layer.logits(q.astype(np.float64), k.astype(np.float64)))
             for q, k in zip(Q, K, strict=True)
@@ -105,13 +114,17 @@ def make_attention_dump(
             HeadId(0, head, "q"),
             Q,
             kept,
-            bucket_size,
+            buckets,
             layer.window,
             None if head in without else rows,
         )
         if bins != MASS_BINS:
             change_bins(root / f"l00h{head:02d}q" / "data.parquet", bins)
-    facts = {"num_layers": 1, "num_q_heads": q_heads, "num_k_heads": 1, "layers": [layer.entry(0)]}
+    facts: dict[str, Any] = {"num_layers": 1, "num_q_heads": q_heads, "num_k_heads": 1}
+    facts["layers"] = [layer.entry(0)]
+    if log_rate is not None:
+        facts |= {"bucket_type": "log", "min_bucket_size": bucket_size}
+        facts["sampler"] = {"type": "log_uniform", "base_rate": log_rate}
     write_manifest(root, DumpManifest(**{**facts, **(manifest or {})}))
     return root
 
@@ -130,8 +143,8 @@ def change_bins(path: Path, bins: int) -> None:
     pq.write_table(table.set_column(place, MASSES, pa.array(lists, kind)), path)
 
 
-def _chosen(rng: np.random.Generator, texts: int, length: int, share: float) -> np.ndarray:
-    return rng.random((texts, length)) < share
+def _chosen(rng: np.random.Generator, texts: int, sampled: np.ndarray) -> np.ndarray:
+    return rng.random((texts, len(sampled))) < sampled
 
 
 def _write(
@@ -139,7 +152,7 @@ def _write(
     head: HeadId,
     vectors: np.ndarray,
     kept: np.ndarray,
-    bucket_size: int,
+    buckets: np.ndarray,
     window: int | None,
     attention: AttentionRows | None = None,
 ) -> None:
@@ -147,7 +160,7 @@ def _write(
     write_head(
         root,
         head,
-        bucket=position // bucket_size,
+        bucket=buckets[position],
         example_id=text,
         position=position,
         vectors=vectors[text, position],

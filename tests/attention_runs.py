@@ -17,16 +17,23 @@ MASSES = list(MASS_COLUMNS)
 ERRORS = [f"{name}_se" for name in MASSES]
 
 
-def add_attention(folder: Path, seed: int = 0, errors: bool = True) -> Path:
-    """Write head_attention.csv, and the columns of attention in head_metrics.csv."""
+def add_attention(folder: Path, seed: int = 0, errors: bool = True, earlier: bool = False) -> Path:
+    """Write head_attention.csv, and the columns of attention in head_metrics.csv.
+
+    Runs of an `earlier` version have no numbers of tokens and no far attention.
+    """
     rng = np.random.default_rng(seed)
     metrics = pd.read_csv(folder / "head_metrics.csv")
     cells = pd.read_csv(folder / "head_bucket_plasticity.csv")
     table = attention_table(rng, cells)
     if not errors:
         table[[name for name in table if name.endswith("_se")]] = np.nan
+    metrics = with_attention(rng, metrics, table, errors)
+    if earlier:
+        table = table.drop(columns="n_tokens")
+        metrics = metrics.drop(columns=["attn_far_mass", "attn_far_mass_se"])
     table.to_csv(folder / "head_attention.csv", index=False, na_rep="nan")
-    with_attention(rng, metrics, table, errors).to_csv(folder / "head_metrics.csv", index=False)
+    metrics.to_csv(folder / "head_metrics.csv", index=False)
     info = json.loads((folder / "run.json").read_text())
     info["tables"]["attention"] = "head_attention.csv"
     info["config"]["distant_from"] = DISTANT
@@ -51,6 +58,7 @@ def attention_table(rng: np.random.Generator, cells: pd.DataFrame) -> pd.DataFra
     masses[np.arange(len(table)), last] += table["sink_mass"]
     table[MASSES] = masses
     table[ERRORS] = 0.05 * masses * (0.5 + rng.random(masses.shape))
+    table["n_tokens"] = table["n_queries"] * (2.0 + table["q_bucket"])
     return table
 
 
@@ -61,7 +69,9 @@ def with_attention(
     heads = ["layer", "q_head"]
     distant = table[[name for name, first in zip(MASSES, BINS, strict=True) if first >= DISTANT]]
     values = table[["entropy", "sink_mass", "max_logit"]].assign(distant_mass=distant.sum(axis=1))
-    share = table["n_queries"] / table.groupby(heads)["n_queries"].transform("sum")
+    late = table["q_position"] >= DISTANT + 3
+    values["far_mass"] = ((values["distant_mass"] - values["sink_mass"]) * late).clip(0.0)
+    share = table["n_tokens"] / table.groupby(heads)["n_tokens"].transform("sum")
     means = values.mul(share, axis=0).groupby([table[name] for name in heads]).sum()
     found = means.loc[pd.MultiIndex.from_frame(metrics[heads])].reset_index(drop=True)
     overall = metrics["ap_overall"]

@@ -21,7 +21,7 @@ from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
 from reference_errors import GROUPS, Estimate, Pair, Queries, Row, errors, factor, influence_row
 
-MEANS = ("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit")
+MEANS = ("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit", "attn_far_mass")
 ATTENDED = ("ap_attended", "ap_attended_se", "ap_attended_bias", "ap_attended_counted")
 ATTENDED += ("ap_attended_counted_se", "ap_attended_ess", "n_later_queries")
 UNKNOWN = {name: math.nan for mean in MEANS for name in (mean, f"{mean}_se")}
@@ -56,35 +56,62 @@ def attention_tables(head: Head, config: RunnerConfig, seed: int) -> AttentionTa
     masses = [columns["mass_by_distance"][i] for i in known]
     first = config.distant_from.bit_length()
     distant = [sum(mass[first:]) for mass in masses]
+    far = []
+    for i, mass in zip(known, distant, strict=True):
+        tokens = head.q.position[i] - config.distant_from + 1  # at distances from distant_from on
+        far.append(max(mass - columns["sink_mass"][i], 0.0) if tokens > 4 else 0.0)
     if first >= len(masses[0]) and any(mass[-1] > 0 for mass in masses):
-        distant = [math.nan] * len(known)
+        distant = far = [math.nan] * len(known)
     values = {
         name: [columns[name][i] for i in known] for name in ("entropy", "sink_mass", "max_logit")
     }
     group = [int(head.q.example_id[i]) % 16 for i in known]
-    by_name = (values["entropy"], values["sink_mass"], distant, values["max_logit"])
-    estimates = {name: mean(list_, group, 4) for name, list_ in zip(MEANS, by_name, strict=True)}
+    weight = [tokens_of(head.root, float(head.q.position[i]), "q") for i in known]
+    by_name = (values["entropy"], values["sink_mass"], distant, values["max_logit"], far)
+    estimates = {
+        name: mean(list_, weight, group, 4) for name, list_ in zip(MEANS, by_name, strict=True)
+    }
     metrics = dict(UNKNOWN)
     for name, estimate in estimates.items():
         metrics |= {name: estimate.value, f"{name}_se": estimate.error}
     attended = attended_plasticity(head, config, seed)
     metrics |= attended.metrics
     rows = [influence_row(name, math.nan, estimate) for name, estimate in estimates.items()]
-    return AttentionTables(metrics, rows + attended.influences, bucket_rows(head.q, known, values))
+    buckets = bucket_rows(head.q, known, weight, values)
+    return AttentionTables(metrics, rows + attended.influences, buckets)
 
 
-def mean(values: list[float], group: list[int], fewest: int) -> Estimate:
-    """Mean over queries, with the influence of every group."""
-    value = math.fsum(values) / len(values)
+def tokens_of(root: Path, position: float, kind: str) -> float:
+    """Tokens that a row stands for: 1 / the probability that it was captured."""
+    file = root / "dump.json"
+    manifest = json.loads(file.read_text()) if file.exists() else {}
+    sampler = manifest.get("sampler")
+    if sampler is None or sampler["type"] == "all":
+        return 1.0
+    rate = sampler["base_rate"] if kind == "q" else sampler.get("key_base_rate")
+    rate = sampler["base_rate"] if rate is None else rate
+    size = manifest["min_bucket_size"]
+    if sampler["type"] == "log_uniform":
+        size = 2 ** max(math.ceil(math.log2(size)), math.floor(math.log2(position + 1)))
+    return float(max(1.0, size / rate))
+
+
+def mean(values: list[float], weight: list[float], group: list[int], fewest: int) -> Estimate:
+    """Mean over tokens, with the influence of every group."""
+    total = math.fsum(weight)
+    value = math.fsum(w * v for w, v in zip(weight, values, strict=True)) / total
     groups = len(set(group))
     shares = []
     for g in range(GROUPS):
-        own = [v - value for v, one in zip(values, group, strict=True) if one == g]
-        shares.append(factor(groups) * math.fsum(own) / len(values))
+        rows = zip(values, weight, group, strict=True)
+        own = [w * (v - value) for v, w, one in rows if one == g]
+        shares.append(factor(groups) * math.fsum(own) / total)
     return Estimate(value, 0.0, shares if groups >= fewest else [math.nan] * GROUPS, groups)
 
 
-def bucket_rows(q: Any, known: list[int], values: dict[str, list[float]]) -> list[Row]:
+def bucket_rows(
+    q: Any, known: list[int], weight: list[float], values: dict[str, list[float]]
+) -> list[Row]:
     """A row per query bucket with at least one query of known attention."""
     rows = []
     masses = [list(q.attention["mass_by_distance"][i]) for i in known]
@@ -97,13 +124,14 @@ def bucket_rows(q: Any, known: list[int], values: dict[str, list[float]]) -> lis
             "q_position": float(np.mean([q.position[known[n]] for n in inside])),
             "n_queries": len(inside),
             "n_groups": len(set(group)),
+            "n_tokens": math.fsum(weight[n] for n in inside),
         }
         columns = dict(values)
         for number in range(24):
             first = 0 if number == 0 else 2 ** (number - 1)
             columns[f"mass_{first}"] = [bin_of(mass, number, open_end) for mass in masses]
         for name, list_ in columns.items():
-            estimate = mean([list_[n] for n in inside], group, 3)
+            estimate = mean([list_[n] for n in inside], [weight[n] for n in inside], group, 3)
             row |= {name: estimate.value, f"{name}_se": estimate.error}
         rows.append(row)
     return rows

@@ -70,7 +70,7 @@ HEAD_METRICS = """
     attn_entropy attn_entropy_se attn_sink_mass attn_sink_mass_se attn_distant_mass
     attn_distant_mass_se attn_max_logit attn_max_logit_se ap_attended ap_attended_se
     ap_attended_bias ap_attended_counted ap_attended_counted_se ap_attended_ess n_later_queries
-    layer_type
+    layer_type attn_far_mass attn_far_mass_se
 """
 BUCKET_PLASTICITY = """
     layer q_head k_head q_bucket k_bucket plasticity n_pairs q_position k_position n_queries
@@ -92,7 +92,7 @@ ATTENTION = """
     mass_0_se mass_1_se mass_2_se mass_4_se mass_8_se mass_16_se mass_32_se mass_64_se
     mass_128_se mass_256_se mass_512_se mass_1024_se mass_2048_se mass_4096_se mass_8192_se
     mass_16384_se mass_32768_se mass_65536_se mass_131072_se mass_262144_se mass_524288_se
-    mass_1048576_se mass_2097152_se mass_4194304_se
+    mass_1048576_se mass_2097152_se mass_4194304_se n_tokens
 """
 KIND_NAMES = """
     attended attention components distances heatmap map plasticity predictability profile

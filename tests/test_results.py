@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.plots.all_figures import FIGURES
+from attention_plasticity.plots.all_figures import figures_of
 from attention_plasticity.tables.intervals import corrected, mean_over_heads
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +26,7 @@ def test_the_run_is_whole() -> None:
     assert run.bucket_plasticity["plasticity"].between(0, 1).all()
     assert run.info["heads"] == {"analysed": 270, "not_captured": 0, "failed": 0}
     assert not re.search(r'"/(home|tmp|root|work)', (RUN / "run.json").read_text())
-    for name in (*FIGURES, "beyond"):
+    for name in (*figures_of(run), "distances", "beyond"):
         assert (RUN / "figures" / f"{name}.png").is_file()
 
 

@@ -195,8 +195,8 @@ class RunnerConfig(BaseModel):
         default=256,
         ge=1,
         le=1 << 22,
-        description="attn_distant_mass is the attention at this distance or more, in tokens; a "
-        "power of two",
+        description="attn_distant_mass and attn_far_mass are the attention at this distance or "
+        "more, in tokens; a power of two",
     )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(

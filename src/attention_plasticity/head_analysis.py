@@ -37,11 +37,7 @@ from attention_plasticity.head.queries import RotatedQueries
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.rows import KeyHead, common_window, read_queries
 from attention_plasticity.head.texts import DumpTexts
-from attention_plasticity.head.token_weights import (
-    TokenWeights,
-    token_weights,
-    unknown_weights,
-)
+from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.numeric.attended_pairs import AttendedKeys
@@ -152,8 +148,9 @@ def analyze_rows(
 ) -> HeadResult:
     """Analyse the queries `rows`, which were divided by two to the power `exponent`.
 
-    Without `weights`, every query has the same weight.
+    `weights` are those of the queries in means over tokens.
     """
+    weights = weights or unknown_weights(len(rows))
     no_errors = _why_no_errors(rows, config)
     values = HeadValues()
     values.add({"layer": layer, "q_head": q_head, "k_head": k_head})
@@ -168,10 +165,10 @@ def analyze_rows(
     pool, no_attended = _attended(layer, q_head, rows, keys, config, window, exponent)
     seed = pair_seed(config, layer, q_head)
     plasticity, attended, pairs = head_plasticity(queries, keys, window, config, seed, pool)
-    weights = weights or unknown_weights(len(rows))
     aligned = aligned_plasticity(rows, weights, keys, window, config, seed, pairs)
     add_plasticity(values, plasticity, rows.position_max, no_errors)
-    attention = HeadAttention.of(rows, _groups(rows, keys, config), config.distant_from)
+    groups = _groups(rows, keys, config)
+    attention = HeadAttention.of(rows, weights, groups, config.distant_from)
     add_attention(values, attention.means, no_errors)
     add_attended(values, attended, no_attended, no_errors)
     add_aligned(values, aligned, no_errors)

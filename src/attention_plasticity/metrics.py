@@ -159,8 +159,12 @@ ALIGNED, ALIGNED_COUNTED, ALIGNED_DROP = "ap_aligned", "ap_aligned_counted", "ap
 ALIGNED_FIFTHS = tuple(name.replace("ap_", "ap_aligned_") for name in FIFTHS)
 """Plasticity at one position in the fifths of the context."""
 POOLED, PHASE = "ap_pooled", "ap_phase"
-ATTENTION_MEANS = ("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit")
-"""Means over queries of the attention columns of a dump."""
+ATTENTION_MEANS = (
+    *("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit", "attn_far_mass"),
+)
+"""Means over tokens of the attention columns of a dump."""
+TOKEN_MEANS = (ALIGNED, POOLED, *ATTENTION_MEANS)
+"""Columns that are means over tokens: captured rows have weights."""
 
 _IDS = (
     Metric("layer", "layer", "number of the layer, from 0", format="index"),
@@ -228,6 +232,7 @@ HEAD_METRICS = Table(
         _plasticity(ALIGNED_COUNTED, "counted at one position", "plasticity at one position from counts of queries, without a Gaussian", bias=False, optional=True),
         _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", optional=True),
         Metric(PHASE, "part of the phase", "plasticity over a bin minus plasticity at one position: what the rotation of RoPE inside a bin adds", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True),
+        _attention("attn_far_mass", "far attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it, without the first four tokens of the text", format="share", shown_after="attn_sink_mass"),
     ),
 )
 
@@ -341,6 +346,7 @@ ATTENTION_BY_BUCKET = Table(
             for name, distance in zip(MASS_COLUMNS, DISTANCES, strict=True)
         ),
         _Apart("_se", MASS_COLUMNS),
+        Metric("n_tokens", "tokens", "number of tokens that these queries stand for: sum of 1 / keep probability", format="count", note="equals `n_queries` if the probabilities are not known"),
     ),
 )
 # fmt: on

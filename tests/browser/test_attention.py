@@ -22,13 +22,13 @@ WITHOUT_ROWS = (4, 5)  # a head whose attention is not known
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
-    """A run with attention and errors, one with attention alone, and one without attention."""
+    """Three runs: attention with errors; attention of an earlier version; no attention."""
     folder = tmp_path_factory.mktemp("attention")
     sure = add_attention(write_run(folder / "sure", errors=True))
     table = pd.read_csv(sure / "head_attention.csv")
     unknown = (table["layer"] == WITHOUT_ROWS[0]) & (table["q_head"] == WITHOUT_ROWS[1])
     table[~unknown].to_csv(sure / "head_attention.csv", index=False)
-    bare = add_attention(write_run(folder / "bare"), seed=1, errors=False)
+    bare = add_attention(write_run(folder / "bare"), seed=1, errors=False, earlier=True)
     return [FinishedRun.open(run) for run in (sure, bare, write_run(folder / "without"))]
 
 
@@ -53,7 +53,7 @@ def page(opened: Page) -> Iterator[Page]:
 
 def test_the_card_has_the_numbers_of_the_head(page: Page, runs: list[FinishedRun]) -> None:
     row = of_head(runs[0].head_metrics, 1, 2).iloc[0]
-    for name in ("attn_sink_mass", "attn_distant_mass", "attn_entropy", "attn_max_logit"):
+    for name in ("attn_sink_mass", "attn_far_mass", "attn_entropy", "attn_max_logit"):
         text = f"{row[name]:.3f} ± {row[f'{name}_se']:.3f}"
         expect(page.locator(f'[data-fact="{name}"]')).to_have_text(text)
         expect(page.locator(f'[data-metric="{name}"]')).to_have_text(text)
@@ -61,7 +61,10 @@ def test_the_card_has_the_numbers_of_the_head(page: Page, runs: list[FinishedRun
         text = f"{row[name] - row[f'{name}_bias']:.3f} ± {row[f'{name}_se']:.3f}"
         expect(page.locator(f'[data-fact="{name}"]')).to_have_text(text)
     facts = page.locator("#attention-facts")
-    expect(facts).to_contain_text("at least 256 tokens before the query")
+    far = "at least 256 tokens before the query, without the first four tokens of the text"
+    expect(facts).to_contain_text(far)
+    expect(page.locator('[data-fact="attn_distant_mass"]')).to_have_count(0)
+    expect(page.locator('[data-metric="attn_distant_mass"]')).to_have_count(1)
     expect(facts).to_contain_text("effective pairs, 24.5 later queries per key")
     shown = page.locator('[data-metric="ap_attended_ess"]').text_content() or ""
     assert float(shown) == pytest.approx(row["ap_attended_ess"], abs=0.051)
@@ -82,7 +85,8 @@ def test_bars_are_the_masses_of_all_queries_or_of_one_bucket(
     assert bars["customdata"][:4] == ["0", "1", "2–3", "4–7"]
     keys = page.locator("#attention-keys")
     expect(keys).to_contain_text("95 % interval (upper bound)")
-    expect(keys).to_contain_text("distant attention: from 256 tokens")
+    expect(keys).to_contain_text("far attention: from 256 tokens")
+    expect(page.locator("#attention-meaning")).to_contain_text("include the first four tokens")
     border = page.evaluate("document.getElementById('attention').layout.shapes[0].x0")
     assert border == bins.index(DISTANT) - 0.5
     page.select_option("#attention-queries", label="384–511")
@@ -127,6 +131,8 @@ def test_two_runs_are_compared(page: Page, runs: list[FinishedRun]) -> None:
     assert [bars["error_y"]["visible"], other["error_y"]["visible"]] == [False, True]
     expect(page.locator("#attention-keys")).to_contain_text("same head, sure")
     expect(page.locator('[data-fact="attn_sink_mass"] .other')).to_contain_text("±")
+    expect(page.locator('[data-fact="attn_distant_mass"] .other')).to_contain_text("±")
+    expect(page.locator("#attention-keys")).to_contain_text("distant attention: from 256 tokens")
     show(page, "run=sure&beside=without&head=1.2")
     expect(page.locator("#attention-keys")).to_contain_text("without: not known")
 

@@ -10,12 +10,15 @@ import numpy.typing as npt
 
 from attention_plasticity.head.layer import NO_COLUMNS
 from attention_plasticity.head.result import Columns
+from attention_plasticity.head.token_weights import TokenWeights
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import ATTENTION_MEANS, BUCKET_MEANS, MASS_COLUMNS
 from attention_plasticity.numeric.attention_means import (
+    BucketMeans,
     bucket_means,
     common_bins,
     distant_mass,
+    far_mass,
     head_mean,
 )
 from attention_plasticity.numeric.errors.uncertainty import Estimate
@@ -28,13 +31,15 @@ INSIDE_LAST_BIN = "distant_from is inside the last bin of mass_by_distance"
 
 @dataclass(frozen=True)
 class HeadAttention:
-    """Means over the queries of a head; empty if the dump has no attention columns."""
+    """Means over the tokens of a head; empty if the dump has no attention columns."""
 
     means: dict[str, Estimate] = field(default_factory=dict)  # columns of the table of heads
     buckets: Columns = field(default_factory=dict)  # rows of the table of attention
 
     @classmethod
-    def of(cls, rows: HeadRows, group: Ints | None, distant_from: int) -> HeadAttention:
+    def of(
+        cls, rows: HeadRows, weights: TokenWeights, group: Ints | None, distant_from: int
+    ) -> HeadAttention:
         """Means over the queries with known attention; `group` (n,) is that of their texts."""
         attention = rows.attention
         if attention is None:
@@ -44,19 +49,23 @@ class HeadAttention:
             return cls()
         kept = attention[known]
         group = None if group is None else group[known]
+        position, weight = rows.position[known], weights.of(known).weight
+        largest_weight = float(weight.max())
+        weight = weight / largest_weight  # exactly 1 if all are equal
         single = (kept.entropy, kept.sink_mass, kept.max_logit)
         entropy, sinks, largest = (values.astype(np.float64) for values in single)
-        distant = distant_mass(kept.mass_by_distance, distant_from)
         columns = {
             "attn_entropy": entropy,
             "attn_sink_mass": sinks,
-            "attn_distant_mass": distant,
+            "attn_distant_mass": distant_mass(kept.mass_by_distance, distant_from),
             "attn_max_logit": largest,
+            "attn_far_mass": far_mass(kept.mass_by_distance, sinks, position, distant_from),
         }
-        means = {name: head_mean(values, group) for name, values in columns.items()}
+        means = {name: head_mean(values, weight, group) for name, values in columns.items()}
         masses = common_bins(kept.mass_by_distance)  # (n, 24)
         values = np.column_stack([entropy, sinks, largest, masses])
-        return cls(means, _bucket_columns(rows, known, values, group))
+        found = bucket_means(values, weight, position, rows.bucket[known], group)
+        return cls(means, _bucket_columns(found, largest_weight, group is not None))
 
 
 def add_attention(values: HeadValues, means: dict[str, Estimate], why_no_errors: str) -> None:
@@ -69,15 +78,13 @@ def add_attention(values: HeadValues, means: dict[str, Estimate], why_no_errors:
         values.add_estimate(name, value, mean if has_errors else None, why, why_no_errors)
 
 
-def _bucket_columns(
-    rows: HeadRows, known: npt.NDArray[np.intp], values: npt.NDArray[np.float64], group: Ints | None
-) -> Columns:
-    found = bucket_means(values, rows.position[known], rows.bucket[known], group)
+def _bucket_columns(found: BucketMeans, unit: float, with_groups: bool) -> Columns:
+    """Columns of the table of attention; a weight of 1 stands for `unit` tokens."""
     columns: Columns = {
         "q_bucket": found.bucket.tolist(),
         "q_position": found.position.tolist(),
         "n_queries": found.count.tolist(),
-        "n_groups": found.groups.tolist() if group is None else found.groups.astype(int).tolist(),
+        "n_groups": (found.groups.astype(int) if with_groups else found.groups).tolist(),
     }
     single = len(BUCKET_MEANS)
     for place, name in enumerate(BUCKET_MEANS):
@@ -86,4 +93,5 @@ def _bucket_columns(
     for kind, table in (("", found.mean), ("_se", found.error)):
         for name, column in zip(MASS_COLUMNS, table[:, single:].T, strict=True):
             columns[f"{name}{kind}"] = column.tolist()
+    columns["n_tokens"] = (found.weight * unit).tolist()
     return columns

@@ -1,6 +1,8 @@
-"""Means over queries of entropy, sink mass, largest logit and attention by distance.
+"""Means over tokens of entropy, sink mass, largest logit and attention by distance.
 
-Arrays in, arrays out; numpy only. Standard errors come from the groups of texts, as for plasticity.
+Arrays in, arrays out; numpy only. A captured query has a weight: it stands for the tokens that were
+not captured. Only ratios of weights matter. Standard errors come from the groups of texts, as for
+plasticity.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from attention_plasticity.numeric.errors.text_groups import (
     rows_per_group,
 )
 from attention_plasticity.numeric.errors.uncertainty import Estimate
-from attention_plasticity.numeric.sizes import DISTANCES, GROUPS
+from attention_plasticity.numeric.sizes import DISTANCES, GROUPS, SINK_TOKENS
 
 Array = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.floating[Any]]
@@ -32,6 +34,7 @@ class BucketMeans:
     bucket: Ints  # (buckets,)
     position: Array  # (buckets,) mean position
     count: Ints  # (buckets,) queries
+    weight: Array  # (buckets,) sum of the weights of these queries
     groups: Array  # (buckets,) groups of texts; NaN if texts are not known
     mean: Array  # (buckets, values)
     error: Array  # (buckets, values) standard errors; NaN if they are not known
@@ -65,34 +68,58 @@ def distant_mass(masses: Floats, distant_from: int) -> Array:
     return np.asarray(masses[:, first:].sum(axis=1, dtype=np.float64))
 
 
-def bucket_means(values: Array, position: Array, bucket: Ints, group: Ints | None) -> BucketMeans:
-    """Means of `values` (n, m) per bucket. `group` (n,) are the groups of texts, if known."""
+def far_mass(masses: Floats, sink_mass: Floats, position: Array, distant_from: int) -> Array:
+    """(n,) attention at distances of `distant_from` or more, without tokens 0 to 3.
+
+    `position` (n,) are the positions of the queries. A query at `distant_from + 3` or later has all
+    four tokens at these distances, so their mass is subtracted. An earlier query has no other
+    tokens there, so its far mass is zero. NaN as for `distant_mass`.
+    """
+    distant = distant_mass(masses, distant_from)
+    far = np.maximum(distant - sink_mass, 0.0)  # both are rounded
+    far[(position < distant_from + SINK_TOKENS - 1) & ~np.isnan(distant)] = 0.0
+    return far
+
+
+def bucket_means(
+    values: Array, weight: Array, position: Array, bucket: Ints, group: Ints | None
+) -> BucketMeans:
+    """Means of `values` (n, m) per bucket. `group` (n,) are the groups of texts, if known.
+
+    `weight` (n,) are the weights of the queries, `position` (n,) their positions.
+    """
     buckets, code = np.unique(bucket, return_inverse=True)
     slot = code * GROUPS + (0 if group is None else group)
     shape = (len(buckets), GROUPS)
     queries = np.bincount(slot, minlength=len(buckets) * GROUPS).reshape(shape)
     counts = queries.sum(axis=1)
-    sums = _sums(slot, values, shape)  # (buckets, g, m)
-    mean = sums.sum(axis=1) / counts[:, None]  # (buckets, m)
+    sums = _sums(slot, weight[:, None] * values, shape)  # (buckets, g, m)
+    weights = np.bincount(slot, weight, len(buckets) * GROUPS).reshape(shape)
+    total = weights.sum(axis=1)
+    mean = sums.sum(axis=1) / total[:, None]  # (buckets, m)
     error, groups = np.full(mean.shape, np.nan), np.full(len(buckets), np.nan)
     if group is not None:
-        influences = (sums - queries[:, :, None] * mean[:, None]) / counts[:, None, None]
+        influences = (sums - weights[:, :, None] * mean[:, None]) / total[:, None, None]
         influences *= jackknife_factor(queries)[:, None, None]
         number = np.count_nonzero(queries, axis=1)
         error = np.sqrt((influences**2).sum(axis=1))
         error[number < MIN_BUCKET_GROUPS] = np.nan
         groups = number.astype(np.float64)
     positions = np.bincount(code, position) / counts
-    return BucketMeans(buckets, positions, counts, groups, mean, error)
+    return BucketMeans(buckets, positions, counts, total, groups, mean, error)
 
 
-def head_mean(values: Array, group: Ints | None) -> Estimate:
-    """Mean of `values` (n,) over all queries of a head. It has no bias."""
-    mean = float(values.mean())
+def head_mean(values: Array, weight: Array, group: Ints | None) -> Estimate:
+    """Mean of `values` (n,) over all queries of a head, with the weights `weight` (n,).
+
+    Its bias is not computed: it is far below the standard error.
+    """
+    total = weight.sum()
+    mean = float((weight * values).sum() / total)
     if group is None:
         return Estimate(mean, 0.0, np.full(GROUPS, np.nan), 0)
     queries = rows_per_group(group)
-    influences = np.bincount(group, values - mean, GROUPS) / len(values)
+    influences = np.bincount(group, weight * (values - mean), GROUPS) / total
     influences *= jackknife_factor(queries)
     number = int(np.count_nonzero(queries))
     if number < MIN_GROUPS:

@@ -11,7 +11,7 @@ from attention_plasticity.tables.attention_masses import mass_bins, row_masses
 from attention_plasticity.tables.finished_run import FinishedRun
 
 SCALE, UNKNOWN = 10_000, 65_535
-_IDS = ("layer", "q_head", "q_bucket", "q_position", "n_queries")
+_IDS = ("layer", "q_head", "q_bucket", "q_position", "n_queries", "n_tokens")
 
 
 def attention_columns(table: pd.DataFrame) -> dict[str, Column]:

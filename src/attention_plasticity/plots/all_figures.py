@@ -23,7 +23,8 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "distances": ("distances", {}),  # only of runs with context pairs
     "attention": ("attention", {}),  # this one and the following: only with attention columns
     "map-sink-mass": ("map", {"metric": "attn_sink_mass"}),
-    "map-distant-mass": ("map", {"metric": "attn_distant_mass"}),
+    "map-far-mass": ("map", {"metric": "attn_far_mass"}),
+    "map-distant-mass": ("map", {"metric": "attn_distant_mass"}),  # if there is no far mass
     "attended": ("attended", {}),
 }
 
@@ -62,6 +63,8 @@ def figures_of(run: FinishedRun) -> list[str]:
         metric = options.get("metric", "ap_overall")
         if figure == "map" and metric.startswith("attn_") and not _known(run, metric):
             missing.add(name)
+    if "map-far-mass" not in missing:
+        missing.add("map-distant-mass")
     return [name for name in FIGURES if name not in missing]
 
 

@@ -47,7 +47,7 @@ def attention_figure(
 ) -> Figure:
     """Draw the share of attention by distance, of one head or as a mean over heads.
 
-    The value of a head is the mean over its queries. One head has 95 % intervals; the mean over
+    The value of a head is the mean over its tokens. One head has 95 % intervals; the mean over
     heads has the range of the middle 80 % of heads. `by_position` draws a line for the early, the
     middle and the late query buckets.
 
@@ -77,12 +77,16 @@ def attention_figure(
         name = f"layer {layer}, head {head}" if of_head else None
         default = f"Attention by distance, {name}" if name else "Attention by distance"
         heads, groups = len(rows[HEAD].drop_duplicates()), float(rows["n_groups"].max())
-        notes = [name or f"mean over {words.heads(heads)}", *drawn.notes]
+        sinks = _sinks(rows)
+        note = f"first four tokens: {sinks:.2f} of the attention, in all bins"
+        notes = [name or f"mean over {words.heads(heads)}", note, *drawn.notes]
         mean = f"of {name}" if name else "as a mean over heads"
         caption = words.caption(
             heads,
             f"Share of attention by distance from query to key, {mean}, in bins of distance 0, 1, "
             "2–3, 4–7 and so on.",
+            f"The bins include the first four tokens of a text, which receive {sinks:.2f} of the "
+            "attention.",
             drawn.sentence,
             interval_sentence(f"{drawn.intervals} are upper bounds of 95 % intervals,", groups)
             if drawn.intervals
@@ -164,6 +168,15 @@ def _mean(masses: HeadMasses) -> Floats:
     """(bins,) mean over the heads with a value."""
     known = masses.values[~np.isnan(masses.values[:, 0])]
     return np.asarray(known.mean(axis=0), np.float64)
+
+
+def _sinks(rows: pd.DataFrame) -> float:
+    """Share of attention on the first four tokens, as a mean over heads."""
+    known = rows[rows["sink_mass"].notna()]
+    size = known["n_tokens" if "n_tokens" in known else "n_queries"]
+    heads = [known[name] for name in HEAD]
+    totals = (known["sink_mass"] * size).groupby(heads).sum() / size.groupby(heads).sum()
+    return float(totals.mean())
 
 
 def _place(rows: pd.DataFrame) -> str:

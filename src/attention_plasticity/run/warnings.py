@@ -1,8 +1,8 @@
 """Warnings about the results of a run, one sentence per kind for the whole run.
 
 There are warnings about query buckets with few queries or texts, about layers that select keys by
-content (from `dump.json`), about texts that `examples.parquet` does not name, and about attended
-plasticity.
+content (from `dump.json`), about texts that `examples.parquet` does not name, about attended
+plasticity, and about a sampler that is not known.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, Final, Literal
 
 from attention_plasticity.head.layer import NO_COLUMNS
 from attention_plasticity.head.result import HeadResult
-from attention_plasticity.head.token_weights import why_no_weights
-from attention_plasticity.metrics import ALIGNED, ATTENDED
+from attention_plasticity.metrics import ATTENDED, TOKEN_MEANS
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.formatting import count, index_ranges, index_runs
@@ -44,7 +43,7 @@ class RunWarning:
         "few_later_queries",
         "attended_unknown",
         "few_queries_in_bins",
-        "weights_unknown",
+        "sampler_unknown",
     ]
     text: str
     heads: int  # number of heads
@@ -54,7 +53,7 @@ class RunWarning:
     @property
     def label(self) -> str:
         """`Warning`, or `Note` if the results may still be correct."""
-        notes = ("texts_unknown", "selective_layers", "attended_unknown", "weights_unknown")
+        notes = ("texts_unknown", "selective_layers", "attended_unknown", "sampler_unknown")
         return "Note" if self.kind in notes else "Warning"
 
 
@@ -222,6 +221,23 @@ def selective_warnings(
     return [RunWarning("selective_layers", text, len(concerned), [], None)]
 
 
+def sampler_warnings(
+    why_no_weights: str | None, metrics: Sequence[dict[str, Any]]
+) -> list[RunWarning]:
+    """A note about means over tokens of a dump whose sampler is not known.
+
+    `why_no_weights` is the reason why rows have no weights; None if they have.
+    """
+    known = [row for row in metrics if any(not math.isnan(row[name]) for name in TOKEN_MEANS)]
+    if why_no_weights is None or not known:
+        return []
+    text = (
+        f"The sampler of the dump is not known: {why_no_weights}. Every captured query counts as "
+        "one token, so means over tokens depend on how positions were sampled."
+    )
+    return [RunWarning("sampler_unknown", text, len(known), [], None)]
+
+
 def unnamed_texts(problem: str, texts: int) -> str:
     """The warning about an `examples.parquet` that does not name all texts of the dump."""
     return (
@@ -237,21 +253,6 @@ def text_warnings(texts: dict[str, Any] | None, heads: int) -> list[RunWarning]:
         return []
     text = unnamed_texts(texts["problem"], texts["count"])
     return [RunWarning("texts_not_named", text, heads, [], None)]
-
-
-def weight_warnings(
-    manifest: DumpManifest | None, metrics: Sequence[dict[str, Any]]
-) -> list[RunWarning]:
-    """A note if the sampler of the dump is not known, so that means count captured rows."""
-    concerned = sum(not math.isnan(row[ALIGNED]) for row in metrics)
-    reason = why_no_weights(manifest)
-    if not concerned or reason is None:
-        return []
-    text = (
-        f"The probability with which tokens were kept is not known: {reason}. Means over tokens "
-        "give every captured row the same weight."
-    )
-    return [RunWarning("weights_unknown", text, concerned, [], None)]
 
 
 def _warning(

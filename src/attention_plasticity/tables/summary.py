@@ -48,7 +48,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
         _print_layer_types(outcome.means.by_layer_type, console)
         _print_extremes(metrics, console)
         _print_gaps(metrics, console)
-        _print_attention(means, console)
+        _print_attention(means, outcome.facts.settings.distant_from, console)
     for warning in _warnings_of_values(outcome):
         console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
     _print_missing(outcome, console)
@@ -257,15 +257,14 @@ def _print_gaps(metrics: Sequence[Metrics], console: Console) -> None:
         )
 
 
-def _print_attention(means: dict[str, MeanEstimate], console: Console) -> None:
+def _print_attention(means: dict[str, MeanEstimate], distant_from: int, console: Console) -> None:
     """Where the attention goes, and plasticity of the keys that receive it."""
-    sinks, distant, attended = (
-        means[name] for name in ("attn_sink_mass", "attn_distant_mass", ATTENDED)
-    )
+    sinks, far, attended = (means[name] for name in ("attn_sink_mass", "attn_far_mass", ATTENDED))
     if sinks.heads:
         console.print(
-            f"Attention: {_estimate(sinks)} on the first four tokens, {_estimate(distant)} on "
-            f"distant tokens; means over {count(sinks.heads, 'head')}"
+            f"Attention: {_estimate(sinks)} on the first four tokens of a text, {_estimate(far)} "
+            f"on other tokens at a distance of {distant_from:,} or more; means over "
+            f"{count(sinks.heads, 'head')}"
         )
     if attended.heads:
         console.print(

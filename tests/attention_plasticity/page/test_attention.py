@@ -40,7 +40,8 @@ def test_masses_and_intervals_are_rounded_to_four_digits(run: Path) -> None:
             known = ~np.isnan(values)
             assert (columns[name][~known] == UNKNOWN).all()
             np.testing.assert_allclose(columns[name][known] / SCALE, values[known], atol=5.1e-5)
-    np.testing.assert_array_equal(columns["n_queries"], table["n_queries"])
+    for name in ("n_queries", "n_tokens"):
+        np.testing.assert_array_equal(columns[name], table[name])
     kinds = {name: kind for name, kind, _ in pack(tables)[0]["attention"]["columns"]}
     assert {kinds[name] for name in kinds if name.startswith(("mass_", "half_"))} <= {"u1", "u2"}
     assert about["distant_from"] == DISTANT

@@ -26,11 +26,12 @@ def table() -> pd.DataFrame:
 
 
 def plain_mean(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
-    """Mean over queries, bucket by bucket."""
+    """Mean over tokens, bucket by bucket; over queries if tokens are not known."""
+    size = "n_tokens" if "n_tokens" in rows else "n_queries"
     total = np.zeros(len(columns))
     for row in rows.to_dict("records"):
-        total += row["n_queries"] * np.array([row[name] for name in columns])
-    return total / rows["n_queries"].sum()
+        total += row[size] * np.array([row[name] for name in columns])
+    return total / rows[size].sum()
 
 
 def head(table: pd.DataFrame, layer: int, number: int) -> pd.DataFrame:
@@ -65,6 +66,11 @@ def test_a_head_has_the_mean_over_its_queries_with_intervals(table: pd.DataFrame
     shown = [tick.get_text() for tick in axes.get_xticklabels()]
     assert shown == [str(first) for first in BINS[:REACHED]]
     assert "95 % interval over texts (upper bound)" in note(figure)
+    sinks = plain_mean(rows, ["sink_mass"])[0]
+    assert f"first four tokens: {sinks:.2f} of the attention, in all bins" in note(figure)
+    earlier = attention_figure(rows.drop(columns="n_tokens"), layer=1, head=2)
+    expected = plain_mean(rows.drop(columns="n_tokens"), MASSES)[:REACHED]
+    np.testing.assert_allclose(bars(earlier), expected)
 
 
 def test_the_mean_over_heads_has_the_spread_over_heads(table: pd.DataFrame) -> None:
@@ -74,7 +80,7 @@ def test_the_mean_over_heads_has_the_spread_over_heads(table: pd.DataFrame) -> N
     np.testing.assert_allclose(bars(figure), np.mean(heads, axis=0)[:REACHED])
     spread = np.quantile(heads, (0.1, 0.9), axis=0)[:, :REACHED].T
     np.testing.assert_allclose(segments(figure)[:, :, 1], spread)
-    assert note(figure) == "mean over 12 heads"
+    assert note(figure).startswith("mean over 12 heads  ·  first four tokens: 0.")
     legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert legend == ["mean over heads", "middle 80 % of heads"]
 
@@ -97,7 +103,7 @@ def test_lines_of_early_middle_and_late_queries(table: pd.DataFrame, one: bool) 
 def test_tables_without_errors_positions_or_several_buckets_are_drawn(table: pd.DataFrame) -> None:
     bare = table.drop(columns="q_position").assign(**dict.fromkeys(ERRORS, np.nan))
     figure = attention_figure(bare, layer=0, head=0)
-    assert note(figure) == "layer 0, head 0"
+    assert note(figure).split("  ·  ")[2:] == []  # no whiskers
     for buckets, legend in ((2, ["early: bucket 1", "late: bucket 2"]), (1, ["middle: bucket 1"])):
         figure = attention_figure(bare[bare["q_bucket"] <= buckets], by_position=True)
         assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == legend

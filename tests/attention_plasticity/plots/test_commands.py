@@ -56,15 +56,22 @@ def labels(figure: Any) -> list[str]:
 def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = figures_of(FinishedRun.open(run))
     assert plain == list(FIGURES)[: len(plain)]
-    attention = {"attention", "map-sink-mass", "map-distant-mass", "attended"}
+    attention = {"attention", "map-sink-mass", "map-far-mass", "map-distant-mass", "attended"}
     assert set(FIGURES) - set(plain) == {"distances", *attention}
     assert plot("all", add_attention(run)) == 0
-    paths = [run / "figures" / f"{name}.png" for name in FIGURES if name != "distances"]
+    left_out = ("distances", "map-distant-mass")  # the latter is for runs without far mass
+    paths = [run / "figures" / f"{name}.png" for name in FIGURES if name not in left_out]
     assert capsys.readouterr().out.split() == [str(path) for path in paths]
     for path in paths:
         picture = matplotlib.image.imread(path)  # (height, width, rgba)
         assert picture.shape[1] > 1000
         assert np.ptp(picture[..., :3]) > 0.5
+
+
+def test_runs_without_far_mass_have_a_map_of_distant_mass(run: Path) -> None:
+    names = figures_of(FinishedRun.open(add_attention(run, earlier=True)))
+    assert "map-distant-mass" in names
+    assert "map-far-mass" not in names
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])

@@ -60,7 +60,7 @@ def test_heads_without_columns_have_no_rows(outcomes: dict[str, Outcome]) -> Non
     metrics = found.head_metrics.set_index("q_head")
     assert metrics["attn_entropy"].notna().tolist() == [True, False, True]
     assert metrics["ap_attended"].notna().tolist() == [True, False, True]
-    weights = found.attention["n_queries"]
+    weights = found.attention["n_tokens"]
     for name in ("entropy", "sink_mass", "max_logit"):
         of_head = found.attention["q_head"] == 0
         mean = np.average(found.attention[name][of_head], weights=weights[of_head])
@@ -154,13 +154,20 @@ def test_runs_with_and_without_columns_can_be_compared(
 def test_the_summary_has_lines_about_attention(outcomes: dict[str, Outcome]) -> None:
     printed = {}
     for name, outcome in outcomes.items():
-        console = Console(file=io.StringIO(), width=120)
+        console = Console(file=io.StringIO(), width=400)
         print_summary(outcome, console)
         printed[name] = console.file.getvalue()  # type: ignore[attr-defined]
     assert "Attention: 0." in printed["some"]
-    assert "on the first four tokens, 0.000 ± 0.000 on distant tokens" in printed["some"]
+    assert "on the first four tokens of a text, 0.000 ± 0.000 on other tokens" in printed["some"]
+    assert "at a distance of 256 or more; means over 2 heads" in printed["some"]
     assert "Plasticity of keys in proportion to their attention: 0." in printed["some"]
     assert "Attention:" not in printed["none"]
+    note = "Note         The sampler of the dump is not known: dump.json has no sampler"
+    assert note in printed["some"]
+    assert (
+        "one token, so means of attention depend on how positions were sampled." in printed["some"]
+    )
+    assert "sampler" not in printed["none"]
     assert "in proportion" not in printed["none"]
 
 

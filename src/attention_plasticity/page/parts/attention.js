@@ -22,8 +22,9 @@ function massesOf(run, key, bucket) {
     if ((bucket === null || columns.q_bucket[row] === bucket) && columns.mass_0[row] !== UNKNOWN_SHARE && columns.n_queries[row] > 0) rows.push(row);
   }
   if (!rows.length) return null;
-  const total = rows.reduce((sum, row) => sum + columns.n_queries[row], 0);
-  const mean = (name) => rows.reduce((sum, row) => sum + columns.n_queries[row] * shareOf(columns[name][row]), 0) / total;
+  const weight = columns.n_tokens ?? columns.n_queries; // runs of earlier versions have no tokens
+  const total = rows.reduce((sum, row) => sum + weight[row], 0);
+  const mean = (name) => rows.reduce((sum, row) => sum + weight[row] * shareOf(columns[name][row]), 0) / total;
   const bins = binsOf(run);
   return { bins, mass: bins.map((first) => mean(`mass_${first}`)), half: bins.map((first) => mean(`half_${first}`)) };
 }
@@ -39,6 +40,9 @@ function meanMasses(run, bucket) {
   }
   return run.meanMasses.get(place);
 }
+
+/** The metric of attention from `distant_from` on. Runs of earlier versions have it with the first four tokens only. */
+const farMetric = (run) => (spreadOf(run, "attn_far_mass") ? "attn_far_mass" : "attn_distant_mass");
 
 /** Whether a bucket of queries, or all queries, means the same in both runs. */
 const sameQueries = (run, other, bucket) => bucket === null || queriesWords(run, bucket) === queriesWords(other, bucket);
@@ -127,10 +131,10 @@ function showAttentionKeys(run, other, mine, theirs) {
   const interval = mine?.half.some(Number.isFinite) ? `, 95 % interval${bound}` : "";
   const entries = [entry(theme.one, `this head${interval}`, "band"), entry(theme.mean, meanWords(run), "dot")];
   if (other) entries.splice(1, 0, entry(theme.two, theirs ? `${headsBeside() ? "same head" : meanWords(other)}, ${other.label}` : `${other.label}: not known`, "dot"));
-  if (binsOf(run).includes(run.distant_from)) entries.push(entry(theme.quiet, `distant attention: from ${whole(run.distant_from)} tokens`, "upright"));
+  if (binsOf(run).includes(run.distant_from)) entries.push(entry(theme.quiet, `${wordsOf(farMetric(run)).label}: from ${whole(run.distant_from)} tokens`, "upright"));
   byId("attention-keys").replaceChildren(...entries);
   const which = state.queries === null ? "all queries" : "the chosen queries; numbers: all queries";
-  byId("attention-meaning").textContent = `share of attention by distance, mean over ${which}`;
+  byId("attention-meaning").textContent = `share of attention by distance, mean over ${which}; the bars include the first four tokens of the text`;
 }
 
 /** The pairs of keys of a run, by its pair_sampling. */
@@ -147,9 +151,10 @@ function showFacts(run, other, key) {
     const [pairs, later] = ["ap_attended_ess", "n_later_queries"].map((name) => metricOf(run, key, name));
     return Number.isFinite(pairs) ? `pairs of keys in proportion to their attention; ${whole(pairs)} effective pairs, ${later.toFixed(1)} later queries per key` : wordsOf("ap_attended").meaning;
   };
+  const far = farMetric(run);
   const meanings = {
     attn_sink_mass: "on the first four tokens of the text",
-    attn_distant_mass: `on keys at least ${run.distant_from === null ? "distant_from" : whole(run.distant_from)} tokens before the query`,
+    [far]: `on keys at least ${run.distant_from === null ? "distant_from" : whole(run.distant_from)} tokens before the query${far === "attn_far_mass" ? ", without the first four tokens of the text" : ""}`,
     attn_entropy: "nats; 0: all attention on one key",
     attn_max_logit: "mean over queries",
     ap_overall: PAIRS[run.pair_sampling] ?? wordsOf("ap_overall").meaning,
@@ -157,7 +162,7 @@ function showFacts(run, other, key) {
   };
   const facts = Object.entries(meanings).filter(([name]) => spreadOf(run, name)).map(([name, meaning]) => {
     const number = fillEstimate(make("dd", "", { class: "number", "data-fact": name }), showHeadValue(run, key, name));
-    const comparable = name !== "attn_distant_mass" || other?.distant_from === run.distant_from;
+    const comparable = name !== far || (other?.distant_from === run.distant_from && spreadOf(other, far));
     if (other && comparable) number.append(make("span", showHeadValue(other, key, name), { class: "other", title: other.label }));
     return make("div", "", {}, [make("dt", capital(wordsOf(name).label)), number, make("dd", meaning, { class: "meaning" })]);
   });
