@@ -190,7 +190,7 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
     yield "levels", as_markdown(compare_runs(labelled(opened, list(CAPTURES)))).rstrip()
     yield "heads", _extreme_heads(runs[BASE].head_metrics)
     yield "layers", _layers(runs[BASE])
-    yield "drops", _drops(runs[BASE].head_metrics)
+    yield "drops", _drops(runs[BASE].head_metrics, runs[BASE].influences)
     yield "gaussian", _gaussian(runs[BASE].head_metrics)
     yield "position", _position(runs[BASE])
     yield "beyond", _beyond(runs["moby-dick-16384"])
@@ -261,9 +261,9 @@ def _estimate(mean: MeanEstimate, sign: str = "") -> str:
     return f"{mean.value:{sign}.3f} ± {mean.standard_error:.3f}"
 
 
-def _drops(metrics: pd.DataFrame) -> str:
+def _drops(metrics: pd.DataFrame, influences: pd.DataFrame | None) -> str:
     drop = corrected(metrics, "ap_drop")
-    p = p_values(metrics, "ap_drop")
+    p = p_values(metrics, "ap_drop", influences)
     found = benjamini_hochberg(p)
     kinds = {
         "lower at the end than at the beginning": drop > 0,

@@ -213,7 +213,7 @@ HEAD_METRICS = Table(
         _Apart("_bias", MEAN_COLUMNS),
         _plasticity("ap_counted", "counted plasticity", "from counts of queries that prefer each key, without a Gaussian", bias=False, averaged=False, optional=True),
         Metric("ap_gaussian_gap", "Gaussian minus counted", "plasticity by the Gaussian model, corrected for bias, minus counted plasticity", PLASTICITY, "difference", signed=True, error=True, optional=True, note="for the same pairs and queries"),
-        Metric("n_text_groups", "groups of texts", "number of groups from which standard errors are computed", HOW_SURE, "count", optional=True, note="at most 16; intervals have one degree of freedom less"),
+        Metric("n_text_groups", "groups of texts", "number of groups from which standard errors are computed", HOW_SURE, "count", optional=True, note="at most 16; the interval of a value has the groups of this value, `n_groups` in head_influences.csv, and one degree of freedom less"),
         _attention("attn_entropy", "attention entropy", "mean entropy of the attention of a query, in nats", unit="nats", shown_after="attn_distant_mass"),
         _attention("attn_sink_mass", "attention on sinks", "mean share of the attention of a query on the first four tokens", format="share"),
         _attention("attn_distant_mass", "distant attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it", format="share"),

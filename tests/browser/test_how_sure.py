@@ -76,7 +76,7 @@ def faded_heads(page: Page) -> set[tuple[int, int]]:
 def unsure_heads(run: FinishedRun, metric: str) -> set[tuple[int, int]]:
     table = run.head_metrics
     values = corrected(table, metric)
-    half = head_half_width(table, metric)
+    half = head_half_width(table, metric, run.influences)
     wide = 2 * half > values.quantile(0.75) - values.quantile(0.25)
     if metric == "ap_drop":
         wide = values.abs() <= half

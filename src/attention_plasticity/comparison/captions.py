@@ -152,11 +152,12 @@ def _errors(drawn: Drawn) -> str:
         bias = f"Not corrected for bias{some}."
     if not known.any():
         return f"Standard errors are not known. {bias}"
-    groups = drawn.rows["n_text_groups"].to_numpy()[known.any(axis=1)]
-    listed = " or ".join(f"{number:.0f}" for number in np.unique(groups))
+    freedom = drawn.freedom[known]
+    fewest, most = (f"{number:.0f}" for number in (freedom.min(), freedom.max()))
+    listed = fewest if fewest == most else f"{fewest} to {most}"
     where = "" if np.isfinite(drawn.halves_of_values).all() else ", where they are known"
     return (
-        f"Whiskers are 95 % intervals over texts{where}: Student's t with a standard error from "
-        f"{listed} groups of texts. All heads of a run share their texts; the influences of a "
-        f"group are averaged over heads first. {bias}"
+        f"Whiskers are 95 % intervals over texts{where}: Student's t with {listed} degrees of "
+        "freedom, the groups of texts behind a value minus 1. All heads of a run share their "
+        f"texts; the influences of a group are averaged over heads first. {bias}"
     )

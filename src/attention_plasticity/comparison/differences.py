@@ -72,5 +72,5 @@ def _difference(
         error = float(np.sqrt(groups @ groups))
     else:
         error = math.hypot(one.standard_error, other.standard_error)
-    reach = float(half_width(error, min(run.groups, first.groups)))
+    reach = float(half_width(error, min(one.freedom, other.freedom) + 1.0))
     return value, error, value - reach, value + reach

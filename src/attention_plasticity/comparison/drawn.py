@@ -35,8 +35,19 @@ class Drawn:
     def halves(self) -> Floats:
         """(rows, names) half widths of the intervals; NaN if an error is not known."""
         errors = self.rows.reindex(columns=[f"{name}_se" for name in self.names])
+        return half_width(errors.to_numpy(dtype=np.float64), self.freedom + 1.0)
+
+    @cached_property
+    def freedom(self) -> Floats:
+        """(rows, names) degrees of freedom of the intervals; NaN if they are not known.
+
+        A table of an earlier version has the groups of texts of the run only.
+        """
+        columns = [f"{name}_df" for name in self.names]
+        if set(columns) <= set(self.rows.columns):
+            return self.rows[columns].to_numpy(dtype=np.float64)
         groups = self.rows.reindex(columns=["n_text_groups"]).to_numpy(dtype=np.float64)
-        return half_width(errors.to_numpy(dtype=np.float64), groups)
+        return np.broadcast_to(groups - 1.0, self.values.shape)
 
     @property
     def halves_of_values(self) -> Floats:

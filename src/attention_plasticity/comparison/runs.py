@@ -28,6 +28,7 @@ TABLE_COLUMNS = (
     *(f"{name}_se" for name in MEAN_COLUMNS),
     "n_text_groups",
     "corrected",
+    *(f"{name}_df" for name in MEAN_COLUMNS),
 )
 _CONTEXT_RATIO = 1.1  # of the largest and the smallest context that count as equal
 
@@ -97,7 +98,7 @@ def labelled(runs: Sequence[FinishedRun], labels: Sequence[str] | None = None) -
 
 
 def compare_runs(runs: Sequence[ComparedRun]) -> pd.DataFrame:
-    """Heads, context, the means over heads of `MEAN_COLUMNS` and their errors.
+    """Heads, context, the means over heads of `MEAN_COLUMNS`, their errors and degrees of freedom.
 
     There is one row per run, with `layer_type` `all`. A run with several types of layers also has
     a row per type. Means are corrected for bias if the bias is known (`corrected`). A column that
@@ -131,6 +132,7 @@ def _row(run: ComparedRun, layer_type: str, means: Means) -> dict[str, Any]:
     row |= {"context": run.context}
     row |= {name: mean.value for name, mean in means.of.items()}
     row |= {f"{name}_se": mean.standard_error for name, mean in means.of.items()}
+    row |= {f"{name}_df": mean.freedom for name, mean in means.of.items()}
     return row | {"n_text_groups": means.groups, "corrected": _corrected(means.of.values())}
 
 

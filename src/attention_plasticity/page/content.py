@@ -57,7 +57,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "buckets": _columns(buckets),
         **{name: _columns(table) for name, table in means_of_types.items()},
     }
-    if estimates := head_estimates(heads):
+    if estimates := head_estimates(heads, run.influences):
         tables["estimates"] = estimates
     if weights is not None:
         tables["components"] = _columns(weights, single=True)

@@ -24,7 +24,7 @@ _GAP = ["ap_gaussian_gap", "ap_gaussian_gap_se"]
 _BUCKET = [*HEAD, "q_bucket"]
 
 
-def head_estimates(heads: pd.DataFrame) -> dict[str, Column]:
+def head_estimates(heads: pd.DataFrame, influences: pd.DataFrame | None) -> dict[str, Column]:
     """Columns with one value per head; empty if neither bias nor errors are known.
 
     `NAME` is a value corrected for bias, `NAME_half_width` half the width of its 95 % interval, and
@@ -34,8 +34,8 @@ def head_estimates(heads: pd.DataFrame) -> dict[str, Column]:
     for name in WITH_ERROR:
         if _known(heads, f"{name}_bias"):
             found[name] = corrected(heads, name).to_numpy(np.float32)  # (heads,)
-        if _known(heads, f"{name}_se") and _known(heads, "n_text_groups"):
-            half = head_half_width(heads, name)  # (heads,)
+        if _known(heads, f"{name}_se"):
+            half = head_half_width(heads, name, influences)  # (heads,)
             if np.isfinite(half).any():
                 found[f"{name}_half_width"] = half.astype(np.float32)
     if all(_known(heads, name) for name in _GAP):

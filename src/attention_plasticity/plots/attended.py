@@ -25,7 +25,7 @@ from attention_plasticity.plots.style import (
     plasticity_axis,
 )
 from attention_plasticity.plots.words import TextOptions, Words
-from attention_plasticity.tables.intervals import corrected, groups_in, head_half_width
+from attention_plasticity.tables.intervals import corrected, head_half_width, quantity_groups
 from qk_toolkit.errors import ConfigError
 
 _COLUMNS = ("ap_overall", "ap_attended")
@@ -37,13 +37,15 @@ _APART = 0.05  # smallest distance of two named heads
 def attended_figure(
     metrics: pd.DataFrame,
     *,
+    influences: pd.DataFrame | None = None,
     cmap: str = SEQUENTIAL,
     **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw a point per head, coloured by layer, and name the heads furthest from the diagonal.
 
     Values are corrected for bias if it is known. With at most 400 heads, each has its 95 %
-    intervals.
+    intervals. With the table of `influences` of the run, these have the degrees of freedom of each
+    value, else those of the head.
 
     `metrics` has one row per query head, such as `Run.head_metrics`.
 
@@ -51,7 +53,7 @@ def attended_figure(
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import attended_figure
         >>> run = open_run("results/sample")
-        >>> figure = attended_figure(run.head_metrics)
+        >>> figure = attended_figure(run.head_metrics, influences=run.influences)
         >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
         ('plasticity', 'attended plasticity')
     """
@@ -61,7 +63,8 @@ def attended_figure(
             "the table of heads: has no attended plasticity; it needs a dump with attention "
             "columns (capture.attention)"
         )
-    halves = {f"{name}_half": head_half_width(metrics, name) for name in _COLUMNS}
+    halves = {f"{name}_half": head_half_width(metrics, name, influences) for name in _COLUMNS}
+    groups = [quantity_groups(metrics, name, influences) for name in _COLUMNS]
     values = {name: corrected(metrics, name) for name in _COLUMNS}
     known = metrics[["layer", "q_head"]].assign(**values, **halves).dropna(subset=_COLUMNS)
     if known.empty:
@@ -84,7 +87,7 @@ def attended_figure(
             f"head{coloured}.",
             "The heads furthest from the diagonal have names: L is the layer, H the query head.",
             f"{rho} over these heads." if rho else None,
-            interval_sentence("Lines are 95 % intervals,", groups_in(metrics)) if lines else None,
+            interval_sentence("Lines are 95 % intervals,", groups) if lines else None,
             correction=correction_note(metrics, *_COLUMNS),
         )
         words.write(figure, axes, "Attended plasticity", notes, caption, rows)

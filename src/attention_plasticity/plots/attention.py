@@ -76,7 +76,7 @@ def attention_figure(
         _axes(axes, bins)
         name = f"layer {layer}, head {head}" if of_head else None
         default = f"Attention by distance, {name}" if name else "Attention by distance"
-        heads, groups = len(rows[HEAD].drop_duplicates()), float(rows["n_groups"].max())
+        heads, groups = len(rows[HEAD].drop_duplicates()), rows["n_groups"]
         sinks = _sinks(rows)
         note = f"first four tokens: {sinks:.2f} of the attention, in all bins"
         notes = [name or f"mean over {words.heads(heads)}", note, *drawn.notes]

@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -81,12 +82,19 @@ def add_run(figure: Figure, run: FinishedRun) -> None:
     )
 
 
-def interval_sentence(what: str, groups: float, *, complete: bool = True) -> str:
+def interval_sentence(what: str, groups: npt.ArrayLike, *, complete: bool = True) -> str:
     """How the 95 % intervals are made. `what` is the beginning of the sentence.
 
-    Without `complete`, some values have no interval.
+    `groups` are the numbers of groups of texts behind the values. Without `complete`, some values
+    have no interval.
     """
-    made = "Student's t" if np.isnan(groups) else f"{groups:.0f} groups of texts, Student's t"
+    numbers = np.asarray(groups, np.float64)
+    known = numbers[numbers > 0]  # false for NaN
+    made = "Student's t"
+    if known.size:
+        fewest, most = (f"{number:.0f}" for number in (known.min(), known.max()))
+        named = fewest if fewest == most else f"{fewest} to {most}"
+        made = f"{named} groups of texts, Student's t"
     missing = "" if complete else " Values without one have no known error."
     return f"{what} from the variation over texts ({made}).{missing}"
 

@@ -145,6 +145,8 @@ def _beside(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]
     if kind == "profile":
         cells = run.bucket_plasticity if _has(run, "bucket_plasticity") else None
         return {"influences": run.influences, "cells": cells}
+    if kind in ("map", "attended"):
+        return {"influences": run.influences}
     return {"geometry": run.geometry} if kind == "distances" else {}
 
 

@@ -21,6 +21,7 @@ from attention_plasticity.tables.intervals import (
     corrected,
     head_half_width,
     p_values,
+    quantity_groups,
 )
 from attention_plasticity.tables.profiles import HEAD
 
@@ -42,6 +43,7 @@ class DropTests:
     significant: npt.NDArray[np.bool_]  # (tested,) after Benjamini-Hochberg at 5 %
 
     faded: npt.NDArray[np.bool_]  # (tested,) drawn in pale colours
+    groups: Floats  # (tested,) groups of texts behind the drop
 
     @property
     def sentences(self) -> str:
@@ -56,23 +58,26 @@ class DropTests:
         )
 
     @classmethod
-    def of(cls, metrics: pd.DataFrame, *, fade: bool) -> DropTests | None:
+    def of(
+        cls, metrics: pd.DataFrame, influences: pd.DataFrame | None, *, fade: bool
+    ) -> DropTests | None:
         """The tests of a table of heads; None if no head has a standard error.
 
         With `fade`, the heads whose 95 % interval contains 0 are to be faded.
         """
-        p = p_values(metrics, "ap_drop")
+        p = p_values(metrics, "ap_drop", influences)
         tested = ~np.isnan(p)
         if not tested.any():
             return None
         drop = corrected(metrics, "ap_drop").to_numpy(np.float64)
-        excluded = (np.abs(drop) > head_half_width(metrics, "ap_drop"))[tested]
+        excluded = (np.abs(drop) > head_half_width(metrics, "ap_drop", influences))[tested]
         return cls(
             metrics[HEAD].to_numpy(np.int64)[tested],
             drop[tested],
             excluded,
             benjamini_hochberg(p)[tested],
             ~excluded & fade,
+            quantity_groups(metrics, "ap_drop", influences)[tested],
         )
 
 

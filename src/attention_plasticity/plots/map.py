@@ -40,7 +40,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns, require_values
-from attention_plasticity.tables.intervals import corrected, groups_in
+from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.layer_types import layer_types, layers_by_type, type_words
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import index_ranges
@@ -57,6 +57,7 @@ def map_figure(
     metrics: pd.DataFrame,
     *,
     metric: str = "ap_overall",
+    influences: pd.DataFrame | None = None,
     cmap: str | None = None,
     vmin: float | None = None,
     vmax: float | None = None,
@@ -70,7 +71,9 @@ def map_figure(
     Plasticity and shares of attention have the range 0 to 1. Signed metrics have two colours with
     zero in the middle. Values are corrected for bias if it is known. A dot marks a head whose 95 %
     interval of the drop excludes 0, and a ring one that is significant at a false discovery rate of
-    5 %. With `fade`, the heads whose interval of the drop contains 0 are faded.
+    5 %. With `fade`, the heads whose interval of the drop contains 0 are faded. With the table of
+    `influences` of the run, the intervals have the degrees of freedom of the drop, else those of
+    the head.
 
     `metrics` has one row per query head, such as `Run.head_metrics`.
 
@@ -78,7 +81,7 @@ def map_figure(
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import map_figure
         >>> run = open_run("results/sample")
-        >>> figure = map_figure(run.head_metrics, metric="ap_drop")
+        >>> figure = map_figure(run.head_metrics, metric="ap_drop", influences=run.influences)
         >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
         ('query head', 'layer')
     """
@@ -87,7 +90,7 @@ def map_figure(
     if not pd.api.types.is_numeric_dtype(metrics[metric]):
         raise ConfigError(f"metric: {metric}: holds words, not numbers; choose another column")
     require_values(metrics, metric, "the table of heads")
-    tests = DropTests.of(metrics, fade=fade) if metric == "ap_drop" else None
+    tests = DropTests.of(metrics, influences, fade=fade) if metric == "ap_drop" else None
     layers = np.unique(metrics["layer"].to_numpy(np.int64))
     grid = head_grid(metrics.assign(**{metric: corrected(metrics, metric)}), metric)
     with figure_style():
@@ -236,7 +239,7 @@ def _write_words(
         f"{label[:1].upper()}{label[1:]} of every query head, by layer and head{meaning}.",
         f"{sign.capitalize()} mark {missing:,} heads without a value." if missing else None,
         tests.sentences if tests else None,
-        interval_sentence("The intervals come", groups_in(metrics)) if tests else None,
+        interval_sentence("The intervals come", tests.groups) if tests else None,
         left_out_sentence,
         "The strip at the left marks the types of layers." if legend_rows else None,
         correction=correction_note(metrics, metric),

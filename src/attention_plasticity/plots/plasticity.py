@@ -178,9 +178,8 @@ class _Grid:
         self.mean_x: Floats = _column_mean(self.x, known)
         self.half: Floats = np.full(self.values.shape, np.nan)  # (heads, buckets)
         self.mean_half: Floats = np.full(len(self.buckets), np.nan)  # (buckets,)
-        self.groups = float("nan")  # of texts
+        self.groups: Floats = np.empty(0)  # (buckets,) groups of texts behind the mean
         if influences is not None:
-            self.groups = float(influences["n_groups"].max())
             self._add_intervals(profiles, influences)
 
     def _add_intervals(self, profiles: pd.DataFrame, influences: pd.DataFrame) -> None:
@@ -190,8 +189,9 @@ class _Grid:
         rows = drawn.merge(errors, on=[*HEAD, "q_bucket"], how="left")
         half = rows.pivot(index=HEAD, columns="q_bucket", values="half_width")
         self.half = half.to_numpy(dtype=np.float64)
-        mean = mean_of_buckets(rows).set_index("q_bucket")["half_width"]
-        self.mean_half = mean.reindex(self.buckets).to_numpy(dtype=np.float64)
+        mean = mean_of_buckets(rows).set_index("q_bucket").reindex(self.buckets)
+        self.mean_half = mean["half_width"].to_numpy(dtype=np.float64)
+        self.groups = mean["n_groups"].to_numpy(dtype=np.float64)
 
 
 def _column_mean(values: Floats, known: npt.NDArray[np.bool_]) -> Floats:

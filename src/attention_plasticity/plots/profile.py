@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Unpack
 
 import numpy as np
@@ -22,11 +23,11 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.texts import draw_texts, texts_by_fifth, texts_note, texts_sentence
 from attention_plasticity.plots.words import TextOptions, Words
+from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.tables.csv_tables import require_columns
 from attention_plasticity.tables.intervals import (
     corrected,
-    groups_in,
-    half_width,
+    mean_half_width,
     mean_of_heads,
 )
 from qk_toolkit.errors import ConfigError
@@ -68,13 +69,12 @@ def profile_figure(
     x = np.arange(len(FIFTHS))
     estimates = [mean_of_heads(metrics, influences, name) for name in FIFTHS]
     means = np.array([estimate.value for estimate in estimates])
-    errors = [estimate.standard_error for estimate in estimates]
+    halves = np.array([mean_half_width(estimate) for estimate in estimates])
     with figure_style():
         figure, axes = new_figure()
         low, q1, q3, high = _quantiles(values)
         wide = axes.fill_between(x, low, high, color=BLUE, alpha=0.14, linewidth=0)
         half = axes.fill_between(x, q1, q3, color=BLUE, alpha=0.32, linewidth=0)
-        halves = half_width(errors, groups_in(metrics))
         interval = whiskers(axes, x, means, halves, INK)
         width, dot = (1.0, 2.0) if interval else (1.8, 3.5)  # whiskers can be short
         (line,) = axes.plot(x, means, color=INK, linewidth=width, marker="o", markersize=dot)
@@ -88,7 +88,7 @@ def profile_figure(
         middle = np.asarray(reached.index, np.float64)
         draw_texts(axes, reached, middle - 0.5, middle + 0.5)
         notes = _notes(words, metrics, values, halves, reached)
-        caption = _caption(words, metrics, halves, reached)
+        caption = _caption(words, metrics, estimates, halves, reached)
         words.write(figure, axes, "Plasticity over the context", notes, caption, rows)
     return figure
 
@@ -118,11 +118,16 @@ def _notes(
 
 
 def _caption(
-    words: Words, metrics: pd.DataFrame, halves: Floats, reached: pd.Series[float]
+    words: Words,
+    metrics: pd.DataFrame,
+    estimates: Sequence[MeanEstimate],
+    halves: Floats,
+    reached: pd.Series[float],
 ) -> Caption:
     known = np.isfinite(halves)
+    groups = [estimate.groups for estimate in estimates]
     sentence = interval_sentence(
-        "Whiskers are 95 % intervals of the mean,", groups_in(metrics), complete=bool(known.all())
+        "Whiskers are 95 % intervals of the mean,", groups, complete=bool(known.all())
     )
     return words.caption(
         len(metrics),

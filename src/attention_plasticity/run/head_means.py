@@ -35,6 +35,11 @@ class MeanEstimate:
     groups: int  # of texts behind the value, the fewest of a head; 0 if they are not known
     influences: tuple[float, ...] = field(repr=False)  # (g,) of the groups of texts
 
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of its interval; NaN if they are not known."""
+        return self.groups - 1.0 if self.groups else math.nan
+
 
 def mean_estimate(
     values: Sequence[float],

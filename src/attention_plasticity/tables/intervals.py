@@ -31,20 +31,35 @@ def half_width(standard_error: Any, groups: Any, level: float = LEVEL) -> Array:
     return np.asarray(standard_error, np.float64) * stdtrit(freedom, 0.5 + level / 2.0)
 
 
-def head_half_width(table: pd.DataFrame, name: str, level: float = LEVEL) -> Array:
+def quantity_groups(table: pd.DataFrame, name: str, influences: pd.DataFrame | None) -> Array:
+    """(heads,) groups of texts behind a column, by the table of influences.
+
+    Where they are not known, those of the head; NaN if these are not known either.
+    """
+    of_head = table.reindex(columns=["n_text_groups"])["n_text_groups"].to_numpy(np.float64)
+    if influences is None:
+        return of_head
+    own = _rows_of(influences, table, name)["n_groups"].to_numpy(np.float64)
+    return np.where(np.isnan(own), of_head, own)
+
+
+def head_half_width(
+    table: pd.DataFrame, name: str, influences: pd.DataFrame | None, level: float = LEVEL
+) -> Array:
     """(heads,) half widths of the intervals of a column of the table of heads; NaN if unknown."""
-    if not {f"{name}_se", "n_text_groups"} <= set(table.columns):
+    if f"{name}_se" not in table:
         return np.full(len(table), np.nan)
-    return half_width(table[f"{name}_se"], table["n_text_groups"], level)
+    return half_width(table[f"{name}_se"], quantity_groups(table, name, influences), level)
 
 
-def p_values(table: pd.DataFrame, name: str) -> Array:
+def p_values(table: pd.DataFrame, name: str, influences: pd.DataFrame | None) -> Array:
     """(heads,) two-sided p-values of a corrected column being zero; NaN if unknown."""
-    if not {f"{name}_se", "n_text_groups"} <= set(table.columns):
+    if f"{name}_se" not in table:
         return np.full(len(table), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = (corrected(table, name) / table[f"{name}_se"]).to_numpy(np.float64)
-    return np.asarray(2.0 * stdtr(table["n_text_groups"].to_numpy(np.float64) - 1.0, -np.abs(t)))
+    freedom = quantity_groups(table, name, influences) - 1.0
+    return np.asarray(2.0 * stdtr(freedom, -np.abs(t)))
 
 
 def benjamini_hochberg(p: Array, rate: float = 0.05) -> npt.NDArray[np.bool_]:
@@ -68,12 +83,16 @@ def mean_of_heads(table: pd.DataFrame, influences: pd.DataFrame | None, name: st
     shares = [[np.nan] * len(GROUP_COLUMNS)] * len(table)
     groups = [0.0] * len(table)
     if influences is not None:
-        rows = influences[influences["quantity"] == name].set_index(HEAD)
-        wanted = pd.MultiIndex.from_frame(table[HEAD])
-        shares = rows[list(GROUP_COLUMNS)].reindex(wanted).to_numpy().tolist()
-        groups = rows["n_groups"].reindex(wanted).tolist()
+        rows = _rows_of(influences, table, name)
+        shares = rows[list(GROUP_COLUMNS)].to_numpy().tolist()
+        groups = rows["n_groups"].tolist()
     biases = table.get(f"{name}_bias", pd.Series(np.nan, index=table.index))
     return mean_estimate(table[name].tolist(), biases.tolist(), shares, groups)
+
+
+def mean_half_width(mean: MeanEstimate, level: float = LEVEL) -> float:
+    """Half the width of the interval of a mean over heads; NaN if its error is not known."""
+    return float(half_width(mean.standard_error, mean.freedom + 1.0, level))
 
 
 def groups_of(run: FinishedRun) -> float:
@@ -84,6 +103,12 @@ def groups_of(run: FinishedRun) -> float:
 def groups_in(table: pd.DataFrame) -> float:
     """Number of groups of texts of a table of heads; NaN if it is not known."""
     return float(table["n_text_groups"].max()) if "n_text_groups" in table else float("nan")
+
+
+def _rows_of(influences: pd.DataFrame, table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Influences of a quantity, one row per head of the table; NaN where they are missing."""
+    rows = influences[influences["quantity"] == name].set_index(HEAD)
+    return rows.reindex(pd.MultiIndex.from_frame(table[HEAD]))
 
 
 def bucket_errors(run: FinishedRun) -> pd.DataFrame | None:
@@ -105,7 +130,7 @@ def bucket_rows(influences: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean_bucket_errors(run: FinishedRun) -> pd.DataFrame | None:
-    """Mean over heads per query bucket: `q_bucket, plasticity, half_width`; None if unknown.
+    """Mean over heads per query bucket: plasticity, half width, groups of texts; None if unknown.
 
     Plasticity is corrected for bias. Influences are averaged over heads before they are squared,
     because the heads share their texts.
@@ -115,7 +140,10 @@ def mean_bucket_errors(run: FinishedRun) -> pd.DataFrame | None:
 
 
 def mean_of_buckets(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mean over heads of rows as `bucket_errors` returns them."""
+    """Mean over heads of rows as `bucket_errors` returns them.
+
+    Columns: `q_bucket, plasticity, half_width, n_groups`; the groups are the fewest of a head.
+    """
     rows = rows[rows["value"].notna()]
     rows = rows.assign(plasticity=rows["value"] - rows["bias"].fillna(0.0))
     grouped = rows.groupby("q_bucket")
@@ -123,8 +151,10 @@ def mean_of_buckets(rows: pd.DataFrame) -> pd.DataFrame:
     influences = grouped[list(GROUP_COLUMNS)].sum(min_count=1).div(heads, axis=0)
     incomplete = rows["standard_error"].isna().groupby(rows["q_bucket"]).any()
     influences[incomplete] = np.nan
-    widths = _widths(influences, grouped["n_groups"].min())["half_width"]
-    mean = pd.DataFrame({"plasticity": grouped["plasticity"].mean(), "half_width": widths})
+    groups = grouped["n_groups"].min()
+    widths = _widths(influences, groups)["half_width"]
+    plasticity = grouped["plasticity"].mean()
+    mean = pd.DataFrame({"plasticity": plasticity, "half_width": widths, "n_groups": groups})
     return mean.reset_index()
 
 

@@ -70,7 +70,7 @@ def test_the_object_has_tables_and_short_texts(
         "29 heads in 5 layers (4 full attention, 1 sliding window), context 896 tokens",
         f"model owner/{LONG}-a",
         "query_model positional",
-        "Student's t with a standard error from 12 groups",
+        "Student's t with 11 degrees of freedom",
         "Few texts & 50 % <more>_",
     ):
         assert words in caption

@@ -165,7 +165,7 @@ def test_the_summary_has_lines_about_attention(outcomes: dict[str, Outcome]) -> 
     note = "Note         The sampler of the dump is not known: dump.json has no sampler"
     assert note in printed["some"]
     assert (
-        "one token, so means of attention depend on how positions were sampled." in printed["some"]
+        "one token, so means over tokens depend on how positions were sampled." in printed["some"]
     )
     assert "sampler" not in printed["none"]
     assert "in proportion" not in printed["none"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,13 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+import attention_plasticity as ap
+from attention_plasticity.comparison.drawn import drawn_drops
+from attention_plasticity.page.content import run_content
+from attention_plasticity.plots import caption_of
 from attention_plasticity.run.head_means import gap_is_large, mean_estimate
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     corrected,
     half_width,
+    head_half_width,
+    mean_half_width,
+    mean_over_heads,
     p_values,
 )
+from report_runs import TEXT_GROUPS, write_run
 
 
 def test_half_width_is_that_of_students_t() -> None:
@@ -44,7 +53,69 @@ def test_p_values_are_two_sided_and_of_corrected_values() -> None:
         {"ap_drop": [0.05], "ap_drop_bias": [0.01], "ap_drop_se": [0.02], "n_text_groups": [12]}
     )
     assert corrected(table, "ap_drop").tolist() == pytest.approx([0.04])
-    assert p_values(table, "ap_drop")[0] == pytest.approx(2 * stats.t.sf(2.0, 11))
+    assert p_values(table, "ap_drop", None)[0] == pytest.approx(2 * stats.t.sf(2.0, 11))
+
+
+def test_intervals_have_the_groups_of_their_quantity() -> None:
+    """A head that the table of influences does not have keeps the groups of the head."""
+    table = pd.DataFrame(
+        {"layer": 0, "q_head": [0, 1], "ap_drop": 0.04, "ap_drop_se": 0.02, "n_text_groups": 12}
+    )
+    rows = pd.DataFrame({"layer": 0, "q_head": [0, 0], "quantity": ["ap_overall", "ap_drop"]})
+    influences = rows.assign(n_groups=[12, 5])
+    expected = 0.02 * stats.t.ppf(0.975, [4, 11])
+    np.testing.assert_allclose(head_half_width(table, "ap_drop", influences), expected)
+    p = p_values(table, "ap_drop", influences)
+    np.testing.assert_allclose(p, 2 * stats.t.sf(2.0, [4, 11]))
+    without = head_half_width(table.drop(columns="n_text_groups"), "ap_drop", influences)
+    np.testing.assert_allclose(without, [expected[0], np.nan])
+
+
+GROUPS_OF_DROP = 4
+
+
+def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
+    """The page, the map of drops, the profile and the comparison, where few texts reach the end."""
+    folder = write_run(tmp_path / "run", errors=True)
+    path = folder / "head_influences.csv"
+    influences = pd.read_csv(path)
+    late = influences["quantity"].isin(["ap_last20", "ap_drop"])
+    influences.loc[late & (influences["q_head"] == 0), "n_groups"] = GROUPS_OF_DROP
+    influences.to_csv(path, index=False, na_rep="nan")
+    run = ap.open_run(folder)
+    metrics = run.head_metrics
+    few = metrics["q_head"] == 0
+    factor = stats.t.ppf(0.975, np.where(few, GROUPS_OF_DROP, TEXT_GROUPS) - 1)
+    half = factor * metrics["ap_drop_se"].to_numpy()
+    page = run_content(run, "x")[1]["estimates"]
+    np.testing.assert_allclose(page["ap_drop_half_width"], half, rtol=1e-6)
+    np.testing.assert_allclose(
+        page["ap_first20_half_width"][2],
+        stats.t.ppf(0.975, TEXT_GROUPS - 1) * metrics["ap_first20_se"][2],
+        rtol=1e-6,
+    )
+    dots = int((corrected(metrics, "ap_drop").abs() > half).sum())
+    caption = caption_of(run.plot("map", metric="ap_drop")) or ""
+    assert f"excludes 0 ({dots} of {len(metrics)} tested heads)" in caption
+    assert f"({GROUPS_OF_DROP} to {TEXT_GROUPS} groups of texts, Student's t)" in caption
+    comparison = ap.compare([run, run], labels=["a", "b"])
+    whole = comparison.table.set_index(["run", "layer_type"]).loc[("a", "all")]
+    assert whole[["ap_first20_df", "ap_last20_df", "ap_drop_df"]].tolist() == [
+        TEXT_GROUPS - 1,
+        GROUPS_OF_DROP - 1,
+        GROUPS_OF_DROP - 1,
+    ]
+    mean = mean_over_heads(run, "ap_last20")
+    reach = stats.t.ppf(0.975, GROUPS_OF_DROP - 1) * mean.standard_error
+    assert mean_half_width(mean) == pytest.approx(reach)
+    ends = run.plot("profile").axes[0].containers[0].lines[2][0].get_segments()[-1][:, 1]
+    np.testing.assert_allclose(ends, [mean.value - reach, mean.value + reach])
+    drawn = drawn_drops(comparison.table)
+    assert drawn.halves[0, 0] == pytest.approx(
+        stats.t.ppf(0.975, GROUPS_OF_DROP - 1) * whole["ap_drop_se"]
+    )
+    words = f"{GROUPS_OF_DROP - 1} to {TEXT_GROUPS - 1} degrees of freedom"
+    assert words in comparison.caption("profiles")
 
 
 def test_influences_are_averaged_before_they_are_squared() -> None:
