@@ -71,6 +71,8 @@ HEAD_METRICS = """
     attn_distant_mass_se attn_max_logit attn_max_logit_se ap_attended ap_attended_se
     ap_attended_bias ap_attended_counted ap_attended_counted_se ap_attended_ess n_later_queries
     layer_type attn_far_mass attn_far_mass_se
+    q_R2_unrotated q_R2_unrotated_se q_R2_unrotated_bias k_R2_unrotated k_R2_unrotated_se
+    k_R2_unrotated_bias q_mean_share q_mean_share_se q_mean_share_bias
 """
 BUCKET_PLASTICITY = """
     layer q_head k_head q_bucket k_bucket plasticity n_pairs q_position k_position n_queries

@@ -1,7 +1,8 @@
 """Analysis of one key head and its query heads: rows of the tables.
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
-attention of the keys, query model per bucket, key pairs, plasticity, means of attention.
+attention of the keys, query model per bucket, key pairs, plasticity, means of attention, position
+before RoPE.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from attention_plasticity.head.plasticity_columns import (
     influence_columns,
 )
 from attention_plasticity.head.position_columns import (
+    add_drift,
     add_normality,
     add_position,
     component_columns,
@@ -166,6 +168,7 @@ def analyze_rows(
     attention = HeadAttention.of(rows, weights, groups, config.distant_from)
     add_attention(values, attention.means, no_errors)
     add_attended(values, attended, no_attended, no_errors)
+    add_drift(values, rows, keys, weights, groups, no_errors)
     return HeadResult(
         layer=layer,
         q_head=q_head,

@@ -7,13 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from attention_plasticity.metrics import CHUNKED_ATTENTION
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.remote import RemotePath
-from qk_dump.rotary import RotaryRecord
+from qk_dump.rotary import RotaryRecord, rotate
 from qk_dump.rotary_file import layer_rotation
 
+Array = npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.floating[Any]]
+
+_LARGEST_FLOAT32 = 2.0**126  # larger values can overflow when they are turned
 _TYPE = re.compile(r"[A-Za-z0-9_+-]{1,64}")  # one word
 PRE_ROPE = "the vectors were captured before the rotary embedding"
 BIASED = "the layer adds a bias to its logits"
@@ -108,6 +115,17 @@ def rotation_of(dump: Dump, layer: int) -> LayerRotation:
         return LayerRotation(pre_rope=pre_rope)
     why = entry.get("rotary_problem")
     return LayerRotation(pre_rope=pre_rope, problem=why or _no_record(dump))
+
+
+def before_rope(vectors: Vectors, position: Array, rotation: LayerRotation) -> Vectors | None:
+    """Vectors as they were before the rotary embedding; None if it cannot be undone."""
+    if rotation.pre_rope or (rotation.record is None and rotation.problem is None):
+        return vectors
+    if rotation.record is None:
+        return None
+    if vectors.dtype != np.float64 and np.abs(vectors).max(initial=0.0) > _LARGEST_FLOAT32:
+        vectors = vectors.astype(np.float64)
+    return rotate(vectors, position, 0.0, rotation.record)
 
 
 def _no_record(dump: Dump) -> str:
