@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from attention_dumps import make_attention_dump
@@ -20,7 +21,7 @@ from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.rotary import RotaryRecord, rotate
 from qk_dump.writer import write_head
-from reference import analyse
+from reference import analyse, write_rows
 from reference_checks import assert_equals_reference
 
 HALVES = RotaryRecord((1.0, 0.3, 0.01))
@@ -83,6 +84,22 @@ def test_rope_alone_is_no_drift(tmp_path: Path, record: RotaryRecord) -> None:
         for column in (name, f"{name}_se", f"{name}_bias"):
             assert after[column] == pytest.approx(before[column], rel=1e-4, abs=1e-7)
     assert before["q_R2_total"] == pytest.approx(before["q_R2_unrotated"], rel=1e-9)
+
+
+@pytest.mark.parametrize("factor", [1e-250, 3.0, 1e250])
+def test_the_scale_of_queries_and_keys_has_no_effect(tmp_path: Path, factor: float) -> None:
+    root = write_dump(tmp_path / "dump", HALVES)
+    expected, _ = metrics_of(root)
+    for name in ("l00h00q", "l00h00k"):
+        table = pq.read_table(root / name / "data.parquet")
+        vectors = factor * np.array(table["vector"].to_pylist(), np.float64)
+        ids = {key: table[key].to_numpy() for key in ("bucket", "example_id", "position")}
+        write_rows(root, name, vectors=vectors, **ids)
+    scaled, missing = metrics_of(root)
+    assert not set(DRIFT_COLUMNS) & set(missing)
+    for name in DRIFT_COLUMNS:
+        for column in (name, f"{name}_se", f"{name}_bias"):
+            assert scaled[column] == pytest.approx(expected[column], rel=1e-4, abs=1e-7)
 
 
 def test_one_key_head_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
