@@ -20,6 +20,7 @@ from scipy import stats
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.numeric.key_pairs import KeyIndex
 from reference_attention import AttentionTables, Head, attention_tables, layer_facts
+from reference_drift import drift_tables
 from reference_errors import Errors, Pair, Queries, errors
 
 Row = dict[str, Any]
@@ -36,6 +37,8 @@ def tolerance(column: str) -> tuple[float, float]:
         return 0.0, 1e-6
     if column.startswith(("attn_", "entropy", "sink_mass", "max_logit", "mass_")):
         return 1e-9, 1e-12
+    if column in ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share"):  # rotated in float32
+        return 1e-6, 1e-8
     if column in ("ap_attended_ess", "n_later_queries"):  # float32 logits
         return 1e-5, 0.0
     if column.endswith("_se") or column.startswith("group_"):
@@ -184,6 +187,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
     eligible = {j: [c for bucket, c in cells if bucket == j] for j in gaussians}
     head = Head(root, (layer, q_head, k_head), q, k, X_k, grouped, eligible, window)
     attention = attention_tables(head, config, seed)
+    drift = drift_tables(root, layer, q, k)
     by_window = "full_attention" if window is None else "sliding_attention"
     metrics = {
         **ids,
@@ -207,6 +211,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
         "layer_type": layer_facts(root, layer).get("type", by_window),
         **found.metrics,
         **attention.metrics,
+        **drift[0],
     }
     buckets = [
         {
@@ -229,16 +234,16 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
         {**ids, "component": i, "weight": positive[i] / total if total > 0 else 1 / d, "r2": r2[i]}
         for i in range(d)
     ]
-    return Tables(metrics, buckets, components, *_with_attention(ids, found, attention))
+    return Tables(metrics, buckets, components, *_with_attention(ids, found, attention, drift[1]))
 
 
 def _with_attention(
-    ids: Row, found: Errors, attention: AttentionTables
+    ids: Row, found: Errors, attention: AttentionTables, drift: list[Row]
 ) -> tuple[list[Row], list[Row]]:
     """Rows of the table of influences, means first, and of the table of attention."""
     means = [row for row in found.influences if row["quantity"] != "ap_bucket"]
     buckets = [row for row in found.influences if row["quantity"] == "ap_bucket"]
-    influences = [*means, *attention.influences, *buckets]
+    influences = [*means, *attention.influences, *drift, *buckets]
     return [{**ids, **row} for row in influences], [{**ids, **row} for row in attention.buckets]
 
 

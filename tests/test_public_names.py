@@ -79,6 +79,8 @@ HEAD_METRICS = """
     ap_aligned_drop ap_aligned_drop_se ap_aligned_drop_bias ap_aligned_counted
     ap_aligned_counted_se ap_pooled ap_pooled_se ap_pooled_bias ap_phase ap_phase_se ap_phase_bias
     attn_far_mass attn_far_mass_se
+    q_R2_unrotated q_R2_unrotated_se q_R2_unrotated_bias k_R2_unrotated k_R2_unrotated_se
+    k_R2_unrotated_bias q_mean_share q_mean_share_se q_mean_share_bias
 """
 BINS = """
     layer q_head k_head q_bin k_bin plasticity n_pairs q_position k_position n_queries n_texts

@@ -2,7 +2,7 @@
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
 attention of the keys, query model per bucket, key pairs, plasticity, plasticity at one position,
-means of attention.
+means of attention, position before RoPE.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from attention_plasticity.head.plasticity_columns import (
     influence_columns,
 )
 from attention_plasticity.head.position_columns import (
+    add_drift,
     add_normality,
     add_position,
     component_columns,
@@ -172,6 +173,7 @@ def analyze_rows(
     add_attention(values, attention.means, no_errors)
     add_attended(values, attended, no_attended, no_errors)
     add_aligned(values, aligned, no_errors)
+    add_drift(values, rows, keys, weights, groups, no_errors)
     return HeadResult(
         layer=layer,
         q_head=q_head,

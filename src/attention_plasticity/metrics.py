@@ -148,6 +148,7 @@ def _with_errors(*entries: Metric | _Apart) -> tuple[Metric, ...]:
 _plasticity = partial(
     Metric, group=PLASTICITY, format="share", error=True, bias=True, averaged=True
 )
+_drift = partial(Metric, group=POSITION, error=True, bias=True, averaged=True, optional=True)
 _attention = partial(Metric, group=ATTENTION, error=True, averaged=True, optional=True)
 
 FIFTHS = ("ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20")
@@ -163,7 +164,9 @@ ATTENTION_MEANS = (
     *("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit", "attn_far_mass"),
 )
 """Means over tokens of the attention columns of a dump."""
-TOKEN_MEANS = (ALIGNED, POOLED, *ATTENTION_MEANS)
+DRIFT_COLUMNS = ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share")
+"""Position in queries and keys before RoPE."""
+TOKEN_MEANS = (ALIGNED, POOLED, *ATTENTION_MEANS, *DRIFT_COLUMNS)
 """Columns that are means over tokens: captured rows have weights."""
 
 _IDS = (
@@ -200,7 +203,7 @@ HEAD_METRICS = Table(
         Metric("q_noise_frac_ks_p_lt_alpha", "dimensions not Gaussian", "share of tested dimensions whose p-value is below p_alpha", RESIDUALS),
         _plasticity("ap_overall", "plasticity", "1: the query decides which of two keys scores higher; 0: the order of keys is fixed", note="the **attention plasticity** of the head, a mean over its queries"),
         Metric("q_beta_norm", "drift per token", "length of the mean query's change per token", POSITION, shown_after="q_mae_baseline", any_scale=True, note="it has the scale of the queries"),
-        Metric("q_R2_total", "variance from position", "fraction of the variance of queries that a linear function of position explains", POSITION, shown_after=FIRST, note="the same in any basis"),
+        Metric("q_R2_total", "variance from position", "fraction of the variance of queries that a linear function of position explains, as captured; with RoPE this is mostly the rotation of the mean query", POSITION, shown_after=FIRST, note="the same in any basis"),
         _plasticity("ap_first20", "plasticity, 0–20 %", "in the first fifth of the context"),
         _plasticity("ap_last20", "plasticity, 80–100 %", "in the last fifth"),
         Metric("ap_drop", "plasticity drop", "first fifth of the context minus last fifth; positive: plasticity falls with position", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, shown_after="ap_overall"),
@@ -233,6 +236,9 @@ HEAD_METRICS = Table(
         _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", optional=True),
         Metric(PHASE, "part of the phase", "plasticity over a bin minus plasticity at one position: what the rotation of RoPE inside a bin adds", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True),
         _attention("attn_far_mass", "far attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it, without the first four tokens of the text", format="share", shown_after="attn_sink_mass"),
+        _drift("q_R2_unrotated", "variance from position before RoPE", "fraction of the variance of queries that a linear function of position explains, before RoPE: how far the content of queries drifts with position", shown_after="q_R2_total"),
+        _drift("k_R2_unrotated", "variance of keys from position before RoPE", "the same for the keys of its key head: how far the content of keys drifts with position", shown_after="q_R2_unrotated"),
+        _drift("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
     ),
 )
 

@@ -20,7 +20,7 @@ from qk_dump.rotary_file import layer_rotation
 Array = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.floating[Any]]
 
-_LARGEST = 2.0**120  # of float32 values; a rotation of larger ones could be infinite
+_LARGEST_FLOAT32 = 2.0**120  # a rotation of larger values could be infinite
 _TYPE = re.compile(r"[A-Za-z0-9_+-]{1,64}")  # one word
 PRE_ROPE = "the vectors were captured before the rotary embedding"
 BIASED = "the layer adds a bias to its logits"
@@ -122,9 +122,24 @@ def after_rope(vectors: Vectors, position: Array, rotation: LayerRotation) -> Ve
     record = rotation.record
     if record is None:
         return vectors
-    if vectors.dtype != np.float64 and np.abs(vectors).max(initial=0.0) > _LARGEST:
-        vectors = vectors.astype(np.float64)
+    vectors = _turnable(vectors)
     return rotate(vectors, 0.0, position, record) if rotation.pre_rope else vectors
+
+
+def before_rope(vectors: Vectors, position: Array, rotation: LayerRotation) -> Vectors | None:
+    """Vectors as they were before the rotary embedding; None if it cannot be undone."""
+    if rotation.pre_rope or (rotation.record is None and rotation.problem is None):
+        return vectors
+    if rotation.record is None:
+        return None
+    return rotate(_turnable(vectors), position, 0.0, rotation.record)
+
+
+def _turnable(vectors: Vectors) -> Vectors:
+    """Vectors in a precision in which they can be turned without overflow."""
+    if vectors.dtype != np.float64 and np.abs(vectors).max(initial=0.0) > _LARGEST_FLOAT32:
+        return vectors.astype(np.float64)
+    return vectors
 
 
 def _no_record(dump: Dump) -> str:

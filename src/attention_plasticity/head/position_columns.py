@@ -1,22 +1,32 @@
-"""Position in the queries of a head, and normality of the rest, as table columns."""
+"""Position in the queries and keys of a head, and normality of the rest, as table columns."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.layer import before_rope
 from attention_plasticity.head.queries import RotatedQueries
 from attention_plasticity.head.result import Columns
+from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.head.token_weights import TokenWeights
 from attention_plasticity.head.values import HeadValues
+from attention_plasticity.metrics import DRIFT_COLUMNS
+from attention_plasticity.numeric.drift import drift
 from attention_plasticity.numeric.normality import (
     compute_first_component_residual_stats,
     compute_noise_normality_stats,
 )
 from attention_plasticity.numeric.position import Regression, predictability_from_scores
+from qk_dump.reader import HeadRows
 from qk_toolkit.errors import HeadError
 
+Ints = npt.NDArray[np.int64]
+
+ALL_ZERO = "all queries are zero"
 ONE_POSITION = "all queries are at one position"
 FEW_QUERIES = "fewer than 4 queries"
 NO_RESIDUALS = "the residuals of the regression do not vary"
@@ -64,6 +74,32 @@ def add_normality(values: HeadValues, queries: RotatedQueries, config: RunnerCon
     values.add({"q_noise_med_abs_skew": skew, "q_noise_med_abs_kurt": kurt}, why)
     tests = {"q_noise_med_ks_p": ks_p, "q_noise_frac_ks_p_lt_alpha": share}
     values.add(tests, NOT_TESTED if resid_var[1:].any() else why)
+
+
+def add_drift(
+    values: HeadValues,
+    rows: HeadRows,
+    keys: KeyHead,
+    weights: TokenWeights,
+    groups: Ints | None,
+    why_no_errors: str,
+) -> None:
+    """Share of position in queries and keys before RoPE, and share of the mean query.
+
+    `groups` (n,) are the groups of the texts of the queries; None if there are no errors.
+    """
+    vectors = before_rope(rows.vectors, rows.position, keys.rotation)
+    of_keys = keys.drift
+    if vectors is None or of_keys is None:
+        why, unknown = keys.rotation.problem or "", None
+        for name in DRIFT_COLUMNS:
+            values.add_estimate(name, math.nan, unknown, why, why)
+        return
+    of_queries = drift(rows.position, vectors, weights.weight, groups)
+    found = (of_queries.r2, of_keys.r2, of_queries.mean_share)
+    for name, estimate in zip(DRIFT_COLUMNS, found, strict=True):
+        with_errors = None if groups is None or math.isnan(estimate.value) else estimate
+        values.add_estimate(name, estimate.value, with_errors, ALL_ZERO, why_no_errors)
 
 
 def component_columns(fit: Regression) -> Columns:

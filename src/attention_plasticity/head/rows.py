@@ -18,6 +18,7 @@ from attention_plasticity.head.layer import (
     LayerLogits,
     LayerRotation,
     after_rope,
+    before_rope,
     layer_type_of,
     logits_of,
     rotation_of,
@@ -31,6 +32,7 @@ from attention_plasticity.head.texts import (
     texts_to_last_fifth,
 )
 from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
+from attention_plasticity.numeric.drift import Drift, drift
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.key_pairs import KeyIndex
 from attention_plasticity.numeric.position import orientation_from_keys
@@ -116,6 +118,16 @@ class KeyHead:
     def weights(self) -> TokenWeights:
         """The probabilities with which the keys were kept, and their weights."""
         return self.known_weights or unknown_weights(len(self.rows))
+
+    @cached_property
+    def drift(self) -> Drift | None:
+        """How far the keys drift with position before RoPE; None if RoPE cannot be undone."""
+        vectors = before_rope(self.rows.vectors, self.rows.position, self.rotation)
+        if vectors is None:
+            return None
+        assert self.rows.example_id is not None
+        groups = self.groups.of(self.rows.example_id)
+        return drift(self.rows.position, vectors, self.weights.weight, groups)
 
     @property
     def groups(self) -> TextGroups:

@@ -10,7 +10,7 @@ from attention_plasticity.metrics import METRICS
 from attention_plasticity.numeric.errors.text_groups import MIN_GROUPS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 
-FEW_GROUPS = f"the queries come from fewer than {MIN_GROUPS} groups of texts"
+FEW_GROUPS = f"the rows come from fewer than {MIN_GROUPS} groups of texts"
 NOT_FINITE = "sums of very large or very small numbers are not finite"
 
 
@@ -49,6 +49,6 @@ class HeadValues:
             reason = self.missing.get(name)
             if reason is None and estimate is None:
                 reason = why_no_errors
-            elif reason is None and is_error and estimate is not None:
+            elif reason is None and estimate is not None:
                 reason = FEW_GROUPS if estimate.groups < MIN_GROUPS else NOT_FINITE
             self.add({metric.column: known}, reason or NOT_FINITE)

@@ -17,7 +17,8 @@ the other files in this order; no file imports one that comes after it.
 10. `errors`: groups of texts, their influences, standard errors, bias, counts
 11. `distances`, `profile`: plasticity by distance, by query bucket, by fifth of the context
 12. `scoring`: steps 9, 10 and 11 for all pairs and all query buckets
-13. `attention_means`: means over queries of the attention columns
+13. `attention_means`: means over tokens of the attention columns; `drift`: how far vectors drift
+    with position
 
 `from_arrays` has steps 4 to 12 as one function for a notebook.
 """

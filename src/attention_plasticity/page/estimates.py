@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import MEAN_COLUMNS, WITH_ERROR
+from attention_plasticity.metrics import DRIFT_COLUMNS, MEAN_COLUMNS, WITH_ERROR
 from attention_plasticity.page.payload import Column
 from attention_plasticity.run.head_means import gap_is_large
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -46,7 +46,8 @@ def head_estimates(heads: pd.DataFrame, influences: pd.DataFrame | None) -> dict
 
 def head_means(run: FinishedRun) -> dict[str, list[float | None]]:
     """Mean over heads and its standard error, as `analyze` prints them; without unknown errors."""
-    known = [name for name in MEAN_COLUMNS if _known(run.head_metrics, f"{name}_se")]
+    names = (*MEAN_COLUMNS, *DRIFT_COLUMNS)
+    known = [name for name in names if _known(run.head_metrics, f"{name}_se")]
     means = {name: mean_over_heads(run, name) for name in known}
     return {
         name: [mean.value, mean.standard_error]

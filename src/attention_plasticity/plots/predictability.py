@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Unpack, cast
 
 import numpy as np
@@ -27,6 +29,7 @@ from attention_plasticity.tables.intervals import corrected
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
+BEFORE = "q_R2_unrotated"
 _FAR = 3.0  # quartile distances beyond the third quartile
 _ROOM = 1.25  # the axis is cut only if the largest value is this much larger than its end
 
@@ -38,6 +41,8 @@ def predictability_figure(
     **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw a point per head, coloured by layer, with the rank correlation.
+
+    If the variance before RoPE is known, it has a panel of its own beside the captured one.
 
     If few heads have far larger values than the others, the x axis ends before them. They are
     triangles at the edge, and the footnote gives their number and the largest value.
@@ -59,37 +64,82 @@ def predictability_figure(
     known = values.dropna(subset=[column, "ap_overall"])
     if known.empty:
         raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
-    end = axis_end(known[column])
+    parts = {f"{METRICS[column].label} (R²)": known.assign(share=known[column])}
+    if BEFORE in metrics and metrics[BEFORE].notna().any():
+        undone = values.assign(share=corrected(metrics, BEFORE)).dropna(subset=["share"])
+        parts = {"as captured (R²)": parts.popitem()[1], "before RoPE (R²)": undone}
     with figure_style():
-        figure, axes = new_figure()
+        figure, grid = new_figure(ncols=len(parts), sharey=True, squeeze=False)
         shades = _shades(known["layer"], cmap)
-        beyond = known[column] > end if end is not None else known[column].isna()
-        _draw_points(axes, known[~beyond], column, shades)
-        plasticity_axis(axes)
-        axes.set_xlabel(f"{METRICS[column].label} (R²)")
-        axes.set_xlim(min(0.0, float(known[column].min())), end)
-        if end is not None:
-            _draw_beyond(axes, known[beyond], shades, end)
-        coloured = layer_bar(figure, shades, axes, known["layer"])
-        rho = _correlation(known[column], known["ap_overall"])
-        outside = int(beyond.sum())
-        largest = f"{known[column].max():.2f}"
-        notes = [
-            words.heads(len(known)),
-            rho,
-            correction_note(metrics, "ap_overall"),
-            f"triangles: {outside:,} beyond the axis, up to {largest}" if outside else None,
+        drawn = [
+            _draw_panel(axes, heads, label, shades)
+            for axes, (label, heads) in zip(grid[0], parts.items(), strict=True)
         ]
-        caption = words.caption(
-            len(known),
-            "Variance of the queries that a linear function of position explains (R²), against "
-            f"plasticity, one point per head{coloured}.",
-            f"{rho} over these heads." if rho else None,
-            _beyond_sentence(outside, largest),
-            correction=correction_note(metrics, "ap_overall"),
-        )
-        words.write(figure, axes, "Position against plasticity", notes, caption)
+        for axes in grid[0][1:]:
+            axes.set_ylabel("")
+        coloured = layer_bar(figure, shades, grid[0], known["layer"])
+        _write_words(words, figure, grid[0], metrics, len(known), drawn, coloured)
     return figure
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """What the texts around the figure say about one panel."""
+
+    rho: str | None
+    outside: int  # heads beyond the axis
+    largest: str
+
+
+def _draw_panel(axes: Axes, heads: pd.DataFrame, label: str, shades: ScalarMappable) -> _Panel:
+    """Draw the column `share` of heads against their plasticity."""
+    share = heads["share"]
+    end = axis_end(share)
+    beyond = share > end if end is not None else share.isna()
+    _draw_points(axes, heads[~beyond], shades)
+    plasticity_axis(axes)
+    axes.set_xlabel(label)
+    axes.set_xlim(min(0.0, float(share.min())), end)
+    if end is not None:
+        _draw_beyond(axes, heads[beyond], shades, end)
+    rho = _correlation(share, heads["ap_overall"])
+    return _Panel(rho, int(beyond.sum()), f"{share.max():.2f}")
+
+
+def _write_words(
+    words: Words,
+    figure: Figure,
+    panels: Sequence[Axes],
+    metrics: pd.DataFrame,
+    heads: int,
+    drawn: Sequence[_Panel],
+    coloured: str,
+) -> None:
+    names = (" as captured", " before RoPE") if len(drawn) > 1 else ("",)
+    rhos = [f"{one.rho}{name}" for name, one in zip(names, drawn, strict=True) if one.rho]
+    outside = sum(one.outside for one in drawn)
+    largest = max((one.largest for one in drawn if one.outside), default="")
+    notes = [
+        words.heads(heads),
+        *rhos,
+        correction_note(metrics, "ap_overall"),
+        f"triangles: {outside:,} beyond the axis, up to {largest}" if outside else None,
+    ]
+    both = (
+        "As captured (left), it is mostly how far RoPE turns the mean query; before RoPE (right), "
+        "how far the content of queries drifts with position."
+    )
+    caption = words.caption(
+        heads,
+        "Variance of the queries that a linear function of position explains (R²), against "
+        f"plasticity, one point per head{coloured}.",
+        both if len(drawn) > 1 else None,
+        f"{'; '.join(rhos)} over these heads." if rhos else None,
+        _beyond_sentence(outside, largest),
+        correction=correction_note(metrics, "ap_overall"),
+    )
+    axes = panels[0] if len(drawn) == 1 else None
+    words.write(figure, axes, "Position against plasticity", notes, caption)
 
 
 def _beyond_sentence(outside: int, largest: str) -> str | None:
@@ -110,9 +160,9 @@ def _shades(layers: pd.Series[int], cmap: str) -> ScalarMappable:
     return ScalarMappable(span, line_shades(cmap))
 
 
-def _draw_points(axes: Axes, heads: pd.DataFrame, column: str, shades: ScalarMappable) -> None:
+def _draw_points(axes: Axes, heads: pd.DataFrame, shades: ScalarMappable) -> None:
     axes.scatter(
-        heads[column],
+        heads["share"],
         heads["ap_overall"],
         c=heads["layer"],
         cmap=shades.cmap,

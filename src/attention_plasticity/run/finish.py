@@ -12,7 +12,6 @@ from typing import Any
 
 from attention_plasticity import __version__
 from attention_plasticity.head.result import Failure, HeadResult
-from attention_plasticity.head.token_weights import why_no_weights
 from attention_plasticity.metrics import ALIGNED
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
@@ -25,9 +24,9 @@ from attention_plasticity.run.warnings import (
     SampleSizes,
     attended_warnings,
     bias_warnings,
-    sampler_warnings,
     selective_warnings,
     text_warnings,
+    weight_warnings,
 )
 from qk_dump.buckets import geometry_of
 
@@ -78,7 +77,7 @@ def finish_run(
             *bias_warnings(metrics),
             *attended_warnings(metrics),
             *selective_warnings(manifest, heads),
-            *sampler_warnings(why_no_weights(manifest), metrics),
+            *weight_warnings(manifest, metrics),
         ]
 
     def results() -> Iterator[HeadResult]:

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal
 
 from attention_plasticity.head.layer import NO_COLUMNS
 from attention_plasticity.head.result import HeadResult
-from attention_plasticity.metrics import ATTENDED, TOKEN_MEANS
+from attention_plasticity.head.token_weights import why_no_weights
+from attention_plasticity.metrics import ALIGNED, ATTENDED, TOKEN_MEANS
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.formatting import count, index_ranges, index_runs
@@ -32,7 +33,7 @@ _NOTES = (
     "selective_layers",
     "attended_unknown",
     "aligned_unknown",
-    "sampler_unknown",
+    "weights_unknown",
 )
 """Kinds of warnings about results that may still be correct."""
 
@@ -52,7 +53,7 @@ class RunWarning:
         "attended_unknown",
         "aligned_unknown",
         "few_queries_in_bins",
-        "sampler_unknown",
+        "weights_unknown",
     ]
     text: str
     heads: int  # number of heads
@@ -239,21 +240,19 @@ def selective_warnings(
     return [RunWarning("selective_layers", text, len(concerned), [], None)]
 
 
-def sampler_warnings(
-    why_no_weights: str | None, metrics: Sequence[dict[str, Any]]
+def weight_warnings(
+    manifest: DumpManifest | None, metrics: Sequence[dict[str, Any]]
 ) -> list[RunWarning]:
-    """A note about means over tokens of a dump whose sampler is not known.
-
-    `why_no_weights` is the reason why rows have no weights; None if they have.
-    """
-    known = [row for row in metrics if any(not math.isnan(row[name]) for name in TOKEN_MEANS)]
-    if why_no_weights is None or not known:
+    """A note if the sampler of the dump is not known, so that means count captured rows."""
+    known = (any(not math.isnan(row[name]) for name in TOKEN_MEANS) for row in metrics)
+    concerned, reason = sum(known), why_no_weights(manifest)
+    if not concerned or reason is None:
         return []
     text = (
-        f"The sampler of the dump is not known: {why_no_weights}. Every captured query counts as "
-        "one token, so means over tokens depend on how positions were sampled."
+        f"The probability with which tokens were kept is not known: {reason}. Means over tokens "
+        "give every captured row the same weight, so they depend on how positions were sampled."
     )
-    return [RunWarning("sampler_unknown", text, len(known), [], None)]
+    return [RunWarning("weights_unknown", text, concerned, [], None)]
 
 
 def unnamed_texts(problem: str, texts: int) -> str:

@@ -43,7 +43,8 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     metrics = outcome.metrics
     if metrics:
         means = outcome.means.estimates
-        _print_level(metrics, means, console)
+        _print_level(means, console)
+        _print_position(metrics, means, console)
         _print_profile(means, console)
         _print_layer_types(outcome.means.by_layer_type, console)
         _print_extremes(metrics, console)
@@ -156,9 +157,7 @@ def mean_of(metrics: Sequence[Metrics], column: str) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def _print_level(
-    metrics: Sequence[Metrics], means: dict[str, MeanEstimate], console: Console
-) -> None:
+def _print_level(means: dict[str, MeanEstimate], console: Console) -> None:
     level = means["ap_overall"]
     console.print()
     console.print(
@@ -172,9 +171,23 @@ def _print_level(
     correction = "all values are corrected for bias" if level.corrected else ""
     if error or correction:
         console.print("; ".join(filter(None, (error, correction))))
-    r2 = mean_of(metrics, "q_R2_total")
-    shown = METRICS["q_R2_total"].show(r2)
-    console.print(f"share of the queries' variance explained by position: {shown}")
+
+
+def _print_position(
+    metrics: Sequence[Metrics], means: dict[str, MeanEstimate], console: Console
+) -> None:
+    """Share of position in the queries, as captured and before RoPE."""
+    shown = METRICS["q_R2_total"].show(mean_of(metrics, "q_R2_total"))
+    console.print(
+        f"share of the queries' variance explained by position: {shown} as captured "
+        "(with RoPE: how far it turns the mean query)"
+    )
+    before = means["q_R2_unrotated"]
+    if before.heads:
+        console.print(
+            f"the same before RoPE: {_estimate(before)} (how far the content of queries drifts "
+            f"with position); mean over {count(before.heads, 'head')}"
+        )
 
 
 def _print_profile(means: dict[str, MeanEstimate], console: Console) -> None:

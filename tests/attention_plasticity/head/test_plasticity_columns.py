@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention_plasticity.head.result import HeadResult
-from attention_plasticity.metrics import BUCKET_QUANTITY, MEAN_COLUMNS
+from attention_plasticity.metrics import BUCKET_QUANTITY, DRIFT_COLUMNS, MEAN_COLUMNS
 from simulated_heads import Population, analyse, draw_head
 
 
@@ -19,7 +19,7 @@ def result() -> HeadResult:
 
 def test_influences_have_a_row_per_mean_and_per_query_bucket(result: HeadResult) -> None:
     table = result.influences
-    means = [*MEAN_COLUMNS, "ap_counted", "ap_gaussian_gap"]
+    means = [*MEAN_COLUMNS, "ap_counted", "ap_gaussian_gap", *DRIFT_COLUMNS]
     assert table["quantity"] == means + 9 * [BUCKET_QUANTITY]
     assert all(math.isnan(bucket) for bucket in table["q_bucket"][: len(means)])
     assert table["q_bucket"][len(means) :] == list(range(1, 10))

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from attention_plasticity.comparison.figures import profiles_figure
 from attention_plasticity.metrics import FIFTHS
 from attention_plasticity.plots import (
+    caption_of,
     components_figure,
     heatmap_figure,
     map_figure,
@@ -288,6 +289,26 @@ def test_predictability_is_a_point_per_head() -> None:
     assert f"ρ {rho:.2f}" in note(figure)
     older = predictability_figure(metrics.drop(columns="q_R2_total"))
     assert "R² of position" in older.axes[0].get_xlabel()
+
+
+def test_variance_before_rope_has_a_panel_of_its_own() -> None:
+    metrics = metrics_table().assign(
+        q_R2_unrotated=np.linspace(0.001, 0.01, 12), q_R2_unrotated_bias=0.0005
+    )
+    figure = predictability_figure(metrics)
+    left, right = figure.axes[:2]
+    assert [axes.get_xlabel() for axes in (left, right)] == ["as captured (R²)", "before RoPE (R²)"]
+    before = metrics["q_R2_unrotated"] - 0.0005
+    for axes, share in ((left, metrics["q_R2_total"]), (right, before)):
+        points = one(axes.collections, PathCollection)
+        np.testing.assert_allclose(points.get_offsets()[:, 0], share)  # type: ignore[index]
+        rho = share.corr(metrics["ap_overall"], method="spearman")
+        assert f"Spearman's ρ {rho:.2f} {axes.get_xlabel()[:-5]}" in note(figure)
+    assert "how far RoPE turns the mean query" in caption_of(figure)
+    metrics.loc[3, "q_R2_unrotated"] = 0.2
+    assert "triangles: 1 beyond the axis, up to 0.20" in note(predictability_figure(metrics))
+    metrics["q_R2_unrotated"] = np.nan
+    assert "R²" in predictability_figure(metrics).axes[0].get_xlabel()
 
 
 def test_outliers_do_not_squeeze_the_other_heads() -> None:

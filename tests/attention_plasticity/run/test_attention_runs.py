@@ -162,12 +162,12 @@ def test_the_summary_has_lines_about_attention(outcomes: dict[str, Outcome]) -> 
     assert "at a distance of 256 or more; means over 2 heads" in printed["some"]
     assert "Plasticity of keys in proportion to their attention: 0." in printed["some"]
     assert "Attention:" not in printed["none"]
-    note = "Note         The sampler of the dump is not known: dump.json has no sampler"
-    assert note in printed["some"]
-    assert (
-        "one token, so means over tokens depend on how positions were sampled." in printed["some"]
+    note = (
+        "Note         The probability with which tokens were kept is not known: dump.json has no "
     )
-    assert "sampler" not in printed["none"]
+    assert note in printed["some"]
+    assert "the same weight, so they depend on how positions were sampled." in printed["some"]
+    assert "tokens were kept" not in printed["none"]
     assert "in proportion" not in printed["none"]
 
 

@@ -72,9 +72,10 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
     assert [(int(row[0]), int(row[1])) for row in rows] == sorted(heads)
     for result in results:
         row = rows[sorted(heads).index((result.layer, result.q_head))]
-        expected = [result.metrics[name] for name in HEAD_METRICS.names]
-        np.testing.assert_array_equal(np.array(row[:-1], float), np.array(expected[:-1], float))
-        assert row[-1] == expected[-1] == "full_attention"
+        written = dict(zip(header, row, strict=True))
+        assert written.pop("layer_type") == result.metrics["layer_type"] == "full_attention"
+        expected = [float(result.metrics[name]) for name in written]
+        np.testing.assert_array_equal([float(text) for text in written.values()], expected)
     buckets = pd.read_csv(paths.buckets)
     order = buckets[["layer", "q_head", "q_bucket", "k_bucket"]].to_numpy().tolist()
     assert order == sorted(order)

@@ -3,7 +3,7 @@
 const CARDS = [
   ["Plasticity", ["ap_overall"], "mean over heads", "card-plasticity"],
   ["Drop over the context", ["ap_drop"], "first fifth minus last fifth", "card-drop"],
-  ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries", "card-variance"],
+  ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries, as captured", "card-variance"],
 ];
 
 function showCards(run, other) {
@@ -12,6 +12,7 @@ function showCards(run, other) {
     const known = metric && Number.isFinite(meanOf(run, metric).error) ? " ± standard error" : "";
     const reason = metric && commonReason(run, metric);
     const notes = [reason ? `missing: ${reason}` : `${meaning}${known}`];
+    if (metric === "q_R2_total" && spreadOf(run, "q_R2_unrotated")) notes.push(`before RoPE: ${showMean(run, "q_R2_unrotated")}`);
     if (other && metric === "ap_drop" && contextsDiffer(run, other)) notes.push(`contexts of ${whole(contextOf(run))} and ${whole(contextOf(other))} tokens: do not compare these drops`);
     return card(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, typeLines(run, other, metric));
   });

@@ -26,7 +26,8 @@ const GLOSSARY = {
   standardError: ["± standard error", "How much the value would vary with other texts of the same kind."],
   sure: ["How sure", "Fades heads whose 95 % interval is wider than the spread between heads. The sample cannot order these heads. With the plasticity drop, it fades heads whose interval contains 0, and is on at first."],
   texts: ["Texts", "The strip below the profile has the number of texts with queries in each query bucket. Few texts: the value depends on single texts."],
-  variance: ["Variance from position", "The share of the variance of the queries that a linear function of their position explains. 0: none, 1: all."],
+  variance: ["Variance from position", "The share of the variance of the queries that a linear function of their position explains. 0: none, 1: all. As captured, it is mostly how far RoPE turns the mean query, not what queries ask."],
+  varianceBefore: ["Before RoPE", "The same after RoPE is undone: how far the content of queries drifts with position."],
   window: ["Window", "The number of tokens that a query can attend back to."],
 };
 
@@ -34,14 +35,14 @@ const GLOSSARY = {
 const CARD_WORDS = {
   "card-plasticity": ["plasticity", "standardError", "bias", "mean", "layerType"],
   "card-drop": ["drop", "plasticity", "context", "standardError", "layerType"],
-  "card-variance": ["variance", "mean", "layerType"],
+  "card-variance": ["variance", "varianceBefore", "mean", "layerType"],
   "card-heads": ["head", "context", "layerType"],
   map: ["head", "plasticity", "drop", "attended", "variance", "window", "layerType", "gap", "sure"],
   heads: ["filter", "plasticity", "drop", "variance", "standardError"],
   head: ["plasticity", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "interval", "bias", "component", "share"],
   attention: ["distance", "attended", "plasticity", "sink", "far", "distant", "entropy", "queryBucket", "interval"],
-  metrics: ["plasticity", "drop", "attended", "variance", "middle", "standardError", "bias", "gap"],
-  runs: ["plasticity", "drop", "variance", "context", "share", "interval", "layerType"],
+  metrics: ["plasticity", "drop", "attended", "variance", "varianceBefore", "middle", "standardError", "bias", "gap"],
+  runs: ["plasticity", "drop", "variance", "varianceBefore", "context", "share", "interval", "layerType"],
 };
 
 function helpButton(card, title) {

@@ -1,6 +1,6 @@
 // All runs with their means, and the origin of the numbers.
 
-const RUN_METRICS = ["ap_overall", "ap_first20", "ap_last20", "ap_drop", "q_R2_total"];
+const RUN_METRICS = ["ap_overall", "ap_first20", "ap_last20", "ap_drop", "q_R2_total", "q_R2_unrotated"];
 
 /** A row per run, and below it a row per type of layers if the run has several. */
 function showRunsTable(runs, current, onRun) {
