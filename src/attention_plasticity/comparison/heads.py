@@ -42,8 +42,13 @@ def different_heads(run: ComparedRun, first: ComparedRun) -> list[str]:
     return found
 
 
-def chosen_heads(run: ComparedRun) -> str:
-    """The layers and heads that were chosen for a run: `layers 0-3, heads 0`, or `all`."""
+def chosen_heads(run: ComparedRun) -> str | None:
+    """The layers and heads that were chosen for a run: `layers 0-3, heads 0`, or `all`.
+
+    None if the settings of the run are not known.
+    """
+    if not run.settings:
+        return None
     parts = []
     for name in ("layers", "heads"):
         numbers: Sequence[int] | None = run.settings.get(name)
