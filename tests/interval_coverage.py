@@ -21,6 +21,7 @@ from scipy.stats import t as student
 from attention_plasticity.head.result import HeadResult
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.run.head_means import gap_is_large
+from attention_plasticity.tables.intervals import HeadColumn, mean_half_width
 from simulated_heads import Population, analyse, draw_rows, key_head, with_attention
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "coverage.md"
@@ -28,6 +29,8 @@ BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
 QUANTITIES = ("cell", "AP_j", "overall", "drop", "attended", "model mean", "paired")
 QUANTITIES += ("mean, not corrected",)
 ATTENDED_HEADS = 4  # of a dump
+SAMPLED_BEGIN, SAMPLED_END = "<!-- sampled heads -->", "<!-- end of sampled heads -->"
+SAMPLED_QUANTITIES = ("sampled", "texts alone", "same heads")
 
 
 @dataclass
@@ -77,6 +80,63 @@ def measure(
     for metrics in attended.values():
         _attended(metrics, reach, coverage)
     return coverage
+
+
+def measure_sampled(
+    population: Population,
+    dumps: int,
+    heads: int,
+    eligible: int,
+    true_pairs: int = 50_000,
+    **settings: Any,
+) -> Coverage:
+    """Intervals of the mean over `eligible` heads, of which every dump has `heads` random ones.
+
+    `sampled` has the part of the choice of heads, `texts alone` has not. `same heads` is the
+    difference of two runs with the same random heads: the second one has other texts and other
+    populations.
+    """
+    coverage = Coverage()
+    sides = [[replace(population, seed=eligible * k + i) for i in range(eligible)] for k in (0, 1)]
+    profiles = [[one.true_profile(true_pairs) for one in side] for side in sides]
+    truths = [[float(np.mean(list(one.values()))) for one in side] for side in profiles]
+    for number in range(dumps):
+        rng = np.random.default_rng([13, number])
+        chosen = np.sort(rng.choice(eligible, heads, replace=False))
+        columns = []
+        for side in range(2):
+            results = [
+                _draw(sides[side][head], rng, 2 * number + side, head, False, settings)
+                for head in chosen
+            ]
+            columns.append(_column(results, eligible))
+        truth = float(np.mean(truths[0]))
+        for name, column in (
+            ("sampled", columns[0]),
+            ("texts alone", replace(columns[0], eligible=None)),
+        ):
+            mean = column.mean
+            coverage.hits[name].append(abs(mean.value - truth) <= mean_half_width(mean))
+        difference = columns[0].minus(columns[1], paired=False)
+        error = abs(difference.value - (truth - float(np.mean(truths[1]))))
+        coverage.hits["same heads"].append(error <= mean_half_width(difference))
+    return coverage
+
+
+def _column(results: list[HeadResult], eligible: int) -> HeadColumn:
+    """`ap_overall` of some heads."""
+    rows = [
+        next(row for row in _influence_rows(result) if row[0] == "ap_overall") for result in results
+    ]
+    groups = [result.metrics["n_text_groups"] for result in results]
+    return HeadColumn(
+        tuple((0, head) for head in range(len(results))),
+        np.array([row[2] for row in rows]),
+        np.array([row[3] for row in rows]),
+        np.array([row[4] for row in rows]),
+        np.array(groups, np.float64),
+        eligible,
+    )
 
 
 def _attended(metrics: list[dict[str, float]], reach: float, found: Coverage) -> None:
@@ -183,6 +243,14 @@ CASES = {
 }
 
 
+SAMPLED_CASES = {
+    "12 texts, ρ = 0.3": (Population(), 8, 60),
+    "12 texts, ρ = 0.3, most heads": (Population(), 12, 16),
+    "40 texts, ρ = 0.1": (Population(texts=40, queries=2, keys=4, similarity=0.1), 6, 60),
+}
+"""Populations, heads of a dump, and heads from which they are drawn."""
+
+
 def main() -> None:
     """Write the table of docs/coverage.md."""
     lines = [
@@ -198,10 +266,30 @@ def main() -> None:
         size = population.texts * population.queries
         lines.append(f"| {name} | {size} | {shares} | {biases} |")
         print(lines[-1], flush=True)
+    _write(lines, BEGIN, END)
+    write_sampled()
+
+
+def write_sampled() -> None:
+    """Write the table of means over sampled heads."""
+    lines = [
+        f"| simulated | heads | {' | '.join(SAMPLED_QUANTITIES)} |",
+        "|---" + "|---:" * (len(SAMPLED_QUANTITIES) + 1) + "|",
+    ]
+    for name, (population, heads, eligible) in SAMPLED_CASES.items():
+        found = measure_sampled(population, 300, heads, eligible)
+        shares = " | ".join(f"{100 * found.share(quantity):.0f}" for quantity in SAMPLED_QUANTITIES)
+        lines.append(f"| {name} | {heads} of {eligible} | {shares} |")
+        print(lines[-1], flush=True)
+    _write(lines, SAMPLED_BEGIN, SAMPLED_END)
+
+
+def _write(lines: list[str], begin: str, end: str) -> None:
+    """Put a table between two marks of the document."""
     text = DOCUMENT.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN, 1)
+    head, rest = text.split(begin, 1)
     table = "\n".join(lines)
-    text = f"{head}{BEGIN}\n\n{table}\n\n{END}{rest.split(END, 1)[1]}"
+    text = f"{head}{begin}\n\n{table}\n\n{end}{rest.split(end, 1)[1]}"
     DOCUMENT.write_text(text, encoding="utf-8")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import FIFTHS
+from attention_plasticity.metrics import FIFTHS, GROUP_COLUMNS, MEAN_COLUMNS
 
 LAYERS, HEADS, BUCKETS, SIZE, WIDTH = 3, 4, 6, 128, 8
 
@@ -99,6 +99,29 @@ def write_run(
         "versions": {"python": "3.11"},
     }
     (folder / "run.json").write_text(json.dumps(run))
+    return folder
+
+
+def add_errors(folder: Path, groups: int = 8) -> Path:
+    """Give every mean of every head a standard error, a bias of 0 and influences."""
+    path = folder / "head_metrics.csv"
+    metrics = pd.read_csv(path).assign(n_text_groups=groups)
+    rng = np.random.default_rng(0)
+    tables = []
+    for name in MEAN_COLUMNS:
+        shares = np.zeros((len(metrics), len(GROUP_COLUMNS)))
+        shares[:, :groups] = rng.normal(0.0, 0.01, (len(metrics), groups))
+        metrics[f"{name}_se"], metrics[f"{name}_bias"] = np.linalg.norm(shares, axis=1), 0.0
+        rows = metrics[["layer", "q_head", "k_head"]].assign(
+            quantity=name, q_bucket=np.nan, value=metrics[name], bias=0.0, n_groups=groups
+        )
+        rows[list(GROUP_COLUMNS)] = shares
+        tables.append(rows)
+    metrics.to_csv(path, index=False, na_rep="nan")
+    pd.concat(tables).to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
+    info = json.loads((folder / "run.json").read_text())
+    info["tables"]["influences"] = "head_influences.csv"
+    (folder / "run.json").write_text(json.dumps(info))
     return folder
 
 

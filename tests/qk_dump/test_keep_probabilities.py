@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
+from attention_plasticity.run.head_sampling import eligible_heads
 from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Kind
 from qk_dump.manifest import DumpManifest, read_manifest
@@ -115,12 +116,15 @@ def test_counts_of_captures_fit(
 
 def test_the_number_of_eligible_heads_is_recorded(model: Path, tmp_path: Path) -> None:
     texts = save_texts(tmp_path / "texts", [63])
-    for name, fields, eligible in (
-        ("sampled", {"capture__head_sampling__count": 3, "capture__layers": "0-2"}, 12),
-        ("all", {}, 16),
-        ("keys", {"capture__capture_queries": "false", "capture__heads": "1,2"}, 8),
+    sampled = {"capture__head_sampling__count": 3, "capture__layers": "0-2"}
+    for name, fields, eligible, by_type in (
+        ("sampled", sampled, 12, {"full_attention": 12}),
+        ("all", {}, 16, None),
+        ("keys", {"capture__capture_queries": "false", "capture__heads": "1,2"}, 8, None),
     ):
         assert sniff(model, texts, tmp_path / name, **fields) == 0
         manifest = read_manifest(tmp_path / name / "dump.json")
         assert manifest is not None
         assert manifest.eligible_q_heads == eligible
+        found = eligible_heads(manifest.model_dump(exclude_none=True), {})
+        assert (found.by_layer_type if found else None) == by_type

@@ -155,9 +155,15 @@ def _errors(drawn: Drawn) -> str:
     freedom = drawn.freedom[known]
     fewest, most = (f"{number:.0f}" for number in (freedom.min(), freedom.max()))
     listed = fewest if fewest == most else f"{fewest} to {most}"
+    sampled = ""
+    if drawn.rows.reindex(columns=["eligible_heads"]).notna().to_numpy().any():
+        sampled = (
+            " Where heads were sampled at random, the intervals also contain the choice of heads, "
+            "and the degrees of freedom are at most the number of heads minus 1."
+        )
     where = "" if np.isfinite(drawn.halves_of_values).all() else ", where they are known"
     return (
         f"Whiskers are 95 % intervals over texts{where}: Student's t with {listed} degrees of "
-        "freedom, the groups of texts behind a value minus 1. All heads of a run share their "
-        f"texts; the influences of a group are averaged over heads first. {bias}"
+        f"freedom, the groups of texts behind a value minus 1. All heads of a run share their "
+        f"texts; the influences of a group are averaged over heads first.{sampled} {bias}"
     )

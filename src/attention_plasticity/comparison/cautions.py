@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from attention_plasticity.comparison.heads import chosen_heads, different_heads
 from attention_plasticity.comparison.runs import ComparedRun, unequal, whole_runs
 from attention_plasticity.comparison.scores import Correlation, evidence
 from attention_plasticity.metrics import MEAN_COLUMNS
@@ -16,6 +17,7 @@ from attention_plasticity.run.warnings import LARGE_BIAS
 from attention_plasticity.tables.intervals import groups_of
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.names import clean
+from qk_toolkit.formatting import count
 
 Concerned = Literal["means", "differences", "correlations"]
 
@@ -67,7 +69,7 @@ def run_cautions(runs: Sequence[ComparedRun], compared: pd.DataFrame) -> list[Ca
     """Cautions about the means of the runs. `compared` is the table of at least these runs."""
     rows = whole_runs(compared).set_index("run").loc[list(_labels(runs))]
     corrected = {str(label) for label in rows.index[rows["corrected"].astype(bool)]}
-    found = [*_contexts(runs), *_layer_types(runs)]
+    found = [*_contexts(runs), *_layer_types(runs), *_samples(runs)]
     for run in runs:
         found += _of_run(run, run.label in corrected)
     return [*found, *_corrections(runs, corrected), *_unknown_settings(runs)]
@@ -77,15 +79,20 @@ def pairing_cautions(runs: Sequence[ComparedRun]) -> list[Caution]:
     """Cautions about runs that cannot be compared text by text with the first run."""
     first = runs[0]
     reasons: dict[str, list[str]] = {}
+    found: list[Caution] = []
     for run in runs[1:]:
-        if same_texts(run, first) or math.isnan(groups_of(run.run) + groups_of(first.run)):
-            continue
         unknown = [one.label for one in (first, run) if one.texts.get("digest") is None]
+        if same_texts(run, first):
+            continue
+        if math.isnan(groups_of(run.run) + groups_of(first.run)):
+            if not unknown:
+                found.append(_other_texts(run, first))
+            continue
         reason = "the texts differ"
         if unknown:
             reason = f"the original ids of the texts are not known in {' and '.join(unknown)}"
         reasons.setdefault(reason, []).append(run.label)
-    return [
+    found += [
         Caution(
             f"{', '.join(labels)}: not compared text by text with {first.label}, because {reason}. "
             "The error of the difference is that of independent samples.",
@@ -94,6 +101,22 @@ def pairing_cautions(runs: Sequence[ComparedRun]) -> list[Caution]:
             "differences",
         )
         for reason, labels in reasons.items()
+    ]
+    return found
+
+
+def _other_texts(run: ComparedRun, first: ComparedRun) -> Caution:
+    """For runs without errors."""
+    text = f"{run.label} and {first.label} have different texts."
+    return Caution(text, "different texts", (first.label, run.label), "differences")
+
+
+def head_cautions(runs: Sequence[ComparedRun]) -> list[Caution]:
+    """Cautions about differences from the first run of means over different heads."""
+    return [
+        Caution(text, "means over different heads", (runs[0].label, run.label), "differences")
+        for run in runs[1:]
+        for text in different_heads(run, runs[0])
     ]
 
 
@@ -148,7 +171,8 @@ def _methods(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
         known = {label: value for label, value in values.items() if value is not None}
         if len(set(known.values())) > 1:
             listed = ", ".join(f"{label} {value}" for label, value in known.items())
-            yield Caution(f"{name} differs: {listed}", f"{name} differs", tuple(values))
+            text = f"{name} differs: {listed}; analyse the dumps again with the same {name}"
+            yield Caution(text, f"{name} differs", tuple(values))
 
 
 def _setting(run: ComparedRun, name: str) -> Any:
@@ -198,10 +222,53 @@ def _layer_types(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
         yield Caution(text, "different types of layers", _labels(runs))
 
 
+def _samples(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
+    """What differs in the samples of the runs: buckets, bins, samplers, and chosen heads."""
+    consequences = {
+        "bins": "Values of aligned plasticity by bins are not over the same positions.",
+        "buckets": "Plasticity over a bucket grows with the size of the bucket.",
+        "samplers": "Means over captured queries weight positions differently.",
+        "chosen heads": "The means go over different layers or heads.",
+    }
+    facts: dict[str, dict[str, Any]] = {
+        "bins": {run.label: run.run.info.get("bin_size") for run in runs},
+        "buckets": {run.label: _buckets(run) for run in runs},
+        "samplers": {run.label: _sampler(run) for run in runs},
+        "chosen heads": {run.label: chosen_heads(run) for run in runs},
+    }
+    for name, values in facts.items():
+        known = {label: str(value) for label, value in values.items() if value is not None}
+        if len(set(known.values())) > 1:
+            listed = ", ".join(f"{label} {value}" for label, value in known.items())
+            text = f"The runs have different {name} ({listed}). {consequences[name]}"
+            yield Caution(text, f"different {name}", tuple(known))
+
+
+def _buckets(run: ComparedRun) -> str | None:
+    """`uniform, 512 tokens`; None if they are not recorded."""
+    geometry = run.run.geometry
+    return None if geometry is None else f"{geometry.type}, {geometry.min_size:,} tokens"
+
+
+def _sampler(run: ComparedRun) -> str | None:
+    """`uniform, base_rate 32`; None if it is not recorded."""
+    sampler = run.run.dump.get("sampler") or {}
+    rates = [name for name in ("base_rate", "key_base_rate") if sampler.get(name) is not None]
+    parts = [str(sampler.get("type")), *(f"{name} {sampler[name]}" for name in rates)]
+    return clean(", ".join(parts)) if sampler.get("type") else None
+
+
 def _of_run(run: ComparedRun, corrected: bool) -> Iterator[Caution]:
     heads = run.run.info.get("heads") or {}
     whole = "" if run.run.layers is None else "whole run: "  # run.json is about all layers
-    for name, words in (("not_captured", "not captured"), ("failed", "failed")):
+    missing = [("failed", "failed")]
+    if (eligible := run.run.eligible_heads) is None:
+        missing.insert(0, ("not_captured", "not captured"))
+    else:
+        sample = f"{len(run.run.head_metrics):,} of {count(eligible, 'head')}, sampled at random"
+        text = f"{run.label}: {sample}. Errors of means contain the choice of heads."
+        yield Caution(text, "heads sampled at random", (run.label,))
+    for name, words in missing:
         if number := heads.get(name):
             were = "were " if name == "not_captured" else ""
             text = f"{run.label}: {whole}{number:,} head{'s' * (number != 1)} {were}{words}."

@@ -23,7 +23,7 @@ HEADINGS = {
 }
 DIFFERENCE_HEADINGS = ("run", "plasticity", "drop", "texts")
 CORRELATION_HEADINGS = ("score", "Pearson", "Spearman", "runs")
-UNEQUAL = "†"
+UNEQUAL, OTHER_HEADS = "†", "‡"
 CORRELATIONS_NOTE = "[ ]: 95 % interval by Fisher's z, over runs."
 _WHOLE = ("heads", "context")
 
@@ -50,7 +50,7 @@ class DifferenceCells:
     minus: str  # the first run
     run: str
     part: str  # type of layers; empty for all layers
-    plasticity: str  # `+0.031 [+0.012, +0.050]`
+    plasticity: str  # `+0.031 [+0.012, +0.050]`, with marks at its end
     drop: str
     texts: str  # `same` if the runs are compared text by text
 
@@ -67,7 +67,10 @@ def difference_cells(differences: pd.DataFrame) -> list[DifferenceCells]:
     for (run, minus, layer_type), rows in differences.groupby(keys, sort=False):
         named = rows.set_index("quantity").loc[["ap_overall", "ap_drop"]]
         if named["standard_error"].notna().any():
-            overall, drop = (_interval(row) for row in named.to_dict("records"))
+            overall, drop = (
+                _interval(row) + OTHER_HEADS * (not row["same_heads"])
+                for row in named.to_dict("records")
+            )
             drop += "" if bool(named["equal_contexts"].all()) else UNEQUAL
             texts = "same" if bool(named["paired"].all()) else "other"
             names = clean(str(minus)), clean(str(run)), part_words(str(layer_type))
@@ -83,6 +86,8 @@ def differences_note(lines: Sequence[DifferenceCells]) -> str:
     )
     if any("[" not in value for line in lines for value in (line.plasticity, line.drop)):
         text += " A value without an interval has no known error."
+    if any(OTHER_HEADS in value for line in lines for value in (line.plasticity, line.drop)):
+        text += f" {OTHER_HEADS}: the two means go over different heads."
     if any(line.drop.endswith(UNEQUAL) for line in lines):
         text += f" {UNEQUAL}: the contexts are unequal, so the drops are over other positions."
     return text
@@ -98,7 +103,12 @@ def errors_note(compared: pd.DataFrame) -> str | None:
         how = (
             "corrected for bias where it is known" if corrected.any() else "not corrected for bias"
         )
-    return f"±: standard error over texts; {how}."
+    sampled = compared.reindex(columns=["eligible_heads"])["eligible_heads"].notna()
+    over = "texts"
+    if sampled.any():
+        over += " and the choice of heads"
+        over += "" if sampled.all() else ", where heads were sampled at random"
+    return f"±: standard error over {over}; {how}."
 
 
 def _error_of(row: dict[Any, Any], name: str, wanted: bool) -> float:

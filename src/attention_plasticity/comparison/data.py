@@ -12,6 +12,7 @@ from attention_plasticity.comparison.cautions import (
     Caution,
     cautions_table,
     correlation_cautions,
+    head_cautions,
     joined,
     obstacles,
     pairing_cautions,
@@ -67,6 +68,7 @@ def comparison_data(
     table = compare_runs(named)
     relations = () if read is None else tuple(correlations(table, read))
     cautions = [*found, *run_cautions(named, table), *pairing_cautions(named)]
+    cautions += head_cautions(named)
     cautions += correlation_cautions(named, relations)
     return ComparisonData(
         _with_cautions(table, cautions),
@@ -93,7 +95,7 @@ def _cautious_differences(runs: Sequence[ComparedRun], table: pd.DataFrame) -> p
     for run in runs[1:]:
         pair = [runs[0], run]
         found = [*obstacles(pair), *run_cautions(pair, table), *pairing_cautions(pair)]
-        cells[run.label] = joined(found)
+        cells[run.label] = joined([*found, *head_cautions(pair)])
     return differences.assign(cautions=[cells[label] for label in differences["run"]])
 
 

@@ -3,6 +3,9 @@
 Two runs on the same texts are compared text by text: the influences of each group of texts are
 subtracted. What the texts change in both runs then cancels. For other runs, the errors are added as
 those of independent samples.
+
+If heads were sampled at random, their choice adds to the error: that of the differences of heads if
+both runs have the same heads of one architecture, otherwise that of each run.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ import numpy as np
 import pandas as pd
 
 from attention_plasticity.comparison.cautions import same_texts
-from attention_plasticity.comparison.runs import ALL_LAYERS, ComparedRun, Means, unequal
+from attention_plasticity.comparison.heads import same_architecture
+from attention_plasticity.comparison.runs import ALL_LAYERS, ComparedRun, unequal
 from attention_plasticity.metrics import MEAN_COLUMNS
-from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.intervals import HeadColumn, half_width
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,9 @@ class Difference:
     high: float
     paired: bool
     equal_contexts: bool
+    same_heads: bool
+    heads: int  # with a value in the run
+    minus_heads: int  # in the first run
 
 
 def run_differences(runs: Sequence[ComparedRun]) -> pd.DataFrame:
@@ -47,30 +54,43 @@ def run_differences(runs: Sequence[ComparedRun]) -> pd.DataFrame:
 
 
 def _differences(run: ComparedRun, first: ComparedRun) -> Iterator[Difference]:
-    same = (same_texts(run, first), not unequal([run.context, first.context]))
+    paired = same_texts(run, first)
+    same_contexts = not unequal([run.context, first.context])
     types = [name for name in run.layers if name in first.layers]
     if len(run.layers) == len(first.layers) == 1:
         types = []
     for layer_type in (ALL_LAYERS, *types):
         one, other = run.means_of(layer_type), first.means_of(layer_type)
-        if one is not None and other is not None:
-            for name in MEAN_COLUMNS:
-                numbers = _difference(one, other, name, paired=same[0])
-                yield Difference(run.label, first.label, layer_type, name, *numbers, *same)
+        if one is None or other is None:
+            continue
+        for name in MEAN_COLUMNS:
+            columns = one.columns.get(name), other.columns.get(name)
+            same_heads = same_architecture(run, first) and _have_same_heads(*columns)
+            numbers = difference(*columns, paired=paired, same_heads=same_heads)
+            heads = [0 if column is None else len(column.heads) for column in columns]
+            labels = (run.label, first.label, layer_type, name)
+            yield Difference(*labels, *numbers, paired, same_contexts, same_heads, *heads)
 
 
-def _difference(
-    run: Means, first: Means, name: str, *, paired: bool
+def _have_same_heads(one: HeadColumn | None, other: HeadColumn | None) -> bool:
+    return one is not None and other is not None and one.heads == other.heads
+
+
+def difference(
+    run: HeadColumn | None, first: HeadColumn | None, *, paired: bool, same_heads: bool
 ) -> tuple[float, float, float, float]:
     """Difference, standard error, and both ends of the interval."""
-    if not (name in run.of and name in first.of):
+    if run is None or first is None:
         return (math.nan,) * 4
-    one, other = run.of[name], first.of[name]
-    value = one.value - other.value
-    if paired:
-        groups = np.subtract(one.influences, other.influences)
-        error = float(np.sqrt(groups @ groups))
+    if same_heads:
+        mean = run.minus(first, paired=paired)
+        value, error, freedom = mean.value, mean.standard_error, mean.freedom
     else:
-        error = math.hypot(one.standard_error, other.standard_error)
-    reach = float(half_width(error, min(one.freedom, other.freedom) + 1.0))
+        one, other = run.mean, first.mean
+        value, freedom = one.value - other.value, min(one.freedom, other.freedom)
+        error = math.hypot(one.text_error, other.text_error)
+        if paired:
+            error = float(np.linalg.norm(np.subtract(one.influences, other.influences)))
+        error = math.sqrt(error**2 + one.head_variance + other.head_variance)
+    reach = float(half_width(error, freedom + 1.0))
     return value, error, value - reach, value + reach

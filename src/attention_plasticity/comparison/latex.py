@@ -14,6 +14,7 @@ from attention_plasticity.comparison.cells import (
     CORRELATIONS_NOTE,
     DIFFERENCE_HEADINGS,
     HEADINGS,
+    OTHER_HEADS,
     UNEQUAL,
     DifferenceCells,
     difference_cells,
@@ -38,6 +39,7 @@ _MEANS = (
 _COLUMN, _PAGE = 229.0, 468.0  # points; widths of a column and of the text in two columns
 _SPACE, _INDENT = 8.0, 9.0  # points; between columns, and of a type of layers
 _SMALL = 0.88  # width of \scriptsize relative to \small
+_MARKS = UNEQUAL + OTHER_HEADS  # after a difference
 _LONGEST_NAME, _SHORTEST_NAME = 48, 8  # characters
 
 
@@ -99,8 +101,9 @@ def _difference_row(line: DifferenceCells) -> _Row:
     """The differences, with their intervals below them, so that a column is wide enough."""
     values, intervals = [], []
     for cell in (line.plasticity, line.drop):
-        value, bracket, interval = cell.removesuffix(UNEQUAL).partition(" [")
-        values.append(value + UNEQUAL * cell.endswith(UNEQUAL))
+        bare = cell.rstrip(_MARKS)
+        value, bracket, interval = bare.partition(" [")
+        values.append(value + cell[len(bare) :])
         intervals.append(f"[{interval}" if bracket else "")
     below = (*intervals, "") if any(intervals) else ()
     return _Row(line.part or line.run, (*values, line.texts), below, bool(line.part))
@@ -174,7 +177,8 @@ def _heading(heading: str) -> str:
 
 def _number(text: str) -> str:
     """A number with a true minus sign: `$-$0.250`."""
-    return text.replace("-", "$-$").replace("–", "--").replace("+", "$+$").replace("†", r"\dag{}")
+    signs = {"-": "$-$", "–": "--", "+": "$+$", UNEQUAL: r"\dag{}", OTHER_HEADS: r"\ddag{}"}
+    return "".join(signs.get(letter, letter) for letter in text)
 
 
 def _small(text: str) -> str:

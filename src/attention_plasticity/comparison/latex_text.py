@@ -21,6 +21,7 @@ _SPECIAL = {
     "·": r"\textperiodcentered{}",
     "±": r"$\pm$",
     "†": r"\dag{}",
+    "‡": r"\ddag{}",
 }
 _LONG_WORD, _PIECE = 16, 12  # characters
 _BREAK = r"\allowbreak{}"
@@ -60,4 +61,4 @@ def _width(sign: str) -> float:
         return _NARROW
     if sign.isupper() or sign in "+±<>=~&…":
         return _WIDE if sign in "MW" else _CAPITAL
-    return _WIDE if sign in "mw@%" or not (sign.isascii() or sign in "–·†") else _LETTER
+    return _WIDE if sign in "mw@%" or not (sign.isascii() or sign in "–·†‡") else _LETTER

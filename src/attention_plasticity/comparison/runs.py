@@ -13,7 +13,7 @@ import pandas as pd
 from attention_plasticity.metrics import MEAN_COLUMNS
 from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
-from attention_plasticity.tables.intervals import groups_of, mean_over_heads
+from attention_plasticity.tables.intervals import HeadColumn, groups_of, head_column
 from attention_plasticity.tables.layer_types import layers_by_type
 
 ALL_LAYERS = "all"
@@ -29,6 +29,7 @@ TABLE_COLUMNS = (
     "n_text_groups",
     "corrected",
     *(f"{name}_df" for name in MEAN_COLUMNS),
+    "eligible_heads",
 )
 _CONTEXT_RATIO = 1.1  # of the largest and the smallest context that count as equal
 
@@ -39,7 +40,13 @@ class Means:
 
     heads: int
     groups: float  # of texts; NaN if unknown
-    of: dict[str, MeanEstimate]  # by column, without columns that the table of heads misses
+    columns: dict[str, HeadColumn]  # without columns that the table of heads misses
+    eligible: int | None  # heads from which the heads were sampled at random; None: heads are fixed
+
+    @property
+    def of(self) -> dict[str, MeanEstimate]:
+        """The means by column."""
+        return {name: column.mean for name, column in self.columns.items()}
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,13 @@ class ComparedRun:
         if list(self.layers) == [layer_type]:
             return self.means[ALL_LAYERS]
         return self.means.get(layer_type)
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Numbers of layers, query heads and key heads; empty if they are not known."""
+        found = self.run.info.get("head_layout") or self.run.dump
+        names = ("num_layers", "num_q_heads", "num_k_heads")
+        return {name: found[name] for name in names if found.get(name)}
 
     @property
     def texts(self) -> dict[str, Any]:
@@ -123,8 +137,13 @@ def unequal(contexts: Iterable[float]) -> bool:
 
 def _means(part: FinishedRun) -> Means:
     metrics = part.head_metrics
-    found = {name: mean_over_heads(part, name) for name in MEAN_COLUMNS if name in metrics}
-    return Means(len(metrics), groups_of(part), found)
+    eligible = part.eligible_heads
+    found = {
+        name: head_column(metrics, part.influences, name, eligible)
+        for name in MEAN_COLUMNS
+        if name in metrics
+    }
+    return Means(len(metrics), groups_of(part), found, eligible)
 
 
 def _row(run: ComparedRun, layer_type: str, means: Means) -> dict[str, Any]:
@@ -133,6 +152,7 @@ def _row(run: ComparedRun, layer_type: str, means: Means) -> dict[str, Any]:
     row |= {name: mean.value for name, mean in means.of.items()}
     row |= {f"{name}_se": mean.standard_error for name, mean in means.of.items()}
     row |= {f"{name}_df": mean.freedom for name, mean in means.of.items()}
+    row |= {"eligible_heads": math.nan if means.eligible is None else means.eligible}
     return row | {"n_text_groups": means.groups, "corrected": _corrected(means.of.values())}
 
 

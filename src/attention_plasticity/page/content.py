@@ -78,6 +78,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "unit": unit,
         "log": run.geometry is not None and run.geometry.type == "log",
         "counts": counts(run, len(heads)),
+        "eligible_heads": run.eligible_heads,
         "means": head_means(run),
         "distant_from": distant_from(run),
         "pair_sampling": run.pair_sampling,

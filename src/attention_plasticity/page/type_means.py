@@ -33,6 +33,7 @@ def type_means(
                 "words": type_words(name),
                 "layers": index_ranges(layers),
                 "heads": len(part.head_metrics),
+                "eligible_heads": part.eligible_heads,
                 "means": head_means(part) if several else {},
             }
         )

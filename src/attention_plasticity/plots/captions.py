@@ -82,11 +82,14 @@ def add_run(figure: Figure, run: FinishedRun) -> None:
     )
 
 
-def interval_sentence(what: str, groups: npt.ArrayLike, *, complete: bool = True) -> str:
+def interval_sentence(
+    what: str, groups: npt.ArrayLike, *, complete: bool = True, eligible: int | None = None
+) -> str:
     """How the 95 % intervals are made. `what` is the beginning of the sentence.
 
     `groups` are the numbers of groups of texts behind the values. Without `complete`, some values
-    have no interval.
+    have no interval. `eligible` is the number of heads from which the heads of a mean were sampled
+    at random; None if they are fixed.
     """
     numbers = np.asarray(groups, np.float64)
     known = numbers[numbers > 0]  # false for NaN
@@ -96,6 +99,9 @@ def interval_sentence(what: str, groups: npt.ArrayLike, *, complete: bool = True
         named = fewest if fewest == most else f"{fewest} to {most}"
         made = f"{named} groups of texts, Student's t"
     missing = "" if complete else " Values without one have no known error."
+    if eligible is not None:
+        sampled = f" and over heads, which are a random sample of {eligible:,} heads"
+        return f"{what} from the variation over texts ({made}){sampled}.{missing}"
     return f"{what} from the variation over texts ({made}).{missing}"
 
 

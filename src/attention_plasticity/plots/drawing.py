@@ -136,7 +136,13 @@ def _beside(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]
         explicit = settings.bucket_type is not None or settings.bucket_min_size is not None
         influences = run.influences if run else None
         geometry = _geometry(settings, run)
-        return {"influences": influences, "geometry": geometry, "at_starts": explicit}
+        eligible = run.eligible_heads if run else None
+        return {
+            "influences": influences,
+            "geometry": geometry,
+            "at_starts": explicit,
+            "eligible_heads": eligible,
+        }
     if kind == "heatmap":
         types = run.layer_types if run and _has(run, "head_metrics") else None
         return {"geometry": _geometry(settings, run), "layer_types": types}
@@ -144,7 +150,11 @@ def _beside(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]
         return {}
     if kind == "profile":
         cells = run.bucket_plasticity if _has(run, "bucket_plasticity") else None
-        return {"influences": run.influences, "cells": cells}
+        return {
+            "influences": run.influences,
+            "cells": cells,
+            "eligible_heads": run.eligible_heads,
+        }
     if kind in ("map", "attended"):
         return {"influences": run.influences}
     return {"geometry": run.geometry} if kind == "distances" else {}

@@ -42,12 +42,16 @@ def band(axes: Axes, x: Floats, y: Floats, half: Floats, **options: Any) -> Poly
     return axes.fill_between(x, y - half, y + half, linewidth=0, **options)
 
 
-def interval_note(mark: str, half: Floats) -> str | None:
-    """What a band or whiskers are, from their half widths; None if no half width is known."""
+def interval_note(mark: str, half: Floats, eligible: int | None = None) -> str | None:
+    """What a band or whiskers are, from their half widths; None if no half width is known.
+
+    `eligible` is the number of heads from which the heads were sampled at random, or None.
+    """
     known = np.isfinite(half)
     if not known.any():
         return None
-    return f"{mark}: 95 % interval over texts{'' if known.all() else ', where it is known'}"
+    over = "texts" if eligible is None else f"texts and the {eligible:,} eligible heads"
+    return f"{mark}: 95 % interval over {over}{'' if known.all() else ', where it is known'}"
 
 
 def correction_note(table: pd.DataFrame, *names: str) -> str | None:

@@ -58,6 +58,7 @@ def plasticity_figure(
     influences: pd.DataFrame | None = None,
     geometry: BucketGeometry | None = None,
     at_starts: bool = False,
+    eligible_heads: int | None = None,
     color_by_layer: bool = False,
     color_trend: bool = False,
     trend_threshold: float = 0.5,
@@ -72,7 +73,9 @@ def plasticity_figure(
     `at_starts` and for tables without positions. `color_trend` colours a head by the rank
     correlation of its plasticity with position. Values are corrected for bias if it is known. With
     the table of `influences` of the run, bands show 95 % intervals: of the mean, and of each head
-    if there are at most 6. A strip above the x axis has the number of texts in each bucket.
+    if there are at most 6. If the heads were sampled at random from `eligible_heads` heads, the
+    interval of the mean is that of the mean over all these heads. A strip
+    above the x axis has the number of texts in each bucket.
 
     `cells` has one row per query head, query bucket and key bucket, such as
     `Run.bucket_plasticity`.
@@ -90,7 +93,7 @@ def plasticity_figure(
         raise ConfigError("color_by_layer: cannot be used together with color_trend; choose one")
     require_colormap(cmap)
     require_values(cells, "plasticity", "the table of cells")
-    grid = _Grid(cells, influences, geometry, at_starts)
+    grid = _Grid(cells, influences, geometry, at_starts, eligible_heads)
     with figure_style():
         figure, axes = new_figure()
         opacity = alpha if alpha is not None else min(0.7, 0.3 + 6.0 / len(grid.heads))
@@ -123,7 +126,7 @@ def _notes(
         words.heads(len(grid.heads)),
         f"{gaps:,} of them have cells without key pairs, left as gaps" if gaps else None,
         correction_note(cells, "plasticity"),
-        interval_note("band", grid.mean_half),
+        interval_note("band", grid.mean_half, grid.eligible),
         _width_of_a_head(grid),
         texts_note(reached, "bucket"),
     ]
@@ -138,7 +141,10 @@ def _caption(
 ) -> Caption:
     known = np.isfinite(grid.mean_half)
     sentence = interval_sentence(
-        "The band is the 95 % interval of the mean,", grid.groups, complete=bool(known.all())
+        "The band is the 95 % interval of the mean,",
+        grid.groups,
+        complete=bool(known.all()),
+        eligible=grid.eligible,
     )
     return words.caption(
         len(grid.heads),
@@ -160,7 +166,9 @@ class _Grid:
         influences: pd.DataFrame | None,
         geometry: BucketGeometry | None,
         at_starts: bool,
+        eligible: int | None,
     ):
+        self.eligible = eligible  # heads from which the heads were sampled at random, or None
         profiles = head_profiles(cells.assign(plasticity=corrected(cells, "plasticity")))
         values = profiles.pivot(index=HEAD, columns="q_bucket", values="plasticity")
         self.heads = values.index.to_frame(index=False)
@@ -189,7 +197,7 @@ class _Grid:
         rows = drawn.merge(errors, on=[*HEAD, "q_bucket"], how="left")
         half = rows.pivot(index=HEAD, columns="q_bucket", values="half_width")
         self.half = half.to_numpy(dtype=np.float64)
-        mean = mean_of_buckets(rows).set_index("q_bucket").reindex(self.buckets)
+        mean = mean_of_buckets(rows, self.eligible).set_index("q_bucket").reindex(self.buckets)
         self.mean_half = mean["half_width"].to_numpy(dtype=np.float64)
         self.groups = mean["n_groups"].to_numpy(dtype=np.float64)
 

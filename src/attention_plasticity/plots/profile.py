@@ -43,13 +43,15 @@ def profile_figure(
     *,
     influences: pd.DataFrame | None = None,
     cells: pd.DataFrame | None = None,
+    eligible_heads: int | None = None,
     **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw the mean over heads per fifth, with bands of the middle 50 % and 90 % of heads.
 
     Values are corrected for bias if it is known. With the table of `influences` of the run,
-    whiskers show the 95 % interval of the mean. With its table of `cells`, a strip above the x axis
-    has the number of texts that reach each fifth.
+    whiskers show the 95 % interval of the mean. If the heads were sampled at random from
+    `eligible_heads` heads, the interval is that of the mean over all these heads. With its table of
+    `cells`, a strip above the x axis has the number of texts that reach each fifth.
 
     `metrics` has one row per query head, such as `Run.head_metrics`.
 
@@ -67,7 +69,7 @@ def profile_figure(
     if np.isnan(values).all():
         raise ConfigError("the table of heads: every fifth is NaN, so there is nothing to draw")
     x = np.arange(len(FIFTHS))
-    estimates = [mean_of_heads(metrics, influences, name) for name in FIFTHS]
+    estimates = [mean_of_heads(metrics, influences, name, eligible_heads) for name in FIFTHS]
     means = np.array([estimate.value for estimate in estimates])
     halves = np.array([mean_half_width(estimate) for estimate in estimates])
     with figure_style():
@@ -87,7 +89,7 @@ def profile_figure(
         reached = texts_by_fifth(cells, metrics)
         middle = np.asarray(reached.index, np.float64)
         draw_texts(axes, reached, middle - 0.5, middle + 0.5)
-        notes = _notes(words, metrics, values, halves, reached)
+        notes = _notes(words, metrics, values, halves, reached, eligible_heads)
         caption = _caption(words, metrics, estimates, halves, reached)
         words.write(figure, axes, "Plasticity over the context", notes, caption, rows)
     return figure
@@ -106,13 +108,14 @@ def _notes(
     values: Floats,
     halves: Floats,
     reached: pd.Series[float],
+    eligible: int | None,
 ) -> list[str | None]:
     gaps = int(np.isnan(values).any(axis=1).sum())
     return [
         words.heads(len(values)),
         f"{gaps:,} of them lack a value in some fifth" if gaps else None,
         correction_note(metrics, *FIFTHS),
-        interval_note("whiskers", halves),
+        interval_note("whiskers", halves, eligible),
         texts_note(reached, "fifth"),
     ]
 
@@ -127,7 +130,10 @@ def _caption(
     known = np.isfinite(halves)
     groups = [estimate.groups for estimate in estimates]
     sentence = interval_sentence(
-        "Whiskers are 95 % intervals of the mean,", groups, complete=bool(known.all())
+        "Whiskers are 95 % intervals of the mean,",
+        groups,
+        complete=bool(known.all()),
+        eligible=estimates[0].eligible,
     )
     return words.caption(
         len(metrics),

@@ -15,6 +15,7 @@ from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.metrics import ALIGNED
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
+from attention_plasticity.run.head_sampling import eligible_heads
 from attention_plasticity.run.missing import MissingSums, MissingValues, missing_records
 from attention_plasticity.run.outputs import OutputPaths, set_aside, write_outputs
 from attention_plasticity.run.records import Metrics
@@ -63,7 +64,8 @@ def finish_run(
         paths = replace(paths, bins=None)
     if paths.attention is None or paths.bins is None:
         set_aside(paths, include_own=False)  # such a table of an earlier run
-    settings, means, missing = facts.settings, HeadMeans(), MissingSums()
+    settings, missing = facts.settings, MissingSums()
+    means = HeadMeans(eligible_heads(facts.input["dump"] or {}, facts.config))
     sizes = SampleSizes(single_example=settings.single_example, equal_texts=settings.equal_texts)
     manifest = facts.manifest
     geometry = (
@@ -142,11 +144,17 @@ def _means_record(means: dict[str, MeanEstimate]) -> dict[str, Any]:
     return {
         name: {
             "value": mean.value,
-            "standard_error": None if math.isnan(mean.standard_error) else mean.standard_error,
+            "standard_error": _known(mean.standard_error),
+            "standard_error_texts": _known(mean.text_error),
             "heads": mean.heads,
+            "eligible_heads": mean.eligible,
             "corrected": mean.corrected,
             "groups": mean.groups or None,
         }
         for name, mean in means.items()
         if mean.heads
     }
+
+
+def _known(error: float) -> float | None:
+    return None if math.isnan(error) else error

@@ -1,7 +1,8 @@
 """Means over the heads of a run, with standard errors. Plain Python, without numeric libraries.
 
 All heads are measured on the same texts. So the influences of the groups of texts are averaged over
-heads first; the standard error of the mean follows from these averages.
+heads first; the standard error of the mean follows from these averages. If the heads are a random
+sample of the heads of a model, their choice adds to the error.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 from attention_plasticity.head.result import HeadResult
 from attention_plasticity.metrics import AVERAGED, GROUP_COLUMNS
+from attention_plasticity.run.head_sampling import EligibleHeads
+from qk_toolkit.formatting import count
 
 LARGE_GAP = 0.02  # of Gaussian and counted plasticity
 
@@ -29,16 +32,33 @@ class MeanEstimate:
     """A mean over heads."""
 
     value: float  # corrected for bias, if the bias of all heads is known
-    standard_error: float  # NaN if it is not known for all heads
+    text_error: float  # standard error over texts; NaN if it is not known for all heads
     heads: int
     corrected: bool
     groups: int  # of texts behind the value, the fewest of a head; 0 if they are not known
     influences: tuple[float, ...] = field(repr=False)  # (g,) of the groups of texts
+    eligible: int | None = None  # heads from which the heads were sampled; None: heads are fixed
+    head_variance: float = 0.0  # squared error from the choice of heads
+
+    @property
+    def standard_error(self) -> float:
+        """Its error over texts and, if the heads are a random sample, over heads."""
+        if self.eligible is None:
+            return self.text_error
+        return math.sqrt(self.text_error**2 + self.head_variance)
 
     @property
     def freedom(self) -> float:
         """Degrees of freedom of its interval; NaN if they are not known."""
-        return self.groups - 1.0 if self.groups else math.nan
+        fewest = self.groups if self.eligible is None else min(self.groups, self.heads)
+        return fewest - 1.0 if self.groups else math.nan
+
+    @property
+    def over(self) -> str:
+        """`6 heads`, or `6 of 270 heads, sampled at random`."""
+        if self.eligible is None:
+            return count(self.heads, "head")
+        return f"{self.heads:,} of {count(self.eligible, 'head')}, sampled at random"
 
 
 def mean_estimate(
@@ -46,33 +66,62 @@ def mean_estimate(
     biases: Sequence[float],
     influences: Sequence[Sequence[float]],
     groups: Sequence[float],
+    eligible: int | None = None,
 ) -> MeanEstimate:
     """Mean over the heads with a value. `influences` has one sequence of 16 numbers per head.
 
-    `groups` are the numbers of groups of texts behind the values, NaN or 0 if not known.
+    `groups` are the numbers of groups of texts behind the values, NaN or 0 if not known. `eligible`
+    is the number of heads from which the heads were sampled at random; None if they are fixed.
     """
     used = [number for number, value in enumerate(values) if not math.isnan(value)]
     if not used:
-        return MeanEstimate(math.nan, math.nan, 0, False, 0, (math.nan,) * len(GROUP_COLUMNS))
-    count = len(used)
-    value = math.fsum(values[number] for number in used) / count
-    bias = math.fsum(biases[number] for number in used) / count
-    shares = tuple(
-        math.fsum(influences[number][group] for number in used) / count
-        for group in range(len(GROUP_COLUMNS))
-    )
-    error = math.sqrt(math.fsum(share**2 for share in shares))
+        unknown = (math.nan,) * len(GROUP_COLUMNS)
+        return MeanEstimate(math.nan, math.nan, 0, False, 0, unknown, eligible, math.nan)
+    heads = len(used)
+    bias = math.fsum(biases[number] for number in used) / heads
     corrected = not math.isnan(bias)
+    found = [values[number] - (biases[number] if corrected else 0.0) for number in used]
+    own = [influences[number] for number in used]
+    shares = tuple(math.fsum(group) / heads for group in zip(*own, strict=True))
+    error = math.sqrt(_squares(shares))
     known = [groups[number] for number in used]
     fewest = 0 if any(map(math.isnan, known)) else int(min(known))
-    value = value - bias if corrected else value
-    return MeanEstimate(value, error, count, corrected, fewest, shares)
+    variance = 0.0 if eligible is None else _head_variance(found, own, error**2, eligible)
+    value = math.fsum(found) / heads
+    return MeanEstimate(value, error, heads, corrected, fewest, shares, eligible, variance)
+
+
+def _head_variance(
+    values: Sequence[float],
+    influences: Sequence[Sequence[float]],
+    text_variance: float,
+    eligible: int,
+) -> float:
+    """Squared error of a mean from the choice of its heads; NaN for one head.
+
+    The variance over heads contains errors over texts. What all heads have in common of these does
+    not vary over heads, so only the rest is subtracted.
+    """
+    heads = len(values)
+    if heads < 2:
+        return math.nan
+    mean = math.fsum(values) / heads
+    spread = math.fsum((value - mean) ** 2 for value in values) / (heads - 1)
+    of_texts = math.fsum(map(_squares, influences)) / heads
+    between = spread - of_texts + text_variance
+    left = max(0.0, 1.0 - heads / eligible)  # share of the heads that are not in the mean
+    return between if math.isnan(between) else left * max(0.0, between) / heads
+
+
+def _squares(numbers: Sequence[float]) -> float:
+    return math.fsum(number**2 for number in numbers)
 
 
 class HeadMeans:
     """Collects the means of heads while their tables are written."""
 
-    def __init__(self) -> None:
+    def __init__(self, eligible: EligibleHeads | None = None) -> None:
+        self.eligible = eligible
         self._types: list[str] = []
         self._values: dict[str, list[float]] = {name: [] for name in AVERAGED}
         self._biases: dict[str, list[float]] = {name: [] for name in AVERAGED}
@@ -82,7 +131,8 @@ class HeadMeans:
     @cached_property
     def estimates(self) -> dict[str, MeanEstimate]:
         """The means over the collected heads."""
-        return self._estimates(range(len(self._types)))
+        total = None if self.eligible is None else self.eligible.total
+        return self._estimates(range(len(self._types)), total)
 
     @cached_property
     def by_layer_type(self) -> dict[str, dict[str, MeanEstimate]]:
@@ -90,15 +140,20 @@ class HeadMeans:
         heads: dict[str, list[int]] = {}
         for number, layer_type in enumerate(self._types):
             heads.setdefault(layer_type, []).append(number)
-        return {layer_type: self._estimates(numbers) for layer_type, numbers in heads.items()}
+        found = {}
+        for layer_type, numbers in heads.items():
+            total = None if self.eligible is None else self.eligible.of_types([layer_type])
+            found[layer_type] = self._estimates(numbers, total)
+        return found
 
-    def _estimates(self, heads: Sequence[int]) -> dict[str, MeanEstimate]:
+    def _estimates(self, heads: Sequence[int], eligible: int | None) -> dict[str, MeanEstimate]:
         return {
             name: mean_estimate(
                 [self._values[name][number] for number in heads],
                 [self._biases[name][number] for number in heads],
                 [self._influences[name][number] for number in heads],
                 [self._groups[name][number] for number in heads],
+                eligible,
             )
             for name in AVERAGED
         }

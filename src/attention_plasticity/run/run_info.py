@@ -36,7 +36,9 @@ class _Mean(_Members):
     standard_error: float | None
     heads: NonNegativeInt
     corrected: bool
-    groups: NonNegativeInt | None = None  # of texts; earlier versions did not write it
+    groups: NonNegativeInt | None = None  # of texts; earlier versions did not write these entries
+    standard_error_texts: float | None = None
+    eligible_heads: NonNegativeInt | None = None
 
 
 class _Input(_Members):

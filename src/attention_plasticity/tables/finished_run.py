@@ -12,6 +12,7 @@ from typing import Any, Self
 import pandas as pd
 
 from attention_plasticity.metrics import TableKind
+from attention_plasticity.run.head_sampling import eligible_heads
 from attention_plasticity.run.missing import heads_of
 from attention_plasticity.run.outputs import RUN_FILE, sha256_of
 from attention_plasticity.run.run_info import read_run_info
@@ -34,6 +35,7 @@ class FinishedRun:
     info: dict[str, Any]
     layers: frozenset[int] | None = None  # of the tables; None: all
     url: str | None = None  # where the run is, if the folder is a copy
+    chosen: bool = False  # whether layers were chosen by their numbers
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
@@ -83,7 +85,23 @@ class FinishedRun:
         """The same run with the heads of some layers only: `layers="0-3,8"`, or one type."""
         if layers is None and layer_type is None:
             return self
-        return replace(self, layers=selected_layers(self.layer_types, layers, layer_type))
+        return replace(
+            self,
+            layers=selected_layers(self.layer_types, layers, layer_type),
+            chosen=self.chosen or layers is not None,
+        )
+
+    @cached_property
+    def eligible_heads(self) -> int | None:
+        """Number of query heads from which the heads were sampled at random; None if not at random.
+
+        Layers that are selected by their type are a random sample of the heads of this type. Layers
+        that are selected by their numbers are fixed.
+        """
+        found = eligible_heads(self.dump, self.info.get("config") or {})
+        if found is None or self.chosen:
+            return None
+        return found.total if self.layers is None else found.of_types(self.layer_types.values())
 
     @cached_property
     def layer_types(self) -> dict[int, str]:

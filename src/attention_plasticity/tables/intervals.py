@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,19 +77,87 @@ def benjamini_hochberg(p: Array, rate: float = 0.05) -> npt.NDArray[np.bool_]:
 
 def mean_over_heads(run: FinishedRun, name: str) -> MeanEstimate:
     """Mean of a column over heads, corrected for bias, with its standard error."""
-    return mean_of_heads(run.head_metrics, run.influences, name)
+    return mean_of_heads(run.head_metrics, run.influences, name, run.eligible_heads)
 
 
-def mean_of_heads(table: pd.DataFrame, influences: pd.DataFrame | None, name: str) -> MeanEstimate:
-    """The same for the heads of a table, which may be some of the heads of a run."""
-    shares = [[np.nan] * len(GROUP_COLUMNS)] * len(table)
-    groups = [0.0] * len(table)
+def mean_of_heads(
+    table: pd.DataFrame,
+    influences: pd.DataFrame | None,
+    name: str,
+    eligible: int | None = None,
+) -> MeanEstimate:
+    """The same for the heads of a table, which may be some of the heads of a run.
+
+    `eligible` is the number of heads from which they were sampled at random; None: they are fixed.
+    """
+    return head_column(table, influences, name, eligible).mean
+
+
+@dataclass(frozen=True)
+class HeadColumn:
+    """A column of the table of heads, with its bias and its influences, at heads with a value."""
+
+    heads: tuple[tuple[int, int], ...]  # layer and query head
+    values: Array  # (heads,)
+    biases: Array  # (heads,); NaN if unknown
+    influences: Array  # (heads, g); NaN if unknown
+    groups: Array  # (heads,) of texts; NaN if unknown
+    eligible: int | None  # heads from which the heads were sampled at random; None: fixed
+
+    @cached_property
+    def mean(self) -> MeanEstimate:
+        """The mean over heads."""
+        return mean_estimate(
+            self.values.tolist(),
+            self.biases.tolist(),
+            self.influences.tolist(),
+            self.groups.tolist(),
+            self.eligible,
+        )
+
+    def minus(self, other: HeadColumn, *, paired: bool) -> MeanEstimate:
+        """The mean of the differences of the same heads in two runs.
+
+        With `paired`, the runs have the same groups of texts; otherwise they are independent. The
+        heads are a random sample if they are one in both runs.
+        """
+        join = np.subtract if paired else _side_by_side
+        sampled = self.eligible is not None and other.eligible is not None
+        difference = HeadColumn(
+            self.heads,
+            self._corrected - other._corrected,
+            np.zeros(len(self.heads)),
+            join(self.influences, other.influences),
+            np.minimum(self.groups, other.groups),
+            max(self.eligible or 0, other.eligible or 0) if sampled else None,
+        )
+        return difference.mean
+
+    @property
+    def _corrected(self) -> Array:
+        return self.values - (self.biases if self.mean.corrected else 0.0)
+
+
+def _side_by_side(one: Array, other: Array) -> Array:
+    """(heads, 2 g) influences of independent texts."""
+    return np.hstack([one, other])
+
+
+def head_column(
+    table: pd.DataFrame, influences: pd.DataFrame | None, name: str, eligible: int | None
+) -> HeadColumn:
+    """A column of a table of heads; see `mean_of_heads`."""
+    known = table[table[name].notna()]
+    size = len(known)
+    shares, groups = np.full((size, len(GROUP_COLUMNS)), np.nan), np.zeros(size)
     if influences is not None:
-        rows = _rows_of(influences, table, name)
-        shares = rows[list(GROUP_COLUMNS)].to_numpy().tolist()
-        groups = rows["n_groups"].tolist()
-    biases = table.get(f"{name}_bias", pd.Series(np.nan, index=table.index))
-    return mean_estimate(table[name].tolist(), biases.tolist(), shares, groups)
+        rows = _rows_of(influences, known, name)
+        shares = rows[list(GROUP_COLUMNS)].to_numpy(np.float64)
+        groups = rows["n_groups"].to_numpy(np.float64)
+    biases = known.reindex(columns=[f"{name}_bias"]).to_numpy(np.float64)[:, 0]
+    heads = tuple(map(tuple, known[HEAD].to_numpy(np.int64).tolist()))
+    values = known[name].to_numpy(np.float64)
+    return HeadColumn(heads, values, biases, shares, groups, eligible)
 
 
 def mean_half_width(mean: MeanEstimate, level: float = LEVEL) -> float:
@@ -136,13 +206,14 @@ def mean_bucket_errors(run: FinishedRun) -> pd.DataFrame | None:
     because the heads share their texts.
     """
     rows = bucket_errors(run)
-    return None if rows is None else mean_of_buckets(rows)
+    return None if rows is None else mean_of_buckets(rows, run.eligible_heads)
 
 
-def mean_of_buckets(rows: pd.DataFrame) -> pd.DataFrame:
+def mean_of_buckets(rows: pd.DataFrame, eligible: int | None) -> pd.DataFrame:
     """Mean over heads of rows as `bucket_errors` returns them.
 
     Columns: `q_bucket, plasticity, half_width, n_groups`; the groups are the fewest of a head.
+    `eligible` is the number of heads from which the heads were sampled at random, or None.
     """
     rows = rows[rows["value"].notna()]
     rows = rows.assign(plasticity=rows["value"] - rows["bias"].fillna(0.0))
@@ -152,10 +223,19 @@ def mean_of_buckets(rows: pd.DataFrame) -> pd.DataFrame:
     incomplete = rows["standard_error"].isna().groupby(rows["q_bucket"]).any()
     influences[incomplete] = np.nan
     groups = grouped["n_groups"].min()
-    widths = _widths(influences, groups)["half_width"]
-    plasticity = grouped["plasticity"].mean()
-    mean = pd.DataFrame({"plasticity": plasticity, "half_width": widths, "n_groups": groups})
-    return mean.reset_index()
+    variance = (influences**2).sum(axis=1, skipna=False)
+    fewest = groups
+    if eligible is not None:
+        own = (rows["standard_error"] ** 2).groupby(rows["q_bucket"]).mean()
+        between = (grouped["plasticity"].var() - own + variance).clip(lower=0.0)
+        variance = variance + (1.0 - heads / eligible).clip(lower=0.0) * between / heads
+        fewest = groups.where(groups < heads, heads)
+    mean = {
+        "plasticity": grouped["plasticity"].mean(),
+        "half_width": half_width(np.sqrt(variance), fewest),
+        "n_groups": groups,
+    }
+    return pd.DataFrame(mean).reset_index()
 
 
 def _widths(influences: pd.DataFrame, groups: pd.Series[Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from attention_plasticity.run.runner import Refused
 from attention_plasticity.run.shards import ShardOutcome
 from attention_plasticity.run.warnings import LARGE_BIAS, RunWarning
 from attention_plasticity.tables.layer_types import type_words
+from attention_plasticity.tables.pair_words import PAIR_WORDS
 from qk_dump.layout import Dump
 from qk_toolkit.errors import StoreError
 from qk_toolkit.formatting import count, index_ranges
@@ -43,7 +44,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     metrics = outcome.metrics
     if metrics:
         means = outcome.means.estimates
-        _print_level(means, console)
+        _print_level(means, outcome.facts.settings.pair_sampling, console)
         _print_position(metrics, means, console)
         _print_profile(means, console)
         _print_layer_types(outcome.means.by_layer_type, console)
@@ -81,7 +82,8 @@ def print_several(outcomes: Sequence[Outcome | Refused]) -> int:
         if isinstance(outcome, Outcome) and outcome.metrics:
             means = outcome.means.estimates
             numbers = (f"{len(outcome.metrics):,}", f"{len(outcome.failures):,}")
-            values = (_estimate(means["ap_overall"]), _estimate(means["ap_drop"]))
+            columns = (means["ap_overall"], means["ap_drop"])
+            values = (_of_other_heads(mean, len(outcome.metrics)) for mean in columns)
             table.add_row(Text(outcome.paths.place), *numbers, *values)
     console.print(table)
     failed = 0
@@ -157,17 +159,19 @@ def mean_of(metrics: Sequence[Metrics], column: str) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def _print_level(means: dict[str, MeanEstimate], console: Console) -> None:
+def _print_level(means: dict[str, MeanEstimate], pair_sampling: str, console: Console) -> None:
     level = means["ap_overall"]
     console.print()
     console.print(
         Text.assemble(("Attention plasticity ", "bold"), (_estimate(level), "bold green"))
     )
     console.print(
-        f"mean over {count(level.heads, 'head')}; "
+        f"mean over {level.over}; "
         "1: the query decides which key wins, 0: the order of keys is fixed"
     )
-    error = "" if math.isnan(level.standard_error) else "± standard error over texts"
+    console.print(f"key pairs: {PAIR_WORDS[pair_sampling]} (pair_sampling: {pair_sampling})")
+    over = "texts" if level.eligible is None else "texts and the choice of heads"
+    error = "" if math.isnan(level.standard_error) else f"± standard error over {over}"
     correction = "all values are corrected for bias" if level.corrected else ""
     if error or correction:
         console.print("; ".join(filter(None, (error, correction))))
@@ -178,15 +182,16 @@ def _print_position(
 ) -> None:
     """Share of position in the queries, as captured and before RoPE."""
     shown = METRICS["q_R2_total"].show(mean_of(metrics, "q_R2_total"))
+    heads = sum(not math.isnan(row["q_R2_total"]) for row in metrics)
     console.print(
         f"share of the queries' variance explained by position: {shown} as captured "
-        "(with RoPE: how far it turns the mean query)"
+        f"(with RoPE: how far it turns the mean query); mean over {count(heads, 'head')}"
     )
     before = means["q_R2_unrotated"]
     if before.heads:
         console.print(
             f"the same before RoPE: {_estimate(before)} (how far the content of queries drifts "
-            f"with position); mean over {count(before.heads, 'head')}"
+            f"with position); mean over {before.over}"
         )
 
 
@@ -195,15 +200,18 @@ def _print_profile(means: dict[str, MeanEstimate], console: Console) -> None:
     table = Table(box=box.SIMPLE, title="Profile over the context", title_justify="left")
     table.add_column("part")
     table.add_column("plasticity", justify="right")
+    table.add_column("heads", justify="right")
     table.add_column("")
     for name, column in zip(FIFTH_NAMES, FIFTHS, strict=True):
         value = means[column].value
         bar = "" if math.isnan(value) else "█" * round(_BAR * min(max(value, 0.0), 1.0))
-        table.add_row(name, _estimate(means[column]), bar)
+        table.add_row(name, _estimate(means[column]), _heads(means[column]), bar)
     console.print(table)
     drop = means["ap_drop"]
     if not math.isnan(drop.value):
-        console.print(f"drop from the first to the last fifth: {_estimate(drop)}")
+        console.print(
+            f"drop from the first to the last fifth: {_estimate(drop)}; mean over {drop.over}"
+        )
 
 
 def _print_layer_types(means: dict[str, dict[str, MeanEstimate]], console: Console) -> None:
@@ -217,8 +225,20 @@ def _print_layer_types(means: dict[str, dict[str, MeanEstimate]], console: Conso
         table.add_column(name, justify="right")
     for layer_type, found in means.items():
         level, drop = found["ap_overall"], found["ap_drop"]
-        table.add_row(type_words(layer_type), f"{level.heads:,}", _estimate(level), _estimate(drop))
+        shown = (_heads(level), _estimate(level), _of_other_heads(drop, level.heads))
+        table.add_row(type_words(layer_type), *shown)
     console.print(table)
+
+
+def _heads(mean: MeanEstimate) -> str:
+    """`6`, or `6 of 270` if the heads were sampled at random."""
+    return f"{mean.heads:,}" + (f" of {mean.eligible:,}" if mean.eligible else "")
+
+
+def _of_other_heads(mean: MeanEstimate, heads: int) -> str:
+    """A mean, with its number of heads if this is not that of the row."""
+    number = "" if mean.heads in (0, heads) else f" ({count(mean.heads, 'head')})"
+    return _estimate(mean) + number
 
 
 def _estimate(mean: MeanEstimate) -> str:
@@ -279,17 +299,17 @@ def _print_attention(means: dict[str, MeanEstimate], distant_from: int, console:
         console.print(
             f"Attention: {_estimate(sinks)} on the first four tokens of a text, {_estimate(far)} "
             f"on other tokens at a distance of {distant_from:,} or more; means over "
-            f"{count(sinks.heads, 'head')}"
+            f"{sinks.over}"
         )
     if aligned.heads:
         console.print(
             f"Plasticity at one position, without the rotation of RoPE: {_estimate(aligned)}; mean "
-            f"over {count(aligned.heads, 'head')}"
+            f"over {aligned.over}"
         )
     if attended.heads:
         console.print(
             f"Plasticity of keys in proportion to their attention: {_estimate(attended)}; mean "
-            f"over {count(attended.heads, 'head')}"
+            f"over {attended.over}"
         )
 
 

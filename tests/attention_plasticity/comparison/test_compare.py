@@ -7,6 +7,7 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ from attention_plasticity.metrics import FIFTHS, MEAN_COLUMNS
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from qk_toolkit.errors import ConfigError
-from run_tables import metrics_table, write_run
+from run_tables import add_errors, metrics_table, write_run
 
 SHIFTS = {"small": -0.1, "middle": 0.0, "large": 0.05}
 
@@ -223,18 +224,23 @@ def test_many_runs_with_long_names_can_be_drawn() -> None:
         figure.draw_without_rendering()
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("query_model", "positional", "full"), ("pair_sampling", "bucket", "context")],
+)
 def test_runs_of_different_methods_are_refused_unless_forced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, first: str, second: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = write_run(tmp_path / "one", model="one")
-    other = write_run(tmp_path / "other", model="other", query_model="full")
+    other = write_run(tmp_path / "other", model="other", **{name: second})
     assert compare(one, other) == 2
     told = capsys.readouterr().err
-    assert "query_model differs: one positional, other full" in told
-    assert "--force" in told
+    assert f"{name} differs: one {first}, other {second}" in told
+    assert f"; analyse the dumps again with the same {name}. --force shows them anyway" in told
+    assert told.count("\n") == 1
     assert compare(one, other, "--force") == 0
-    assert "- query_model differs" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match=r"query_model differs.*force=True shows them anyway"):
+    assert f"- {name} differs" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=rf"{name} differs.*force=True shows them anyway"):
         ap.compare([one, other])
 
 
@@ -266,13 +272,15 @@ def test_a_run_before_equal_texts_used_all_texts(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / "new", equal_texts=True), write_run(tmp_path / "old")]
     runs = labelled([FinishedRun.open(folder) for folder in folders], ["new", "old"])
     (found,) = obstacles(runs)
-    assert found.text == "equal_texts differs: new True, old False"
+    assert found.text.startswith(
+        "equal_texts differs: new True, old False; analyse the dumps again"
+    )
     (folders[1] / "run.json").unlink()
     assert not obstacles(labelled([FinishedRun.open(folder) for folder in folders], ["a", "b"]))
 
 
 def cautions_of(folders: list[Path]) -> list[str]:
-    runs = labelled([FinishedRun.open(run) for run in folders], ["a", "b", "c"])
+    runs = labelled([FinishedRun.open(run) for run in folders], list("abc")[: len(folders)])
     return [caution.text for caution in run_cautions(runs, compare_runs(runs))]
 
 
@@ -294,6 +302,115 @@ def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
         "b: Fewer than 4 texts.",
         "c: no run.json, so the settings are not known.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "caution"),
+    [
+        ({"bin_size": 256}, "different bins (a 256, b 512). "),
+        (
+            {"dump": {"min_bucket_size": 64}},
+            "different buckets (a uniform, 64 tokens, b uniform, 512 tokens). Plasticity over a",
+        ),
+        (
+            {"dump": {"sampler": {"type": "log_uniform", "base_rate": 16.0, "seed": 1}}},
+            "different samplers (a log_uniform, base_rate 16.0, b uniform, base_rate 4.0, "
+            "key_base_rate 8.0). Means over captured queries",
+        ),
+        (
+            {"config": {"layers": [0, 1, 2], "heads": [3]}},
+            "different chosen heads (a layers 0-2, heads 3, b all). The means go over",
+        ),
+        ({"dump": {"sampler": {"type": "uniform", "base_rate": 4.0, "key_base_rate": 8.0}}}, None),
+        ({"dump": {"sampler": None, "bucket_type": None}}, None),
+        ({"bin_size": None}, None),
+    ],
+)
+def test_different_samples_are_noted(
+    changes: dict[str, Any], caution: str | None, tmp_path: Path
+) -> None:
+    dump = {
+        "min_bucket_size": 512,
+        "sampler": {"type": "uniform", "base_rate": 4.0, "key_base_rate": 8.0, "seed": 0},
+    }
+    for name, own in (("a", changes), ("b", {})):
+        file = write_run(tmp_path / name) / "run.json"
+        info = {"bin_size": 512} | json.loads(file.read_text())
+        info["input"]["dump"] |= dump | own.get("dump", {})
+        info["config"] |= own.get("config", {})
+        info |= {key: value for key, value in own.items() if key == "bin_size"}
+        file.write_text(json.dumps(info))
+    found = cautions_of([tmp_path / "a", tmp_path / "b"])
+    assert len(found) == (0 if caution is None else 1)
+    if caution is not None:
+        assert f"The runs have {caution}" in found[0]
+
+
+def test_other_texts_are_noted_without_errors(runs: list[Path]) -> None:
+    for number, run in enumerate(runs[:2]):
+        info = json.loads((run / "run.json").read_text())
+        info["input"]["texts"] = {"count": 4, "digest": f"d{number}"}
+        (run / "run.json").write_text(json.dumps(info))
+    notes = ap.compare(runs[:2], labels=["a", "b"]).notes
+    assert notes["text"].tolist() == ["b and a have different texts."]
+
+
+LAYOUT = {"num_layers": 3, "num_q_heads": 4, "num_k_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("layout", "left_out", "expected"),
+    [
+        (LAYOUT, {}, []),
+        ({**LAYOUT, "num_q_heads": 3, "num_k_heads": 3}, {"q_head": [3]}, []),  # another model
+        (
+            LAYOUT,
+            {"layer": [1]},
+            ["b minus a is a difference of means over different heads: b 8 heads (layers 0,2: "],
+        ),
+        (
+            {**LAYOUT, "num_layers": 5},
+            {},
+            ["b minus a is a difference of means over different heads: b 12 heads (layers 0-2: 0-"],
+        ),
+        (
+            LAYOUT,
+            {"ap_last20": [0]},
+            [
+                "ap_last20, ap_drop: b minus a is a difference of means over different heads: b 8 "
+                "heads (layers 1-2: 0-3), a all 12 heads."
+            ],
+        ),
+    ],
+)
+def test_a_difference_of_means_over_different_heads_is_told(
+    layout: dict[str, int], left_out: dict[str, list[int]], expected: list[str], tmp_path: Path
+) -> None:
+    """`left_out` are heads by a column of their numbers, or layers without a value of a column."""
+    folders = [add_errors(write_run(tmp_path / name)) for name in ("a", "b")]
+    table = pd.read_csv(folders[1] / "head_metrics.csv")
+    for column, numbers in left_out.items():
+        if column in ("layer", "q_head"):
+            table = table[~table[column].isin(numbers)]
+        else:
+            table.loc[table["layer"].isin(numbers), [column, "ap_drop"]] = np.nan
+    table.to_csv(folders[1] / "head_metrics.csv", index=False, na_rep="nan")
+    for folder, sizes in zip(folders, (LAYOUT, layout), strict=True):
+        info = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(info | {"head_layout": sizes}))
+    comparison = ap.compare(folders, labels=["a", "b"])
+    found = comparison.notes[comparison.notes["concerns"] == "differences"]["text"]
+    told = [text for text in found if "different heads" in text]
+    assert len(told) == len(expected)
+    for text, words in zip(told, expected, strict=True):
+        assert text.startswith(words)
+    same = comparison.differences.set_index("quantity")["same_heads"]
+    assert same["ap_overall"] == (layout == LAYOUT and "layer" not in left_out)
+    assert same["ap_drop"] == (layout == LAYOUT and not left_out)
+    marked = "‡" in comparison.to_markdown()
+    assert marked == (not same.all())
+    assert marked == (r"\ddag{}" in comparison.to_latex())
+    assert ("‡: the two means go over different heads." in comparison.to_markdown()) == marked
 
 
 def test_runs_of_one_model_are_named_by_their_folders(tmp_path: Path) -> None:

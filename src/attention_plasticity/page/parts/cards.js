@@ -9,7 +9,8 @@ const CARDS = [
 function showCards(run, other) {
   const cards = CARDS.map(([title, metrics, meaning, help]) => {
     const metric = metrics.find((name) => run.tables.heads.columns[name]);
-    const known = metric && Number.isFinite(meanOf(run, metric).error) ? " ± standard error" : "";
+    const sampled = eligibleHeads(run) === null ? "" : " over texts and the choice of heads";
+    const known = metric && Number.isFinite(meanOf(run, metric).error) ? ` ± standard error${sampled}` : "";
     const reason = metric && commonReason(run, metric);
     const notes = [reason ? `missing: ${reason}` : `${meaning}${known}`];
     if (metric === "q_R2_total" && spreadOf(run, "q_R2_unrotated")) notes.push(`before RoPE: ${showMean(run, "q_R2_unrotated")}`);
@@ -23,6 +24,8 @@ function showCards(run, other) {
 function headsCard(run, other) {
   const { shown, not_captured: missing, failed } = run.counts;
   const notes = [missing && `${whole(missing)} not captured`, failed && `${whole(failed)} failed`].filter(Boolean);
+  const eligible = eligibleHeads(run);
+  if (eligible !== null) notes.push(`sampled at random from ${whole(eligible)} heads`);
   if (Number.isFinite(contextOf(run))) notes.push(`context of ${plural(contextOf(run), "token")}`);
   notes.push(gridWords(run));
   if (run.selected) notes.push(`${layersWords(run.selected)} only`);

@@ -22,6 +22,9 @@ function meanWords(run) {
   return type ? `mean of ${plural(type.heads, "head")}, ${type.words}` : "mean of heads";
 }
 
+/** The number of heads from which the heads of the chosen layers were sampled at random; null if they are fixed. */
+const eligibleHeads = (run) => (state.layers === null ? run : typeNamed(run, state.layers))?.eligible_heads ?? null;
+
 /** The menu. It is absent if the shown runs have layers of one type only. */
 function fillLayers(run, other) {
   const all = new Set([run, other].filter(Boolean).flatMap(({ types }) => types.map(({ name }) => name)));

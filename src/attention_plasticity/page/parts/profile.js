@@ -183,7 +183,7 @@ function showProfileKeys(run, other, key) {
     if (known) made.firstChild.style.boxShadow = `0 -4px ${colour}44, 0 4px ${colour}44`;
     return made;
   };
-  byId("profile-note").textContent = mine || ofMean ? "values corrected for bias; intervals over texts" : "";
+  byId("profile-note").textContent = mine || ofMean ? `values corrected for bias; intervals over texts${ofMean && eligibleHeads(run) !== null ? ", that of the mean also over heads" : ""}` : "";
   const entries = [withBand(theme.one, "this head", mine)];
   if (other) entries.push(entry(theme.two, otherWords(other, key), "dashed"));
   if (mean) entries.push(withBand(theme.mean, meanWords(run), ofMean), entry(theme.band, "middle 50 % of heads", "band"));

@@ -1,0 +1,222 @@
+"""Runs whose heads are a random sample of the heads of a model."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import attention_plasticity as ap
+from analysed import analyse_together
+from attention_plasticity.metrics import GROUP_COLUMNS
+from attention_plasticity.page.content import run_content
+from attention_plasticity.plots import caption_of
+from attention_plasticity.run.finish import Outcome
+from attention_plasticity.run.head_sampling import EligibleHeads, eligible_heads
+from attention_plasticity.tables.intervals import (
+    mean_half_width,
+    mean_of_buckets,
+    mean_over_heads,
+)
+from attention_plasticity.tables.summary import print_summary
+from dumps import make_dump
+
+LAYERS, HEADS, TEXTS, SAMPLED = 4, 4, 8, 5
+TYPES = ["full_attention", "sliding_attention", "full_attention", "full_attention"]
+CAPTURED = [(0, 1), (0, 2), (1, 0), (2, 3), (3, 3)]
+
+
+def manifest(**capture: Any) -> dict[str, Any]:
+    """dump.json of a model with four layers of four heads."""
+    settings = {"layers": None, "heads": None, "full_attention_only": False, "head_sampling": None}
+    layers = [{"layer": number, "type": name} for number, name in enumerate(TYPES)]
+    return {
+        "num_layers": LAYERS,
+        "num_q_heads": HEADS,
+        "num_k_heads": 2,
+        "layers": layers,
+        "capture": {"capture": settings | capture},
+    }
+
+
+FIVE = {"head_sampling": {"count": SAMPLED, "seed": 0}}
+BY_TYPE = {"full_attention": 12, "sliding_attention": 4}
+
+
+@pytest.mark.parametrize(
+    ("dump", "config", "expected"),
+    [
+        (manifest(**FIVE), {}, EligibleHeads(16, BY_TYPE)),
+        (manifest(**FIVE) | {"eligible_q_heads": 16}, {}, EligibleHeads(16, BY_TYPE)),
+        (manifest(**FIVE) | {"eligible_q_heads": 20}, {}, EligibleHeads(20, {})),
+        (manifest(**FIVE, full_attention_only=True), {}, EligibleHeads(12, {TYPES[0]: 12})),
+        (
+            manifest(**FIVE, layers=[1, 2], heads=[0, 1, 3]),
+            {},
+            EligibleHeads(6, {"full_attention": 3, "sliding_attention": 3}),
+        ),
+        (manifest(**FIVE), {"layers": [0]}, None),
+        (manifest(**FIVE), {"heads": [0]}, None),
+        (manifest(**FIVE), {"num_layers": 2}, None),
+        (manifest(**FIVE), {"num_layers": LAYERS}, EligibleHeads(16, BY_TYPE)),
+        (manifest(layers=[0], heads=[1]), {}, None),
+        (manifest(head_sampling={"count": 16}), {}, None),
+        (manifest(head_sampling={"count": "5"}), {}, None),
+        ({"capture": {"capture": []}}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_heads_are_a_sample_only_if_the_capture_drew_them(
+    dump: dict[str, Any], config: dict[str, Any], expected: EligibleHeads | None
+) -> None:
+    assert eligible_heads(dump, config) == expected
+
+
+def test_a_type_of_layers_that_is_not_known_has_all_heads() -> None:
+    assert EligibleHeads(16, BY_TYPE).of_types(["sliding_attention"]) == 4
+    assert EligibleHeads(16, BY_TYPE).of_types(["other"]) == 16
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    root = tmp_path_factory.mktemp("runs")
+    whole = make_dump(
+        root / "whole", layers=LAYERS, q_heads=HEADS, k_heads=2, examples=TEXTS, n=900
+    )
+    names = {f"l{layer:02d}h{head:02d}q" for layer, head in CAPTURED}
+    for folder in list(whole.glob("l*q")):
+        if folder.name not in names:
+            shutil.rmtree(folder)
+    (whole / "dump.json").write_text(json.dumps(manifest(**FIVE) | {"eligible_q_heads": 16}))
+    runs: dict[str, dict[str, Any]] = {
+        "sampled": {},
+        "other seed": {"seed": 1},
+        "chosen": {"layers": [0, 1, 2, 3]},
+    }
+    found = analyse_together({root / name: (whole, settings) for name, settings in runs.items()})
+    return {folder.name: outcome for folder, outcome in found.items()}
+
+
+def printed(outcome: Outcome) -> str:
+    text = io.StringIO()
+    print_summary(outcome, Console(file=text, width=100, soft_wrap=True))
+    return text.getvalue()
+
+
+def expected_errors(run: ap.Run, name: str, eligible: int) -> tuple[float, float]:
+    """Standard errors without and with the choice of heads, by the formula of docs/method.md."""
+    assert run.influences is not None
+    rows = run.influences[run.influences["quantity"] == name]
+    rows = rows[rows["layer"].isin(run.layer_types)]
+    u = rows[list(GROUP_COLUMNS)].to_numpy()  # (heads, groups)
+    texts, heads = (u.mean(axis=0) ** 2).sum(), len(u)
+    spread = (rows["value"] - rows["bias"]).var(ddof=1)
+    between = max(0.0, spread - (u**2).sum(axis=1).mean() + texts)
+    return math.sqrt(texts), math.sqrt(texts + (1 - heads / eligible) * between / heads)
+
+
+def test_run_json_and_tables_have_the_choice_of_heads(outcomes: dict[str, Outcome]) -> None:
+    run = ap.open_run(outcomes["sampled"].paths.folder)
+    assert run.eligible_heads == 16
+    full = run.select(layer_type="full")
+    for found, part, eligible in (
+        (run.info["means"], run, 16),
+        (run.info["means_by_layer_type"]["full_attention"], full, 12),
+    ):
+        for name in ("ap_overall", "ap_drop"):
+            texts, both = expected_errors(part, name, eligible)
+            record, mean = found[name], mean_over_heads(part, name)
+            assert record["standard_error"] == pytest.approx(both)
+            assert record["standard_error_texts"] == pytest.approx(texts)
+            assert (record["heads"], record["eligible_heads"]) == (len(part.head_metrics), eligible)
+            assert mean.standard_error == pytest.approx(both)
+            assert mean.freedom == min(TEXTS, len(part.head_metrics)) - 1
+    one = run.info["means_by_layer_type"]["sliding_attention"]["ap_overall"]
+    assert one["standard_error"] is None  # one head has no spread
+    assert one["standard_error_texts"] > 0
+
+
+def test_chosen_heads_are_fixed(outcomes: dict[str, Outcome]) -> None:
+    run = ap.open_run(outcomes["chosen"].paths.folder)
+    mean = run.info["means"]["ap_overall"]
+    assert mean["eligible_heads"] is None
+    assert mean["standard_error"] == mean["standard_error_texts"]
+    sampled = ap.open_run(outcomes["sampled"].paths.folder)
+    assert sampled.select(layers="0-1").eligible_heads is None
+    assert sampled.select(layers="0-1").select(layer_type="full").eligible_heads is None
+
+
+def test_the_summary_tells_how_many_heads_were_sampled(outcomes: dict[str, Outcome]) -> None:
+    text = printed(outcomes["sampled"])
+    assert "mean over 5 of 16 heads, sampled at random;" in text
+    assert "± standard error over texts and the choice of heads" in text
+    (line,) = [line for line in text.splitlines() if "full attention" in line]
+    assert "4 of 12" in line
+    assert "key pairs: two keys of one text and one key bucket (pair_sampling: bucket)" in text
+    fixed = printed(outcomes["chosen"])
+    assert "mean over 5 heads;" in fixed
+    assert "sampled" not in fixed
+
+
+def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:
+    run = ap.open_run(outcomes["sampled"].paths.folder)
+    about, tables = run_content(run, "x")
+    assert about["eligible_heads"] == 16
+    assert {one["name"]: one["eligible_heads"] for one in about["types"]} == BY_TYPE
+    assert about["means"]["ap_overall"][1] == pytest.approx(
+        run.info["means"]["ap_overall"]["standard_error"]
+    )
+    fixed = run_content(ap.open_run(outcomes["chosen"].paths.folder), "x")[1]
+    half, narrow = (found["mean"]["half_width"] for found in (tables, fixed))
+    assert (half > narrow).all()
+    for kind in ("profile", "plasticity"):
+        caption = caption_of(run.plot(kind)) or ""
+        assert "over heads, which are a random sample of 16 heads" in caption
+
+
+def test_a_mean_profile_uses_the_same_formula(outcomes: dict[str, Outcome]) -> None:
+    """A bucket is a mean like any other: compare with the formula of the means of columns."""
+    run = ap.open_run(outcomes["sampled"].paths.folder)
+    assert run.influences is not None
+    rows = run.influences[run.influences["quantity"] == "ap_overall"]
+    error = np.sqrt((rows[list(GROUP_COLUMNS)] ** 2).sum(axis=1))
+    found = mean_of_buckets(rows.assign(q_bucket=3, standard_error=error), 16)
+    mean = mean_over_heads(run, "ap_overall")
+    assert found["half_width"].tolist() == pytest.approx([mean_half_width(mean)])
+
+
+def test_differences_contain_the_choice_of_heads(outcomes: dict[str, Outcome]) -> None:
+    """Of the differences of heads if both runs have the same heads, else of both runs."""
+    runs = [ap.open_run(outcomes[name].paths.folder) for name in ("sampled", "other seed")]
+    comparison = ap.compare(runs, labels=["a", "b"])
+    row = comparison.differences.set_index(["layer_type", "quantity"]).loc[("all", "ap_overall")]
+    a, b = (
+        run.influences[run.influences["quantity"] == "ap_overall"]  # type: ignore[index]
+        for run in runs
+    )
+    values = (b["value"] - b["bias"]).to_numpy() - (a["value"] - a["bias"]).to_numpy()
+    shares = [part[list(GROUP_COLUMNS)].to_numpy() for part in (b, a)]
+    texts = sum((u.mean(axis=0) ** 2).sum() for u in shares)
+    own = sum((u**2).sum(axis=1).mean() for u in shares)
+    between = max(0.0, values.var(ddof=1) - own + texts)
+    expected = math.sqrt(texts + (1 - 5 / 16) * between / 5)
+    assert row["standard_error"] == pytest.approx(expected)
+    assert (row["same_heads"], row["heads"], row["minus_heads"]) == (True, 5, 5)
+    part = runs[1].select(layer_type="full")
+    other = ap.compare([runs[0], part], labels=["a", "b"])
+    row = other.differences.set_index(["layer_type", "quantity"]).loc[("all", "ap_overall")]
+    means = [mean_over_heads(run, "ap_overall") for run in (runs[0], part)]
+    expected = math.hypot(*(mean.standard_error for mean in means))
+    assert row["standard_error"] == pytest.approx(expected)
+    assert not row["same_heads"]
+    notes = " ".join(other.notes["text"])
+    assert "a: 5 of 16 heads, sampled at random. Errors of means contain the choice" in notes
+    assert "a: 11 heads were not captured" not in notes
+    assert "±: standard error over texts and the choice of heads;" in other.to_markdown()
+    assert "also contain the choice of heads" in other.caption("profiles")
