@@ -1,0 +1,57 @@
+"""Which plasticity of a run a reader sees first: at one position, or over a bucket.
+
+Plasticity at one position (`ap_aligned`) is what the content of a query decides. Plasticity over a
+bucket (`ap_overall`) also counts the rotation of RoPE inside the bucket. Runs of earlier versions,
+and dumps without rotary records, have the second one only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attention_plasticity.metrics import (
+    ALIGNED,
+    ALIGNED_COUNTED,
+    ALIGNED_DROP,
+    ALIGNED_FIFTHS,
+    FIFTHS,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class PlasticityColumns:
+    """The columns of one kind of plasticity, and its name in words."""
+
+    level: str
+    fifths: tuple[str, ...]
+    drop: str
+    counted: str
+    words: str  # follows the word "plasticity"
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The columns that are means over query positions."""
+        return (self.level, *self.fifths, self.drop)
+
+
+AT_ONE_POSITION = PlasticityColumns(
+    ALIGNED, ALIGNED_FIFTHS, ALIGNED_DROP, ALIGNED_COUNTED, "at one position"
+)
+OVER_BUCKETS = PlasticityColumns("ap_overall", FIFTHS, "ap_drop", "ap_counted", "over a bucket")
+
+
+def main_plasticity(metrics: pd.DataFrame) -> PlasticityColumns:
+    """Plasticity at one position if a head of the table has it, else plasticity over a bucket."""
+    known = ALIGNED in metrics.columns and bool(metrics[ALIGNED].notna().any())
+    return AT_ONE_POSITION if known else OVER_BUCKETS
+
+
+def main_plasticity_of_rows(metrics: Iterable[Mapping[str, Any]]) -> PlasticityColumns:
+    """The same for rows of the table of heads."""
+    known = any(row[ALIGNED] == row[ALIGNED] for row in metrics)  # NaN differs from itself
+    return AT_ONE_POSITION if known else OVER_BUCKETS
