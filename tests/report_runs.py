@@ -72,6 +72,7 @@ def write_run(
     if errors:
         influences = _influences(rng, metrics, cells)
         _add_errors(rng, metrics, cells, influences)
+        metrics["q_R2_unrotated"] = 0.004 + 0.0001 * metrics["layer"]
         influences.to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
         info["tables"]["influences"] = "head_influences.csv"
     metrics.to_csv(folder / "head_metrics.csv", index=False)
