@@ -100,7 +100,7 @@ def enough_pairs(parts: VarianceParts | None) -> int:
     pairs = FIRST_PAIRS
     if parts is None:
         return pairs
-    others = max(parts.texts, 0.0) + parts.queries + parts.keys
+    others = max(parts.texts, 0.0) + parts.queries + max(parts.keys, 0.0)
     available = np.array(parts.available)
     drawn = np.minimum(available, parts.pairs_per_bucket).sum()
     while pairs < MOST_PAIRS_PER_BUCKET and pairs < available.max(initial=0):
@@ -177,15 +177,14 @@ class _Head:
         assert found.uncertainty is not None
         counts, everywhere = found.query_counts, np.ones(len(found.profile), np.bool_)
         overall = found.uncertainty.mean(found.profile, counts, everywhere)
-        error = overall.standard_error
-        if math.isnan(error):
+        if math.isnan(overall.standard_error):
             return None
         return sums.finish(
             found.profile,
             counts,
             overall.value,
-            error,
             key_texts,
+            text_sample.key_group,
             self.available,
             num_pairs_per_bucket,
         )
