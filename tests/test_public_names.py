@@ -71,6 +71,8 @@ HEAD_METRICS = """
     attn_distant_mass_se attn_max_logit attn_max_logit_se ap_attended ap_attended_se
     ap_attended_bias ap_attended_counted ap_attended_counted_se ap_attended_ess n_later_queries
     layer_type
+    ap_overall_corrected ap_first20_corrected ap_20to40_corrected ap_40to60_corrected
+    ap_60to80_corrected ap_last20_corrected ap_drop_corrected ap_attended_corrected
 """
 BUCKET_PLASTICITY = """
     layer q_head k_head q_bucket k_bucket plasticity n_pairs q_position k_position n_queries
