@@ -45,7 +45,13 @@ def tolerance(column: str) -> tuple[float, float]:
         return 1e-5, 1e-7
     if column in ("plasticity_bias", "bias"):  # of a few pairs, with queries in one plane
         return 2e-5, 1e-7
-    if "bias" in column or "gap" in column or "counted" in column or column == "value":
+    if (
+        "bias" in column
+        or "corrected" in column
+        or "gap" in column
+        or "counted" in column
+        or column == "value"
+    ):
         return 1e-6, 1e-7
     return 1e-9, 1e-11
 

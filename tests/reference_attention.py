@@ -23,7 +23,12 @@ from reference_errors import GROUPS, Estimate, Pair, Queries, Row, errors, facto
 
 MEANS = ("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit", "attn_far_mass")
 ATTENDED = ("ap_attended", "ap_attended_se", "ap_attended_bias", "ap_attended_counted")
-ATTENDED += ("ap_attended_counted_se", "ap_attended_ess", "n_later_queries")
+ATTENDED += (
+    "ap_attended_corrected",
+    "ap_attended_counted_se",
+    "ap_attended_ess",
+    "n_later_queries",
+)
 UNKNOWN = {name: math.nan for mean in MEANS for name in (mean, f"{mean}_se")}
 UNKNOWN |= dict.fromkeys(ATTENDED, math.nan)
 PARTS = ("", "_first20", "_20to40", "_40to60", "_60to80", "_last20", "_drop")
@@ -237,6 +242,7 @@ def attended_plasticity(head: Head, config: RunnerConfig, seed: int) -> Attentio
         "ap_attended": value,
         "ap_attended_se": found.metrics["ap_overall_se"],
         "ap_attended_bias": found.metrics["ap_overall_bias"],
+        "ap_attended_corrected": value - found.metrics["ap_overall_bias"],
         "ap_attended_counted": found.metrics["ap_counted"],
         "ap_attended_counted_se": found.metrics["ap_counted_se"],
         "ap_attended_ess": sum(size[j] * ess[j] for j in ess) / total if total else math.nan,

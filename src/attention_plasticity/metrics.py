@@ -45,35 +45,37 @@ class Metric:
     unit: str = ""
     signed: bool = False  # a map has two colours, with zero in the middle
     error: bool = False  # there is a column `_se` with its standard error
-    bias: bool = False  # there is a column `_bias` with its bias
+    bias: bool = False  # there are columns `_bias` and `_corrected`: its bias, and value minus bias
     averaged: bool = False  # run.json has its mean over heads
     optional: bool = False  # the page leaves it out if no head has a value
     any_scale: bool = False  # it has the scale of the queries and can be infinite
     nan: str = ""  # meaning of NaN in a column in which NaN is a regular value
     shown_after: str | None = None  # on the page; None: after the metrics declared before it
-    error_of: str | None = None  # the column whose standard error or bias this is
+    error_of: str | None = None  # the column whose error, bias or corrected value this is
     note: str = ""  # more about it, in docs/data-format.md only
 
     @property
     def errors(self) -> tuple[Metric, ...]:
-        """The columns of its standard error and its bias, as far as it has them."""
+        """Its standard error, its bias and the corrected value, as far as it has these columns."""
+        columns: list[tuple[str, str, str, Format, bool]] = []
+        if self.error:
+            columns.append(("_se", "error of", "standard error over texts", "error", False))
+        if self.bias:
+            columns.append(("_bias", "bias of", _MEANING_OF_BIAS, "error", True))
+            columns.append((CORRECTED, "corrected", _MEANING_OF_CORRECTED, "number", self.signed))
         return tuple(
             Metric(
                 f"{self.column}{ending}",
-                f"{word} of {self.label}",
+                f"{word} {self.label}",
                 meaning,
                 group=HOW_SURE,
-                format="error",
+                format=form,
                 unit=self.unit,
                 signed=signed,
                 optional=True,
                 error_of=self.column,
             )
-            for exists, ending, word, meaning, signed in (
-                (self.error, "_se", "error", "standard error over texts", False),
-                (self.bias, "_bias", "bias", _MEANING_OF_BIAS, True),
-            )
-            if exists
+            for ending, word, meaning, form, signed in columns
         )
 
     def is_missing(self, value: object) -> bool:
@@ -97,6 +99,9 @@ class Metric:
         return {"share": 3, "difference": 3, "error": 4}.get(self.format)
 
 
+CORRECTED = "_corrected"
+"""Ending of the columns with corrected values."""
+_MEANING_OF_CORRECTED = "value minus bias; it can be below 0 or above 1"
 _MEANING_OF_BIAS = "expected error of the value; the corrected value is the value minus the bias"
 
 
@@ -226,6 +231,7 @@ HEAD_METRICS = Table(
         Metric("ap_attended_ess", "effective attended pairs", "number of equally probable pairs with the same sum of squared probabilities", HOW_SURE, optional=True),
         Metric("n_later_queries", "later queries", "mean number of later queries per key from which its attention is known", HOW_SURE, optional=True),
         Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text", note="without dump.json it follows from sliding_window"),
+        _Apart(CORRECTED, (*MEAN_COLUMNS, ATTENDED)),
         _plasticity(ALIGNED, "plasticity at one position", "plasticity of queries at one position: every query of a bin is turned to one position, so that the rotation of RoPE does not count", optional=True, shown_after=FIRST, note="a mean over tokens"),
         *(
             _plasticity(name, f"at one position, {part}", f"plasticity at one position in {part} of the longest text", optional=True)

@@ -122,7 +122,7 @@ def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Pa
     with_columns = analyze(make_attention_dump(tmp_path / "with"))
     without = analyze(make_attention_dump(tmp_path / "without", without=(0,)))
     new = [name for name in without.metrics if name.startswith(("attn_", "ap_attended", "n_later"))]
-    assert len(new) == 17
+    assert len(new) == 18
     assert all(math.isnan(without.metrics[name]) for name in new)
     assert without.attention == {}
     assert {without.missing[name] for name in new} == {NO_COLUMNS}
