@@ -31,11 +31,6 @@ ATTENDED += (
 )
 UNKNOWN = {name: math.nan for mean in MEANS for name in (mean, f"{mean}_se")}
 UNKNOWN |= dict.fromkeys(ATTENDED, math.nan)
-PARTS = ("", "_first20", "_20to40", "_40to60", "_60to80", "_last20", "_drop")
-ALIGNED = (*(f"ap_aligned{part}" for part in PARTS), "ap_pooled", "ap_phase")
-UNKNOWN |= {f"{name}{end}": math.nan for name in ALIGNED for end in ("", "_se", "_bias")}
-UNKNOWN |= {"ap_aligned_counted": math.nan, "ap_aligned_counted_se": math.nan}
-"""Dumps without rotary records have no plasticity at one position."""
 
 
 class Head(NamedTuple):
