@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +46,9 @@ class KeyPairs:
         zero = np.zeros(len(self), np.int64)
         return KeyPairs.sorted_by_owner(self.first, self.second, zero, zero)
 
-    def part(self, rows: slice) -> KeyPairs:
+    def part(self, rows: slice) -> Self:
         """The pairs of a slice."""
-        return KeyPairs(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 class _Groups(NamedTuple):
