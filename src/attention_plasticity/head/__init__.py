@@ -14,7 +14,8 @@ after it.
 7. `attended_keys`: the attention that the keys receive
 8. `plasticity`: query model, key pairs and scores, with errors and counts
 9. `plasticity_columns`, `cell_columns`: means, fifths, bias, influences, cells
-   `aligned`, `aligned_columns`: the same at one position, in bins
+   `windows`, `aligned`, `aligned_columns`: the same at one position, in bins; pairs that are seen
+   through a window
 10. `attention_columns`: means of attention over queries
 
 The seed of the key pairs is `pair_seed` in `head_analysis`. `run/` writes the rows of all heads.

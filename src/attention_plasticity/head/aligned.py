@@ -5,9 +5,9 @@ bucket takes this rotation for content. Here every query of a bin is turned to t
 the bin, and keys stay as they are. The same pairs are also scored with the queries as captured; the
 difference is the part of the rotary phase.
 
-Layers with a window or chunks are left out: their pairs must be drawn for each bin of queries, by
-tokens (`_pairs`, as a `PairDraw`), and their keys turned to the position of a query that sees both.
-Attended pairs attach at the same place.
+In layers with a window or chunks, pairs are drawn for each bin of queries, by tokens, and their
+keys are turned to the position of a query that sees both (`head/windows.py`). Attended pairs attach
+at the same place.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from attention_plasticity.head.layer import LayerRotation, after_rope
 from attention_plasticity.head.limits import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights
+from attention_plasticity.head.windows import QueryRows, TurnToBin, window_of, window_pairs
 from attention_plasticity.numeric.bins import Bins, BinWeights
 from attention_plasticity.numeric.eligibility import earlier_cells
 from attention_plasticity.numeric.errors.counting import CountingSums
@@ -45,6 +46,7 @@ from attention_plasticity.numeric.scoring import (
     counted_pairs,
     score_models,
 )
+from attention_plasticity.numeric.windows import Window
 from qk_dump.reader import HeadRows
 from qk_dump.rotary import rotate
 
@@ -53,7 +55,6 @@ Ints = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.floating[Any]]
 
 NO_BINS = "the bins of the run are not known"
-WINDOWS = "the layer has a window or chunks, and windows by tokens are not computed"
 ATTENDED_PAIRS = "pair_sampling is attended; see ap_attended"
 
 _ALIGNED_SEED = 2  # beside the seed of the pairs, so that other pairs do not change
@@ -68,6 +69,7 @@ class AlignedPlasticity:
     aligned: AttentionPlasticity
     pooled: AttentionPlasticity
     weights: BinWeights  # of the queries of the bins with a value or without
+    windowed: bool = False  # pairs were drawn by tokens, as queries see them
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class BinnedQueries:
     position: Array  # (n,)
     example_id: Ints | None  # (n,)
     weight: Array  # (n,)
+    target: Array  # (n,) mean position of the bin
     vectors: Vectors  # (n, d)
     turned: Vectors  # (n, d) to the mean position of the bin; `vectors` without RoPE
 
@@ -90,11 +93,11 @@ class BinnedQueries:
         order = np.argsort(numbers, kind="stable")
         number, position = numbers[order], rows.position[order]
         vectors = after_rope(rows.vectors[order], position, rotation)
-        turned = vectors
+        target, turned = _mean_positions(number, position), vectors
         if rotation.record is not None:
-            turned = rotate(vectors, position, _mean_positions(number, position), rotation.record)
+            turned = rotate(vectors, position, target, rotation.record)
         examples = None if rows.example_id is None else rows.example_id[order]
-        return cls(number, position, examples, weights.weight[order], vectors, turned)
+        return cls(number, position, examples, weights.weight[order], target, vectors, turned)
 
 
 def _mean_positions(number: Ints, position: Array) -> Array:
@@ -118,20 +121,20 @@ def aligned_plasticity(
     `seed` is that of the key pairs of the head, `num_pairs` their number per key bin.
     """
     bins, rotation = keys.all_texts.bins, keys.rotation
-    problem = rotation.problem
+    problem, visible = rotation.problem, window_of(keys, window)
     if bins is None:
         problem = NO_BINS
-    elif window is not None or keys.logits.chunked:
-        problem = problem or WINDOWS
+    elif isinstance(visible, str):
+        problem = problem or visible
     elif config.pair_sampling == "attended":
         problem = problem or ATTENDED_PAIRS
-    if problem is not None or bins is None:
+    if problem is not None or bins is None or isinstance(visible, str):
         return problem or NO_BINS
     problem = _too_many(bins, rows, keys, num_pairs, config)
     if problem is not None:
         return problem
     queries = BinnedQueries.of(rows, weights, bins, rotation)
-    return _BinnedHead(queries, keys, bins, config).plasticity(num_pairs, seed)
+    return _BinnedHead(queries, keys, bins, config, visible).plasticity(num_pairs, seed)
 
 
 def _too_many(
@@ -157,30 +160,55 @@ class _BinnedHead:
     keys: KeyHead
     bins: Bins
     config: RunnerConfig
+    window: Window | None = None
 
     def plasticity(self, num_pairs: int, seed: int) -> AlignedPlasticity:
         """Plasticity of turned and of captured queries for the same pairs."""
-        queries, index = self.queries, self.keys.bin_index
-        model = _query_model(queries, queries.turned)
-        eligible = earlier_cells(model.moments.bucket, index.buckets)
-        pairs = self._pairs(num_pairs, np.random.default_rng([seed, _ALIGNED_SEED]))
-        vectors = KeyVectors(self.keys.vectors_after_rope)
-        sample = PairSample(vectors, pairs, index.buckets, eligible)
+        queries = self.queries
+        model = self._query_model(queries.turned)
+        rng = np.random.default_rng([seed, _ALIGNED_SEED])
+        sample = self._sample(model.moments.bucket, num_pairs, rng)
         weights = self._weights(model.moments.bucket)
         texts = self._texts(model, queries.turned)
         if texts is not None and self.config.counting:
             texts = replace(texts, counting=self._counting(texts.queries, sample, weights))
-        models = [QuerySample(model, texts)]
+        models = [QuerySample(model, texts, self._turn)]
         if queries.turned is not queries.vectors:
-            captured = _query_model(queries, queries.vectors)
+            captured = self._query_model(queries.vectors)
             models.append(QuerySample(captured, self._texts(captured, queries.vectors)))
         found = score_models(models, sample, of_cells=self._of_cells)
-        return AlignedPlasticity(self.bins, found[0], replace(found[-1], counted=None), weights)
+        pooled = replace(found[-1], counted=None)
+        return AlignedPlasticity(self.bins, found[0], pooled, weights, self.window is not None)
+
+    def _query_model(self, vectors: Vectors) -> QueryModel:
+        """Gaussians of the bins. Queries of the first bin see no earlier bin, only their own."""
+        queries, with_first = self.queries, self.window is not None
+        moments = bucket_moments(queries.position, queries.bin, vectors, with_first=with_first)
+        return QueryModel(moments, bucket_gaussians("full", moments, _NONE, _NONE, _NONE))
 
     @property
     def _of_cells(self) -> bool:
         """Whether plasticity of a bin of queries is the mean over its cells, or over its pairs."""
-        return self.config.pair_sampling != "context"
+        return self.config.pair_sampling != "context" and self.window is None
+
+    def _sample(self, used: Ints, num_pairs: int, rng: np.random.Generator) -> PairSample:
+        """The pairs of the bins of queries that are used."""
+        keys, queries, window = self.keys, self.queries, self.window
+        vectors, buckets = KeyVectors(keys.vectors_after_rope), keys.bin_index.buckets
+        if window is None:
+            pairs = self._pairs(num_pairs, rng)
+            return PairSample(vectors, pairs, buckets, earlier_cells(used, buckets))
+        rows = QueryRows(queries.bin, queries.position, queries.example_id, queries.weight)
+        seen = window_pairs(rows, used, keys, window, self.config, num_pairs, rng)
+        return PairSample(vectors, seen.draw, buckets, seen.eligible)
+
+    @property
+    def _turn(self) -> TurnToBin | None:
+        """Through a window, keys are turned from the query that sees them; None: they stay."""
+        record, queries = self.keys.rotation.record, self.queries
+        if self.window is None or record is None:
+            return None
+        return TurnToBin(record, queries.target - queries.position)
 
     def _pairs(self, num_pairs: int, rng: np.random.Generator) -> KeyPairs | PairDraw:
         """Key pairs in proportion to the numbers of tokens that their keys stand for."""
@@ -227,8 +255,3 @@ class _BinnedHead:
         cells = counted_pairs(sample) if self._of_cells else None
         query_bins, key_bins = sample.eligible.shape
         return CountingSums(grouped, 0.0, query_bins, key_bins, cells, weights.everywhere)
-
-
-def _query_model(queries: BinnedQueries, vectors: Vectors) -> QueryModel:
-    moments = bucket_moments(queries.position, queries.bin, vectors)
-    return QueryModel(moments, bucket_gaussians("full", moments, _NONE, _NONE, _NONE))
