@@ -7,22 +7,24 @@ difference is the part of the rotary phase.
 
 Layers with a window or chunks are left out: their pairs must be drawn for each bin of queries, by
 tokens (`_pairs`, as a `PairDraw`), and their keys turned to the position of a query that sees both.
-Attended pairs attach at the same place.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.attended_keys import AttendedHead
 from attention_plasticity.head.layer import LayerRotation, after_rope
 from attention_plasticity.head.limits import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights
+from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys, text_weights
 from attention_plasticity.numeric.bins import Bins, BinWeights
 from attention_plasticity.numeric.eligibility import earlier_cells
 from attention_plasticity.numeric.errors.counting import CountingSums
@@ -54,7 +56,6 @@ Vectors = npt.NDArray[np.floating[Any]]
 
 NO_BINS = "the bins of the run are not known"
 WINDOWS = "the layer has a window or chunks, and windows by tokens are not computed"
-ATTENDED_PAIRS = "pair_sampling is attended; see ap_attended"
 
 _ALIGNED_SEED = 2  # beside the seed of the pairs, so that other pairs do not change
 _NONE = np.empty(0)
@@ -104,88 +105,99 @@ def _mean_positions(number: Ints, position: Array) -> Array:
     return np.repeat(np.add.reduceat(position, starts) / sizes, sizes)
 
 
-def aligned_plasticity(
+def binned_head(
     rows: HeadRows,
     weights: TokenWeights,
     keys: KeyHead,
     window: int | None,
     config: RunnerConfig,
-    seed: int,
-    num_pairs: int,
-) -> AlignedPlasticity | str:
-    """Plasticity at one position of the queries `rows`, or the reason why it is not known.
+    attended: AttendedHead | None = None,
+) -> BinnedHead | str:
+    """The queries `rows` in bins, or the reason why bins cannot be used.
 
-    `seed` is that of the key pairs of the head, `num_pairs` their number per key bin.
+    With `attended`, the pairs are those of the settings if these demand attended pairs.
     """
     bins, rotation = keys.all_texts.bins, keys.rotation
-    problem = rotation.problem
     if bins is None:
-        problem = NO_BINS
-    elif window is not None or keys.logits.chunked:
-        problem = problem or WINDOWS
-    elif config.pair_sampling == "attended":
-        problem = problem or ATTENDED_PAIRS
-    if problem is not None or bins is None:
-        return problem or NO_BINS
-    problem = _too_many(bins, rows, keys, num_pairs, config)
-    if problem is not None:
-        return problem
-    queries = BinnedQueries.of(rows, weights, bins, rotation)
-    return _BinnedHead(queries, keys, bins, config).plasticity(num_pairs, seed)
-
-
-def _too_many(
-    bins: Bins, rows: HeadRows, keys: KeyHead, num_pairs: int, config: RunnerConfig
-) -> str | None:
-    """Why the bins need too much memory; None if they do not."""
+        return NO_BINS
+    if window is not None or keys.logits.chunked:
+        return rotation.problem or WINDOWS
+    if rotation.pre_rope and rotation.problem is not None:
+        return rotation.problem
     number = max(len(np.unique(bins.of(rows.position))), len(keys.bin_index.buckets))
     if number > MOST_BUCKETS or number * rows.width**2 > MOST_COVARIANCES:
         return f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
-    if keys.bin_index.count(config.pair_sampling, num_pairs) > MOST_PAIRS:
+    queries = BinnedQueries.of(rows, weights, bins, rotation)
+    return BinnedHead(queries, keys, bins, config, attended)
+
+
+def aligned_plasticity(
+    head: BinnedHead | str, seed: int, num_pairs: int
+) -> AlignedPlasticity | str:
+    """Plasticity at one position of a head in bins, or the reason why it is not known.
+
+    `seed` is that of the key pairs of the head, `num_pairs` their number per key bin.
+    """
+    if isinstance(head, str):
+        return head
+    if head.keys.rotation.problem is not None:
+        return head.keys.rotation.problem
+    index = head.keys.bin_index
+    if index.count(head.config.pair_sampling, num_pairs) > MOST_PAIRS:
         return (
-            f"{num_pairs:,} pairs in each of {number:,} bins are too many; lower "
+            f"{num_pairs:,} pairs in each of {len(index.buckets):,} bins are too many; lower "
             "num_pairs_per_bucket"
         )
-    return None
+    return head.plasticity(num_pairs, seed)
 
 
 @dataclass(frozen=True)
-class _BinnedHead:
+class BinnedHead:
     """All that is needed to score key pairs of a head in bins."""
 
     queries: BinnedQueries
     keys: KeyHead
     bins: Bins
     config: RunnerConfig
+    attended: AttendedHead | None = None  # of settings with attended pairs
 
     def plasticity(self, num_pairs: int, seed: int) -> AlignedPlasticity:
         """Plasticity of turned and of captured queries for the same pairs."""
-        queries, index = self.queries, self.keys.bin_index
-        model = _query_model(queries, queries.turned)
+        index, models = self.keys.bin_index, list(self.models)
+        model, texts = models[0]
         eligible = earlier_cells(model.moments.bucket, index.buckets)
         pairs = self._pairs(num_pairs, np.random.default_rng([seed, _ALIGNED_SEED]))
         vectors = KeyVectors(self.keys.vectors_after_rope)
         sample = PairSample(vectors, pairs, index.buckets, eligible)
-        weights = self._weights(model.moments.bucket)
-        texts = self._texts(model, queries.turned)
         if texts is not None and self.config.counting:
-            texts = replace(texts, counting=self._counting(texts.queries, sample, weights))
-        models = [QuerySample(model, texts)]
-        if queries.turned is not queries.vectors:
-            captured = _query_model(queries, queries.vectors)
-            models.append(QuerySample(captured, self._texts(captured, queries.vectors)))
+            texts = replace(texts, counting=self._counting(texts.queries, sample, self.weights))
+        models[0] = QuerySample(model, texts)
         found = score_models(models, sample, of_cells=self._of_cells)
-        return AlignedPlasticity(self.bins, found[0], replace(found[-1], counted=None), weights)
+        pooled = replace(found[-1], counted=None)
+        return AlignedPlasticity(self.bins, found[0], pooled, self.weights)
+
+    @cached_property
+    def models(self) -> tuple[QuerySample, ...]:
+        """The models of the turned queries and, if these differ, of the captured ones."""
+        queries, found = self.queries, []
+        both = [queries.turned, queries.vectors]
+        for vectors in both[queries.turned is queries.vectors :]:
+            model = _query_model(queries, vectors)
+            found.append(QuerySample(model, self._texts(model, vectors)))
+        return tuple(found)
 
     @property
     def _of_cells(self) -> bool:
         """Whether plasticity of a bin of queries is the mean over its cells, or over its pairs."""
-        return self.config.pair_sampling != "context"
+        return self.config.pair_sampling in ("bucket", "local")
 
     def _pairs(self, num_pairs: int, rng: np.random.Generator) -> KeyPairs | PairDraw:
         """Key pairs in proportion to the numbers of tokens that their keys stand for."""
         config, keys, sampling = self.config, self.keys, self.config.pair_sampling
-        assert sampling != "attended"
+        if sampling == "attended":
+            assert self.attended is not None
+            own = AttendedKeys(keys.bin_index, self.attended.attention)
+            return AttendedDraw(own, self.text_weights(keys), num_pairs, True, rng)
         if keys.weights.is_constant:
             return chosen_pairs(keys.bin_index, sampling, num_pairs, config.max_rel_dist, rng)
         weighted = WeightedKeys(keys.bin_index, keys.weights.weight)
@@ -199,16 +211,31 @@ class _BinnedHead:
             return None
         return self.keys.groups.of(examples)
 
-    def _weights(self, used: Ints) -> BinWeights:
-        """Sums of the weights of the queries of the bins that are used."""
-        queries, groups = self.queries, self._groups
-        place = np.searchsorted(used, queries.bin)
+    @cached_property
+    def _codes(self) -> Ints:
+        """(n,) the number of the bin of each query among those that are used; −1 for others."""
+        used = self.models[0].queries.moments.bucket
+        place = np.searchsorted(used, self.queries.bin)
         inside = place < len(used)
-        inside[inside] = used[place[inside]] == queries.bin[inside]
-        code = np.where(inside, place, -1)
+        inside[inside] = used[place[inside]] == self.queries.bin[inside]
+        return np.where(inside, place, -1)
+
+    @cached_property
+    def weights(self) -> BinWeights:
+        """Sums of the weights of the queries of the bins that are used."""
+        queries, groups, code = self.queries, self._groups, self._codes
         group = np.zeros(len(code), np.int64) if groups is None else groups
         fifth = self.bins.fifths(queries.position)
+        used = self.models[0].queries.moments.bucket
         return BinWeights.of(used, code, fifth, group, queries.weight)
+
+    def text_weights(self, keys: KeyHead) -> Array:
+        """(query bins, texts of the keys) sums of the weights of the queries."""
+        assert self.queries.example_id is not None
+        assert keys.rows.example_id is not None
+        used = len(self.models[0].queries.moments.bucket)
+        text, weight = self.queries.example_id, self.queries.weight
+        return text_weights(self._codes, used, text, weight, keys.rows.example_id)
 
     def _texts(self, model: QueryModel, vectors: Vectors) -> TextSample | None:
         groups, moments = self._groups, model.moments
