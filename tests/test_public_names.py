@@ -33,10 +33,10 @@ CAPTURE_LIBRARY = """
 ANALYSIS_FLAGS = """
     dataset_local_root dumps model_dir dataset_name dataset_revision dataset_cache_dir
     download_max_workers rotary num_layers num_q_heads num_k_heads layers heads single_example
-    equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket max_rel_dist
-    normality_max_dims p_alpha error_bars counting distant_from seed output_dir output_csv
-    bucket_csv component_csv influence_csv distance_csv attention_csv engine ray_address num_shards
-    shard_index max_workers overwrite dry_run
+    equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket bin_size
+    max_rel_dist normality_max_dims p_alpha error_bars counting distant_from seed output_dir
+    output_csv bucket_csv component_csv influence_csv distance_csv attention_csv bin_csv engine
+    ray_address num_shards shard_index max_workers overwrite dry_run
 """
 CAPTURE_FLAGS = """
     dataset.path dataset.name dataset.revision dataset.split dataset.text_column
@@ -70,7 +70,19 @@ HEAD_METRICS = """
     attn_entropy attn_entropy_se attn_sink_mass attn_sink_mass_se attn_distant_mass
     attn_distant_mass_se attn_max_logit attn_max_logit_se ap_attended ap_attended_se
     ap_attended_bias ap_attended_counted ap_attended_counted_se ap_attended_ess n_later_queries
-    layer_type
+    layer_type ap_aligned ap_aligned_se ap_aligned_bias
+    ap_aligned_first20 ap_aligned_first20_se ap_aligned_first20_bias
+    ap_aligned_20to40 ap_aligned_20to40_se ap_aligned_20to40_bias
+    ap_aligned_40to60 ap_aligned_40to60_se ap_aligned_40to60_bias
+    ap_aligned_60to80 ap_aligned_60to80_se ap_aligned_60to80_bias
+    ap_aligned_last20 ap_aligned_last20_se ap_aligned_last20_bias
+    ap_aligned_drop ap_aligned_drop_se ap_aligned_drop_bias ap_aligned_counted
+    ap_aligned_counted_se ap_pooled ap_pooled_se ap_pooled_bias ap_phase ap_phase_se ap_phase_bias
+"""
+BINS = """
+    layer q_head k_head q_bin k_bin plasticity n_pairs q_position k_position n_queries n_texts
+    plasticity_se plasticity_bias plasticity_counted pooled pooled_se pooled_bias q_start q_end
+    k_start k_end q_weight
 """
 BUCKET_PLASTICITY = """
     layer q_head k_head q_bucket k_bucket plasticity n_pairs q_position k_position n_queries
@@ -143,6 +155,7 @@ def test_columns_keep_their_names_and_their_order() -> None:
         "influences": INFLUENCES,
         "distances": DISTANCES,
         "attention": ATTENTION,
+        "bins": BINS,
     }
     assert set(expected) <= set(TABLES)
     for kind, names in expected.items():

@@ -223,7 +223,7 @@ HEAD_METRICS = Table(
         Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text", note="without dump.json it follows from sliding_window"),
         _plasticity(ALIGNED, "plasticity at one position", "plasticity of queries at one position: every query of a bin is turned to one position, so that the rotation of RoPE does not count", optional=True, shown_after=FIRST, note="a mean over tokens"),
         *(
-            _plasticity(name, f"at one position, {part}", "plasticity at one position in this fifth of the longest text", optional=True)
+            _plasticity(name, f"at one position, {part}", f"plasticity at one position in {part} of the longest text", optional=True)
             for name, part in zip(ALIGNED_FIFTHS, FIFTH_NAMES, strict=True)
         ),
         Metric(ALIGNED_DROP, "drop at one position", "plasticity at one position in the first fifth of the longest text minus the last fifth", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True, shown_after=ALIGNED),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attention_dumps import make_attention_dump
+from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head_analysis import analyze_group
@@ -239,7 +239,8 @@ def test_unknown_texts_are_nan_and_change_nothing_else(tmp_path: Path, how: str)
 
 
 def test_without_counting_no_other_column_changes(tmp_path: Path) -> None:
-    make_attention_dump(tmp_path, texts=8)
+    entry = Layer().entry(0) | {"rope": False}
+    make_attention_dump(tmp_path, texts=8, manifest={"layers": [entry]})
     known, result = analyze(tmp_path), analyze(tmp_path, counting=False)
     counted = [name for name in HEAD_NUMBERS if "counted" in name or "gap" in name]
     assert np.isfinite([known.metrics.pop(name) for name in counted]).all()
@@ -249,6 +250,6 @@ def test_without_counting_no_other_column_changes(tmp_path: Path) -> None:
     np.testing.assert_equal(result.metrics, known.metrics)
     assert result.buckets == known.buckets
     rows = [i for i, name in enumerate(known.influences["quantity"]) if name not in counted]
-    assert len(rows) == len(known.influences["quantity"]) - 3
+    assert len(rows) == len(known.influences["quantity"]) - 4
     for name, values in known.influences.items():
         np.testing.assert_equal(result.influences[name], [values[i] for i in rows])

@@ -7,12 +7,14 @@ after it.
 2. `texts`: the texts of the dump and their groups, read once per run
 3. `layer`: type, logits and rotary record of the layer, `token_weights`: weights of rows; both from
    `dump.json`
-4. `limits`, `rows`: the keys and queries of a head, read, checked, and bounded in size
+4. `bins`: bins of positions, one choice per run; `limits`, `rows`: the keys and queries of a head,
+   read, checked, and bounded in size
 5. `result`, `values`: what becomes of a head: its rows, its values, and why values are missing
 6. `queries`, `position_columns`: regression on position, rotation, residuals; their normality
 7. `attended_keys`: the attention that the keys receive
 8. `plasticity`: query model, key pairs and scores, with errors and counts
 9. `plasticity_columns`, `cell_columns`: means, fifths, bias, influences, cells
+   `aligned`, `aligned_columns`: the same at one position, in bins
 10. `attention_columns`: means of attention over queries
 
 The seed of the key pairs is `pair_seed` in `head_analysis`. `run/` writes the rows of all heads.

@@ -28,6 +28,14 @@ LARGE_BIAS: Final = "large_bias"
 """The kind of a warning about values that are not corrected for bias."""
 
 _MOST_RANGES = 6
+_NOTES = (
+    "texts_unknown",
+    "selective_layers",
+    "attended_unknown",
+    "aligned_unknown",
+    "weights_unknown",
+)
+"""Kinds of warnings about results that may still be correct."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,7 @@ class RunWarning:
         "selective_layers",
         "few_later_queries",
         "attended_unknown",
+        "aligned_unknown",
         "few_queries_in_bins",
         "weights_unknown",
     ]
@@ -54,8 +63,7 @@ class RunWarning:
     @property
     def label(self) -> str:
         """`Warning`, or `Note` if the results may still be correct."""
-        notes = ("texts_unknown", "selective_layers", "attended_unknown", "weights_unknown")
-        return "Note" if self.kind in notes else "Warning"
+        return "Note" if self.kind in _NOTES else "Warning"
 
 
 @dataclass
@@ -90,6 +98,7 @@ class SampleSizes:
         self._texts = _LowCounts(FEW_TEXTS)
         self._bins = _LowCounts(FEW_QUERIES)
         self._attended_problems: dict[str, int] = {}
+        self._aligned_problems: dict[str, int] = {}
 
     def warnings(self, geometry: BucketGeometry | None) -> list[RunWarning]:
         """Warnings about the counted heads."""
@@ -124,6 +133,12 @@ class SampleSizes:
                 f"Attended plasticity is not known in {heads:,} of {self._heads:,} heads: {reason}."
             )
             found.append(RunWarning("attended_unknown", text, heads, [], None))
+        for reason, heads in self._aligned_problems.items():
+            text = (
+                f"Plasticity at one position is not known in {heads:,} of {self._heads:,} heads: "
+                f"{reason}."
+            )
+            found.append(RunWarning("aligned_unknown", text, heads, [], None))
         return found
 
     def add(self, result: HeadResult) -> None:
@@ -133,6 +148,9 @@ class SampleSizes:
         problem, no_columns = result.missing.get(ATTENDED), result.missing.get("attn_entropy")
         if problem is not None and no_columns != NO_COLUMNS:
             self._attended_problems[problem] = self._attended_problems.get(problem, 0) + 1
+        problem = result.missing.get(ALIGNED)
+        if problem is not None:
+            self._aligned_problems[problem] = self._aligned_problems.get(problem, 0) + 1
         self._queries.add(dict(zip(columns["q_bucket"], columns["n_queries"], strict=True)))
         if result.bins:
             bins = result.bins

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.result import Failure
-from attention_plasticity.metrics import ATTENDED, FIFTH_NAMES, FIFTHS, METRICS
+from attention_plasticity.metrics import ALIGNED, ATTENDED, FIFTH_NAMES, FIFTHS, METRICS
 from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
@@ -258,14 +258,19 @@ def _print_gaps(metrics: Sequence[Metrics], console: Console) -> None:
 
 
 def _print_attention(means: dict[str, MeanEstimate], console: Console) -> None:
-    """Where the attention goes, and plasticity of the keys that receive it."""
-    sinks, distant, attended = (
-        means[name] for name in ("attn_sink_mass", "attn_distant_mass", ATTENDED)
+    """Where the attention goes; plasticity at one position and of keys that receive attention."""
+    sinks, distant, aligned, attended = (
+        means[name] for name in ("attn_sink_mass", "attn_distant_mass", ALIGNED, ATTENDED)
     )
     if sinks.heads:
         console.print(
             f"Attention: {_estimate(sinks)} on the first four tokens, {_estimate(distant)} on "
             f"distant tokens; means over {count(sinks.heads, 'head')}"
+        )
+    if aligned.heads:
+        console.print(
+            f"Plasticity at one position, without the rotation of RoPE: {_estimate(aligned)}; mean "
+            f"over {count(aligned.heads, 'head')}"
         )
     if attended.heads:
         console.print(
