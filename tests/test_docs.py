@@ -80,7 +80,11 @@ def test_the_example_of_a_new_column_works(tmp_path: Path) -> None:
     columns, metrics = package / "head" / "position_columns.py", package / "metrics.py"
     body, end, rest = columns.read_text().partition("\n\n\ndef add_normality(")
     columns.write_text(f"{body}\n{blocks[0].rstrip()}{end}{rest}")
-    last = next(line for line in metrics.read_text().splitlines() if "Metric(PHASE" in line)
+    last = next(
+        line
+        for line in metrics.read_text().splitlines()
+        if "ATTENDED_ALIGNED_COUNTED," in line and "_plasticity" in line
+    )
     metrics.write_text(metrics.read_text().replace(last, f"{last}\n        {blocks[1].strip()}"))
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=300, d=4)
     script = f"""
@@ -95,7 +99,7 @@ run.report().save({str(tmp_path / "page.html")!r})
         env=os.environ | {"PYTHONPATH": str(package.parent)},
     )
     table = pd.read_csv(tmp_path / "out" / "head_metrics.csv")
-    assert list(table.columns)[-2:] == ["ap_phase_bias", "q_length_variation"]
+    assert list(table.columns)[-2:] == ["ap_attended_aligned_counted_se", "q_length_variation"]
     vectors = pq.read_table(dump / "l00h00q" / "data.parquet").column("vector").to_pylist()
     lengths = np.linalg.norm(np.array(vectors, np.float64), axis=1)
     expected = lengths.std() / lengths.mean()

@@ -78,6 +78,8 @@ HEAD_METRICS = """
     ap_aligned_last20 ap_aligned_last20_se ap_aligned_last20_bias
     ap_aligned_drop ap_aligned_drop_se ap_aligned_drop_bias ap_aligned_counted
     ap_aligned_counted_se ap_pooled ap_pooled_se ap_pooled_bias ap_phase ap_phase_se ap_phase_bias
+    ap_attended_aligned ap_attended_aligned_se ap_attended_aligned_bias
+    ap_attended_aligned_counted ap_attended_aligned_counted_se
 """
 BINS = """
     layer q_head k_head q_bin k_bin plasticity n_pairs q_position k_position n_queries n_texts

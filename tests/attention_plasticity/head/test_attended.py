@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -156,3 +158,51 @@ def test_weights_of_a_pool_count_all_tokens(tmp_path: Path, most: int) -> None:
     for found, right in ((totals, texts * length), (attention, received.sum(dtype=float))):
         error = np.std(found) / math.sqrt(dumps)
         assert abs(np.mean(found) - right) < 3 * error < 0.1 * right
+
+
+def test_vectors_before_rope_give_the_same_values(sampled: ap.Dump, tmp_path: Path) -> None:
+    how = {"sampler": "uniform", "base_rate": 1.0, "min_bucket_size": 16, "pre_rope": True}
+    before = peaked_dump(tmp_path, TEXTS, LENGTH, **how)
+    found, right = (
+        ap.analyze_head(LAYER, 0, dump=dump, config=ap.make_config(bin_size=48)).metrics
+        for dump in (before, sampled)
+    )
+    for name in (*BOTH, "ap_attended_se", "ap_attended_aligned_se"):
+        assert found[name] == pytest.approx(right[name], abs=1e-5)
+
+
+def test_a_dump_without_rotary_record_has_values_over_a_bin(
+    sampled: ap.Dump, tmp_path: Path
+) -> None:
+    shutil.copytree(str(sampled.path), tmp_path / "dump")
+    file = tmp_path / "dump" / "dump.json"
+    manifest = json.loads(file.read_text())
+    for entry in manifest["layers"]:
+        entry.pop("rotary")
+    file.write_text(json.dumps(manifest))
+    result = ap.analyze_head(LAYER, 0, dump=tmp_path / "dump")
+    right = ap.analyze_head(LAYER, 0, dump=sampled).metrics
+    for name in ("ap_attended", "ap_attended_se", "ap_attended_counted", "ap_attended_ess"):
+        assert result.metrics[name] == right[name]
+    for name in ("ap_attended_aligned", "ap_attended_aligned_counted", "ap_aligned"):
+        assert "attention-plasticity add-rotary" in result.missing[name]
+
+
+@pytest.mark.parametrize("damage", ["no folder", "null"])
+def test_captured_queries_take_the_place_of_unknown_values(
+    sampled: ap.Dump, tmp_path: Path, damage: str
+) -> None:
+    dump = tmp_path / "dump"
+    shutil.copytree(str(sampled.path), dump)
+    if damage == "no folder":
+        shutil.rmtree(dump / "attended")
+    else:
+        for file in (dump / "l01h00k", dump / "attended" / "l01h00k"):
+            table = pq.read_table(file / "data.parquet")
+            place = table.column_names.index("received")
+            null = pa.nulls(len(table), table.schema.field(place).type)
+            table = table.set_column(place, table.schema.field(place), null)
+            pq.write_table(table, file / "data.parquet")
+    row = ap.analyze_head(LAYER, 0, dump=dump).metrics
+    assert row["n_later_queries"] > 8
+    assert all(math.isfinite(row[name]) for name in BOTH)
