@@ -120,7 +120,7 @@ def score_models(
     pairs that are seen through a window, and for pairs in proportion to attention.
     """
     scorings = [
-        _Scoring(queries, sample.keys, sample.eligible, texts, None, of_cells)
+        _Scoring(queries, sample.keys, sample.eligible, texts, None, of_cells, of_bins=True)
         for queries, texts in models
     ]
     for part, block in _blocks(scorings[0], sample, len(models[0].queries.gaussians)):
@@ -213,8 +213,9 @@ class _Scoring:
         texts: TextSample | None,
         distances: DistanceSums | None,
         of_cells: bool = False,
+        of_bins: bool = False,
     ) -> None:
-        self._of_cells = of_cells
+        self._of_cells, self._of_bins = of_cells, of_bins
         self._moments, self._gaussians = queries.moments, queries.gaussians
         self._keys, self._eligible, self._distances = keys, eligible, distances
         self._texts = texts
@@ -245,17 +246,45 @@ class _Scoring:
         owner = pairs.owner[rows]
         if len(owner) == 0:
             return
-        margin, deviation = margin_and_deviation(W[rows], self._gaussians[code])
         self._counts[code] += np.bincount(owner, minlength=width)
+        single = None if grouped is None else self._in_single_precision(code, grouped, rows)
+        shifts = None
+        if single is None:
+            margin, deviation = margin_and_deviation(W[rows], self._gaussians[code])
+        else:
+            margin, deviation, shifts = single
         if grouped is None:
             values = plasticity_from_margin(standardised(margin, deviation))
         else:
             scores = score_margins(margin, deviation)
             values = scores.value
-            self._add_errors(code, scores, grouped, pairs, rows)
+            self._add_errors(code, scores, grouped, pairs, rows, shifts)
         self._sums[code] += np.bincount(owner, values, minlength=width)
         if self._distances is not None:
             self._distances.add(code, owner, pairs.other[rows], values)
+
+    def _in_single_precision(
+        self, code: int, block: _GroupedPairs, rows: Rows
+    ) -> tuple[Array, Array, Vectors] | None:
+        """Mean and deviation of `w·q`, and shifts, from one float32 product for all of them.
+
+        None if this is not wanted, or if float32 is too coarse for the queries of the bucket.
+        """
+        texts, gaussian = self._texts, self._gaussians[code]
+        if not self._of_bins or texts is None:
+            return None
+        influences = texts.buckets.of(code)
+        if influences.mean.dtype != np.float32:
+            return None
+        unit, d = influences.queries.unit, len(gaussian.mean)
+        right = np.empty((d, d + 1 + len(influences.mean)), np.float32)
+        right[:, :d], right[:, d] = gaussian.factor / unit, gaussian.mean / unit
+        right[:, d + 1 :] = influences.mean.T
+        found = block.pairs.W[rows] @ right  # (pairs, d + 1 + g)
+        units = block.unit[rows] * unit
+        variance = np.einsum("pd,pd->p", found[:, :d], found[:, :d])
+        deviation = np.sqrt(variance.astype(np.float64)) * units
+        return found[:, d] * units, deviation, found[:, d + 1 :]
 
     def _used(self, code: int, pairs: KeyPairs) -> Rows:
         """Pairs with both keys in eligible buckets, as a slice if they are contiguous."""
@@ -266,7 +295,13 @@ class _Scoring:
         return used
 
     def _add_errors(
-        self, code: int, scores: PairScores, block: _GroupedPairs, pairs: KeyPairs, rows: Rows
+        self,
+        code: int,
+        scores: PairScores,
+        block: _GroupedPairs,
+        pairs: KeyPairs,
+        rows: Rows,
+        shifts: Vectors | None,
     ) -> None:
         texts = self._texts
         assert texts is not None
@@ -274,7 +309,7 @@ class _Scoring:
         influences = texts.buckets.of(code)
         queries = influences.queries
         part = block.pairs.part(rows)
-        scored = self._uncertainty.add(code, *part, block.unit[rows], scores, influences)
+        scored = self._uncertainty.add(code, *part, block.unit[rows], scores, influences, shifts)
         if texts.variance is not None:
             first, second = pairs.first[rows], pairs.second[rows]
             texts.variance.add(code, queries, part.W, scored, first, second)

@@ -165,17 +165,18 @@ class UncertaintySums:
         unit: Array,
         scores: PairScores,
         influences: GaussianInfluences,
+        shifts: Floats | None = None,
     ) -> ScoredPairs:
         """Add pairs, sorted by `owner`, that were scored under the Gaussian of query bucket `code`.
 
         `W` (pairs, d) are key differences divided by `unit` (pairs,); `group` is the group of their
-        text.
+        text; `shifts` (pairs, g) are their products with the influences on the mean, if known.
         """
         queries = influences.queries
         self._groups[code] = queries.counts
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         cells = owner[starts]
-        shifts = W @ influences.mean.T  # (pairs, g)
+        shifts = W @ influences.mean.T if shifts is None else shifts  # (pairs, g)
         scored = ScoredPairs.of(scores, shifts, unit * queries.unit, queries.counts)
         self._kappa[code] += scored.kappa.sum()
         on_mean, on_variance = bias_terms(scores, scored.kappa, len(queries.y))
