@@ -36,6 +36,8 @@ def tolerance(column: str) -> tuple[float, float]:
         return 0.0, 1e-6
     if column.startswith(("attn_", "entropy", "sink_mass", "max_logit", "mass_")):
         return 1e-9, 1e-12
+    if column == "ap_attended":  # of bins, in float32
+        return 1e-5, 1e-7
     if column in ("ap_attended_ess", "n_later_queries"):  # float32 logits
         return 1e-5, 0.0
     if column.endswith("_se") or column.startswith("group_"):
