@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,14 @@ from tiny_models import ARCHITECTURES, VOCABULARY
 LAYER = 1
 
 
-def peaked_model() -> Any:
+def peaked_model(window: int | None) -> Any:
     """A tiny random model with large queries and keys, so that few keys get most attention."""
-    model = ARCHITECTURES["llama"].model()
+    if window is None:
+        model = ARCHITECTURES["llama"].model()
+    else:
+        architecture = ARCHITECTURES["mistral"]
+        config = {**architecture.config, "sliding_window": window}
+        model = replace(architecture, config=config).model()
     generator = torch.Generator().manual_seed(1)
     embeddings = model.get_input_embeddings().weight.data
     embeddings += embeddings.std() * torch.randn(embeddings.shape[1], generator=generator)
@@ -36,9 +42,11 @@ def peaked_model() -> Any:
     return model
 
 
-def peaked_dump(root: Path, texts: int, length: int, **how: Any) -> ap.Dump:
+def peaked_dump(
+    root: Path, texts: int, length: int, window: int | None = None, **how: Any
+) -> ap.Dump:
     """A dump of one layer of the model; the number of attended keys is that of a capture."""
-    model, generator = peaked_model(), torch.Generator().manual_seed(2)
+    model, generator = peaked_model(window), torch.Generator().manual_seed(2)
     tokens = torch.randint(8, VOCABULARY, (texts, length), generator=generator)
     how = {"attended_keys": max(16, 2048 // texts), **how}
     with (
@@ -47,6 +55,29 @@ def peaked_dump(root: Path, texts: int, length: int, **how: Any) -> ap.Dump:
     ):
         model(input_ids=tokens)
     return ap.open_dump(tapped.save(root))
+
+
+def counted_through(dump: ap.Dump, q_head: int, k_head: int, size: int, window: int) -> float:
+    """The same through a window: a query at t sees the keys in (t − window, t]."""
+    q, k = (
+        _by_text(dump, HeadId(LAYER, head, kind)) for head, kind in ((q_head, "q"), (k_head, "k"))
+    )
+    texts, length = q.shape[:2]
+    means = []
+    for begin in range(0, length, size):
+        for text in range(texts):
+            received, value, weight = _received(q[text], k[text], window), 0.0, 0.0
+            for t in range(begin, min(begin + size, length)):
+                seen = range(max(4, t - window + 1), t + 1)
+                if len(seen) < 2:
+                    continue
+                first, second = np.array(list(itertools.combinations(seen, 2))).T
+                product = received[first] * received[second]
+                prefers = ((k[text][first] - k[text][second]) @ q[:, t].T > 0).sum(axis=1)
+                value += product @ (4 * prefers * (texts - prefers) / (texts * (texts - 1)))
+                weight += product.sum()
+            means.append(value / weight)
+    return float(np.mean(means))
 
 
 def counted(dump: ap.Dump, q_head: int, k_head: int, bin_size: int) -> float:
@@ -74,13 +105,14 @@ def counted(dump: ap.Dump, q_head: int, k_head: int, bin_size: int) -> float:
     return float(total / tokens)
 
 
-def _received(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+def _received(q: np.ndarray, k: np.ndarray, window: int | None = None) -> np.ndarray:
     """(length,) mean weight that the queries of a text give each key."""
     weights = np.zeros((len(q), len(k)))
     for t in range(len(q)):
-        logits = k[: t + 1] @ q[t] / math.sqrt(q.shape[1])
+        seen = slice(0 if window is None else max(0, t - window + 1), t + 1)
+        logits = k[seen] @ q[t] / math.sqrt(q.shape[1])
         exponents = np.exp(logits - logits.max())
-        weights[t, : t + 1] = exponents / exponents.sum()
+        weights[t, seen] = exponents / exponents.sum()
     return np.asarray(weights.mean(axis=0))
 
 

@@ -6,6 +6,7 @@ are compared. The package gives only the bins and the pairs of keys.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,15 @@ def tapped_dump(
     *,
     texts: int = 16,
     length: int = 256,
+    config: dict[str, Any] | None = None,
     **how: Any,
 ) -> ap.Dump:
-    """A dump of random texts of one length, from a tiny random model.
+    """A dump of random texts of one length, from a tiny random model with the given config.
 
     All embeddings have a common part, so that queries have a mean and prefer some keys.
     """
-    model = ARCHITECTURES[model_type].model()
+    known = ARCHITECTURES[model_type]
+    model = replace(known, config={**known.config, **(config or {})}).model()
     generator = torch.Generator().manual_seed(1)
     embeddings = model.get_input_embeddings().weight.data
     embeddings += 2 * embeddings.std() * torch.randn(embeddings.shape[1], generator=generator)

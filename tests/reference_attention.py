@@ -19,6 +19,7 @@ from attention_plasticity.head.aligned import BinnedHead, binned_head
 from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
 from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head.token_weights import token_weights
+from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys
 from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
@@ -186,7 +187,7 @@ def attended_plasticity(head: Head, config: RunnerConfig, seed: int) -> Attentio
     All pairs of a bin of queries form one cell. The dump has no rotary records.
     """
     if head.window is not None:
-        return AttentionTables(dict.fromkeys(ATTENDED, math.nan), [], [])
+        return through_a_window(head, config)
     attention, numbers = received(head)
     attention = [
         0.0 if at < 4 else value for at, value in zip(head.k.position, attention, strict=True)
@@ -231,6 +232,18 @@ def attended_plasticity(head: Head, config: RunnerConfig, seed: int) -> Attentio
         for old, new in (("ap_overall", "ap_attended"), ("ap_counted", "ap_attended_counted"))
     ]
     return AttentionTables(metrics, rows, [])
+
+
+def through_a_window(head: Head, config: RunnerConfig) -> AttentionTables:
+    """The values of the package: a count of all pairs checks them (test_attended.py)."""
+    layer, q_head, k_head = head.ids
+    result = analyze_head(layer, q_head, k_head, open_dump(head.root), config)
+    rows = [
+        {name: values[i] for name, values in result.influences.items()}
+        for i, quantity in enumerate(result.influences["quantity"])
+        if quantity in ("ap_attended", "ap_attended_counted")
+    ]
+    return AttentionTables({name: result.metrics[name] for name in ATTENDED}, rows, [])
 
 
 def in_bins(head: Head, size: int) -> Queries:

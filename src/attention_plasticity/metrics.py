@@ -262,7 +262,7 @@ BIN_PLASTICITY = Table(
     (
         *_IDS,
         Metric("q_bin", "query bin", "number of the bin of the queries", format="index"),
-        Metric("k_bin", "key bin", "number of an earlier bin of keys", format="index"),
+        Metric("k_bin", "key bin", "number of a bin of keys that the queries see", format="index"),
         Metric("plasticity", "plasticity", "plasticity at one position, mean over the pairs of the cell", format="share", note="`nan` if the cell has no pair"),
         _PAIRS,
         Metric("q_position", "query position", "mean position of the queries of the bin, to which they are turned", format="count", unit="tokens"),

@@ -9,19 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.head.aligned import BinnedHead
 from attention_plasticity.head.attended_keys import AttendedHead
-from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys, OneCellDraw
+from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys
 from attention_plasticity.numeric.bins import BinWeights
 from attention_plasticity.numeric.eligibility import earlier_cells
 from attention_plasticity.numeric.errors.counting import CountingSums
-from attention_plasticity.numeric.pair_samples import KeyVectors, PairSample
+from attention_plasticity.numeric.pair_samples import KeyVectors, OneCellDraw, PairSample
 from attention_plasticity.numeric.profile import AttentionPlasticity, weighted_mean
 from attention_plasticity.numeric.scoring import QuerySample, score_models
-
-Bools = npt.NDArray[np.bool_]
 
 PAIRS = 512  # per bin of queries; their error is small beside that of the texts
 _SEED = 1  # beside the seed of the pairs, so that other pairs do not change
@@ -34,33 +31,44 @@ class AttendedPlasticity:
     pooled: AttentionPlasticity  # of queries as captured
     aligned: AttentionPlasticity | str  # of turned queries, or why it is not known
     weights: BinWeights
-    effective_pairs: float  # mean over bins
-    later_queries: float | None  # mean over drawn keys; None: attention is that of the capture
+    effective_pairs: float | None  # mean over bins; None: pairs are seen through a window
+    later_queries: float | None  # mean over drawn keys; None: not known
+    windowed: bool  # pairs are seen through a window
 
 
 def attended_plasticity(head: BinnedHead, own: AttendedHead, seed: int) -> AttendedPlasticity:
     """Attended plasticity of a head. `seed` is that of its key pairs."""
-    index, models = own.keys.bin_index, list(head.models)
-    eligible = earlier_cells(models[0].queries.moments.bucket, index.buckets)
-    rng = np.random.default_rng([seed, _SEED])
-    keys = AttendedKeys(index, own.attention)
-    draw = AttendedDraw(keys, head.text_weights(own.keys), PAIRS, False, rng)
-    reached = np.asarray(eligible.any(axis=1))[:, None]  # (query bins, 1)
+    draw = _draw(head, own, np.random.default_rng([seed, _SEED]))
     vectors = KeyVectors(own.keys.vectors_after_rope)
-    sample = PairSample(vectors, OneCellDraw(draw, eligible), index.buckets[:1], reached)
-    models = [_with_counts(model, head, own, len(eligible)) for model in models]
+    reached = np.asarray(draw.eligible.any(axis=1))[:, None]  # (query bins, 1)
+    sample = PairSample(vectors, draw, own.keys.bin_index.buckets[:1], reached)
+    models = [_with_counts(model, head, own, len(reached)) for model in head.models]
     found = score_models(models, sample, of_cells=False)
     weight = head.weights.everywhere.sum(axis=1)  # (query bins,)
+    sizes = draw.pairs if isinstance(draw.pairs, AttendedDraw) else None
     later = None
-    if own.from_queries:
-        later = weighted_mean(np.array(draw.later_queries), weight)
+    if own.from_queries and sizes is not None:
+        later = weighted_mean(np.array(sizes.later_queries), weight)
+    ess = None if sizes is None else weighted_mean(np.array(sizes.effective_pairs), weight)
     return AttendedPlasticity(
         pooled=found[-1],
         aligned=head.keys.rotation.problem or found[0],
         weights=head.weights,
-        effective_pairs=weighted_mean(np.array(draw.effective_pairs), weight),
+        effective_pairs=ess,
         later_queries=later,
+        windowed=head.window is not None,
     )
+
+
+def _draw(head: BinnedHead, own: AttendedHead, rng: np.random.Generator) -> OneCellDraw:
+    """The draw of the pairs of every bin, of earlier bins or through a window."""
+    if head.window is not None:
+        seen = head.window_pairs(own.keys, PAIRS, rng, own)
+        return OneCellDraw(seen.draw, np.asarray(seen.eligible.any(axis=1))[:, None])
+    index = own.keys.bin_index
+    eligible = earlier_cells(head.models[0].queries.moments.bucket, index.buckets)
+    keys = AttendedKeys(index, own.attention)
+    return OneCellDraw(AttendedDraw(keys, head.text_weights(own.keys), PAIRS, False, rng), eligible)
 
 
 def _with_counts(

@@ -7,6 +7,7 @@ import math
 from attention_plasticity.head.attended import AttendedPlasticity
 from attention_plasticity.head.plasticity_columns import COUNTING_OFF, NO_COUNTS
 from attention_plasticity.head.values import HeadValues
+from attention_plasticity.head.windows import FEW_VISIBLE
 from attention_plasticity.metrics import (
     ATTENDED,
     ATTENDED_ALIGNED,
@@ -19,6 +20,7 @@ from attention_plasticity.numeric.profile import AttentionPlasticity, weighted_m
 NO_ATTENDED_PAIRS = (
     "no bin of queries sees two earlier keys of one of its texts that receive attention"
 )
+WINDOWED = "in layers with a window or chunks, it is not computed"
 FROM_CAPTURE = "the attention of the keys was recorded by the capture, in the column received"
 
 
@@ -33,12 +35,15 @@ def add_attended(values: HeadValues, found: AttendedPlasticity | str, why_no_err
             values.add_estimate(name, math.nan, None, found, found)
         values.add({f"{ATTENDED}_ess": math.nan, "n_later_queries": math.nan}, found)
         return
+    no_pairs = FEW_VISIBLE if found.windowed else NO_ATTENDED_PAIRS
     for both, plasticity in zip(names, (found.pooled, found.aligned), strict=True):
-        _add(values, both, plasticity, found.weights, why_no_errors)
-    values.add({f"{ATTENDED}_ess": found.effective_pairs}, NO_ATTENDED_PAIRS)
+        _add(values, both, plasticity, found.weights, no_pairs, why_no_errors)
+    why = WINDOWED if found.effective_pairs is None else no_pairs
+    size = math.nan if found.effective_pairs is None else found.effective_pairs
+    values.add({f"{ATTENDED}_ess": size}, why)
+    why = FROM_CAPTURE if found.later_queries is None else no_pairs
     later = math.nan if found.later_queries is None else found.later_queries
-    why = FROM_CAPTURE if found.later_queries is None else NO_ATTENDED_PAIRS
-    values.add({"n_later_queries": later}, why)
+    values.add({"n_later_queries": later}, WINDOWED if found.windowed else why)
 
 
 def _add(
@@ -46,6 +51,7 @@ def _add(
     names: tuple[str, str],
     plasticity: AttentionPlasticity | str,
     weights: BinWeights,
+    no_pairs: str,
     why_no_errors: str,
 ) -> None:
     """A mean over tokens and its count, with errors."""
@@ -58,7 +64,7 @@ def _add(
         estimate = plasticity.uncertainty.weighted(profile, weights.everywhere)
         counted = None if plasticity.counted is None else plasticity.counted.counted
     value = weighted_mean(profile, weights.everywhere.sum(axis=1))
-    values.add_estimate(names[0], value, estimate, NO_ATTENDED_PAIRS, why_no_errors)
+    values.add_estimate(names[0], value, estimate, no_pairs, why_no_errors)
     why = why_no_errors
     if estimate is not None:
         why = COUNTING_OFF if counted is None else NO_COUNTS

@@ -122,17 +122,12 @@ class AttendedDraw:
         return pool.draw(self.num_pairs * factor, self.rng)
 
 
-@dataclass(frozen=True)
-class OneCellDraw:
-    """The pairs of each query bucket in one cell."""
-
-    pairs: AttendedDraw
-    eligible: Bools  # (query buckets, key buckets)
-
-    def draw(self, reached: Bools) -> KeyPairs:
-        """The pairs of the next query bucket; `reached` (1,) is not needed."""
-        row = self.eligible[len(self.pairs.effective_pairs)]
-        return self.pairs.draw(row).with_single_bucket()
+def in_units_of_text(weight: Array, text: Ints) -> Array:
+    """(keys,) weights over the largest one of their text; `text` has the numbers of the texts."""
+    largest = np.zeros(int(text.max(initial=-1)) + 1)
+    np.maximum.at(largest, text, weight)
+    largest[largest == 0] = 1.0
+    return np.asarray(weight / largest[text])
 
 
 def text_weights(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from attention_plasticity.numeric.scores import (
     standardised,
 )
 from attention_plasticity.numeric.sizes import GROUPS
+from attention_plasticity.numeric.visible_pairs import SeenPairs
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -103,11 +104,19 @@ def score_pairs(
     return scoring.finish(sample.key_buckets)
 
 
+class Turn(Protocol):
+    """Turns the key differences of pairs, each by an angle of its own."""
+
+    def __call__(self, W: Array, pairs: KeyPairs) -> Array:
+        """The key differences `W` (pairs, d), turned."""
+
+
 class QuerySample(NamedTuple):
     """A model of the queries, and what is needed for its standard errors."""
 
     queries: QueryModel
     texts: TextSample | None
+    turn: Turn | None = None  # of the key differences; None: they stay
 
 
 def score_models(
@@ -121,12 +130,13 @@ def score_models(
     """
     scorings = [
         _Scoring(queries, sample.keys, sample.eligible, texts, None, of_cells, of_bins=True)
-        for queries, texts in models
+        for queries, texts, _ in models
     ]
     for part, block in _blocks(scorings[0], sample, len(models[0].queries.gaussians)):
-        for scoring in scorings:
+        for scoring, model in zip(scorings, models, strict=True):
+            own = block if model.turn is None else scoring.turned(block, model.turn)
             for code in part:
-                scoring.add(code, block)
+                scoring.add(code, own)
     return [scoring.finish(sample.key_buckets) for scoring in scorings]
 
 
@@ -156,15 +166,21 @@ def _blocks(
 
 
 class _PairRows(NamedTuple):
-    """Key differences in float32, with the owner and the group of texts of each pair."""
+    """Key differences in float32, with the owner and the group of texts of each pair.
+
+    `seen_by` is the group of the text of the query that was drawn with a pair; None if pairs are
+    drawn without a query.
+    """
 
     W: Vectors  # (pairs, d)
     owner: Ints  # (pairs,)
     group: Ints  # (pairs,)
+    seen_by: Ints | None  # (pairs,)
 
     def part(self, rows: Rows) -> _PairRows:
         """Some of the pairs."""
-        return _PairRows(self.W[rows], self.owner[rows], self.group[rows])
+        seen_by = None if self.seen_by is None else self.seen_by[rows]
+        return _PairRows(self.W[rows], self.owner[rows], self.group[rows], seen_by)
 
 
 class _GroupedPairs(NamedTuple):
@@ -181,7 +197,8 @@ class _GroupedPairs(NamedTuple):
         unit = _powers_of_two(W)
         scaled = np.empty(W.shape, np.float32)
         np.divide(W, unit[:, None], out=scaled, casting="same_kind")
-        rows = _PairRows(scaled, pairs.owner, texts.key_group[pairs.first])
+        seen_by = texts.queries.group[pairs.query] if isinstance(pairs, SeenPairs) else None
+        rows = _PairRows(scaled, pairs.owner, texts.key_group[pairs.first], seen_by)
         chosen = np.flatnonzero(is_counted(pairs.rank))
         return cls(unit, rows, chosen, rows.part(chosen))
 
@@ -234,7 +251,13 @@ class _Scoring:
 
     def block(self, pairs: KeyPairs) -> _Block:
         """Pairs with their key differences."""
-        W = self._keys.differences(pairs)  # (pairs, d)
+        return self._block(self._keys.differences(pairs), pairs)
+
+    def turned(self, block: _Block, turn: Turn) -> _Block:
+        """The same pairs with turned key differences."""
+        return self._block(turn(block.W, block.pairs), block.pairs)
+
+    def _block(self, W: Array, pairs: KeyPairs) -> _Block:
         grouped = None if self._texts is None else _GroupedPairs.of(W, pairs, self._texts)
         return _Block(W, pairs, grouped)
 
@@ -309,13 +332,31 @@ class _Scoring:
         influences = texts.buckets.of(code)
         queries = influences.queries
         part = block.pairs.part(rows)
-        scored = self._uncertainty.add(code, *part, block.unit[rows], scores, influences, shifts)
+        scored = self._uncertainty.add(
+            code,
+            part.W,
+            part.owner,
+            part.group,
+            block.unit[rows],
+            scores,
+            influences,
+            shifts,
+            part.seen_by,
+        )
         if texts.variance is not None:
             first, second = pairs.first[rows], pairs.second[rows]
             texts.variance.add(code, queries, part.W, scored, first, second)
         if texts.counting is not None:
             counted, among = block.counted_part(rows)
-            texts.counting.add(code, queries, *counted, scored.part(among))
+            texts.counting.add(
+                code,
+                queries,
+                counted.W,
+                counted.owner,
+                counted.group,
+                scored.part(among),
+                counted.seen_by,
+            )
 
     def finish(self, key_buckets: Ints) -> AttentionPlasticity:
         """Plasticity, after all pairs were added."""

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import attention_plasticity as ap
-from attended_counts import LAYER, counted, peaked_dump
+from attended_counts import LAYER, counted, counted_through, peaked_dump
 from attention_plasticity.head.attended_columns import FROM_CAPTURE
 from attention_plasticity.head.key_pool import KeyPool, read_pool
 from attention_plasticity.head.rows import KeyHead, read_queries
@@ -71,6 +71,32 @@ def test_it_is_what_queries_of_one_position_count(tmp_path: Path) -> None:
         assert abs(row["ap_attended"] - right) > 0.05
     assert np.abs(differences).mean() <= 0.01
     assert np.abs(differences).max() <= 0.03
+
+
+@pytest.mark.parametrize("size", [12, 48])
+def test_through_a_window_too(tmp_path: Path, size: int) -> None:
+    """Bins may be wider than the window."""
+    dump = peaked_dump(tmp_path, 24, 96, window=32)
+    differences = []
+    for q_head in (0, 3):
+        config = ap.make_config(bin_size=size)
+        row = ap.analyze_head(LAYER, q_head, dump=dump, config=config).metrics
+        right = counted_through(dump, q_head, q_head // 2, size, window=32)
+        differences.append(row["ap_attended_aligned"] - row["ap_attended_aligned_bias"] - right)
+        differences.append(row["ap_attended_aligned_counted"] - right)
+        assert row["ap_attended"] - right > 0.05
+        config = ap.make_config(bin_size=size, pair_sampling="attended")
+        pairs = ap.analyze_head(LAYER, q_head, dump=dump, config=config).metrics
+        differences.append(pairs["ap_aligned"] - pairs["ap_aligned_bias"] - right)
+    assert np.abs(differences).max() <= 0.03
+
+
+def test_a_sample_through_a_window_gives_the_value_of_all_keys(tmp_path: Path) -> None:
+    full = peaked_dump(tmp_path / "full", TEXTS, LENGTH, window=96)
+    how = {"sampler": "uniform", "base_rate": 1.0, "min_bucket_size": 16}
+    part = peaked_dump(tmp_path / "part", TEXTS, LENGTH, window=96, **how)
+    right, found = (np.array([corrected(dump, head) for head in HEADS]) for dump in (full, part))
+    assert np.abs(found - right).max() <= 0.02
 
 
 def test_attended_pairs_of_the_run_are_those_beside_it(sampled: ap.Dump) -> None:

@@ -62,8 +62,7 @@ def test_every_column_equals_the_reference(
         config = make_config(**{"num_pairs_per_bucket": 60, **settings})
         result = analyze_head(0, 0, 0, open_dump(root), config)
         assert_equals_reference(result, analyse(root, 0, 0, 0, config))
-        if layer.window is None:
-            assert "ap_attended" not in result.missing
+        assert "ap_attended" not in result.missing
 
 
 def test_attended_pairs_can_be_the_pairs_of_the_run(tmp_path: Path) -> None:
