@@ -39,6 +39,8 @@ def tolerance(column: str) -> tuple[float, float]:
         return 1e-9, 1e-12
     if column in ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share"):  # rotated in float32
         return 1e-6, 1e-8
+    if column in ("ap_attended", "ap_attended_corrected"):  # of bins, in float32
+        return 1e-5, 1e-7
     if column in ("ap_attended_ess", "n_later_queries"):  # float32 logits
         return 1e-5, 0.0
     if column.endswith("_se") or column.startswith("group_"):

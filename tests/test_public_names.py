@@ -83,7 +83,8 @@ HEAD_METRICS = """
     ap_phase_corrected attn_far_mass attn_far_mass_se q_R2_unrotated q_R2_unrotated_se
     q_R2_unrotated_bias q_R2_unrotated_corrected k_R2_unrotated k_R2_unrotated_se
     k_R2_unrotated_bias k_R2_unrotated_corrected q_mean_share q_mean_share_se q_mean_share_bias
-    q_mean_share_corrected
+    q_mean_share_corrected ap_attended_aligned ap_attended_aligned_se ap_attended_aligned_bias
+    ap_attended_aligned_corrected ap_attended_aligned_counted ap_attended_aligned_counted_se
 """
 BINS = """
     layer q_head k_head q_bin k_bin plasticity n_pairs q_position k_position n_queries n_texts

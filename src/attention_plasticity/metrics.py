@@ -161,6 +161,8 @@ FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 MEAN_COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
 """Means of plasticity over query buckets."""
 ATTENDED, ATTENDED_COUNTED = "ap_attended", "ap_attended_counted"
+ATTENDED_ALIGNED = "ap_attended_aligned"
+ATTENDED_ALIGNED_COUNTED = "ap_attended_aligned_counted"
 ALIGNED, ALIGNED_COUNTED, ALIGNED_DROP = "ap_aligned", "ap_aligned_counted", "ap_aligned_drop"
 ALIGNED_FIFTHS = tuple(name.replace("ap_", "ap_aligned_") for name in FIFTHS)
 """Plasticity at one position in the fifths of the context."""
@@ -226,7 +228,7 @@ HEAD_METRICS = Table(
         _attention("attn_sink_mass", "attention on sinks", "mean share of the attention of a query on the first four tokens", format="share"),
         _attention("attn_distant_mass", "distant attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it", format="share"),
         _attention("attn_max_logit", "largest logit", "mean over queries of the largest logit", shown_after="attn_entropy"),
-        _plasticity(ATTENDED, "attended plasticity", "plasticity of two earlier keys, drawn in proportion to the attention that they receive", optional=True),
+        _plasticity(ATTENDED, "attended plasticity", "plasticity of two earlier keys, drawn in proportion to the attention that they receive, with the queries of a bin as captured", optional=True, note="without the first four tokens"),
         _plasticity(ATTENDED_COUNTED, "counted attended plasticity", "attended plasticity from counts of queries, without a Gaussian", bias=False, optional=True),
         Metric("ap_attended_ess", "effective attended pairs", "number of equally probable pairs with the same sum of squared probabilities", HOW_SURE, optional=True),
         Metric("n_later_queries", "later queries", "mean number of later queries per key from which its attention is known", HOW_SURE, optional=True),
@@ -245,6 +247,8 @@ HEAD_METRICS = Table(
         _drift("q_R2_unrotated", "variance from position before RoPE", "fraction of the variance of queries that a linear function of position explains, before RoPE: how far the content of queries drifts with position", shown_after="q_R2_total"),
         _drift("k_R2_unrotated", "variance of keys from position before RoPE", "the same for the keys of its key head: how far the content of keys drifts with position", shown_after="q_R2_unrotated"),
         _drift("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
+        _plasticity(ATTENDED_ALIGNED, "attended, at one position", "attended plasticity with the queries of a bin turned to one position", optional=True, shown_after=ATTENDED),
+        _plasticity(ATTENDED_ALIGNED_COUNTED, "counted, attended, at one position", "the same from counts of queries, without a Gaussian", bias=False, optional=True, shown_after=ATTENDED_COUNTED),
     ),
 )
 

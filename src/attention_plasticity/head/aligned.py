@@ -6,24 +6,33 @@ the bin, and keys stay as they are. The same pairs are also scored with the quer
 difference is the part of the rotary phase.
 
 In layers with a window or chunks, pairs are drawn for each bin of queries, by tokens, and their
-keys are turned to the position of a query that sees both (`head/windows.py`). Attended pairs attach
-at the same place.
+keys are turned to the position of a query that sees both (`head/windows.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.attended_keys import AttendedHead
 from attention_plasticity.head.layer import LayerRotation, after_rope
 from attention_plasticity.head.limits import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights
-from attention_plasticity.head.windows import QueryRows, TurnToBin, window_of, window_pairs
+from attention_plasticity.head.windows import (
+    AttendedWeights,
+    QueryRows,
+    TurnToBin,
+    WindowPairs,
+    window_of,
+    window_pairs,
+)
+from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys, text_weights
 from attention_plasticity.numeric.bins import Bins, BinWeights
 from attention_plasticity.numeric.eligibility import earlier_cells
 from attention_plasticity.numeric.errors.counting import CountingSums
@@ -55,7 +64,6 @@ Ints = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.floating[Any]]
 
 NO_BINS = "the bins of the run are not known"
-ATTENDED_PAIRS = "pair_sampling is attended; see ap_attended"
 
 _ALIGNED_SEED = 2  # beside the seed of the pairs, so that other pairs do not change
 _NONE = np.empty(0)
@@ -107,53 +115,55 @@ def _mean_positions(number: Ints, position: Array) -> Array:
     return np.repeat(np.add.reduceat(position, starts) / sizes, sizes)
 
 
-def aligned_plasticity(
+def binned_head(
     rows: HeadRows,
     weights: TokenWeights,
     keys: KeyHead,
     window: int | None,
     config: RunnerConfig,
-    seed: int,
-    num_pairs: int,
-) -> AlignedPlasticity | str:
-    """Plasticity at one position of the queries `rows`, or the reason why it is not known.
+    attended: AttendedHead | None = None,
+) -> BinnedHead | str:
+    """The queries `rows` in bins, or the reason why bins cannot be used.
 
-    `seed` is that of the key pairs of the head, `num_pairs` their number per key bin.
+    With `attended`, the pairs are those of the settings if these demand attended pairs.
     """
     bins, rotation = keys.all_texts.bins, keys.rotation
-    problem, visible = rotation.problem, window_of(keys, window)
+    visible = window_of(keys, window)
     if bins is None:
-        problem = NO_BINS
-    elif isinstance(visible, str):
-        problem = problem or visible
-    elif config.pair_sampling == "attended":
-        problem = problem or ATTENDED_PAIRS
-    if problem is not None or bins is None or isinstance(visible, str):
-        return problem or NO_BINS
-    problem = _too_many(bins, rows, keys, num_pairs, config)
-    if problem is not None:
-        return problem
-    queries = BinnedQueries.of(rows, weights, bins, rotation)
-    return _BinnedHead(queries, keys, bins, config, visible).plasticity(num_pairs, seed)
-
-
-def _too_many(
-    bins: Bins, rows: HeadRows, keys: KeyHead, num_pairs: int, config: RunnerConfig
-) -> str | None:
-    """Why the bins need too much memory; None if they do not."""
+        return NO_BINS
+    if isinstance(visible, str):
+        return rotation.problem or visible
+    if rotation.pre_rope and rotation.problem is not None:
+        return rotation.problem
     number = max(len(np.unique(bins.of(rows.position))), len(keys.bin_index.buckets))
     if number > MOST_BUCKETS or number * rows.width**2 > MOST_COVARIANCES:
         return f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
-    if keys.bin_index.count(config.pair_sampling, num_pairs) > MOST_PAIRS:
+    queries = BinnedQueries.of(rows, weights, bins, rotation)
+    return BinnedHead(queries, keys, bins, config, visible, attended)
+
+
+def aligned_plasticity(
+    head: BinnedHead | str, seed: int, num_pairs: int
+) -> AlignedPlasticity | str:
+    """Plasticity at one position of a head in bins, or the reason why it is not known.
+
+    `seed` is that of the key pairs of the head, `num_pairs` their number per key bin.
+    """
+    if isinstance(head, str):
+        return head
+    if head.keys.rotation.problem is not None:
+        return head.keys.rotation.problem
+    index = head.keys.bin_index
+    if index.count(head.config.pair_sampling, num_pairs) > MOST_PAIRS:
         return (
-            f"{num_pairs:,} pairs in each of {number:,} bins are too many; lower "
+            f"{num_pairs:,} pairs in each of {len(index.buckets):,} bins are too many; lower "
             "num_pairs_per_bucket"
         )
-    return None
+    return head.plasticity(num_pairs, seed)
 
 
 @dataclass(frozen=True)
-class _BinnedHead:
+class BinnedHead:
     """All that is needed to score key pairs of a head in bins."""
 
     queries: BinnedQueries
@@ -161,24 +171,31 @@ class _BinnedHead:
     bins: Bins
     config: RunnerConfig
     window: Window | None = None
+    attended: AttendedHead | None = None  # of settings with attended pairs
 
     def plasticity(self, num_pairs: int, seed: int) -> AlignedPlasticity:
         """Plasticity of turned and of captured queries for the same pairs."""
-        queries = self.queries
-        model = self._query_model(queries.turned)
+        models = list(self.models)
+        model, texts = models[0].queries, models[0].texts
         rng = np.random.default_rng([seed, _ALIGNED_SEED])
         sample = self._sample(model.moments.bucket, num_pairs, rng)
-        weights = self._weights(model.moments.bucket)
-        texts = self._texts(model, queries.turned)
         if texts is not None and self.config.counting:
-            texts = replace(texts, counting=self._counting(texts.queries, sample, weights))
-        models = [QuerySample(model, texts, self._turn)]
-        if queries.turned is not queries.vectors:
-            captured = self._query_model(queries.vectors)
-            models.append(QuerySample(captured, self._texts(captured, queries.vectors)))
+            texts = replace(texts, counting=self._counting(texts.queries, sample, self.weights))
+        models[0] = models[0]._replace(texts=texts)
         found = score_models(models, sample, of_cells=self._of_cells)
         pooled = replace(found[-1], counted=None)
-        return AlignedPlasticity(self.bins, found[0], pooled, weights, self.window is not None)
+        return AlignedPlasticity(self.bins, found[0], pooled, self.weights, self.window is not None)
+
+    @cached_property
+    def models(self) -> tuple[QuerySample, ...]:
+        """The models of the turned queries and, if these differ, of the captured ones."""
+        queries = self.queries
+        model = self._query_model(queries.turned)
+        found = [QuerySample(model, self._texts(model, queries.turned), self._turn)]
+        if queries.turned is not queries.vectors:
+            model = self._query_model(queries.vectors)
+            found.append(QuerySample(model, self._texts(model, queries.vectors)))
+        return tuple(found)
 
     def _query_model(self, vectors: Vectors) -> QueryModel:
         """Gaussians of the bins. Queries of the first bin see no earlier bin, only their own."""
@@ -189,18 +206,33 @@ class _BinnedHead:
     @property
     def _of_cells(self) -> bool:
         """Whether plasticity of a bin of queries is the mean over its cells, or over its pairs."""
-        return self.config.pair_sampling != "context" and self.window is None
+        return self.config.pair_sampling in ("bucket", "local") and self.window is None
 
     def _sample(self, used: Ints, num_pairs: int, rng: np.random.Generator) -> PairSample:
         """The pairs of the bins of queries that are used."""
-        keys, queries, window = self.keys, self.queries, self.window
+        keys = self.keys
         vectors, buckets = KeyVectors(keys.vectors_after_rope), keys.bin_index.buckets
-        if window is None:
+        if self.window is None:
             pairs = self._pairs(num_pairs, rng)
             return PairSample(vectors, pairs, buckets, earlier_cells(used, buckets))
-        rows = QueryRows(queries.bin, queries.position, queries.example_id, queries.weight)
-        seen = window_pairs(rows, used, keys, window, self.config, num_pairs, rng)
+        seen = self.window_pairs(keys, num_pairs, rng, self.attended)
         return PairSample(vectors, seen.draw, buckets, seen.eligible)
+
+    def window_pairs(
+        self,
+        keys: KeyHead,
+        num_pairs: int,
+        rng: np.random.Generator,
+        attended: AttendedHead | None,
+    ) -> WindowPairs:
+        """Pairs that the queries of the bins see through the window, or attended pairs of these."""
+        assert self.window is not None
+        queries, used = self.queries, self.models[0].queries.moments.bucket
+        rows = QueryRows(queries.bin, queries.position, queries.example_id, queries.weight)
+        weights = None
+        if attended is not None:
+            weights = AttendedWeights(attended.attention, self.text_weights(keys))
+        return window_pairs(rows, used, keys, self.window, self.config, num_pairs, rng, weights)
 
     @property
     def _turn(self) -> TurnToBin | None:
@@ -213,7 +245,10 @@ class _BinnedHead:
     def _pairs(self, num_pairs: int, rng: np.random.Generator) -> KeyPairs | PairDraw:
         """Key pairs in proportion to the numbers of tokens that their keys stand for."""
         config, keys, sampling = self.config, self.keys, self.config.pair_sampling
-        assert sampling != "attended"
+        if sampling == "attended":
+            assert self.attended is not None
+            own = AttendedKeys(keys.bin_index, self.attended.attention)
+            return AttendedDraw(own, self.text_weights(keys), num_pairs, True, rng)
         if keys.weights.is_constant:
             return chosen_pairs(keys.bin_index, sampling, num_pairs, config.max_rel_dist, rng)
         weighted = WeightedKeys(keys.bin_index, keys.weights.weight)
@@ -227,16 +262,31 @@ class _BinnedHead:
             return None
         return self.keys.groups.of(examples)
 
-    def _weights(self, used: Ints) -> BinWeights:
-        """Sums of the weights of the queries of the bins that are used."""
-        queries, groups = self.queries, self._groups
-        place = np.searchsorted(used, queries.bin)
+    @cached_property
+    def _codes(self) -> Ints:
+        """(n,) the number of the bin of each query among those that are used; −1 for others."""
+        used = self.models[0].queries.moments.bucket
+        place = np.searchsorted(used, self.queries.bin)
         inside = place < len(used)
-        inside[inside] = used[place[inside]] == queries.bin[inside]
-        code = np.where(inside, place, -1)
+        inside[inside] = used[place[inside]] == self.queries.bin[inside]
+        return np.where(inside, place, -1)
+
+    @cached_property
+    def weights(self) -> BinWeights:
+        """Sums of the weights of the queries of the bins that are used."""
+        queries, groups, code = self.queries, self._groups, self._codes
         group = np.zeros(len(code), np.int64) if groups is None else groups
         fifth = self.bins.fifths(queries.position)
+        used = self.models[0].queries.moments.bucket
         return BinWeights.of(used, code, fifth, group, queries.weight)
+
+    def text_weights(self, keys: KeyHead) -> Array:
+        """(query bins, texts of the keys) sums of the weights of the queries."""
+        assert self.queries.example_id is not None
+        assert keys.rows.example_id is not None
+        used = len(self.models[0].queries.moments.bucket)
+        text, weight = self.queries.example_id, self.queries.weight
+        return text_weights(self._codes, used, text, weight, keys.rows.example_id)
 
     def _texts(self, model: QueryModel, vectors: Vectors) -> TextSample | None:
         groups, moments = self._groups, model.moments

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.metrics import CHUNKED_ATTENTION
-from attention_plasticity.numeric.key_pairs import KeyPairs
+from attention_plasticity.numeric.attended_pairs import KeyAttention, in_units_of_text
+from attention_plasticity.numeric.key_pairs import KeyPairs, PairSampling
 from attention_plasticity.numeric.pair_pool import WeightedKeys
 from attention_plasticity.numeric.visible_pairs import (
     FEWEST_PAIRS,
@@ -71,6 +72,13 @@ class QueryRows(NamedTuple):
     weight: Array  # (n,)
 
 
+class AttendedWeights(NamedTuple):
+    """Weights of attended pairs."""
+
+    keys: KeyAttention
+    texts: Array  # (query bins, texts of the keys)
+
+
 class WindowPairs(NamedTuple):
     """The pairs of all bins of queries, and the key bins that each bin sees."""
 
@@ -86,11 +94,19 @@ def window_pairs(
     config: RunnerConfig,
     num_pairs: int,
     rng: np.random.Generator,
+    attended: AttendedWeights | None = None,
 ) -> WindowPairs:
-    """Pairs that the queries of `bins` (query bins,) see; `num_pairs` for each key bin."""
-    sampling = config.pair_sampling
-    assert sampling != "attended"
-    weighted = WeightedKeys(keys.bin_index, keys.weights.weight)
+    """Pairs that the queries of `bins` (query bins,) see; `num_pairs` for each key bin.
+
+    With `attended`, keys are drawn by attention, and texts by the weight of their queries.
+    """
+    weight, index = keys.weights.weight, keys.bin_index
+    sampling: PairSampling = "context"
+    if attended is not None:
+        weight = in_units_of_text(attended.keys.weight, index.examples)
+    elif config.pair_sampling != "attended":
+        sampling = config.pair_sampling
+    weighted = WeightedKeys(index, weight)
     visible_keys = VisibleKeys(weighted, keys.rows.position, window, sampling, config.max_rel_dist)
     starts, ends = np.searchsorted(rows.bin, bins), np.searchsorted(rows.bin, bins, side="right")
     queries = [
@@ -105,4 +121,5 @@ def window_pairs(
             texts = min(texts, len(np.unique(rows.example_id[starts[code] : ends[code]])))
         if visible.pairs >= FEWEST_PAIRS and (texts >= FEWEST_TEXTS or config.single_example):
             eligible[code] = visible.key_bins
-    return WindowPairs(VisibleDraw(visible_keys, queries, num_pairs, rng), eligible)
+    of_texts = None if attended is None else attended.texts[:, visible_keys.text_codes]
+    return WindowPairs(VisibleDraw(visible_keys, queries, num_pairs, rng, of_texts), eligible)

@@ -6,7 +6,7 @@ pairs are computed from them in one vectorised step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Self
 
@@ -41,10 +41,10 @@ class KeyPairs:
     def __len__(self) -> int:
         return len(self.first)
 
-    def with_single_bucket(self) -> KeyPairs:
+    def with_single_bucket(self) -> Self:
         """The pairs with a common owner, as if there were one key bucket."""
         zero = np.zeros(len(self), np.int64)
-        return KeyPairs.sorted_by_owner(self.first, self.second, zero, zero)
+        return replace(self, owner=zero, other=zero, rank=np.arange(len(self)))
 
     def part(self, rows: slice) -> Self:
         """The pairs of a slice."""

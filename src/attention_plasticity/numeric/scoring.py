@@ -23,7 +23,7 @@ from attention_plasticity.numeric.errors.uncertainty import (
 )
 from attention_plasticity.numeric.errors.variance_parts import VarianceSums
 from attention_plasticity.numeric.key_pairs import PAIR_BLOCK, KeyPairs
-from attention_plasticity.numeric.pair_samples import KeyVectors, PairDraw, PairSample
+from attention_plasticity.numeric.pair_samples import KeyVectors, PairSample
 from attention_plasticity.numeric.profile import AttentionPlasticity
 from attention_plasticity.numeric.query_model import BucketMoments, QueryModel
 from attention_plasticity.numeric.scaling import row_maxima
@@ -34,6 +34,7 @@ from attention_plasticity.numeric.scores import (
     score_margins,
     standardised,
 )
+from attention_plasticity.numeric.sizes import GROUPS
 from attention_plasticity.numeric.visible_pairs import SeenPairs
 
 Array = npt.NDArray[np.float64]
@@ -41,6 +42,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.floating[Any]]
 Rows = slice | npt.NDArray[np.intp]
+
+_KEPT_INFLUENCES = 1 << 23  # float32 values of the influences on covariances
 
 
 @dataclass(frozen=True)
@@ -55,67 +58,50 @@ class TextSample:
 
 
 class BucketInfluences:
-    """Influences on the Gaussians of the query buckets. Those of the last bucket are kept."""
+    """Influences on the Gaussians of the query buckets.
+
+    They are kept for further pairs, or only those of the last bucket if they are large.
+    """
 
     def __init__(
         self, queries: GroupedQueries, bucket_rows: list[slice], moments: BucketMoments
     ) -> None:
         """`bucket_rows` are the rows of every query bucket in `queries`."""
         self._queries, self._rows, self._moments = queries, bucket_rows, moments
-        self._code = -1
-        self._last: GaussianInfluences | None = None
+        self._kept: dict[int, GaussianInfluences] = {}
+        self._most = max(1, _KEPT_INFLUENCES // (GROUPS * moments.mean.shape[1] ** 2))
 
     def of(self, code: int) -> GaussianInfluences:
         """Influences on the Gaussian of query bucket `code`."""
-        if code != self._code or self._last is None:
+        if code not in self._kept:
+            if len(self._kept) >= self._most:
+                self._kept.clear()
             moments = self._moments
             queries = self._queries.centred(
                 self._rows[code], moments.mean[code], np.diagonal(moments.covariance[code])
             )
-            self._last, self._code = self._queries.influences(queries), code
-        return self._last
-
-
-class SecondPairSample(NamedTuple):
-    """A second sample of key pairs that is scored in the same pass, in one cell per query bucket.
-
-    Its pairs are scored after the last pairs of a query bucket, so that the influences of the
-    queries of the bucket are computed once for both samples.
-    """
-
-    pairs: PairDraw
-    texts: TextSample | None
+            self._kept[code] = self._queries.influences(queries)
+        return self._kept[code]
 
 
 def score_pairs(
-    queries: QueryModel,
-    sample: PairSample,
-    texts: TextSample | None = None,
-    second: SecondPairSample | None = None,
-) -> tuple[AttentionPlasticity, AttentionPlasticity | None]:
-    """Plasticity of the pairs of `sample`, and of the pairs of `second`.
+    queries: QueryModel, sample: PairSample, texts: TextSample | None = None
+) -> AttentionPlasticity:
+    """Plasticity of the pairs of `sample`.
 
     With `texts`, standard errors and bias are computed too. Plasticity by distance is computed if
     the pairs are drawn for each query bucket.
     """
-    eligible = sample.eligible
     distances = (
         None
         if isinstance(sample.pairs, KeyPairs)
         else DistanceSums(queries.moments.bucket, sample.key_buckets)
     )
-    scoring = _Scoring(queries, sample.keys, eligible, texts, distances)
-    also = None
-    if second is not None:
-        reached = np.asarray(eligible.any(axis=1))[:, None]  # (query buckets, 1)
-        also = _Scoring(queries, sample.keys, reached, second.texts, None)
-    for part, block, is_last in _blocks(scoring, sample, len(queries.gaussians)):
+    scoring = _Scoring(queries, sample.keys, sample.eligible, texts, distances)
+    for part, block in _blocks(scoring, sample, len(queries.gaussians)):
         for code in part:
             scoring.add(code, block)
-            if second is not None and also is not None and is_last:
-                also.add_all(code, second.pairs.draw(eligible[code]).with_single_bucket())
-    found = scoring.finish(sample.key_buckets)
-    return found, None if also is None else also.finish(sample.key_buckets[:1])
+    return scoring.finish(sample.key_buckets)
 
 
 class Turn(Protocol):
@@ -146,7 +132,7 @@ def score_models(
         _Scoring(queries, sample.keys, sample.eligible, texts, None, of_cells, of_bins=True)
         for queries, texts, _ in models
     ]
-    for part, block, _ in _blocks(scorings[0], sample, len(models[0].queries.gaussians)):
+    for part, block in _blocks(scorings[0], sample, len(models[0].queries.gaussians)):
         for scoring, model in zip(scorings, models, strict=True):
             own = block if model.turn is None else scoring.turned(block, model.turn)
             for code in part:
@@ -168,16 +154,15 @@ def counted_pairs(sample: PairSample) -> Ints:
 
 def _blocks(
     scoring: _Scoring, sample: PairSample, query_buckets: int
-) -> Iterator[tuple[Sequence[int], _Block, bool]]:
-    """Blocks of pairs, each with its query buckets, and whether it is the last one of these."""
+) -> Iterator[tuple[Sequence[int], _Block]]:
+    """Blocks of pairs, each with its query buckets."""
     codes, pairs = range(query_buckets), sample.pairs
     for part in (
         [codes] if isinstance(pairs, KeyPairs) else [range(code, code + 1) for code in codes]
     ):
         drawn = pairs if isinstance(pairs, KeyPairs) else pairs.draw(sample.eligible[part[0]])
-        blocks = scoring.blocks(drawn)
-        for number, rows in enumerate(blocks):
-            yield part, scoring.block(drawn.part(rows)), number + 1 == len(blocks)
+        for rows in scoring.blocks(drawn):
+            yield part, scoring.block(drawn.part(rows))
 
 
 class _PairRows(NamedTuple):
@@ -260,9 +245,9 @@ class _Scoring:
         self._sums, self._counts = np.zeros(eligible.shape), np.zeros(eligible.shape, np.int64)
 
     def blocks(self, pairs: KeyPairs) -> list[slice]:
-        """Parts of the pairs that are scored at a time; one empty part if there is no pair."""
+        """Parts of the pairs that are scored at a time."""
         width = self._moments.mean.shape[1]
-        return list(row_blocks(len(pairs), width, PAIR_BLOCK)) or [slice(0, 0)]
+        return list(row_blocks(len(pairs), width, PAIR_BLOCK))
 
     def block(self, pairs: KeyPairs) -> _Block:
         """Pairs with their key differences."""
@@ -275,11 +260,6 @@ class _Scoring:
     def _block(self, W: Array, pairs: KeyPairs) -> _Block:
         grouped = None if self._texts is None else _GroupedPairs.of(W, pairs, self._texts)
         return _Block(W, pairs, grouped)
-
-    def add_all(self, code: int, pairs: KeyPairs) -> None:
-        """Score pairs for one query bucket."""
-        for rows in self.blocks(pairs):
-            self.add(code, self.block(pairs.part(rows)))
 
     def add(self, code: int, block: _Block) -> None:
         """Score a block of pairs for one query bucket."""

@@ -62,10 +62,12 @@ class VisibleKeys:
     ) -> None:
         """`position` (keys,) are the positions of the keys."""
         index = keys.index
-        kept, sizes = keys_with_partner(index.examples[index.by_position])
-        self.rows = index.by_position[kept]  # (n,)
+        order = index.by_position[keys.weight[index.by_position] > 0]
+        kept, sizes = keys_with_partner(index.examples[order])
+        self.rows = order[kept]  # (n,)
         self.codes, self.bins = index.codes[self.rows], len(index.buckets)
         self.text, self.texts = np.repeat(np.arange(len(sizes)), sizes), len(sizes)
+        self._examples = index.examples[self.rows]  # (n,)
         self.position = position[self.rows]
         self.end = window.end_position(self.position)  # (n,) queries from here on do not see it
         self.sampling = sampling
@@ -98,6 +100,11 @@ class VisibleKeys:
             pairs = self.weight * (self.before[:-1] - self.before[start])  # (n,) as later key
             self._whole = np.concatenate([[0.0], np.cumsum(pairs)])
         self.first = start
+
+    @property
+    def text_codes(self) -> Ints:
+        """(texts,) the number of each text among all texts of the keys."""
+        return self._examples[np.flatnonzero(np.diff(self.text, prepend=-1))]
 
     @cached_property
     def span(self) -> float:
@@ -218,17 +225,19 @@ class VisibleDraw:
     queries: Sequence[BinQueries]  # of every bin, in the order of the draws
     num_pairs_per_bin: int
     rng: np.random.Generator
+    text_weight: Array | None = None  # (bins, texts); None: texts by the sums over their pairs
     done: int = 0  # bins
 
     def draw(self, eligible: Bools) -> SeenPairs:
         """The pairs of the next bin; `eligible` (key bins,) are the key bins that it sees."""
         queries = self.queries[self.done]
+        of_texts = None if self.text_weight is None else self.text_weight[self.done]
         self.done += 1
-        return self._pairs(queries, self.num_pairs_per_bin * int(eligible.sum()))
+        return self._pairs(queries, of_texts, self.num_pairs_per_bin * int(eligible.sum()))
 
-    def _pairs(self, queries: BinQueries, number: int) -> SeenPairs:
+    def _pairs(self, queries: BinQueries, of_texts: Array | None, number: int) -> SeenPairs:
         keys, rng = self.keys, self.rng
-        begin, end, place = self._ranges(queries, number)
+        begin, end, place = self._ranges(queries, of_texts, number)
         one, two = keys.pairs(begin, end, rng)
         query = queries.draw(place, rng)
         swap = rng.random(len(one)) < 0.5
@@ -243,11 +252,13 @@ class VisibleDraw:
         )
         return SeenPairs(**vars(pairs), query=query[by_owner])
 
-    def _ranges(self, queries: BinQueries, number: int) -> tuple[Ints, Ints, Ints]:
+    def _ranges(
+        self, queries: BinQueries, of_texts: Array | None, number: int
+    ) -> tuple[Ints, Ints, Ints]:
         """(pairs,) each: the range of keys that a pair is drawn from, and the position number.
 
         Positions and texts are drawn together, in proportion to the weight of the queries times the
-        sum over pairs.
+        sum over pairs. With `of_texts` (texts,), these are the weights of the texts.
         """
         keys, totals = self.keys, queries.totals
         blocks = list(row_blocks(len(totals), keys.texts, _MOST_RANGES))
@@ -260,17 +271,25 @@ class VisibleDraw:
             masses = keys.mass(begin, np.maximum(begin, end)) * totals[blocks[at]][place]
             return begin, end, masses
 
+        factor = np.ones(keys.texts)
+        by_text = [
+            block_of(at)[2].reshape(keys.texts, block.stop - block.start).sum(axis=1)
+            for at, block in enumerate(blocks)
+        ]  # (texts,) each
+        if of_texts is not None:
+            total = np.sum(by_text, axis=0)  # (texts,)
+            factor = np.where(total > 0, of_texts / np.where(total > 0, total, 1.0), 0.0)
         drawn = [np.zeros((3, 0), np.int64)]
-        sums = np.array([block_of(at)[2].sum() for at in range(len(blocks))])
+        sums = np.array([factor @ masses for masses in by_text])
         numbers = np.zeros(len(blocks), np.int64)
         if sums.sum() > 0:
             numbers = self.rng.multinomial(number, sums / sums.sum())
         for at in np.flatnonzero(numbers).tolist():
             begin, end, masses = block_of(at)
-            ends = np.cumsum(masses)
+            size = blocks[at].stop - blocks[at].start
+            ends = np.cumsum(masses if of_texts is None else masses * np.repeat(factor, size))
             value = np.minimum(self.rng.random(numbers[at]) * ends[-1], np.nextafter(ends[-1], 0.0))
             chosen = np.searchsorted(ends, value, side="right")
-            size = blocks[at].stop - blocks[at].start
             drawn.append(np.stack([begin[chosen], end[chosen], blocks[at].start + chosen % size]))
         begin, end, place = np.concatenate(drawn, axis=1)
         return begin, end, place

@@ -231,3 +231,31 @@ def test_the_queries_drawn_with_pairs_have_an_influence_through_their_groups() -
     assert other is not None
     assert one.counted.value == other.counted.value
     assert np.abs(one.counted.influences - other.counted.influences).max() > 1e-4
+
+
+def test_texts_can_have_weights_of_their_own() -> None:
+    """Within a text the law stays; keys of weight 0 and texts with one key are left out."""
+    keys = [(text, position, 1.0 + position % 3) for text in (2, 5, 7) for position in range(10)]
+    keys += [(3, 4, 1.0), (7, 10, 0.0)]
+    queries, window = [(6, 1.0), (9, 2.0), (11, 1.0)], Window(5)
+    case = Case(keys, queries, window, "context", 1.0)
+    assert case.keys.text_codes.tolist() == [0, 2, 3]  # among texts 2, 3, 5 and 7
+    weight = np.array([[1.0, 3.0, 0.0]])
+    rng = np.random.default_rng(0)
+    drawn = VisibleDraw(case.keys, [case.queries], 40_000, rng, weight).draw(np.array([True]))
+    of_text = dict(zip((2, 5, 7), weight[0] / weight.sum(), strict=True))
+    parts = dict.fromkeys(of_text, 0.0)
+    for (_, first, _), chance in case.law.items():
+        parts[keys[first][0]] += chance
+    law = {
+        name: chance * of_text[keys[name[1]][0]] / parts[keys[name[1]][0]]
+        for name, chance in case.law.items()
+        if of_text[keys[name[1]][0]] > 0 and keys[name[1]][2] * keys[name[2]][2] > 0
+    }
+    low, high = np.minimum(drawn.first, drawn.second), np.maximum(drawn.first, drawn.second)
+    found = dict.fromkeys(law, 0)
+    for name in zip(drawn.query.tolist(), low.tolist(), high.tolist(), strict=True):
+        found[name] += 1
+    expected = 40_000 * np.array(list(law.values()))
+    square = ((np.array(list(found.values())) - expected) ** 2 / expected).sum()
+    assert chi2.sf(square, len(law) - 1) > 1e-4
