@@ -87,11 +87,13 @@ class ThinnedHeads:
         """Layer, head, queries and keys of every head, with about `per_text` rows of a text."""
         for (layer, head), (keys, queries) in self.heads.items():
             rng = np.random.default_rng([layer, round(1000 * per_text), texts])
-            some = part_of(keys.rows, self._kept(keys.rows, per_text, texts, rng))
+            kept = self._kept(keys.rows, per_text, texts, rng)
+            some = part_of(keys.rows, kept)
             few = part_of(queries, self._kept(queries, per_text, texts, rng))
             assert some.example_id is not None
             index = KeyIndex(some.position, some.bucket, some.example_id)
-            yield layer, head, few, replace(keys, rows=some, index=index)
+            weights = keys.weights.of(kept)
+            yield layer, head, few, replace(keys, rows=some, index=index, known_weights=weights)
 
     def _kept(
         self, rows: HeadRows, per_text: float, texts: int, rng: np.random.Generator
