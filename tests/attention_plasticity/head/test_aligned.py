@@ -155,3 +155,6 @@ def test_a_run_has_the_same_bytes_for_workers_and_resume(
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert one.info["bin_size"] == two.info["bin_size"] == 16
     assert one.info["longest_text"] == 256
+    assert one.has_bins
+    assert set(one.bins["q_start"]) == {16 * number for number in range(1, 16)}
+    assert (one.bins["q_weight"] == 256).all()  # all tokens of 16 texts
