@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.head.aligned import WINDOWS
+from attention_plasticity.head.windows import NO_CHUNK_SIZE
 from one_position import counted_at_one_position, tapped_dump
 from qk_dump.manifest import DumpManifest
 
@@ -125,7 +125,7 @@ def test_the_scale_of_queries_and_keys_does_not_matter(tmp_path: Path, everythin
             assert found == pytest.approx(expected, rel=1e-3, abs=1e-5), column
 
 
-def test_without_a_record_or_with_a_window_there_is_a_reason(everything: ap.Dump) -> None:
+def test_without_a_record_or_the_size_of_chunks_there_is_a_reason(everything: ap.Dump) -> None:
     assert everything.manifest is not None
     entries = [dict(entry, rotary=None) for entry in everything.manifest.layers or []]
     facts = everything.manifest.model_dump() | {"layers": entries}
@@ -136,15 +136,16 @@ def test_without_a_record_or_with_a_window_there_is_a_reason(everything: ap.Dump
     assert result.bins == {}
     chunked = [dict(entry, type="chunked_attention") for entry in everything.manifest.layers or []]
     facts = everything.manifest.model_dump() | {"layers": chunked}
-    windowed = replace(everything, manifest=DumpManifest.model_validate(facts))
-    assert ap.analyze_head(1, 0, dump=windowed).missing["ap_aligned"] == WINDOWS
+    no_size = replace(everything, manifest=DumpManifest.model_validate(facts))
+    assert ap.analyze_head(1, 0, dump=no_size).missing["ap_aligned"] == NO_CHUNK_SIZE
 
 
-def test_a_run_has_the_same_bytes_for_workers_and_resume(
-    tmp_path: Path, everything: ap.Dump
-) -> None:
+def test_a_run_has_the_same_bytes_for_workers_and_resume(tmp_path: Path) -> None:
+    window = {"sliding_window": 40}  # in layer 2
+    dump = tapped_dump(tmp_path / "dump", "qwen2", [1, 2], config=window)
+
     def run(name: str, **how: object) -> ap.Run:
-        return ap.analyze_dump(everything.path, output_dir=str(tmp_path / name), **how)
+        return ap.analyze_dump(dump.path, output_dir=str(tmp_path / name), **how)
 
     one, two = run("one", max_workers=1), run("two", max_workers=2)
     tables = sorted(path.name for path in (tmp_path / "one").glob("*.csv"))
@@ -156,5 +157,8 @@ def test_a_run_has_the_same_bytes_for_workers_and_resume(
     assert one.info["bin_size"] == two.info["bin_size"] == 16
     assert one.info["longest_text"] == 256
     assert one.has_bins
-    assert set(one.bins["q_start"]) == {16 * number for number in range(1, 16)}
+    starts = one.bins.groupby("layer")["q_start"].unique()
+    assert set(starts[1]) == {16 * number for number in range(1, 16)}
+    assert set(starts[2]) == {0, *starts[1]}  # with a window, queries of the first bin take part
     assert (one.bins["q_weight"] == 256).all()  # all tokens of 16 texts
+    assert one.head_metrics["ap_aligned_se"].notna().all()

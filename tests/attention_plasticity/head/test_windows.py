@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from pathlib import Path
@@ -165,20 +164,3 @@ def test_few_visible_pairs_give_no_value_and_the_reason(
         assert result.missing[name] == FEW_VISIBLE
     assert "capture more keys per window" in FEW_VISIBLE
     assert not result.bins["q_bin"]
-
-
-def test_two_workers_write_what_one_process_computes(tmp_path: Path) -> None:
-    config = {"sliding_window": 40}
-    how = {"sampler": "uniform", "base_rate": 32.0}
-    dump = tapped(tmp_path / "dump", "mistral", [0, 1], config=config, **how)
-    run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"), max_workers=2, bin_size=32)
-    metrics = run.head_metrics.set_index(["layer", "q_head"])
-    with (tmp_path / "out" / "head_bin_plasticity.csv").open(newline="") as file:
-        cells = list(csv.DictReader(file))
-    for layer, q_head in ((1, 3), (0, 1)):
-        alone = ap.analyze_head(layer, q_head, dump=dump, config=ap.make_config(bin_size=32))
-        for name in ("ap_aligned", "ap_aligned_se", "ap_aligned_counted_se", "ap_phase"):
-            assert alone.metrics[name] == metrics.loc[(layer, q_head), name]
-        own = [row for row in cells if (row["layer"], row["q_head"]) == (str(layer), str(q_head))]
-        written = [float(row["plasticity"]) for row in own]
-        np.testing.assert_array_equal(written, alone.bins["plasticity"])
