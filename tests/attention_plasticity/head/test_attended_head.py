@@ -62,7 +62,8 @@ def test_every_column_equals_the_reference(
     for settings in ({"distant_from": 4}, {"query_model": "full", "num_pairs_per_bucket": 30}):
         config = make_config(**{"num_pairs_per_bucket": 60, **settings})
         result = analyze_head(0, 0, 0, open_dump(root), config)
-        assert_equals_reference(result, analyse(root, 0, 0, 0, config))
+        without = ("ap_attended", "n_later") if "log_rate" in dump else ()  # needs equal weights
+        assert_equals_reference(result, analyse(root, 0, 0, 0, config), without=without)
         assert "ap_attended" not in result.missing
 
 
