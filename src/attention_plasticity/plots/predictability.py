@@ -60,13 +60,13 @@ def predictability_figure(
     words = Words(**texts)
     column = "q_R2_total" if "q_R2_total" in metrics else "q_R2_pos"
     require_columns(metrics, [column], "the table of heads")
-    values = metrics.assign(ap_overall=corrected(metrics, "ap_overall"))
-    known = values.dropna(subset=[column, "ap_overall"])
+    values = metrics.copy().assign(ap_overall=corrected(metrics, "ap_overall"))
+    known = values.dropna(subset=[column, "ap_overall"]).copy()
     if known.empty:
         raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
     parts = {f"{METRICS[column].label} (R²)": known.assign(share=known[column])}
     if BEFORE in metrics and metrics[BEFORE].notna().any():
-        undone = values.assign(share=corrected(metrics, BEFORE)).dropna(subset=["share"])
+        undone = values.copy().assign(share=corrected(metrics, BEFORE)).dropna(subset=["share"])
         parts = {"as captured (R²)": parts.popitem()[1], "before RoPE (R²)": undone}
     with figure_style():
         figure, grid = new_figure(ncols=len(parts), sharey=True, squeeze=False)
