@@ -71,10 +71,11 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
     assert header == list(HEAD_METRICS.names)
     assert [(int(row[0]), int(row[1])) for row in rows] == sorted(heads)
     for result in results:
-        row = rows[sorted(heads).index((result.layer, result.q_head))]
-        expected = [result.metrics[name] for name in HEAD_METRICS.names]
-        np.testing.assert_array_equal(np.array(row[:-1], float), np.array(expected[:-1], float))
-        assert row[-1] == expected[-1] == "full_attention"
+        found = rows[sorted(heads).index((result.layer, result.q_head))]
+        row = dict(zip(HEAD_METRICS.names, found, strict=True))
+        assert row.pop("layer_type") == result.metrics["layer_type"] == "full_attention"
+        expected = [result.metrics[name] for name in row]
+        np.testing.assert_array_equal(np.array([*row.values()], float), np.array(expected, float))
     buckets = pd.read_csv(paths.buckets)
     order = buckets[["layer", "q_head", "q_bucket", "k_bucket"]].to_numpy().tolist()
     assert order == sorted(order)
