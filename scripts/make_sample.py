@@ -1,89 +1,157 @@
 """The dump that comes with the package: a slice of what `make demo-capture` makes (`make sample`).
 
 Some layers whole, and a share of their rows, drawn independently but alike for the heads of one
-layer and kind, as a capture samples them. `kept_share` in dump.json records the shares. Vectors are
-rounded to float16, attention columns to multiples of 1/256 or 1/4096, so that the files are small.
+layer and kind, as a capture samples them. `kept_share` in dump.json records the shares, and
+`inclusion` of every key is the probability that it is in the slice. All keys drawn by attention are
+kept. Numbers are rounded, vectors to 10 significant bits and float16, so that the files are small.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attention_plasticity.demo.sample import sample_path
-from qk_dump.attention_columns import ATTENTION_COLUMNS, MASSES, AttentionRows
+from qk_dump.attention_columns import ARGMAX_TOKEN, ATTENTION_TYPES, MASSES, AttentionRows
 from qk_dump.card import card
-from qk_dump.layout import HeadId
+from qk_dump.keep_probabilities import keep_probabilities
+from qk_dump.layout import ATTENDED, HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.received_columns import INCLUSION, RECEIVED, ReceivedRows, thinned_inclusion
+from qk_dump.schema import TOKEN_ID, VALUE_NORM, VECTOR
 from qk_dump.source import open_dump
+from qk_dump.tokens import read_tokens, write_tokens
 from qk_dump.writer import write_head
 from qk_toolkit.files import write_text
 
 SOURCE = Path("demo-smollm2/dumps/moby-dick-8192")
 LAYERS = (0, 14, 29)
-KEPT_SHARE = {"q": 0.27, "k": 0.33}  # of the rows of the source
+KEPT_SHARE = {"q": 0.165, "k": 0.3}  # of the rows of the source
 KINDS = ("q", "k")
+LOGIT_PARTS = 256  # logits and entropies are multiples of 1/256
+WEIGHT_PARTS = 4096
+VECTOR_BITS = 10  # float16 has 11
+BITS = 12  # of other numbers
+INCLUSION_BITS = 18
+
+Floats = npt.NDArray[np.floating[Any]]
 
 
 def main() -> None:
     """Make the slice in the place of the one that is there."""
     dump, target = open_dump(SOURCE), sample_path()
-    for old in target.glob("l*"):
+    for old in (*target.glob("l*"), *target.glob(ATTENDED)):
         shutil.rmtree(old)
-    heads = [head for head in sorted(dump.folders) if head.layer in LAYERS]
-    for head in heads:
-        table = pq.read_table(dump.folders[head] / "data.parquet")
-        _write(target, head, table.take(_rows(head, table.num_rows)))
     assert dump.manifest is not None
-    told = dump.manifest.model_dump()
-    told |= {"slice": {"layers": list(LAYERS), "dtype": "float16"}, "kept_share": KEPT_SHARE}
-    manifest = DumpManifest.model_validate(told)
+    heads = [head for head in sorted(dump.all_folders, key=_order) if head.layer in LAYERS]
+    ids: set[int] = set()
+    for head in heads:
+        rows = thinned(pq.read_table(dump.all_folders[head] / "data.parquet"), head, dump.manifest)
+        write_rows(target, head, rows)
+        ids |= token_ids(rows)
+    manifest = sliced(dump.manifest, heads)
     write_manifest(target, manifest)
     shutil.copy(SOURCE / "examples.parquet", target)
-    write_text(target / "README.md", card(manifest, heads, examples=True))
+    texts = read_tokens(dump.path)
+    assert texts is not None
+    write_tokens(target, {number: texts[number] for number in ids})
+    write_text(target / "README.md", card(manifest, heads, examples=True, tokens=True))
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    print(f"{target}: {len(heads)} heads, {size / 1e6:.2f} MB", file=sys.stderr)
+    print(f"{target}: {len(heads)} files of heads, {size / 1e6:.2f} MB", file=sys.stderr)
 
 
-def _rows(head: HeadId, number: int) -> np.ndarray:
-    """The rows that are kept; every row is drawn on its own, so that its probability is known."""
-    rng = np.random.default_rng([head.layer, KINDS.index(head.kind)])
-    return np.flatnonzero(rng.random(number) < KEPT_SHARE[head.kind])
+def _order(head: HeadId) -> tuple[bool, HeadId]:
+    return head.attended, head
 
 
-def _write(target: Path, head: HeadId, rows: pa.Table) -> None:
-    flat = rows["vector"].combine_chunks().flatten().to_numpy()
+def sliced(manifest: DumpManifest, heads: Iterable[HeadId]) -> DumpManifest:
+    """The manifest of the slice. Its layers were chosen, not drawn: all their heads are there."""
+    facts = manifest.model_dump() | {
+        "slice": {"layers": list(LAYERS), "dtype": "float16"},
+        "kept_share": KEPT_SHARE,
+        "eligible_q_heads": sum(head.kind == "q" for head in heads),
+    }
+    return DumpManifest.model_validate(facts)
+
+
+def thinned(rows: pa.Table, head: HeadId, manifest: DumpManifest) -> pa.Table:
+    """The rows of a head that are kept; the inclusion of keys becomes that in the slice.
+
+    Every row of a base file is drawn on its own, so that its probability is known. Keys drawn by
+    attention stay; those that were also in the base sample are in the base file only.
+    """
+    if not head.attended:
+        rng = np.random.default_rng([head.layer, KINDS.index(head.kind)])
+        rows = rows.take(np.flatnonzero(rng.random(rows.num_rows) < KEPT_SHARE[head.kind]))
+    if head.kind == "q":
+        return rows
+    base = keep_probabilities(manifest, "k", rows["position"].to_numpy()).values  # (n,)
+    assert base is not None
+    share = KEPT_SHARE["k"]
+    inclusion = thinned_inclusion(rows[INCLUSION].to_numpy(), base, share)  # (n,)
+    least = share * base  # rounding must not bring the inclusion below that of the base sample
+    stored = np.clip(_significant(inclusion, INCLUSION_BITS), least, 1)
+    return rows.set_column(rows.schema.get_field_index(INCLUSION), INCLUSION, pa.array(stored))
+
+
+def token_ids(rows: pa.Table) -> set[int]:
+    """The ids of the tokens of all rows, and of the keys with their largest weight."""
+    names = [name for name in (TOKEN_ID, ARGMAX_TOKEN) if name in rows.column_names]
+    return {number for name in names for number in rows[name].drop_null().to_pylist()}
+
+
+def write_rows(target: Path, head: HeadId, rows: pa.Table) -> None:
+    """Write the file of a head with rounded numbers."""
+    query = head.kind == "q"
     write_head(
         target,
         head,
         bucket=rows["bucket"].to_numpy(),
         example_id=rows["example_id"].to_numpy(),
         position=rows["position"].to_numpy(),
-        vectors=flat.reshape(len(rows), -1).astype(np.float16),  # (n, d)
-        attention=_attention(rows) if head.kind == "q" else None,
+        vectors=_significant(_lists(rows, VECTOR), VECTOR_BITS).astype(np.float16),  # (n, d)
+        attention=_attention(rows) if query else None,
+        token_id=rows[TOKEN_ID].to_numpy(),
+        value_norm=None if query else _significant(rows[VALUE_NORM].to_numpy(), BITS),
+        received=None if query else _received(rows),
     )
 
 
 def _attention(rows: pa.Table) -> AttentionRows:
-    """The attention columns, rounded: logits and entropy to 1/256, weights to 1/4096."""
-    lse, largest, entropy, sinks = (rows[name].to_numpy() for name in ATTENTION_COLUMNS[:-1])
-    masses = rows[MASSES].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
-    return AttentionRows(
-        _rounded(lse, 256),
-        _rounded(largest, 256),
-        _rounded(entropy, 256),
-        _rounded(sinks, 4096),
-        _rounded(masses, 4096),
-    )
+    """The attention columns: logits and entropies, weights, and whole numbers, which stay."""
+    columns: dict[str, Any] = {}
+    for name, kind in ATTENTION_TYPES.items():
+        values = _lists(rows, name) if name == MASSES else rows[name].to_numpy()
+        if kind != pa.int32():
+            parts = LOGIT_PARTS if name in ("lse", "max_logit", "entropy") else WEIGHT_PARTS
+            values = (np.round(values * parts) / parts).astype(np.float32)
+        columns[name] = values
+    return AttentionRows(**columns)
 
 
-def _rounded(values: np.ndarray, parts: int) -> np.ndarray:
-    return (np.round(values * parts) / parts).astype(np.float32)
+def _received(rows: pa.Table) -> ReceivedRows:
+    received = _significant(_lists(rows, RECEIVED), BITS).astype(np.float32)  # (n, group)
+    return ReceivedRows(received, rows[INCLUSION].to_numpy())
+
+
+def _lists(rows: pa.Table, name: str) -> Floats:
+    """A column of lists of one length as (n, length)."""
+    flat: Floats = rows[name].combine_chunks().flatten().to_numpy()
+    return flat.reshape(rows.num_rows, -1)
+
+
+def _significant(values: Floats, bits: int) -> Floats:
+    """Numbers rounded to so many significant bits."""
+    fraction, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(np.ldexp(fraction, bits)), exponent - bits))
 
 
 if __name__ == "__main__":

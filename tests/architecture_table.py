@@ -6,34 +6,43 @@ python tests/architecture_table.py writes it; a test compares it with what is in
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from qk_sniffer.model.layout import LayerFacts
-from qk_sniffer.model.probing import probe
+import numpy as np
+import torch
+
+from qk_dump.attention_columns import UNITS
+from qk_sniffer import Tap, tap
+from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from tiny_models import ARCHITECTURES, PLAIN_PROJECTIONS, Architecture
 
 DOCS = Path(__file__).parents[1] / "docs" / "capture.md"
 BEGIN, END = "<!-- architectures: begin -->\n", "<!-- architectures: end -->"
 _TYPES = {"sliding_attention": "window", "chunked_attention": "chunks"}
+_LENGTH = 12  # tokens of the text whose columns are looked at
 
 
 def table() -> str:
     """One line per architecture, as its probe finds it."""
     lines = [
-        "| architecture | layers see | rotary embedding | rotary record | attention run | exact |",
-        "|---|---|---|---|---|---|",
+        "| architecture | layers see | rotary embedding | rotary record | columns | attention run "
+        "| exact |",
+        "|---|---|---|---|---|---|---|",
     ]
     lines += [_line(architecture) for architecture in ARCHITECTURES.values()]
     return "\n".join(lines) + "\n"
 
 
 def _line(architecture: Architecture) -> str:
-    layers = probe(architecture.model(architecture.attention[0])).layers
+    tapped = _tapped(architecture.model(architecture.attention[0]))
+    layers = tapped.layout.layers
     exact = "yes" if architecture.model_type in PLAIN_PROJECTIONS else ""
     cells = (
         f"`{architecture.model_type}`",
         _sight(layers),
         _rotary(layers),
         _record(layers),
+        ", ".join(_known_columns(tapped)),
         ", ".join(architecture.attention),
         exact,
     )
@@ -69,6 +78,41 @@ def _record_of(facts: LayerFacts) -> str:
         return record.pairing
     place = "first" if record.start == 0 else "last"
     return f"{record.pairing}, {place} {record.dimensions} of {facts.width}"
+
+
+def _tapped(model: Any) -> Tap:
+    """A text with everything that a capture takes."""
+    with torch.inference_mode(), tap(model, attention=True, attended_keys=3) as tapped:
+        run_backbone(decoder_of(model), torch.arange(3, 3 + _LENGTH)[None])
+    return tapped
+
+
+def _known_columns(tapped: Tap) -> list[str]:
+    """The parts of the columns that are known in every row of every layer."""
+    found = [_columns(tapped, facts.layer) for facts in tapped.layout.layers]
+    return [part for part in found[0] if all(_are_known(layer[part]) for layer in found)]
+
+
+def _columns(tapped: Tap, layer: int) -> dict[str, list[Any]]:
+    """The columns of the first query head and key head of a layer."""
+    queries, keys = tapped.queries(layer, 0), tapped.keys(layer, 0)
+    assert queries.attention is not None
+    assert keys.received is not None
+    columns = queries.attention.columns
+    general, by_token = (*UNITS[0], *UNITS[1]), UNITS[2]
+    return {
+        "attention": [*(columns[name] for name in general), keys.value_norm],
+        "tokens": [*(columns[name] for name in by_token), queries.token_id, keys.token_id],
+        "received": [keys.received.received, keys.received.inclusion],
+    }
+
+
+def _are_known(columns: list[Any]) -> bool:
+    """Without NaN, and without −1 in whole numbers."""
+    return all(
+        (values >= 0).all() if values.dtype.kind == "i" else np.isfinite(values).all()
+        for values in columns
+    )
 
 
 def written(docs: str) -> str:

@@ -13,7 +13,10 @@ import pyarrow.parquet as pq
 from qk_dump.attention_columns import MASS_BINS, MASSES, AttentionRows, first_distances
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.received_columns import ReceivedRows, joint_inclusion
 from qk_dump.writer import write_head
+
+VOCABULARY = 12  # so few that tokens come again
 
 
 @dataclass(frozen=True)
@@ -48,21 +51,46 @@ class Layer:
         return facts | ({} if self.softcap is None else {"softcap": self.softcap})
 
 
-def attention_of(logits: np.ndarray) -> AttentionRows:
-    """The attention columns of all queries of one text."""
+def weights_of(logits: np.ndarray) -> np.ndarray:
+    """(n, n) attention weights of one text."""
+    parts = np.exp(logits - logits.max(axis=1)[:, None])
+    return parts / parts.sum(axis=1)[:, None]
+
+
+def attention_of(logits: np.ndarray, tokens: np.ndarray) -> AttentionRows:
+    """All attention columns of all queries of one text; `tokens` (n,) are its tokens."""
     n = len(logits)
     largest = logits.max(axis=1)
-    total = np.exp(logits - largest[:, None]).sum(axis=1)
-    lse = largest + np.log(total)
-    weights = np.exp(logits - lse[:, None])
+    weights = weights_of(logits)
+    lse = largest + np.log(np.exp(logits - largest[:, None]).sum(axis=1))
     entropy = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=1)
     masses = np.zeros((n, MASS_BINS))
     firsts = np.array(first_distances())
     for p in range(n):
         for key in range(p + 1):
             masses[p, np.searchsorted(firsts, p - key, side="right") - 1] += weights[p, key]
-    columns = (lse, largest, entropy, weights[:, :4].sum(axis=1), masses)
-    return AttentionRows(*(values.astype(np.float32) for values in columns))
+    columns = (lse, largest, entropy, weights[:, :4].sum(axis=1), masses, weights[:, 0])
+    place = logits.argmax(axis=1)
+    duplicate, induction = _matches(logits, tokens)
+    return AttentionRows(
+        *(values.astype(np.float32) for values in columns),
+        argmax_position=place.astype(np.int32),
+        argmax_token=tokens[place].astype(np.int32),
+        duplicate_mass=(weights * duplicate).sum(axis=1).astype(np.float32),
+        duplicate_keys=duplicate.sum(axis=1).astype(np.int32),
+        induction_mass=(weights * induction).sum(axis=1).astype(np.float32),
+        induction_keys=induction.sum(axis=1).astype(np.int32),
+    )
+
+
+def _matches(logits: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n, n) visible keys with the token of the query, and those whose previous token it is."""
+    seen = np.isfinite(logits)
+    earlier = ~np.eye(len(tokens), dtype=bool)
+    duplicate = seen & earlier & (tokens[None, :] == tokens[:, None])
+    induction = np.zeros_like(seen)
+    induction[:, 1:] = seen[:, 1:] & (tokens[None, :-1] == tokens[:, None])
+    return duplicate, induction
 
 
 def make_attention_dump(
@@ -78,39 +106,37 @@ def make_attention_dump(
     without: tuple[int, ...] = (),
     unknown: float = 0.0,
     bins: int = MASS_BINS,
+    received: bool = False,
     manifest: dict[str, Any] | None = None,
     seed: int = 0,
 ) -> Path:
     """One layer with one key head. Query heads in `without` have no attention columns.
 
-    The attention of a share `unknown` of the queries is null.
+    The attention of a share `unknown` of the queries is null. With `received`, keys have the
+    attention that they receive, and further ones are drawn by it.
     """
     rng = np.random.default_rng(seed)
+    tokens = np.random.default_rng([seed, 1]).integers(VOCABULARY, size=(texts, length))
     K = rng.standard_normal((texts, length, width)).astype(np.float32) + 0.3
     kept_k = _chosen(rng, texts, length, share)
-    _write(root, HeadId(0, 0, "k"), K, kept_k, bucket_size, layer.window)
+    got = np.zeros((texts, length, q_heads))  # mean weight that every key receives
+    shared = {"tokens": tokens, "bucket_size": bucket_size, "window": layer.window}
     for head in range(q_heads):
         drift = np.linspace(0, 1, length)[:, None] * rng.standard_normal(width)
         Q = (rng.standard_normal((texts, length, width)) + drift + 0.2).astype(np.float32)
         kept = _chosen(rng, texts, length, share)
-        found = [
-            attention_of(layer.logits(q.astype(np.float64), k.astype(np.float64)))
-            for q, k in zip(Q, K, strict=True)
-        ]
-        parts = [part[np.flatnonzero(k)] for part, k in zip(found, kept, strict=True)]
+        parts = []
+        for text, (q, k) in enumerate(zip(Q, K, strict=True)):
+            logits = layer.logits(q.astype(np.float64), k.astype(np.float64))
+            parts.append(attention_of(logits, tokens[text])[np.flatnonzero(kept[text])])
+            got[text, :, head] = weights_of(logits).mean(axis=0)
         rows = AttentionRows.joined(parts)
         rows.lse[np.random.default_rng(seed).random(len(rows.lse)) < unknown] = np.nan
-        _write(
-            root,
-            HeadId(0, head, "q"),
-            Q,
-            kept,
-            bucket_size,
-            layer.window,
-            None if head in without else rows,
-        )
+        columns = {} if head in without else {"attention": rows}
+        _write(root, HeadId(0, head, "q"), Q, kept, **shared, **columns)
         if bins != MASS_BINS:
             change_bins(root / f"l00h{head:02d}q" / "data.parquet", bins)
+    _write_keys(root, K, kept_k, got if received else None, share, shared, seed)
     facts = {"num_layers": 1, "num_q_heads": q_heads, "num_k_heads": 1, "layers": [layer.entry(0)]}
     write_manifest(root, DumpManifest(**{**facts, **(manifest or {})}))
     return root
@@ -134,14 +160,41 @@ def _chosen(rng: np.random.Generator, texts: int, length: int, share: float) -> 
     return rng.random((texts, length)) < share
 
 
+def _write_keys(
+    root: Path,
+    K: np.ndarray,
+    kept: np.ndarray,
+    got: np.ndarray | None,
+    share: float,
+    shared: dict[str, Any],
+    seed: int,
+) -> None:
+    """The keys of the base sample, and with `got` (texts, length, group) those drawn by it."""
+    if got is None:
+        _write(root, HeadId(0, 0, "k"), K, kept, **shared)
+        return
+    chance = np.minimum(1, 8 * got.sum(axis=2))  # (texts, length)
+    drawn = np.random.default_rng([seed, 2]).random(chance.shape) < chance
+    inclusion = joint_inclusion(np.full(chance.shape, share), chance)
+    for head, rows in (
+        (HeadId(0, 0, "k"), kept),
+        (HeadId(0, 0, "k", attended=True), drawn & ~kept),
+    ):
+        columns = ReceivedRows(got[rows].astype(np.float32), inclusion[rows])
+        norms = np.linalg.norm(K[rows], axis=1)
+        _write(root, head, K, rows, **shared, received=columns, value_norm=norms)
+
+
 def _write(
     root: Path,
     head: HeadId,
     vectors: np.ndarray,
     kept: np.ndarray,
+    *,
+    tokens: np.ndarray,
     bucket_size: int,
     window: int | None,
-    attention: AttentionRows | None = None,
+    **columns: Any,
 ) -> None:
     text, position = np.nonzero(kept)
     write_head(
@@ -152,5 +205,6 @@ def _write(
         position=position,
         vectors=vectors[text, position],
         sliding_window=window,
-        attention=attention,
+        token_id=tokens[text, position],
+        **columns,
     )

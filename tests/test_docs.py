@@ -69,6 +69,24 @@ def test_the_tables_of_columns_are_those_of_the_metrics() -> None:
             assert listed, (table.file, name)
 
 
+def test_the_table_of_the_readme_is_that_of_the_demo() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    names, _, *rows = text[text.index("| layer | q_head |") :].partition("\n\n")[0].splitlines()
+    assert rows
+    sample = attention_plasticity.open_sample()
+    for row in rows:
+        told = dict(zip(_cells(names), _cells(row), strict=True))
+        head = attention_plasticity.analyze_head(
+            int(told["layer"]), int(told["q_head"]), dump=sample
+        )
+        for name, value in told.items():
+            assert float(value) == pytest.approx(head.metrics[name], abs=1e-3), name
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
 def test_the_example_of_a_new_column_works(tmp_path: Path) -> None:
     """The lines of CONTRIBUTING.md, in a copy of the package: CSV, map, page, and a reason."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -233,8 +233,7 @@ def _require_folder(base: Path) -> None:
             return
         problem = "is a file, not a folder"
     raise ConfigError(
-        f"{base}: {problem}. Set dataset_local_root to the folder of a dump, "
-        "the one that holds l00h00q, l00h00k, …"
+        f"{base}: {problem}. Give the folder of a dump, the one that holds l00h00q, l00h00k, …"
     )
 
 

@@ -23,6 +23,7 @@ from qk_toolkit.strict_yaml import MAX_DEPTH, MOST_CHARACTERS, parse_yaml
 
 _MOST_INDICES = 100_000
 _MAX_NAME = 200  # characters of an unknown name; no similar name is searched for longer ones
+_LEAST_SIMILARITY = 0.5  # of the name that a message suggests, or of its beginning
 _INT64 = range(-(2**63), 2**63)
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -170,16 +171,30 @@ def describe(field: FieldInfo) -> str:
 def nearest(name: str, names: Iterable[str], prefix: str = "", otherwise: str = "") -> str:
     """A hint to append to 'unknown …': the most similar known name, or `otherwise`.
 
-    The same name in another section comes first.
+    The same name in another section comes first. Then the name, or its beginning, is compared, so
+    that a part of a long name is found too.
     """
     if len(name) > _MAX_NAME:
         return otherwise
     wanted, known = name.replace("-", "_"), list(names)
     close = [other for other in known if _field_name(other) == _field_name(wanted)]
-    close = close or difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
+    if not close and known:
+        best = max(known, key=lambda other: _similarity(wanted, other))
+        close = [best] if max(_similarity(wanted, best)) >= _LEAST_SIMILARITY else []
     if not close:
         return otherwise
     return f"; did you mean {' or '.join(prefix + other for other in close)}?"
+
+
+def _similarity(wanted: str, other: str) -> tuple[float, float]:
+    """How alike two names are, from 0 to 1: the name or its beginning, then the name alone."""
+    matcher = difflib.SequenceMatcher(None, "", wanted)
+    lengths = range(len(wanted) - 1, min(len(wanted) + 1, len(other)) + 1)
+    ratios = []
+    for part in (other, *(other[:length] for length in lengths)):
+        matcher.set_seq1(part)
+        ratios.append(matcher.ratio())
+    return max(ratios), ratios[0]
 
 
 def _field_name(dotted: str) -> str:

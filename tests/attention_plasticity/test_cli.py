@@ -61,7 +61,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["analyze", "--sead", "1"], "--sead: unknown flag; did you mean --seed?"),
         (["analyze", "--seed", "x"], "--seed: expected an integer of at least 0, got 'x'"),
         (["analyze", "--seed"], "--seed: expected one argument"),
-        (["analyze", "dump"], "dump: does not exist. Set dataset_local_root to the folder of a "),
+        (["analyze", "dump"], "dump: does not exist. Give the folder of a dump, "),
         (["analyze", "--seed", "1", "dump"], "'dump': unexpected argument"),
         (["analyze", "--config", "no.yaml"], "no.yaml: does not exist"),
         (["analyze", "--max-workers", "0"], "--max_workers: expected an integer of at least 1"),

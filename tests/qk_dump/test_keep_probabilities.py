@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from attention_plasticity.demo.sample import sample_path
 from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Kind
 from qk_dump.manifest import DumpManifest, read_manifest
@@ -68,14 +67,6 @@ def test_unknown_probabilities_have_a_reason(manifest: DumpManifest | None, reas
     found = keep_probabilities(manifest, "q", [0, 1])
     assert found.values is None
     assert reason in str(found.reason)
-
-
-def test_a_part_of_a_dump_without_its_share_has_none() -> None:
-    """A sample of an earlier version, with a fixed number of rows per bucket."""
-    manifest = open_dump(sample_path()).manifest
-    assert manifest is not None
-    known = keep_probabilities(manifest, "q", [0]).values is not None
-    assert known == (manifest.kept_share is not None)
 
 
 @pytest.mark.parametrize("field", ["kept_share", "eligible_q_heads"])

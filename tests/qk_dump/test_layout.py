@@ -173,7 +173,8 @@ def test_a_root_without_heads_is_told_what_a_dump_holds(
 def test_a_missing_root_is_refused(tmp_path: Path) -> None:
     message = refusal(tmp_path / "nowhere")
     assert f"{tmp_path / 'nowhere'}: does not exist" in message
-    assert "dataset_local_root" in message
+    assert "Give the folder of a dump" in message
+    assert "dataset_local_root" not in message  # other commands have no such setting
 
 
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:

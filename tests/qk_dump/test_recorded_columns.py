@@ -12,7 +12,7 @@ import pytest
 from attention_dumps import Layer, make_attention_dump
 from captures import make_capture, optional_of
 from head_files import read, refusal
-from qk_dump.attention_columns import ATTENTION_COLUMNS
+from qk_dump.attention_columns import ATTENTION_TYPES
 from qk_dump.recorded_columns import RECORD
 
 NAMES = ["bucket", "example_id", "position", "vector", "sliding_window"]
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_every_written_file_has_the_names(file: Path, tmp_path: Path) -> None:
-    assert recorded(file) == [*NAMES, *ATTENTION_COLUMNS, "layer", "head"]
+    assert recorded(file) == [*NAMES, *ATTENTION_TYPES, "token_id", "layer", "head"]
     capture = make_capture(tmp_path / "capture", 2)
     files = sorted(capture.glob("**/l*/data.parquet"))
     assert len(files) == 20
@@ -42,7 +42,10 @@ def test_every_written_file_has_the_names(file: Path, tmp_path: Path) -> None:
         assert set(recorded(one)) == {*NAMES, *optional, "layer", "head"}
 
 
-@pytest.mark.parametrize("name", ["sliding_window", "lse", "mass_by_distance", "example_id"])
+@pytest.mark.parametrize(
+    "name",
+    ["sliding_window", "lse", "mass_by_distance", "induction_keys", "token_id", "example_id"],
+)
 def test_a_damaged_name_is_refused(file: Path, name: str) -> None:
     """Every bit of the name in the schema of the footer."""
     right = file.read_bytes()

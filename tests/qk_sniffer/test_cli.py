@@ -104,6 +104,10 @@ def test_a_dry_run_captures_nothing(started: Started) -> None:
         ([], "--dataset.path: is required (Hub dataset, or"),
         (["--model.nam", "x"], "--model.nam: unknown flag; did you mean --model.name?"),
         (["--max_length", "3"], "--max_length: unknown flag; did you mean --tokenizer.max_length?"),
+        (
+            ["--capture.atended", "5"],
+            "--capture.atended: unknown flag; did you mean --capture.attended_keys?",
+        ),
         ([*REQUIRED, "--capture.sampler.type=x"], "--capture.sampler.type: expected one of auto, "),
         ([*REQUIRED, "--config", "no.yaml"], "no.yaml: does not exist"),
         (["m"], "'m': unexpected argument"),

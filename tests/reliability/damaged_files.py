@@ -112,10 +112,11 @@ def _same_or_nan(found: str, expected: str) -> bool:
     )
 
 
-def whole_dump(folder: Path) -> Path:
+def whole_dump(folder: Path, received: bool = False) -> Path:
     """Two query heads with attention and one key head, with all that a capture writes beside them.
 
-    The scale is 1/√d, so that results do not depend on dump.json.
+    The scale is 1/√d, so that results do not depend on dump.json. With `received`, keys have the
+    attention that they receive, and further ones are drawn by it.
     """
     layer = Layer(scale=0.5, window=48)
     facts = {
@@ -138,6 +139,7 @@ def whole_dump(folder: Path) -> Path:
         share=0.5,
         bucket_size=16,
         layer=layer,
+        received=received,
         manifest=facts,
     )
     write_examples(folder, [Example(number, number, 112, "") for number in range(4)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,6 @@ from attention_plasticity.run.records import Records
 from attention_plasticity.run.run_settings import run_settings
 from captures import HEADS, add, opened, schema_of, segments
 from dumps import make_dump
-from qk_dump.attention_columns import ATTENTION_COLUMNS
 from qk_dump.reader import HeadRows, read_head
 from qk_dump.source import open_dump
 from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segment
@@ -36,8 +36,8 @@ def flips(data: bytes, step: int, first: int = 0) -> Iterator[tuple[int, bytes]]
 
 
 def flipped_head_file(folder: Path, step: int) -> Cases:
-    """Every bit of the file of a key head, read by the analysis's reader."""
-    make_dump(folder, layers=1, q_heads=1, k_heads=1, n=200, d=8)
+    """Every bit of the file of a key head with all columns, read by the analysis's reader."""
+    make_attention_dump(folder, texts=3, length=40, width=4, share=0.5, received=True)
     yield from _flipped_rows(folder / KEYS, step)
 
 
@@ -56,22 +56,34 @@ def _flipped_rows(file: Path, step: int) -> Cases:
 
 
 def _rows(file: Path) -> HeadRows:
-    return read_head([file], max_rows=10**6, seed=0, with_examples=True, with_attention=True)
+    return read_head(
+        [file],
+        max_rows=10**6,
+        seed=0,
+        with_examples=True,
+        with_attention=True,
+        with_tokens=True,
+        with_received=True,
+    )
 
 
 def _same_rows(one: HeadRows, other: HeadRows) -> bool:
-    arrays = ("bucket", "position", "vectors", "example_id")
-    same = all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
-    return same and one.sliding_window == other.sliding_window and _same_attention(one, other)
+    return one.sliding_window == other.sliding_window and _same(_arrays(one), _arrays(other))
 
 
-def _same_attention(one: HeadRows, other: HeadRows) -> bool:
-    if one.attention is None or other.attention is None:
-        return one.attention is other.attention
-    first, second = one.attention, other.attention
-    return all(
-        np.array_equal(getattr(first, name), getattr(second, name)) for name in ATTENTION_COLUMNS
-    )
+def _arrays(rows: HeadRows) -> dict[str, Any]:
+    """All columns by name."""
+    names = ("bucket", "position", "vectors", "example_id", "token_id", "value_norm")
+    found = {name: getattr(rows, name) for name in names}
+    if rows.attention is not None:
+        found |= rows.attention.columns
+    if rows.received is not None:
+        found |= vars(rows.received)
+    return found
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
 
 
 def _outcome(accepted: Callable[[], bool]) -> Outcome:

@@ -1,4 +1,4 @@
-"""Attention columns that no attention has, and scales and soft-caps that no layer has."""
+"""Columns of queries and keys that no attention has, and scales and soft-caps that no layer has."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lasting_workers import lasting_workers
-from qk_dump.attention_columns import ATTENTION_COLUMNS, MASS_BINS, MASSES
-from reliability.damaged_files import QUERIES, Damage, damaged, tables_of_run, whole_dump
+from qk_dump.attention_columns import MASS_BINS, MASSES, UNITS
+from reliability.damaged_files import KEYS, QUERIES, Damage, damaged, tables_of_run, whole_dump
 from reliability.outcomes import Cases
 
 ROWS = (0, 7, 100)  # of about 200
+ATTENDED = f"attended/{KEYS}"
 SOME_ROWS = slice(40, 80)
 
 Change = Callable[[np.ndarray], Any]
@@ -25,7 +26,7 @@ Change = Callable[[np.ndarray], Any]
 
 def impossible_attention(folder: Path, step: int) -> Cases:
     """One impossible value, through the command `analyze`, with and without dump.json."""
-    whole = whole_dump(folder / "whole")
+    whole = whole_dump(folder / "whole", received=True)
     with lasting_workers():
         expected = tables_of_run(whole, folder / "out")
         for name, damage in [*_damages()][::step]:
@@ -36,7 +37,13 @@ def _damages() -> Iterator[tuple[str, Damage]]:
     for name, column, change in _changes():
         yield name, lambda dump, c=column, f=change: _change(dump, c, f)
         yield f"{name}, without dump.json", lambda dump, c=column, f=change: _alone(dump, c, f)
-    for name in ATTENTION_COLUMNS:
+    for file, name, value in _impossible_keys():
+        change = _in_rows(7, _constant(value))
+        yield (
+            f"{file}: {name} {value!r:.20}",
+            lambda dump, f=file, n=name, c=change: _change(dump, n, c, f),
+        )
+    for name in (name for unit in UNITS for name in unit):
         yield f"without {name}", lambda dump, n=name: _rename(dump, {n: None})
         yield f"{name} renamed", lambda dump, n=name: _rename(dump, {n: f"{n[:-1]}_"})
     yield (
@@ -57,6 +64,8 @@ def _changes() -> Iterator[tuple[str, str, Change]]:
         for name, values in _IMPOSSIBLE.items():
             for value in values:
                 yield f"row {row}: {name} {value!r:.20}", name, _in_rows(row, _constant(value))
+    for name, shift in (("argmax_position", 60), ("duplicate_keys", 500), ("induction_keys", 500)):
+        yield f"all rows: {name} {shift:+}", name, _in_rows(slice(None), lambda v, s=shift: v + s)
     for name, shift in (("max_logit", 6.0), ("max_logit", -6.0), ("lse", -4.0), ("lse", 6.0)):
         yield f"some rows: {name} {shift:+g}", name, _in_rows(SOME_ROWS, lambda v, s=shift: v + s)
         yield f"all rows: {name} {shift:+g}", name, _in_rows(slice(None), lambda v, s=shift: v + s)
@@ -82,7 +91,27 @@ _IMPOSSIBLE: dict[str, tuple[Any, ...]] = {
         _bins(b12=1.0),
         _bins(),
     ),
+    "first_mass": (math.nan, -0.2, 1.2),
+    "argmax_position": (-5, 10_000),
+    "argmax_token": (-5,),
+    "duplicate_mass": (math.nan, -0.2, 1.2),
+    "duplicate_keys": (-5, 10_000),
+    "induction_mass": (math.nan, -0.2, 1.2),
+    "induction_keys": (-5, 10_000),
 }
+_IMPOSSIBLE_KEYS: dict[str, tuple[Any, ...]] = {
+    "received": ([math.nan, 0.1], [-0.2, 0.1], [0.1, 1.5]),
+    "inclusion": (math.nan, 0.0, -0.5, 1.5),
+    "value_norm": (math.inf, -1.0),
+    "token_id": (-5,),
+}
+
+
+def _impossible_keys() -> Iterator[tuple[str, str, Any]]:
+    """(file, column, value) of keys, of the base sample and drawn by attention."""
+    for file in (KEYS, ATTENDED):
+        for name, values in _IMPOSSIBLE_KEYS.items():
+            yield from ((file, name, value) for value in values)
 
 
 def _constant(value: Any) -> Change:
@@ -98,14 +127,15 @@ def _in_rows(rows: int | slice, change: Change) -> Change:
     return changed
 
 
-def _change(dump: Path, name: str, change: Change) -> None:
+def _change(dump: Path, name: str, change: Change, file: str = QUERIES) -> None:
     """Exchange the values of a column; the file gets new checksums."""
-    table = pq.read_table(dump / QUERIES)
-    values = np.array(table[name].to_pylist(), np.float32)  # (n,) or (n, bins)
+    table = pq.read_table(dump / file)
     kind = table.schema.field(name).type
+    stored = np.int64 if pa.types.is_integer(kind) else np.float64
+    values = np.array(table[name].to_pylist(), stored)  # (n,) or (n, bins)
     column = pa.array(change(values).tolist(), kind)
     place = table.schema.get_field_index(name)
-    pq.write_table(table.set_column(place, name, column), dump / QUERIES)
+    pq.write_table(table.set_column(place, name, column), dump / file)
 
 
 def _alone(dump: Path, name: str, change: Change) -> None:

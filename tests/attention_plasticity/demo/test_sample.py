@@ -3,48 +3,96 @@
 from __future__ import annotations
 
 import json
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.demo.sample import sample_path
-from qk_dump.layout import HeadId
-from qk_dump.reader import read_head
+from qk_dump.attended_keys import read_attended
+from qk_dump.attention_columns import UNITS
+from qk_dump.column_rules import rules_of
+from qk_dump.keep_probabilities import keep_probabilities
+from qk_dump.layout import Dump, HeadId
+from qk_dump.manifest import DumpManifest
+from qk_dump.reader import HeadRows, read_head
+from qk_dump.received_columns import joint_inclusion
+from qk_dump.rotary_file import layer_rotation
+from qk_dump.tokens import read_tokens
 
 LAYERS = (0, 14, 29)
+TOKENS = 12 * 8192
+SCRIPT = Path(__file__).parents[3] / "scripts" / "make_sample.py"
 
 
-def test_it_is_small_and_holds_whole_layers() -> None:
-    dump = ap.open_sample()
+@pytest.fixture(scope="module")
+def sample() -> Dump:
+    return ap.open_sample()
+
+
+def rows_of(dump: Dump, head: HeadId) -> HeadRows:
+    """All rows with all columns; every value is checked as in a run."""
+    return read_head(
+        dump.files(head),
+        max_rows=10**6,
+        seed=0,
+        with_examples=True,
+        rules=rules_of(dump, head.layer),
+        with_attention=True,
+        with_tokens=True,
+        with_received=True,
+    )
+
+
+def test_it_is_small_and_holds_whole_layers(sample: Dump) -> None:
     assert sum(path.stat().st_size for path in sample_path().rglob("*") if path.is_file()) < 9e6
-    assert sorted(dump.query_heads) == [(layer, head) for layer in LAYERS for head in range(9)]
-    assert sorted(dump.key_heads) == [(layer, head) for layer in LAYERS for head in range(3)]
+    keys = [(layer, head) for layer in LAYERS for head in range(3)]
+    assert sample.query_heads == [(layer, head) for layer in LAYERS for head in range(9)]
+    assert sample.key_heads == keys
+    assert sorted(sample.attended) == [HeadId(*head, "k", attended=True) for head in keys]
 
 
-def test_every_bucket_has_about_a_hundred_rows() -> None:
-    for head, folder in ap.open_sample().folders.items():
+def test_every_bucket_has_enough_rows(sample: Dump) -> None:
+    for head, folder in sample.folders.items():
         table = pq.read_table(folder / "data.parquet")
         assert table.schema.field("vector").type.value_type == pa.float16()
         counts = np.bincount(table["bucket"].to_numpy())
         assert len(counts) == 16
-        assert counts.min() >= 100, (head, counts)
+        assert counts.min() >= (45 if head.kind == "q" else 90), (head, counts)
 
 
-def test_attention_columns_fit_the_vectors() -> None:
+def test_every_row_has_all_columns(sample: Dump) -> None:
+    """Of a capture with default settings; only known values."""
+    used: set[int] = set()
+    for head in sample.all_folders:
+        rows = rows_of(sample, head)
+        assert rows.token_id is not None
+        assert rows.token_id.min() >= 0
+        used |= {*rows.token_id.tolist()}
+        if head.kind == "q":
+            assert rows.attention is not None
+            assert {*rows.attention.columns} == {name for unit in UNITS for name in unit}
+            assert all(np.isfinite(values).all() for values in rows.attention.columns.values())
+            assert rows.attention.argmax_token is not None
+            used |= {*rows.attention.argmax_token.tolist()}
+        else:
+            assert rows.value_norm is not None
+            assert (rows.value_norm > 0).all()
+            assert rows.received is not None
+            assert rows.received.received.shape == (len(rows), 3)
+            assert np.isfinite(rows.received.received).all()
+    texts = read_tokens(sample.path)
+    assert texts is not None
+    assert texts.keys() == used
+
+
+def test_attention_columns_fit_the_vectors(sample: Dump) -> None:
     """Weights of captured pairs, from float16 vectors and rounded columns, are at most 1."""
-    dump = ap.open_sample()
-    queries, keys = (
-        read_head(
-            [dump.folders[HeadId(14, 0, kind)] / "data.parquet"],
-            max_rows=10**6,
-            seed=0,
-            with_examples=True,
-            with_attention=True,
-        )
-        for kind in ("q", "k")
-    )
+    queries, keys = (rows_of(sample, HeadId(14, 0, kind)) for kind in ("q", "k"))
     attention = queries.attention
     assert attention is not None
     np.testing.assert_allclose(attention.mass_by_distance.sum(axis=1), 1, atol=4e-3)
@@ -55,7 +103,83 @@ def test_attention_columns_fit_the_vectors() -> None:
     below = (logits - attention.max_logit[:, None])[seen]
     assert below.max() < 0.1
     weights = np.where(seen, np.exp(logits - attention.lse[:, None]), 0)
-    assert 0.005 < weights.sum(axis=1).mean() < 0.1  # one of 48 keys is in the sample
+    assert 0.005 < weights.sum(axis=1).mean() < 0.1  # one of 53 keys is in the sample
+
+
+def test_the_key_with_the_largest_weight_has_the_largest_logit(sample: Dump) -> None:
+    """Where this key was captured, by whichever draw."""
+    queries = rows_of(sample, HeadId(14, 0, "q"))
+    drawn = read_attended(sample, 14, 0, max_rows=10**6, seed=0)
+    assert drawn is not None
+    assert queries.attention is not None
+    place = {
+        (e, p): i for i, (e, p) in enumerate(zip(drawn.example_id, drawn.position, strict=True))
+    }
+    found = 0
+    for row, key in enumerate(queries.attention.argmax_position):
+        number = place.get((queries.example_id[row], key))
+        if number is not None:
+            logit = queries.vectors[row] @ drawn.vectors[number] / 8
+            assert logit == pytest.approx(queries.attention.max_logit[row], abs=0.1)
+            found += 1
+    assert found > 300
+
+
+def test_it_records_what_weights_and_rotations_need(sample: Dump) -> None:
+    manifest = sample.manifest
+    assert manifest is not None
+    assert manifest.eligible_q_heads == 27  # the layers were chosen, not drawn
+    assert manifest.kept_share is not None
+    for kind in ("q", "k"):
+        kept = keep_probabilities(manifest, kind, [0, 8191]).values
+        np.testing.assert_allclose(kept, manifest.kept_share[kind] / 16)
+    for layer in LAYERS:
+        assert layer_rotation(sample, layer) is not None
+
+
+def test_inclusion_weights_rows_to_all_keys(sample: Dump) -> None:
+    """Sums over the rows estimate the number of tokens, and the attention of each query head."""
+    for layer, head in sample.key_heads:
+        parts = [HeadId(layer, head, "k"), HeadId(layer, head, "k", attended=True)]
+        rows = [rows_of(sample, part).received for part in parts]
+        inclusion = np.concatenate([part.inclusion for part in rows if part is not None])  # (n,)
+        received = np.concatenate([part.received for part in rows if part is not None])
+        assert (1 / inclusion).sum() == pytest.approx(TOKENS, rel=0.06)
+        weighted = (received / inclusion[:, None]).sum(axis=0)  # (group,)
+        np.testing.assert_allclose(weighted, 12, rtol=0.05)  # all weights of a text sum to 1
+
+
+def test_inclusion_of_thinned_rows_is_their_frequency() -> None:
+    """Rows of a simulated capture, thinned by `make sample`, against all keys."""
+    script = runpy.run_path(str(SCRIPT))
+    manifest = DumpManifest(
+        bucket_type="uniform", min_bucket_size=512, sampler={"type": "uniform", "base_rate": 320.0}
+    )
+    n = 600_000
+    base = np.full(n, 320 / 512)
+    drawn_with = np.tile([0.0, 0.2, 0.9, 1.0], n // 4)  # (n,)
+    rng = np.random.default_rng(0)
+    in_base, drawn = rng.random(n) < base, rng.random(n) < drawn_with
+    columns = {
+        "position": np.arange(n) % 8192,
+        "inclusion": joint_inclusion(base, drawn_with),
+        "kind": np.tile([0, 1, 2, 3], n // 4),
+    }
+    table = pa.table(columns)
+    kept = pa.concat_tables(
+        [
+            script["thinned"](table.take(np.flatnonzero(rows)), head, manifest)
+            for rows, head in (
+                (in_base, HeadId(0, 0, "k")),
+                (drawn & ~in_base, HeadId(0, 0, "k", attended=True)),
+            )
+        ]
+    )
+    kinds, inclusion = kept["kind"].to_numpy(), kept["inclusion"].to_numpy()
+    for kind in range(4):
+        [expected] = {*inclusion[kinds == kind]}
+        found = (kinds == kind).sum() / (n // 4)
+        assert found == pytest.approx(expected, abs=0.005)
 
 
 def test_it_tells_its_origin_and_no_path_of_a_machine() -> None:

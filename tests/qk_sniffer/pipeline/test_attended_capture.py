@@ -17,21 +17,11 @@ from qk_dump.received_columns import RECEIVED_COLUMNS
 from qk_dump.source import open_dump
 from qk_sniffer.sampling.positions import PositionSampler
 from sniffing import same_bytes, sniff, sniff_first, tables_of
-from tiny_texts import save_texts, save_tiny_model
+from tiny_texts import save_texts
 
 LENGTHS = [300, 0, 50, 400]
 NUMBER = 20
 FEW = {"capture__sampler__base_rate": 1.0, "capture__attended_keys": NUMBER}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_texts(tmp_path_factory.mktemp("texts"), LENGTHS)
 
 
 @pytest.fixture(scope="module")

@@ -18,15 +18,7 @@ from qk_dump.received_columns import RECEIVED_COLUMNS
 from sniffing import sniff, tables_of
 from tiny_texts import save_texts, save_tiny_model
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_texts(tmp_path_factory.mktemp("texts"), [300, 0, 50, 400])
+LENGTHS = [300, 0, 50, 400]
 
 
 def test_weights_of_captured_pairs_follow_from_the_attention_columns(

@@ -21,11 +21,6 @@ LENGTHS = [255, 100, 511, 30, 0, 60]
 BUCKET = 32  # 512 / 16
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
     return save_texts(tmp_path / "texts", LENGTHS)

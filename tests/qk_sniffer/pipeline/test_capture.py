@@ -28,29 +28,12 @@ from qk_sniffer.sampling.positions import PositionSampler
 from qk_toolkit.terminal import TerminalWatcher
 from sniffing import same_bytes, sniff, sniff_first, tables_of, words
 from tiny_models import ARCHITECTURES
-from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
+from tiny_texts import save_tiny_model, some_text, tiny_tokenizer
 
 LENGTHS = [100, 0, 50, 1, 520, 20]  # characters; a begin token comes before them
 CONTEXT = 512
 SAMPLER = PositionSampler("uniform", 16, 8.0)
 EXACT = ["bucket", "example_id", "position", "sliding_window"]  # columns without rounding
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_texts(tmp_path_factory.mktemp("texts"), LENGTHS)
-
-
-@pytest.fixture(scope="module")
-def whole(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    dump = tmp_path_factory.mktemp("whole")
-    assert sniff(model, texts, dump) == 0
-    return dump
 
 
 @pytest.fixture(scope="module")

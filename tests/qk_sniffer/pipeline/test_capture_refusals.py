@@ -16,15 +16,7 @@ from sniffing import sniff, sniff_first, words
 from tiny_models import ARCHITECTURES, XMOD, other_model
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_texts(tmp_path_factory.mktemp("texts"), [100, 0, 50, 1, 520, 20])
+LENGTHS = [100, 0, 50, 1, 520, 20]
 
 
 def refusal(capsys: pytest.CaptureFixture[str]) -> str:

@@ -25,22 +25,13 @@ from qk_sniffer.pipeline.encoding import TextEncoder
 from qk_sniffer.pipeline.synthetic import open_source
 from sniffing import attended_tables, sniff, tables_of
 from tiny_models import ARCHITECTURES, VOCABULARY
-from tiny_texts import save_texts, save_tiny_model, tiny_tokenizer
+from tiny_texts import tiny_tokenizer
 
 NUMBER, LENGTH = 40, 380  # texts, and tokens of each: auto keeps 0.4 of the keys
+LENGTHS = [LENGTH - 1] * NUMBER
 REPEATED: Any = "synthetic:repeated"
 EVERY_ROW = {"bucket", "example_id", "position", "vector", "sliding_window", "layer", "head"}
 OF_TOKENS = {"token_id", *TOKEN_COLUMNS}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_texts(tmp_path_factory.mktemp("texts"), [LENGTH - 1] * NUMBER)
 
 
 def capture(model: Path, texts: Path, dump: Path, *flags: str) -> Path:

@@ -17,18 +17,13 @@ from qk_toolkit.errors import ConfigError
 from rank_processes import Forwards, run_ranks
 from sniffing import same_bytes, sniff, sniff_first, words
 from tiny_models import VOCABULARY
-from tiny_texts import CHARACTERS, SPECIAL, save_texts, save_tiny_model, tiny_tokenizer
+from tiny_texts import CHARACTERS, SPECIAL, save_texts, tiny_tokenizer
 
 LENGTHS = [60, 0, 33]
 REPEATED: Any = "synthetic:repeated"
 SHUFFLED: Any = "synthetic:shuffled"
 EVERYTHING = {"capture__sampler__type": "all", "capture__capture_token_strings": "true"}
 SMALL = {"dataset__synthetic__length": 40, "dataset__synthetic__number": 5}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -26,27 +26,10 @@ from qk_sniffer.model.layout import decoder_of, run_backbone
 from qk_sniffer.pipeline.token_texts import token_texts
 from sniffing import attended_tables, same_bytes, sniff, tables_of
 from tiny_models import ARCHITECTURES
-from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
+from tiny_texts import some_text, tiny_tokenizer
 
 LENGTHS = [90, 0, 40, 200]
 SECRET = "xqjvk zrwpt blomf gnuxy ydhks "
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_texts(tmp_path_factory.mktemp("texts"), LENGTHS)
-
-
-@pytest.fixture(scope="module")
-def whole(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    dump = tmp_path_factory.mktemp("whole")
-    assert sniff(model, texts, dump) == 0
-    return dump
 
 
 def all_tables(dump: Path) -> dict[str, pa.Table]:
