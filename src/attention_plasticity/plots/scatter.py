@@ -1,0 +1,152 @@
+"""Two plasticities of every head as a point, with intervals and a diagonal of equal values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.lines import Line2D
+
+from attention_plasticity.plots.style import FAINT, INK, QUIET, line_shades, plasticity_axis
+from attention_plasticity.tables.intervals import corrected, head_half_width, quantity_groups
+from qk_toolkit.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
+
+MOST_WHISKERS = 400  # heads that are drawn with their intervals
+_FEWEST_GAP = 0.025  # distance from the diagonal of a head with a name
+_NAME_WIDTH, _NAME_HEIGHT = 0.18, 0.055  # of a name, on the axes
+
+
+@dataclass(frozen=True)
+class HeadPoints:
+    """A point per head: columns `x` and `y`, with the half widths of their intervals."""
+
+    table: pd.DataFrame  # layer, q_head, x, y, x_half, y_half
+    groups: Floats  # (2, heads of the run) groups of texts behind the values
+
+    @classmethod
+    def of(
+        cls, metrics: pd.DataFrame, x: str, y: str, influences: pd.DataFrame | None
+    ) -> HeadPoints:
+        """The heads of a table that have both values, corrected for bias."""
+        names = {"x": x, "y": y}
+        values = {axis: corrected(metrics, name) for axis, name in names.items()}
+        halves = {
+            f"{axis}_half": head_half_width(metrics, name, influences)
+            for axis, name in names.items()
+        }
+        table = metrics[["layer", "q_head"]].assign(**values, **halves).dropna(subset=["x", "y"])
+        if table.empty:
+            raise ConfigError(
+                "the table of heads: no head has both values; there is nothing to draw"
+            )
+        groups = [quantity_groups(metrics, name, influences) for name in names.values()]
+        return cls(table, np.array(groups))
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether intervals are drawn."""
+        return len(self.table) <= MOST_WHISKERS and self._known
+
+    @property
+    def _known(self) -> bool:
+        return not bool(np.isnan(self.table["y_half"].to_numpy(np.float64)).all())
+
+    def interval_note(self, name: str) -> str | None:
+        """What the lines are, or the width of an interval of `name` if there are too many heads."""
+        if not self._known:
+            return None
+        if self.has_lines:
+            return "lines: 95 % intervals over texts"
+        return (
+            f"95 % interval of {name} of one head: ± {self.table['y_half'].median():.3f} (median)"
+        )
+
+    @property
+    def correlation(self) -> str | None:
+        """Spearman's correlation over heads."""
+        x, y = self.table["x"], self.table["y"]
+        if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+            return None
+        return f"Spearman's ρ {x.corr(y, method='spearman'):.2f}"
+
+
+def draw_points(
+    axes: Axes, points: HeadPoints, labels: tuple[str, str], cmap: str, layers: pd.Series[int]
+) -> tuple[PathCollection, Line2D]:
+    """Draw points, intervals and diagonal, with the labels of both axes. Returns both artists.
+
+    Colours range over `layers`.
+    """
+    table = points.table
+    (diagonal,) = axes.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
+    if points.has_lines:
+        axes.errorbar(
+            table["x"],
+            table["y"],
+            xerr=np.nan_to_num(table["x_half"].to_numpy(np.float64)),
+            yerr=np.nan_to_num(table["y_half"].to_numpy(np.float64)),
+            fmt="none",
+            ecolor=FAINT,
+            elinewidth=0.7,
+            zorder=1,
+        )
+    drawn = axes.scatter(
+        table["x"],
+        table["y"],
+        c=table["layer"],
+        cmap=line_shades(cmap),
+        vmin=layers.min(),
+        vmax=max(layers.max(), layers.min() + 1),
+        s=16,
+        linewidths=0,
+        alpha=0.85,
+        zorder=2,
+    )
+    plasticity_axis(axes, labels[1])
+    axes.set_xlabel(labels[0])
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+    return drawn, diagonal
+
+
+def name_heads(axes: Axes, points: HeadPoints, gap: pd.Series[float], number: int) -> None:
+    """Write the names of the heads with the largest gap, of those whose names do not overlap."""
+    named: list[tuple[float, float]] = []
+    order = gap[gap > _FEWEST_GAP].sort_values(ascending=False, kind="stable").index
+    for row in points.table.loc[order].itertuples():
+        place = (float(row.x), float(row.y))  # type: ignore[arg-type]
+        if _is_apart(place, named):
+            _name(axes, f"L{row.layer} H{row.q_head}", place)
+            named.append(place)
+        if len(named) == number:
+            return
+
+
+def _is_apart(place: tuple[float, float], others: Iterable[tuple[float, float]]) -> bool:
+    """Whether a name at this place covers no name at other places."""
+    return all(
+        abs(place[0] - x) > _NAME_WIDTH or abs(place[1] - y) > _NAME_HEIGHT for x, y in others
+    )
+
+
+def _name(axes: Axes, name: str, place: tuple[float, float]) -> None:
+    """Write a name on the side of a point that is further from the diagonal, inside the axes."""
+    below = place[0] > place[1]
+    left = place[0] > 1.0 - _NAME_WIDTH if below else place[0] > _NAME_WIDTH
+    axes.annotate(
+        name,
+        place,
+        xytext=(-4 if left else 4, -4 if below else 4),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="top" if below else "bottom",
+        fontsize=7,
+        color=INK,
+    )
