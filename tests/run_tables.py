@@ -20,6 +20,7 @@ from attention_plasticity.metrics import (
     POOLED,
 )
 
+ALIGNED_COLUMNS = (ALIGNED, *ALIGNED_FIFTHS, ALIGNED_DROP, POOLED, PHASE)
 LAYERS, HEADS, BUCKETS, SIZE, WIDTH = 3, 4, 6, 128, 8
 
 
@@ -112,17 +113,20 @@ def write_run(
 
 
 def add_errors(folder: Path, groups: int = 8) -> Path:
-    """Give every mean of every head a standard error, a bias of 0 and influences."""
+    """Give every mean of every head a standard error and influences; the bias is 0 or as it was."""
     path = folder / "head_metrics.csv"
     metrics = pd.read_csv(path).assign(n_text_groups=groups)
     rng = np.random.default_rng(0)
     tables = []
-    for name in MEAN_COLUMNS:
+    for name in (*MEAN_COLUMNS, *ALIGNED_COLUMNS):
+        if name not in metrics:
+            continue
         shares = np.zeros((len(metrics), len(GROUP_COLUMNS)))
         shares[:, :groups] = rng.normal(0.0, 0.01, (len(metrics), groups))
-        metrics[f"{name}_se"], metrics[f"{name}_bias"] = np.linalg.norm(shares, axis=1), 0.0
+        bias = metrics.get(f"{name}_bias", 0.0)
+        metrics[f"{name}_se"], metrics[f"{name}_bias"] = np.linalg.norm(shares, axis=1), bias
         rows = metrics[["layer", "q_head", "k_head"]].assign(
-            quantity=name, q_bucket=np.nan, value=metrics[name], bias=0.0, n_groups=groups
+            quantity=name, q_bucket=np.nan, value=metrics[name], bias=bias, n_groups=groups
         )
         rows[list(GROUP_COLUMNS)] = shares
         tables.append(rows)
@@ -147,9 +151,6 @@ def add_windows(folder: Path) -> Path:
         folder / "head_bucket_plasticity.csv", index=False, na_rep="nan"
     )
     return folder
-
-
-ALIGNED_COLUMNS = (ALIGNED, *ALIGNED_FIFTHS, ALIGNED_DROP, POOLED, PHASE)
 
 
 def aligned_metrics(metrics: pd.DataFrame) -> pd.DataFrame:

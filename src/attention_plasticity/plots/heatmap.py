@@ -267,7 +267,7 @@ def _write_words(
         correction=correction_note(cells, "plasticity"),
         plasticity=shown,
     )
-    title = f"{capitalised(shown.name)}, by query and key"
+    title = f"{capitalised(shown.name)}, query × key"
     words.write(figure, grid[0] if len(panels) == 1 else None, title, notes, caption)
 
 

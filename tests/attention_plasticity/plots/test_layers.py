@@ -50,7 +50,7 @@ def test_the_heatmap_has_a_panel_per_type_of_layer(run: Path) -> None:
     means = np.concatenate([np.ravel(one) for one in meshes(figure)])
     assert bar.get_ylim() == pytest.approx((np.nanmin(means), np.nanmax(means)))
     assert figure._suptitle.get_text() == (  # type: ignore[attr-defined]
-        "Plasticity over a bucket, by query and key: Tiny-1B"
+        "Plasticity over a bucket, query × key: Tiny-1B"
     )
     assert "hatched" not in note(figure)
     caption = caption_of(figure)
