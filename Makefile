@@ -7,7 +7,7 @@ OLDEST := .venv-oldest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
 .PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
-	browser architectures coverage hub-faults reliability clean
+	browser architectures coverage power-table hub-faults reliability clean
 
 setup: $(VENV)/.dev
 
@@ -91,6 +91,10 @@ reliability: $(VENV)/.dev
 # Writes the table of docs/coverage.md: how often intervals contain the truth, on simulated heads.
 coverage: $(VENV)/.dev
 	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/interval_coverage.py
+
+# Writes the table of docs/method.md: predictions of `power` against real errors, on thinned heads.
+power-table: $(VENV)/.dev
+	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/thinned_heads.py
 
 # Writes the table of docs/hub-faults.md.
 hub-faults: $(VENV)/.dev

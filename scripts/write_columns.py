@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from attention_plasticity.metrics import IDS, TABLES, Metric, Table
+from attention_plasticity.metrics import CORRECTED, IDS, TABLES, Metric, Table
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-format.md"
 _HEADER = "| column | name | unit | meaning |\n|---|---|---|---|"
@@ -44,6 +44,8 @@ def _rows(table: Table) -> Iterator[str]:
 def _common_name(metric: Metric) -> str:
     if metric.error_of is None:
         return metric.label.rsplit(" ", 1)[0]  # without the number of the group or bin
+    if metric.column.endswith(CORRECTED):
+        return "corrected values"
     return "bias" if metric.signed else "standard errors"
 
 

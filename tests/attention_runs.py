@@ -23,7 +23,7 @@ def add_attention(folder: Path, seed: int = 0, errors: bool = True, earlier: boo
     Runs of an `earlier` version have no numbers of tokens and no far attention.
     """
     rng = np.random.default_rng(seed)
-    metrics = pd.read_csv(folder / "head_metrics.csv")
+    metrics = pd.read_csv(folder / "head_metrics.csv").copy()
     cells = pd.read_csv(folder / "head_bucket_plasticity.csv")
     table = attention_table(rng, cells)
     if not errors:
@@ -85,4 +85,4 @@ def with_attention(
     new["ap_attended_bias"] = pd.Series(-0.003, metrics.index)
     new["ap_attended_ess"] = 40.0 + 100.0 * overall
     new["n_later_queries"] = pd.Series(24.5, metrics.index)
-    return metrics.drop(columns=[name for name in new if name in metrics]).assign(**new)
+    return metrics.drop(columns=[name for name in new if name in metrics]).copy().assign(**new)

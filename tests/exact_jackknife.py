@@ -90,4 +90,4 @@ def _score(
     eligible = earlier_cells(moments.bucket, keys.index.buckets)
     vectors_of_keys = KeyVectors(keys.rows.vectors, rotated.basis)
     sample = PairSample(vectors_of_keys, pairs, keys.index.buckets, eligible)
-    return score_pairs(QueryModel(moments, gaussians), sample)[0]
+    return score_pairs(QueryModel(moments, gaussians), sample)

@@ -19,10 +19,12 @@ import numpy as np
 from scipy.stats import t as student
 
 from attention_plasticity.head.result import HeadResult
+from attention_plasticity.head.texts import DumpTexts
 from attention_plasticity.metrics import GROUP_COLUMNS
+from attention_plasticity.numeric.bins import Bins
 from attention_plasticity.run.head_means import gap_is_large
 from attention_plasticity.tables.intervals import HeadColumn, mean_half_width
-from simulated_heads import Population, analyse, draw_rows, key_head, with_attention
+from simulated_heads import BUCKET_SIZE, Population, analyse, draw_rows, key_head, with_attention
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "coverage.md"
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
@@ -165,6 +167,8 @@ def _draw(
     queries = draw_rows(population, "q", rng, effects[0])
     keys = key_head(draw_rows(population, "k", rng, effects[1]))
     if attends:
+        bins = Bins(BUCKET_SIZE, population.buckets * BUCKET_SIZE)
+        keys = replace(keys, all_texts=DumpTexts(bins=bins))
         queries = with_attention(queries, keys)
     return analyse(queries, keys, head, **settings)
 

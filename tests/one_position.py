@@ -6,6 +6,7 @@ are compared. The package gives only the bins and the pairs of keys.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 import attention_plasticity as ap
 import qk_sniffer
-from attention_plasticity.head.aligned import BinnedQueries, _BinnedHead
+from attention_plasticity.head.aligned import BinnedHead, BinnedQueries
 from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head.token_weights import token_weights
 from attention_plasticity.head_analysis import pair_seed
@@ -30,13 +31,15 @@ def tapped_dump(
     *,
     texts: int = 16,
     length: int = 256,
+    config: dict[str, Any] | None = None,
     **how: Any,
 ) -> ap.Dump:
-    """A dump of random texts of one length, from a tiny random model.
+    """A dump of random texts of one length, from a tiny random model with the given config.
 
     All embeddings have a common part, so that queries have a mean and prefer some keys.
     """
-    model = ARCHITECTURES[model_type].model()
+    known = ARCHITECTURES[model_type]
+    model = replace(known, config={**known.config, **(config or {})}).model()
     generator = torch.Generator().manual_seed(1)
     embeddings = model.get_input_embeddings().weight.data
     embeddings += 2 * embeddings.std() * torch.randn(embeddings.shape[1], generator=generator)
@@ -58,7 +61,7 @@ def counted_at_one_position(
     assert isinstance(config.num_pairs_per_bucket, int)
     queries = BinnedQueries.of(rows, token_weights(dump, "q", rows), bins, keys.rotation)
     rng = np.random.default_rng([pair_seed(config, layer, q_head), 2])
-    pairs = _BinnedHead(queries, keys, bins, config)._pairs(config.num_pairs_per_bucket, rng)
+    pairs = BinnedHead(queries, keys, bins, config)._pairs(config.num_pairs_per_bucket, rng)
     key_bins = np.floor(keys.rows.position / bins.size).astype(int)
     total, tokens = 0.0, 0
     for query_bin in range(1, -(-bins.context // bins.size)):

@@ -39,13 +39,21 @@ def tolerance(column: str) -> tuple[float, float]:
         return 1e-9, 1e-12
     if column in ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share"):  # rotated in float32
         return 1e-6, 1e-8
+    if column in ("ap_attended", "ap_attended_corrected"):  # of bins, in float32
+        return 1e-5, 1e-7
     if column in ("ap_attended_ess", "n_later_queries"):  # float32 logits
         return 1e-5, 0.0
     if column.endswith("_se") or column.startswith("group_"):
         return 1e-5, 1e-7
     if column in ("plasticity_bias", "bias"):  # of a few pairs, with queries in one plane
         return 2e-5, 1e-7
-    if "bias" in column or "gap" in column or "counted" in column or column == "value":
+    if (
+        "bias" in column
+        or "corrected" in column
+        or "gap" in column
+        or "counted" in column
+        or column == "value"
+    ):
         return 1e-6, 1e-7
     return 1e-9, 1e-11
 

@@ -14,8 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.attended_keys import attended_keys
+from attention_plasticity.head import attended
+from attention_plasticity.head.aligned import BinnedHead, binned_head
+from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
 from attention_plasticity.head.rows import KeyHead, read_queries
+from attention_plasticity.head.token_weights import token_weights
+from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys
 from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
@@ -23,14 +27,18 @@ from reference_errors import GROUPS, Estimate, Pair, Queries, Row, errors, facto
 
 MEANS = ("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit", "attn_far_mass")
 ATTENDED = ("ap_attended", "ap_attended_se", "ap_attended_bias", "ap_attended_counted")
-ATTENDED += ("ap_attended_counted_se", "ap_attended_ess", "n_later_queries")
+ATTENDED += (
+    "ap_attended_corrected",
+    "ap_attended_counted_se",
+    "ap_attended_ess",
+    "n_later_queries",
+)
+AT_ONE_POSITION = [
+    f"ap_attended_aligned{end}" for end in ("", "_se", "_bias", "_corrected", "_counted")
+]
+AT_ONE_POSITION += ["ap_attended_aligned_counted_se"]
 UNKNOWN = {name: math.nan for mean in MEANS for name in (mean, f"{mean}_se")}
-UNKNOWN |= dict.fromkeys(ATTENDED, math.nan)
-PARTS = ("", "_first20", "_20to40", "_40to60", "_60to80", "_last20", "_drop")
-ALIGNED = (*(f"ap_aligned{part}" for part in PARTS), "ap_pooled", "ap_phase")
-UNKNOWN |= {f"{name}{end}": math.nan for name in ALIGNED for end in ("", "_se", "_bias")}
-UNKNOWN |= {"ap_aligned_counted": math.nan, "ap_aligned_counted_se": math.nan}
-"""Dumps without rotary records have no plasticity at one position."""
+UNKNOWN |= dict.fromkeys((*ATTENDED, *AT_ONE_POSITION), math.nan)
 
 
 class Head(NamedTuple):
@@ -186,61 +194,69 @@ def received(head: Head) -> tuple[list[float], list[int]]:
 
 
 def pair_probabilities(
-    attention: list[float], text: Any, inside: list[int]
+    weight: list[float], text: Any, inside: list[int], text_weight: dict[int, float]
 ) -> dict[tuple[int, int], float]:
     """Probability of every pair of the keys `inside`, by enumeration."""
     by_text: dict[int, list[int]] = {}
     for key in inside:
-        if attention[key] > 0:
+        if weight[key] > 0 and text_weight.get(int(text[key]), 0.0) > 0:
             by_text.setdefault(int(text[key]), []).append(key)
     pairs = {one: [(a, b) for a in keys for b in keys if a < b] for one, keys in by_text.items()}
-    total = sum(len(found) for found in pairs.values())
+    total = sum(text_weight[one] for one, found in pairs.items() if found)
     chances = {}
-    for found in pairs.values():
-        weight = math.fsum(attention[a] * attention[b] for a, b in found)
+    for one, found in pairs.items():
+        products = math.fsum(weight[a] * weight[b] for a, b in found)
         for a, b in found:
-            chances[a, b] = len(found) / total * attention[a] * attention[b] / weight
+            chances[a, b] = text_weight[one] / total * weight[a] * weight[b] / products
     return chances
 
 
 def attended_plasticity(head: Head, config: RunnerConfig, seed: int) -> AttentionTables:
-    """The columns of attended plasticity, for the pairs that the package draws.
+    """The columns of attended plasticity in bins, for the pairs that the package draws.
 
-    All pairs of a query bucket form one cell.
+    All pairs of a bin of queries form one cell. The dump has no rotary records.
     """
+    if head.window is not None:
+        return through_a_window(head, config)
     attention, numbers = received(head)
-    draw = package_draw(head, config, seed)
-    owners = sorted(set(head.k.bucket.tolist()))
+    attention = [
+        0.0 if at < 4 else value for at, value in zip(head.k.position, attention, strict=True)
+    ]
+    size, draw = package_draw(head, config, seed)
+    queries, key_bin = in_bins(head, size), np.floor(head.k.position / size).astype(int)
+    bins, owners = sorted(set(queries.bucket.tolist())), sorted(set(key_bin.tolist()))
+    bins = [j for j in bins if j > 0 and (queries.bucket == j).sum() >= 2]
     used, ess, later = {}, {}, {}
-    for j, key_buckets in head.eligible.items():
-        drawn = draw.draw(np.isin(owners, key_buckets))
+    for j in bins:
+        drawn = draw.draw(np.array(owners) < j)
         used[j] = []
-        rows = zip(drawn.first, drawn.second, drawn.owner, strict=True)
-        for rank, (a, b, code) in enumerate(rows):
-            owner = owners[code]
+        for rank, (a, b) in enumerate(zip(drawn.first, drawn.second, strict=True)):
             assert a != b
             assert head.k.example_id[a] == head.k.example_id[b]
-            assert owner == max(head.k.bucket[a], head.k.bucket[b])
+            assert max(key_bin[a], key_bin[b]) < j
             group = int(head.k.example_id[a]) % 16
-            used[j].append(Pair(head.X_k[a] - head.X_k[b], 0, group, rank))
-        inside = [i for i, bucket in enumerate(head.k.bucket) if bucket in key_buckets]
-        chances = pair_probabilities(attention, head.k.example_id, inside)
+            w = head.k.vectors[a].astype(float) - head.k.vectors[b]
+            used[j].append(Pair(w, 0, group, rank))
+        inside = [i for i, number in enumerate(key_bin) if number < j]
+        texts, counts = np.unique(head.q.example_id[queries.bucket == j], return_counts=True)
+        by_text = dict(zip(texts.tolist(), counts.tolist(), strict=True))
+        chances = pair_probabilities(attention, head.k.example_id, inside, by_text)
         if chances:
             ess[j] = 1 / math.fsum(chance**2 for chance in chances.values())
             later[j] = math.fsum(p * (numbers[a] + numbers[b]) / 2 for (a, b), p in chances.items())
-    found = errors(head.queries, used, {j: [0] for j in head.eligible}, lambda j: 0)
-    size = {j: int((head.queries.bucket == j).sum()) for j in ess}
-    total = sum(size.values())
+    found = errors(queries, used, {j: [0] for j in bins}, lambda j: 0)
+    count = {j: int((queries.bucket == j).sum()) for j in ess}
+    total = sum(count.values())
     by_name = {row["quantity"]: row for row in found.influences if row["quantity"] != "ap_bucket"}
-    value = by_name["ap_overall"]["value"]
     metrics = {
-        "ap_attended": value,
+        "ap_attended": by_name["ap_overall"]["value"],
         "ap_attended_se": found.metrics["ap_overall_se"],
         "ap_attended_bias": found.metrics["ap_overall_bias"],
+        "ap_attended_corrected": by_name["ap_overall"]["value"] - found.metrics["ap_overall_bias"],
         "ap_attended_counted": found.metrics["ap_counted"],
         "ap_attended_counted_se": found.metrics["ap_counted_se"],
-        "ap_attended_ess": sum(size[j] * ess[j] for j in ess) / total if total else math.nan,
-        "n_later_queries": sum(size[j] * later[j] for j in later) / total if total else math.nan,
+        "ap_attended_ess": sum(count[j] * ess[j] for j in ess) / total if total else math.nan,
+        "n_later_queries": sum(count[j] * later[j] for j in later) / total if total else math.nan,
     }
     rows = [
         {**by_name[old], "quantity": new}
@@ -249,15 +265,42 @@ def attended_plasticity(head: Head, config: RunnerConfig, seed: int) -> Attentio
     return AttentionTables(metrics, rows, [])
 
 
-def package_draw(head: Head, config: RunnerConfig, seed: int) -> AttendedDraw:
-    """The package's draw of attended pairs beside other pairs, or as the pairs of the settings."""
+def through_a_window(head: Head, config: RunnerConfig) -> AttentionTables:
+    """The values of the package: a count of all pairs checks them (test_attended.py)."""
+    layer, q_head, k_head = head.ids
+    result = analyze_head(layer, q_head, k_head, open_dump(head.root), config)
+    rows = [
+        {name: values[i] for name, values in result.influences.items()}
+        for i, quantity in enumerate(result.influences["quantity"])
+        if quantity in ("ap_attended", "ap_attended_counted")
+    ]
+    return AttentionTables({name: result.metrics[name] for name in ATTENDED}, rows, [])
+
+
+def in_bins(head: Head, size: int) -> Queries:
+    """The queries as captured, in bins of `size` tokens, with one Gaussian per bin."""
+    vectors = head.q.vectors.astype(float)
+
+    def gaussian(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        return vectors[rows].mean(axis=0), np.cov(vectors[rows].T)
+
+    bins = np.floor(head.q.position / size).astype(int)
+    return head.queries._replace(
+        model="full", vectors=vectors, bucket=bins, slope=0.0, gaussian=gaussian
+    )
+
+
+def package_draw(head: Head, config: RunnerConfig, seed: int) -> tuple[int, AttendedDraw]:
+    """The size of the bins, and the package's draw of attended pairs."""
     layer, q_head, k_head = head.ids
     dump = open_dump(head.root)
     keys = KeyHead.read(dump, layer, k_head, config)
     rows, exponent = read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
-    pool = attended_keys(rows, keys, head.window, exponent, single_example=False)
-    assert isinstance(pool, AttendedKeys)
-    alone = config.pair_sampling == "attended"
-    rng = np.random.default_rng(seed if alone else [seed, 1])
-    assert config.num_pairs_per_bucket != "auto"
-    return AttendedDraw(pool, config.num_pairs_per_bucket, alone, rng)
+    own = attended_keys(rows, q_head, keys, None, head.window, exponent, single_example=False)
+    assert isinstance(own, AttendedHead)
+    binned = binned_head(rows, token_weights(dump, "q", rows), keys, head.window, config)
+    assert isinstance(binned, BinnedHead)
+    attended_in = AttendedKeys(keys.bin_index, own.attention)
+    rng = np.random.default_rng([seed, 1])
+    draw = AttendedDraw(attended_in, binned.text_weights(keys), attended.PAIRS, False, rng)
+    return binned.bins.size, draw

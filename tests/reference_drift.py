@@ -13,6 +13,7 @@ from reference_attention import layer_facts, tokens_of
 from reference_errors import GROUPS, Estimate, Row, factor, influence_row
 
 NAMES = ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share")
+ENDINGS = ("", "_se", "_bias", "_corrected")
 _STEP = 0.01
 
 
@@ -76,7 +77,7 @@ def drift_tables(root: Path, layer: int, q: Any, k: Any) -> tuple[Row, list[Row]
     """Columns of the table of heads, and rows of the table of influences."""
     facts = layer_facts(root, layer)
     if facts.get("rotary") is None and facts.get("rope") is not False:
-        columns = [f"{name}{end}" for name in NAMES for end in ("", "_se", "_bias")]
+        columns = [f"{name}{end}" for name in NAMES for end in ENDINGS]
         return dict.fromkeys(columns, math.nan), []
     found = []
     for rows, kind in ((q, "q"), (k, "k")):
@@ -87,5 +88,8 @@ def drift_tables(root: Path, layer: int, q: Any, k: Any) -> tuple[Row, list[Row]
     metrics: Row = {}
     for name, estimate in estimates.items():
         metrics |= {name: estimate.value, f"{name}_se": estimate.error}
-        metrics[f"{name}_bias"] = estimate.bias
+        metrics |= {
+            f"{name}_bias": estimate.bias,
+            f"{name}_corrected": estimate.value - estimate.bias,
+        }
     return metrics, [influence_row(name, math.nan, one) for name, one in estimates.items()]

@@ -103,6 +103,7 @@ def errors(
     estimates["ap_gaussian_gap"] = mean(gaps, sampled, list(gaps), whole)
     metrics: Row = {f"{name}_se": estimates[name].error for name in MEANS}
     metrics |= {f"{name}_bias": estimates[name].bias for name in MEANS}
+    metrics |= {f"{name}_corrected": estimates[name].value - estimates[name].bias for name in MEANS}
     for name in ("ap_counted", "ap_gaussian_gap"):
         metrics |= {name: estimates[name].value, f"{name}_se": estimates[name].error}
     metrics["n_text_groups"] = len(text_groups)

@@ -57,7 +57,8 @@ def write_run(
     grid = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
     heads = np.array([head for head in grid if head != MISSING])
     ids = {"layer": heads[:, 0], "q_head": heads[:, 1], "k_head": heads[:, 1] // 3}
-    metrics = pd.DataFrame({name: rng.random(len(heads)) for name in HEAD_NUMBERS}).assign(
+    metrics = pd.DataFrame({name: rng.random(len(heads)) for name in HEAD_NUMBERS}).copy()
+    metrics = metrics.assign(
         **ids, n_q_tokens=300 + heads[:, 1], n_k_tokens=300, d_model=WIDTH, q_position_max=895
     )
     metrics["ap_drop"] -= 0.5
@@ -72,6 +73,7 @@ def write_run(
     if errors:
         influences = _influences(rng, metrics, cells)
         _add_errors(rng, metrics, cells, influences)
+        metrics["q_R2_unrotated"] = 0.004 + 0.0001 * metrics["layer"]
         influences.to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
         info["tables"]["influences"] = "head_influences.csv"
     metrics.to_csv(folder / "head_metrics.csv", index=False)

@@ -17,7 +17,7 @@ import pytest
 
 import attention_plasticity
 import qk_sniffer
-from attention_plasticity.metrics import TABLES
+from attention_plasticity.metrics import HEAD_METRICS, TABLES
 from dumps import make_dump
 
 ROOT = Path(__file__).parents[1]
@@ -98,8 +98,9 @@ def test_the_example_of_a_new_column_works(tmp_path: Path) -> None:
     columns, metrics = package / "head" / "position_columns.py", package / "metrics.py"
     body, end, rest = columns.read_text().partition("\n\n\ndef add_normality(")
     columns.write_text(f"{body}\n{blocks[0].rstrip()}{end}{rest}")
-    body, end, rest = metrics.read_text().partition("\n    ),\n)\n\n_QUERY_BUCKET")
-    metrics.write_text(f"{body}\n        {blocks[1].strip()}{end}{rest}")
+    end = "    ),\n)\n\n_QUERY_BUCKET"  # of the columns of head_metrics.csv
+    assert end in metrics.read_text()
+    metrics.write_text(metrics.read_text().replace(end, f"        {blocks[1].strip()}\n{end}"))
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=300, d=4)
     script = f"""
 import attention_plasticity as ap
@@ -113,7 +114,7 @@ run.report().save({str(tmp_path / "page.html")!r})
         env=os.environ | {"PYTHONPATH": str(package.parent)},
     )
     table = pd.read_csv(tmp_path / "out" / "head_metrics.csv")
-    assert list(table.columns)[-1] == "q_length_variation"
+    assert list(table.columns) == [*HEAD_METRICS.names, "q_length_variation"]
     vectors = pq.read_table(dump / "l00h00q" / "data.parquet").column("vector").to_pylist()
     lengths = np.linalg.norm(np.array(vectors, np.float64), axis=1)
     expected = lengths.std() / lengths.mean()

@@ -70,17 +70,21 @@ HEAD_METRICS = """
     attn_entropy attn_entropy_se attn_sink_mass attn_sink_mass_se attn_distant_mass
     attn_distant_mass_se attn_max_logit attn_max_logit_se ap_attended ap_attended_se
     ap_attended_bias ap_attended_counted ap_attended_counted_se ap_attended_ess n_later_queries
-    layer_type ap_aligned ap_aligned_se ap_aligned_bias
-    ap_aligned_first20 ap_aligned_first20_se ap_aligned_first20_bias
-    ap_aligned_20to40 ap_aligned_20to40_se ap_aligned_20to40_bias
-    ap_aligned_40to60 ap_aligned_40to60_se ap_aligned_40to60_bias
-    ap_aligned_60to80 ap_aligned_60to80_se ap_aligned_60to80_bias
-    ap_aligned_last20 ap_aligned_last20_se ap_aligned_last20_bias
-    ap_aligned_drop ap_aligned_drop_se ap_aligned_drop_bias ap_aligned_counted
-    ap_aligned_counted_se ap_pooled ap_pooled_se ap_pooled_bias ap_phase ap_phase_se ap_phase_bias
-    attn_far_mass attn_far_mass_se
-    q_R2_unrotated q_R2_unrotated_se q_R2_unrotated_bias k_R2_unrotated k_R2_unrotated_se
-    k_R2_unrotated_bias q_mean_share q_mean_share_se q_mean_share_bias
+    layer_type ap_overall_corrected ap_first20_corrected ap_20to40_corrected ap_40to60_corrected
+    ap_60to80_corrected ap_last20_corrected ap_drop_corrected ap_attended_corrected ap_aligned
+    ap_aligned_se ap_aligned_bias ap_aligned_corrected ap_aligned_first20 ap_aligned_first20_se
+    ap_aligned_first20_bias ap_aligned_first20_corrected ap_aligned_20to40 ap_aligned_20to40_se
+    ap_aligned_20to40_bias ap_aligned_20to40_corrected ap_aligned_40to60 ap_aligned_40to60_se
+    ap_aligned_40to60_bias ap_aligned_40to60_corrected ap_aligned_60to80 ap_aligned_60to80_se
+    ap_aligned_60to80_bias ap_aligned_60to80_corrected ap_aligned_last20 ap_aligned_last20_se
+    ap_aligned_last20_bias ap_aligned_last20_corrected ap_aligned_drop ap_aligned_drop_se
+    ap_aligned_drop_bias ap_aligned_drop_corrected ap_aligned_counted ap_aligned_counted_se
+    ap_pooled ap_pooled_se ap_pooled_bias ap_pooled_corrected ap_phase ap_phase_se ap_phase_bias
+    ap_phase_corrected attn_far_mass attn_far_mass_se q_R2_unrotated q_R2_unrotated_se
+    q_R2_unrotated_bias q_R2_unrotated_corrected k_R2_unrotated k_R2_unrotated_se
+    k_R2_unrotated_bias k_R2_unrotated_corrected q_mean_share q_mean_share_se q_mean_share_bias
+    q_mean_share_corrected ap_attended_aligned ap_attended_aligned_se ap_attended_aligned_bias
+    ap_attended_aligned_corrected ap_attended_aligned_counted ap_attended_aligned_counted_se
 """
 BINS = """
     layer q_head k_head q_bin k_bin plasticity n_pairs q_position k_position n_queries n_texts

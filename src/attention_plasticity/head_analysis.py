@@ -15,19 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.aligned import aligned_plasticity
+from attention_plasticity.head.aligned import BinnedHead, aligned_plasticity, binned_head
 from attention_plasticity.head.aligned_columns import add_aligned, bin_columns, bin_influences
-from attention_plasticity.head.attended_keys import attended_keys
+from attention_plasticity.head.attended import AttendedPlasticity, attended_plasticity
+from attention_plasticity.head.attended_columns import add_attended
+from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
 from attention_plasticity.head.attention_columns import HeadAttention, add_attention
 from attention_plasticity.head.cell_columns import bucket_columns, distance_columns, missing_cells
+from attention_plasticity.head.key_pool import KeyPool, read_pool
 from attention_plasticity.head.layer import SINGLE_EXAMPLE
 from attention_plasticity.head.layout import head_layout
 from attention_plasticity.head.plasticity import head_plasticity, variance_parts
-from attention_plasticity.head.plasticity_columns import (
-    add_attended,
-    add_plasticity,
-    influence_columns,
-)
+from attention_plasticity.head.plasticity_columns import add_plasticity, influence_columns
 from attention_plasticity.head.position_columns import (
     add_drift,
     add_normality,
@@ -41,7 +40,6 @@ from attention_plasticity.head.texts import DumpTexts
 from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import FULL_ATTENTION, SLIDING_ATTENTION
-from attention_plasticity.numeric.attended_pairs import AttendedKeys
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
@@ -94,7 +92,8 @@ def analyze_head(
     if k_head is None:
         k_head = head_layout(dump, config).key_head_of(q_head)
     keys = KeyHead.read(dump, layer, k_head, config)
-    return _analyze_query_head(dump, layer, q_head, k_head, keys, config)
+    pool = read_pool(dump, layer, k_head, keys, config)
+    return _analyze_query_head(dump, layer, q_head, k_head, keys, pool, config)
 
 
 def analyze_group(
@@ -111,24 +110,31 @@ def analyze_group(
     """
     try:
         keys = KeyHead.read(dump, layer, k_head, config, texts)
+        pool = read_pool(dump, layer, k_head, keys, config)
     except ToolkitError as error:
         yield from (Failure(layer, q_head, k_head, str(error)) for q_head in q_heads)
         return
     for q_head in q_heads:
         try:
-            yield _analyze_query_head(dump, layer, q_head, k_head, keys, config)
+            yield _analyze_query_head(dump, layer, q_head, k_head, keys, pool, config)
         except ToolkitError as error:
             yield Failure(layer, q_head, k_head, str(error))
 
 
 def _analyze_query_head(
-    dump: Dump, layer: int, q_head: int, k_head: int, keys: KeyHead, config: RunnerConfig
+    dump: Dump,
+    layer: int,
+    q_head: int,
+    k_head: int,
+    keys: KeyHead,
+    pool: KeyPool | None,
+    config: RunnerConfig,
 ) -> HeadResult:
     head = HeadId(layer, q_head, "q")
     rows, exponent = read_queries(dump, head, keys, config)
     window = common_window(rows, keys.rows, head.folder)
     weights = token_weights(dump, "q", rows)
-    return analyze_rows(layer, q_head, k_head, rows, keys, config, window, exponent, weights)
+    return analyze_rows(layer, q_head, k_head, rows, keys, config, window, exponent, weights, pool)
 
 
 def pair_seed(config: RunnerConfig, layer: int, q_head: int) -> int:
@@ -146,10 +152,12 @@ def analyze_rows(
     window: int | None = None,
     exponent: int = 0,
     weights: TokenWeights | None = None,
+    pool: KeyPool | None = None,
 ) -> HeadResult:
     """Analyse the queries `rows`, which were divided by two to the power `exponent`.
 
-    `weights` are those of the queries in means over tokens.
+    `weights` are those of the queries in means over tokens; without them, every query has the same
+    weight. `pool` has the keys of attended pairs.
     """
     weights = weights or unknown_weights(len(rows))
     no_errors = _why_no_errors(rows, config)
@@ -163,17 +171,25 @@ def analyze_rows(
     queries = RotatedQueries.of(rows, keys.signs)
     add_position(values, queries, exponent)
     add_normality(values, queries, config)
-    pool, no_attended = _attended(layer, q_head, rows, keys, config, window, exponent)
+    own = attended_keys(
+        rows, q_head, keys, pool, window, exponent, single_example=config.single_example
+    )
+    by_attention = _by_attention(layer, q_head, own, config)
+    base = keys
+    if by_attention is not None:
+        keys = by_attention.keys
     seed = pair_seed(config, layer, q_head)
-    plasticity, attended, pairs = head_plasticity(queries, keys, window, config, seed, pool)
-    aligned = aligned_plasticity(rows, weights, keys, window, config, seed, pairs)
+    attention_of_keys = None if by_attention is None else by_attention.attention
+    plasticity, pairs = head_plasticity(queries, keys, window, config, seed, attention_of_keys)
+    binned = binned_head(rows, weights, keys, window, config, by_attention)
+    aligned = aligned_plasticity(binned, seed, pairs)
     add_plasticity(values, plasticity, rows.position_max, no_errors)
     groups = _groups(rows, keys, config)
     attention = HeadAttention.of(rows, weights, groups, config.distant_from)
     add_attention(values, attention.means, no_errors)
-    add_attended(values, attended, no_attended, no_errors)
+    add_attended(values, _attended(binned, own, seed), no_errors)
     add_aligned(values, aligned, no_errors)
-    add_drift(values, rows, keys, weights, groups, no_errors)
+    add_drift(values, rows, base, weights, groups, no_errors)
     return HeadResult(
         layer=layer,
         q_head=q_head,
@@ -199,28 +215,30 @@ def _why_no_errors(rows: HeadRows, config: RunnerConfig) -> str:
     return "error_bars is off"
 
 
-def _attended(
-    layer: int,
-    q_head: int,
-    rows: HeadRows,
-    keys: KeyHead,
-    config: RunnerConfig,
-    window: int | None,
-    exponent: int,
-) -> tuple[AttendedKeys | None, str]:
-    """The keys with their attention, or the reason why it is not known.
+def _by_attention(
+    layer: int, q_head: int, own: AttendedHead | str, config: RunnerConfig
+) -> AttendedHead | None:
+    """The keys with their attention if the settings demand attended pairs, else None.
 
-    Raises a `HeadError` if the settings demand attended pairs and attention is not known.
+    Raises a `HeadError` if they do and attention is not known.
     """
-    found = attended_keys(rows, keys, window, exponent, single_example=config.single_example)
-    if isinstance(found, AttendedKeys):
-        return found, ""
-    if config.pair_sampling == "attended":
+    if config.pair_sampling != "attended":
+        return None
+    if isinstance(own, str):
         raise HeadError(
-            f"{HeadId(layer, q_head, 'q').folder}: attended pairs cannot be drawn: {found}. "
+            f"{HeadId(layer, q_head, 'q').folder}: attended pairs cannot be drawn: {own}. "
             "Use another pair_sampling, or capture the dump again."
         )
-    return None, found
+    return own
+
+
+def _attended(
+    binned: BinnedHead | str, own: AttendedHead | str, seed: int
+) -> AttendedPlasticity | str:
+    """Attended plasticity, or the reason why it is not known."""
+    if isinstance(own, str):
+        return own
+    return binned if isinstance(binned, str) else attended_plasticity(binned, own, seed)
 
 
 def _groups(rows: HeadRows, keys: KeyHead, config: RunnerConfig) -> Ints | None:

@@ -45,35 +45,37 @@ class Metric:
     unit: str = ""
     signed: bool = False  # a map has two colours, with zero in the middle
     error: bool = False  # there is a column `_se` with its standard error
-    bias: bool = False  # there is a column `_bias` with its bias
+    bias: bool = False  # there are columns `_bias` and `_corrected`: its bias, and value minus bias
     averaged: bool = False  # run.json has its mean over heads
     optional: bool = False  # the page leaves it out if no head has a value
     any_scale: bool = False  # it has the scale of the queries and can be infinite
     nan: str = ""  # meaning of NaN in a column in which NaN is a regular value
     shown_after: str | None = None  # on the page; None: after the metrics declared before it
-    error_of: str | None = None  # the column whose standard error or bias this is
+    error_of: str | None = None  # the column whose error, bias or corrected value this is
     note: str = ""  # more about it, in docs/data-format.md only
 
     @property
     def errors(self) -> tuple[Metric, ...]:
-        """The columns of its standard error and its bias, as far as it has them."""
+        """Its standard error, its bias and the corrected value, as far as it has these columns."""
+        columns: list[tuple[str, str, str, Format, bool]] = []
+        if self.error:
+            columns.append(("_se", "error of", "standard error over texts", "error", False))
+        if self.bias:
+            columns.append(("_bias", "bias of", _MEANING_OF_BIAS, "error", True))
+            columns.append((CORRECTED, "corrected", _MEANING_OF_CORRECTED, "number", self.signed))
         return tuple(
             Metric(
                 f"{self.column}{ending}",
-                f"{word} of {self.label}",
+                f"{word} {self.label}",
                 meaning,
                 group=HOW_SURE,
-                format="error",
+                format=form,
                 unit=self.unit,
                 signed=signed,
                 optional=True,
                 error_of=self.column,
             )
-            for exists, ending, word, meaning, signed in (
-                (self.error, "_se", "error", "standard error over texts", False),
-                (self.bias, "_bias", "bias", _MEANING_OF_BIAS, True),
-            )
-            if exists
+            for ending, word, meaning, form, signed in columns
         )
 
     def is_missing(self, value: object) -> bool:
@@ -97,6 +99,9 @@ class Metric:
         return {"share": 3, "difference": 3, "error": 4}.get(self.format)
 
 
+CORRECTED = "_corrected"
+"""Ending of the columns with corrected values."""
+_MEANING_OF_CORRECTED = "value minus bias; it can be below 0 or above 1"
 _MEANING_OF_BIAS = "expected error of the value; the corrected value is the value minus the bias"
 
 
@@ -156,6 +161,8 @@ FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 MEAN_COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
 """Means of plasticity over query buckets."""
 ATTENDED, ATTENDED_COUNTED = "ap_attended", "ap_attended_counted"
+ATTENDED_ALIGNED = "ap_attended_aligned"
+ATTENDED_ALIGNED_COUNTED = "ap_attended_aligned_counted"
 ALIGNED, ALIGNED_COUNTED, ALIGNED_DROP = "ap_aligned", "ap_aligned_counted", "ap_aligned_drop"
 ALIGNED_FIFTHS = tuple(name.replace("ap_", "ap_aligned_") for name in FIFTHS)
 """Plasticity at one position in the fifths of the context."""
@@ -221,11 +228,12 @@ HEAD_METRICS = Table(
         _attention("attn_sink_mass", "attention on sinks", "mean share of the attention of a query on the first four tokens", format="share"),
         _attention("attn_distant_mass", "distant attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it", format="share"),
         _attention("attn_max_logit", "largest logit", "mean over queries of the largest logit", shown_after="attn_entropy"),
-        _plasticity(ATTENDED, "attended plasticity", "plasticity of two earlier keys, drawn in proportion to the attention that they receive", optional=True),
+        _plasticity(ATTENDED, "attended plasticity", "plasticity of two earlier keys, drawn in proportion to the attention that they receive, with the queries of a bin as captured", optional=True, note="without the first four tokens"),
         _plasticity(ATTENDED_COUNTED, "counted attended plasticity", "attended plasticity from counts of queries, without a Gaussian", bias=False, optional=True),
         Metric("ap_attended_ess", "effective attended pairs", "number of equally probable pairs with the same sum of squared probabilities", HOW_SURE, optional=True),
         Metric("n_later_queries", "later queries", "mean number of later queries per key from which its attention is known", HOW_SURE, optional=True),
         Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text", note="without dump.json it follows from sliding_window"),
+        _Apart(CORRECTED, (*MEAN_COLUMNS, ATTENDED)),
         _plasticity(ALIGNED, "plasticity at one position", "plasticity of queries at one position: every query of a bin is turned to one position, so that the rotation of RoPE does not count", optional=True, shown_after=FIRST, note="a mean over tokens"),
         *(
             _plasticity(name, f"at one position, {part}", f"plasticity at one position in {part} of the longest text", optional=True)
@@ -239,6 +247,8 @@ HEAD_METRICS = Table(
         _drift("q_R2_unrotated", "variance from position before RoPE", "fraction of the variance of queries that a linear function of position explains, before RoPE: how far the content of queries drifts with position", shown_after="q_R2_total"),
         _drift("k_R2_unrotated", "variance of keys from position before RoPE", "the same for the keys of its key head: how far the content of keys drifts with position", shown_after="q_R2_unrotated"),
         _drift("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
+        _plasticity(ATTENDED_ALIGNED, "attended, at one position", "attended plasticity with the queries of a bin turned to one position", optional=True, shown_after=ATTENDED),
+        _plasticity(ATTENDED_ALIGNED_COUNTED, "counted, attended, at one position", "the same from counts of queries, without a Gaussian", bias=False, optional=True, shown_after=ATTENDED_COUNTED),
     ),
 )
 
@@ -269,7 +279,7 @@ BIN_PLASTICITY = Table(
     (
         *_IDS,
         Metric("q_bin", "query bin", "number of the bin of the queries", format="index"),
-        Metric("k_bin", "key bin", "number of an earlier bin of keys", format="index"),
+        Metric("k_bin", "key bin", "number of a bin of keys that the queries see", format="index"),
         Metric("plasticity", "plasticity", "plasticity at one position, mean over the pairs of the cell", format="share", note="`nan` if the cell has no pair"),
         _PAIRS,
         Metric("q_position", "query position", "mean position of the queries of the bin, to which they are turned", format="count", unit="tokens"),

@@ -140,13 +140,25 @@ def rotate(
     first, second = pair_dimensions(record)
     for begin in range(0, len(result), _BLOCK):
         rows = result[begin : begin + _BLOCK]  # (block, d), a view
-        angles = steps[begin : begin + _BLOCK, None] * frequencies  # (block, m)
-        cos, sin = np.cos(angles).astype(precision), np.sin(angles).astype(precision)
+        cos, sin = _cos_and_sin(steps[begin : begin + _BLOCK], frequencies, precision)
         a, b = rows[:, first], rows[:, second]  # (block, m) views
         a_turned = a * cos - b * sin
         rows[:, second] = a * sin + b * cos
         rows[:, first] = a_turned
     return result
+
+
+def _cos_and_sin(
+    steps: npt.NDArray[np.float64],
+    frequencies: npt.NDArray[np.float64],
+    precision: type[np.floating[Any]],
+) -> tuple[Floats, Floats]:
+    """(n, m) each; computed once for equal steps, which are frequent inside a bin."""
+    different, number = np.unique(steps, return_inverse=True)
+    if 2 * len(different) > len(steps):
+        different, number = steps, np.arange(len(steps))
+    angles = different[:, None] * frequencies  # (different steps, m)
+    return np.cos(angles).astype(precision)[number], np.sin(angles).astype(precision)[number]
 
 
 def pair_dimensions(record: RotaryRecord) -> tuple[slice, slice]:

@@ -250,6 +250,6 @@ def test_without_counting_no_other_column_changes(tmp_path: Path) -> None:
     np.testing.assert_equal(result.metrics, known.metrics)
     assert result.buckets == known.buckets
     rows = [i for i, name in enumerate(known.influences["quantity"]) if name not in counted]
-    assert len(rows) == len(known.influences["quantity"]) - 4
+    assert len(rows) == len(known.influences["quantity"]) - 5
     for name, values in known.influences.items():
         np.testing.assert_equal(result.influences[name], [values[i] for i in rows])

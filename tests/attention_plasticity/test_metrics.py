@@ -42,10 +42,14 @@ def test_columns_have_words_and_known_groups(kind: str) -> None:
 def test_errors_and_biases_belong_to_their_metric() -> None:
     assert tuple(name for name in METRICS if f"{name}_se" in METRICS) == WITH_ERROR
     for name in METRICS:
-        for ending in ("_se", "_bias"):
+        for ending in ("_se", "_bias", "_corrected"):
             if name.endswith(ending):
                 assert METRICS[name].error_of == name.removesuffix(ending)
                 assert METRICS[name].optional
+    biased = [name for name, metric in METRICS.items() if metric.bias]
+    assert {"ap_overall", "ap_drop", "ap_attended"} <= set(biased)
+    for ending in ("_bias", "_corrected"):
+        assert [name for name in METRICS if f"{name}{ending}" in METRICS] == biased
     assert {*MEAN_COLUMNS, *ATTENTION_MEANS} <= set(AVERAGED) <= set(WITH_ERROR)
 
 
@@ -101,8 +105,12 @@ def test_fields_of_a_head_result_hold_the_other_tables() -> None:
 
 def test_a_metric_with_errors_brings_its_columns() -> None:
     metric = Metric("x", "size", "a size", unit="tokens", error=True, bias=True)
-    assert [error.column for error in metric.errors] == ["x_se", "x_bias"]
+    assert [error.column for error in metric.errors] == ["x_se", "x_bias", "x_corrected"]
     assert {error.unit for error in metric.errors} == {"tokens"}
-    assert [error.label for error in metric.errors] == ["error of size", "bias of size"]
+    assert [error.label for error in metric.errors] == [
+        "error of size",
+        "bias of size",
+        "corrected size",
+    ]
     assert Metric("y", "y", "y").errors == ()
     assert HEAD_METRICS.names.index("ap_counted_se") == HEAD_METRICS.names.index("ap_counted") + 1

@@ -89,6 +89,7 @@ def test_numbers_have_their_standard_errors(page: Page, runs: list[FinishedRun])
         shown = page.locator(".card .number").nth(card)
         expect(shown).to_have_text(with_error(mean.value, mean.standard_error))
     expect(page.locator(".card .number").nth(2)).not_to_contain_text("±")
+    expect(page.locator(".card").nth(2)).to_contain_text("as captured; before RoPE: 0.")
     row = of_head(runs[0].head_metrics, 1, 2).iloc[0]
     overall = with_error(row["ap_overall"] - row["ap_overall_bias"], row["ap_overall_se"])
     expect(page.locator("#head-facts")).to_contain_text(f"plasticity {overall}")

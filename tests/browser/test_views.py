@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import corrected, mean_over_heads
+from attention_plasticity.tables.intervals import corrected, head_half_width, mean_over_heads
 from attention_runs import add_attention
 from report_pages import data_of, first_rows, open_report, settled, show, without_errors
 from report_runs import BUCKETS, HEADS, LAYERS, write_run
@@ -42,12 +42,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     folder = tmp_path_factory.mktemp("views")
     one = add_attention(write_run(folder / "one", errors=True))
     changed(one, "head_bucket_plasticity.csv", n_texts=lambda table: 8 - table["q_bucket"])
+    changed(
+        one, "head_metrics.csv", ap_drop=lambda table: table["ap_drop"].where(table.index > 0, -0.7)
+    )
     half = add_attention(write_run(folder / "half", seed=1, errors=True))
     changed(half, "head_metrics.csv", q_position_max=lambda table: 447)
     small = write_run(folder / "small", seed=2)
     for path in small.glob("*.csv"):
         table = pd.read_csv(path)
         table[table["layer"] < 3].to_csv(path, index=False)
+    changed(small, "head_metrics.csv", ap_aligned_drop=lambda table: table["ap_first20"] / 9)
     info = json.loads((small / "run.json").read_text())
     info["head_layout"]["num_layers"] = 3
     (small / "run.json").write_text(json.dumps(info))
@@ -168,16 +172,33 @@ def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> Non
     reason = page.locator("#head-reason")
     expect(reason).to_have_text("")  # the link names a head
     show(page, "")
-    drop = corrected(runs[0].head_metrics, "ap_drop").max()
+    drops = corrected(runs[0].head_metrics, "ap_drop")
+    half = head_half_width(runs[0].head_metrics, "ap_drop", runs[0].influences)
+    best = int(np.nanargmax(drops.abs() - half))
+    assert best != drops.argmax()
+    low, high = (f"{drops[best] + sign * half[best]:.3f}".replace("-", "−") for sign in (-1, 1))
     expect(reason).to_have_text(
-        f"Selected at first: the head with the largest plasticity drop ({drop:.3f})."
+        "Selected at first: the head whose 95 % interval of the plasticity drop lies farthest from "
+        f"0 ({low} to {high})."
     )
+    layer, head = runs[0].head_metrics.loc[best, ["layer", "q_head"]].astype(int)
+    expect(page.locator("#head-title")).to_have_text(f"Layer {layer} · head {head}")
     row, box = (
         page.locator(name).bounding_box() or {} for name in ("tr[aria-selected=true]", "#heads")
     )
     assert box["y"] < row["y"] <= box["y"] + box["height"] - row["height"] + 1
     page.locator("tr.row").first.click()
     expect(reason).to_have_text("")
+
+
+def test_the_first_head_without_intervals_has_the_largest_drop_at_one_position(
+    page: Page, runs: list[FinishedRun]
+) -> None:
+    table = runs[2].head_metrics
+    show(page, "run=small")
+    expect(page.locator("#head-reason")).to_contain_text("Selected at first: the head with the")
+    layer, head = table.loc[table["ap_aligned_drop"].idxmax(), ["layer", "q_head"]].astype(int)
+    expect(page.locator("#head-title")).to_have_text(f"Layer {layer} · head {head}")
 
 
 def test_filters_compare_metrics(page: Page, runs: list[FinishedRun]) -> None:

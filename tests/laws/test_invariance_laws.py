@@ -64,7 +64,7 @@ def assert_same(one: HeadResult, two: HeadResult, rtol: float, metrics=HEAD_NUMB
 def assert_close(name: str, found: Any, expected: Any, tolerance: float) -> None:
     """Standard errors, bias and counts are computed from float32 products."""
     rtol, atol = tolerance, max(tolerance, 1e-6) if "ks_p" in name else tolerance
-    if name in COUNTED or name.endswith(("_se", "_bias", "_counted")):
+    if name in COUNTED or name.endswith(("_se", "_bias", "_counted", "_corrected")):
         rtol, atol = max(tolerance, 1e-5), max(tolerance, 1e-6)
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=name)
 

@@ -66,7 +66,9 @@ def assert_alike(found: HeadResult, expected: HeadResult, q_scale: float) -> Non
 
 def assert_close(name: str, found: Any, expected: Any) -> None:
     """Standard errors, bias and counts are computed from float32 products."""
-    from_products = "counted" in name or "gap" in name or name.endswith(("_se", "_bias"))
+    from_products = (
+        "counted" in name or "gap" in name or name.endswith(("_se", "_bias", "_corrected"))
+    )
     tolerance = 1e-6 if from_products else 1e-9
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=name)
 

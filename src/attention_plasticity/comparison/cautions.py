@@ -33,7 +33,7 @@ _SHORT_WARNINGS = {
     LARGE_BIAS: "large bias",
     "selective_layers": "some layers select keys by content",
 }
-_OF_ATTENDED_PAIRS = ("few_later_queries", "attended_unknown")
+_OF_ATTENDED_PAIRS = ("few_later_queries", "attended_unknown", "attended_from_queries")
 
 
 @dataclass(frozen=True)

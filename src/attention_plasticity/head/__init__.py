@@ -11,10 +11,13 @@ after it.
    read, checked, and bounded in size
 5. `result`, `values`: what becomes of a head: its rows, its values, and why values are missing
 6. `queries`, `position_columns`: regression on position, rotation, residuals; their normality
-7. `attended_keys`: the attention that the keys receive
+7. `key_pool`: captured keys and those drawn by attention, `attended_keys`: the attention that the
+   keys receive
 8. `plasticity`: query model, key pairs and scores, with errors and counts
 9. `plasticity_columns`, `cell_columns`: means, fifths, bias, influences, cells
-   `aligned`, `aligned_columns`: the same at one position, in bins
+   `windows`, `aligned`, `aligned_columns`: the same at one position, in bins; pairs that are seen
+   through a window
+   `attended`, `attended_columns`: plasticity of attended pairs, in bins
 10. `attention_columns`: means of attention over queries
 
 The seed of the key pairs is `pair_seed` in `head_analysis`. `run/` writes the rows of all heads.

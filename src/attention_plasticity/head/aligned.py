@@ -5,24 +5,34 @@ bucket takes this rotation for content. Here every query of a bin is turned to t
 the bin, and keys stay as they are. The same pairs are also scored with the queries as captured; the
 difference is the part of the rotary phase.
 
-Layers with a window or chunks are left out: their pairs must be drawn for each bin of queries, by
-tokens (`_pairs`, as a `PairDraw`), and their keys turned to the position of a query that sees both.
-Attended pairs attach at the same place.
+In layers with a window or chunks, pairs are drawn for each bin of queries, by tokens, and their
+keys are turned to the position of a query that sees both (`head/windows.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.attended_keys import AttendedHead
 from attention_plasticity.head.layer import LayerRotation, after_rope
 from attention_plasticity.head.limits import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights
+from attention_plasticity.head.windows import (
+    AttendedWeights,
+    QueryRows,
+    TurnToBin,
+    WindowPairs,
+    window_of,
+    window_pairs,
+)
+from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys, text_weights
 from attention_plasticity.numeric.bins import Bins, BinWeights
 from attention_plasticity.numeric.eligibility import earlier_cells
 from attention_plasticity.numeric.errors.counting import CountingSums
@@ -45,6 +55,7 @@ from attention_plasticity.numeric.scoring import (
     counted_pairs,
     score_models,
 )
+from attention_plasticity.numeric.windows import Window
 from qk_dump.reader import HeadRows
 from qk_dump.rotary import rotate
 
@@ -53,8 +64,6 @@ Ints = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.floating[Any]]
 
 NO_BINS = "the bins of the run are not known"
-WINDOWS = "the layer has a window or chunks, and windows by tokens are not computed"
-ATTENDED_PAIRS = "pair_sampling is attended; see ap_attended"
 
 _ALIGNED_SEED = 2  # beside the seed of the pairs, so that other pairs do not change
 _NONE = np.empty(0)
@@ -68,6 +77,7 @@ class AlignedPlasticity:
     aligned: AttentionPlasticity
     pooled: AttentionPlasticity
     weights: BinWeights  # of the queries of the bins with a value or without
+    windowed: bool = False  # pairs were drawn by tokens, as queries see them
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,7 @@ class BinnedQueries:
     position: Array  # (n,)
     example_id: Ints | None  # (n,)
     weight: Array  # (n,)
+    target: Array  # (n,) mean position of the bin
     vectors: Vectors  # (n, d)
     turned: Vectors  # (n, d) to the mean position of the bin; `vectors` without RoPE
 
@@ -90,11 +101,11 @@ class BinnedQueries:
         order = np.argsort(numbers, kind="stable")
         number, position = numbers[order], rows.position[order]
         vectors = after_rope(rows.vectors[order], position, rotation)
-        turned = vectors
+        target, turned = _mean_positions(number, position), vectors
         if rotation.record is not None:
-            turned = rotate(vectors, position, _mean_positions(number, position), rotation.record)
+            turned = rotate(vectors, position, target, rotation.record)
         examples = None if rows.example_id is None else rows.example_id[order]
-        return cls(number, position, examples, weights.weight[order], vectors, turned)
+        return cls(number, position, examples, weights.weight[order], target, vectors, turned)
 
 
 def _mean_positions(number: Ints, position: Array) -> Array:
@@ -104,88 +115,140 @@ def _mean_positions(number: Ints, position: Array) -> Array:
     return np.repeat(np.add.reduceat(position, starts) / sizes, sizes)
 
 
-def aligned_plasticity(
+def binned_head(
     rows: HeadRows,
     weights: TokenWeights,
     keys: KeyHead,
     window: int | None,
     config: RunnerConfig,
-    seed: int,
-    num_pairs: int,
-) -> AlignedPlasticity | str:
-    """Plasticity at one position of the queries `rows`, or the reason why it is not known.
+    attended: AttendedHead | None = None,
+) -> BinnedHead | str:
+    """The queries `rows` in bins, or the reason why bins cannot be used.
 
-    `seed` is that of the key pairs of the head, `num_pairs` their number per key bin.
+    With `attended`, the pairs are those of the settings if these demand attended pairs.
     """
     bins, rotation = keys.all_texts.bins, keys.rotation
-    problem = rotation.problem
+    visible = window_of(keys, window)
     if bins is None:
-        problem = NO_BINS
-    elif window is not None or keys.logits.chunked:
-        problem = problem or WINDOWS
-    elif config.pair_sampling == "attended":
-        problem = problem or ATTENDED_PAIRS
-    if problem is not None or bins is None:
-        return problem or NO_BINS
-    problem = _too_many(bins, rows, keys, num_pairs, config)
-    if problem is not None:
-        return problem
-    queries = BinnedQueries.of(rows, weights, bins, rotation)
-    return _BinnedHead(queries, keys, bins, config).plasticity(num_pairs, seed)
-
-
-def _too_many(
-    bins: Bins, rows: HeadRows, keys: KeyHead, num_pairs: int, config: RunnerConfig
-) -> str | None:
-    """Why the bins need too much memory; None if they do not."""
+        return NO_BINS
+    if isinstance(visible, str):
+        return rotation.problem or visible
+    if rotation.pre_rope and rotation.problem is not None:
+        return rotation.problem
     number = max(len(np.unique(bins.of(rows.position))), len(keys.bin_index.buckets))
     if number > MOST_BUCKETS or number * rows.width**2 > MOST_COVARIANCES:
         return f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
-    if keys.bin_index.count(config.pair_sampling, num_pairs) > MOST_PAIRS:
+    queries = BinnedQueries.of(rows, weights, bins, rotation)
+    return BinnedHead(queries, keys, bins, config, visible, attended)
+
+
+def aligned_plasticity(
+    head: BinnedHead | str, seed: int, num_pairs: int
+) -> AlignedPlasticity | str:
+    """Plasticity at one position of a head in bins, or the reason why it is not known.
+
+    `seed` is that of the key pairs of the head, `num_pairs` their number per key bin.
+    """
+    if isinstance(head, str):
+        return head
+    if head.keys.rotation.problem is not None:
+        return head.keys.rotation.problem
+    index = head.keys.bin_index
+    if index.count(head.config.pair_sampling, num_pairs) > MOST_PAIRS:
         return (
-            f"{num_pairs:,} pairs in each of {number:,} bins are too many; lower "
+            f"{num_pairs:,} pairs in each of {len(index.buckets):,} bins are too many; lower "
             "num_pairs_per_bucket"
         )
-    return None
+    return head.plasticity(num_pairs, seed)
 
 
 @dataclass(frozen=True)
-class _BinnedHead:
+class BinnedHead:
     """All that is needed to score key pairs of a head in bins."""
 
     queries: BinnedQueries
     keys: KeyHead
     bins: Bins
     config: RunnerConfig
+    window: Window | None = None
+    attended: AttendedHead | None = None  # of settings with attended pairs
 
     def plasticity(self, num_pairs: int, seed: int) -> AlignedPlasticity:
         """Plasticity of turned and of captured queries for the same pairs."""
-        queries, index = self.queries, self.keys.bin_index
-        model = _query_model(queries, queries.turned)
-        eligible = earlier_cells(model.moments.bucket, index.buckets)
-        pairs = self._pairs(num_pairs, np.random.default_rng([seed, _ALIGNED_SEED]))
-        vectors = KeyVectors(self.keys.vectors_after_rope)
-        sample = PairSample(vectors, pairs, index.buckets, eligible)
-        weights = self._weights(model.moments.bucket)
-        texts = self._texts(model, queries.turned)
+        models = list(self.models)
+        model, texts = models[0].queries, models[0].texts
+        rng = np.random.default_rng([seed, _ALIGNED_SEED])
+        sample = self._sample(model.moments.bucket, num_pairs, rng)
         if texts is not None and self.config.counting:
-            texts = replace(texts, counting=self._counting(texts.queries, sample, weights))
-        models = [QuerySample(model, texts)]
-        if queries.turned is not queries.vectors:
-            captured = _query_model(queries, queries.vectors)
-            models.append(QuerySample(captured, self._texts(captured, queries.vectors)))
+            texts = replace(texts, counting=self._counting(texts.queries, sample, self.weights))
+        models[0] = models[0]._replace(texts=texts)
         found = score_models(models, sample, of_cells=self._of_cells)
-        return AlignedPlasticity(self.bins, found[0], replace(found[-1], counted=None), weights)
+        pooled = replace(found[-1], counted=None)
+        return AlignedPlasticity(self.bins, found[0], pooled, self.weights, self.window is not None)
+
+    @cached_property
+    def models(self) -> tuple[QuerySample, ...]:
+        """The models of the turned queries and, if these differ, of the captured ones."""
+        queries = self.queries
+        model = self._query_model(queries.turned)
+        found = [QuerySample(model, self._texts(model, queries.turned), self._turn)]
+        if queries.turned is not queries.vectors:
+            model = self._query_model(queries.vectors)
+            found.append(QuerySample(model, self._texts(model, queries.vectors)))
+        return tuple(found)
+
+    def _query_model(self, vectors: Vectors) -> QueryModel:
+        """Gaussians of the bins. Queries of the first bin see no earlier bin, only their own."""
+        queries, with_first = self.queries, self.window is not None
+        moments = bucket_moments(queries.position, queries.bin, vectors, with_first=with_first)
+        return QueryModel(moments, bucket_gaussians("full", moments, _NONE, _NONE, _NONE))
 
     @property
     def _of_cells(self) -> bool:
         """Whether plasticity of a bin of queries is the mean over its cells, or over its pairs."""
-        return self.config.pair_sampling != "context"
+        return self.config.pair_sampling in ("bucket", "local") and self.window is None
+
+    def _sample(self, used: Ints, num_pairs: int, rng: np.random.Generator) -> PairSample:
+        """The pairs of the bins of queries that are used."""
+        keys = self.keys
+        vectors, buckets = KeyVectors(keys.vectors_after_rope), keys.bin_index.buckets
+        if self.window is None:
+            pairs = self._pairs(num_pairs, rng)
+            return PairSample(vectors, pairs, buckets, earlier_cells(used, buckets))
+        seen = self.window_pairs(keys, num_pairs, rng, self.attended)
+        return PairSample(vectors, seen.draw, buckets, seen.eligible)
+
+    def window_pairs(
+        self,
+        keys: KeyHead,
+        num_pairs: int,
+        rng: np.random.Generator,
+        attended: AttendedHead | None,
+    ) -> WindowPairs:
+        """Pairs that the queries of the bins see through the window, or attended pairs of these."""
+        assert self.window is not None
+        queries, used = self.queries, self.models[0].queries.moments.bucket
+        rows = QueryRows(queries.bin, queries.position, queries.example_id, queries.weight)
+        weights = None
+        if attended is not None:
+            weights = AttendedWeights(attended.attention, self.text_weights(keys))
+        return window_pairs(rows, used, keys, self.window, self.config, num_pairs, rng, weights)
+
+    @property
+    def _turn(self) -> TurnToBin | None:
+        """Through a window, keys are turned from the query that sees them; None: they stay."""
+        record, queries = self.keys.rotation.record, self.queries
+        if self.window is None or record is None:
+            return None
+        return TurnToBin(record, queries.target - queries.position)
 
     def _pairs(self, num_pairs: int, rng: np.random.Generator) -> KeyPairs | PairDraw:
         """Key pairs in proportion to the numbers of tokens that their keys stand for."""
         config, keys, sampling = self.config, self.keys, self.config.pair_sampling
-        assert sampling != "attended"
+        if sampling == "attended":
+            assert self.attended is not None
+            own = AttendedKeys(keys.bin_index, self.attended.attention)
+            return AttendedDraw(own, self.text_weights(keys), num_pairs, True, rng)
         if keys.weights.is_constant:
             return chosen_pairs(keys.bin_index, sampling, num_pairs, config.max_rel_dist, rng)
         weighted = WeightedKeys(keys.bin_index, keys.weights.weight)
@@ -199,16 +262,31 @@ class _BinnedHead:
             return None
         return self.keys.groups.of(examples)
 
-    def _weights(self, used: Ints) -> BinWeights:
-        """Sums of the weights of the queries of the bins that are used."""
-        queries, groups = self.queries, self._groups
-        place = np.searchsorted(used, queries.bin)
+    @cached_property
+    def _codes(self) -> Ints:
+        """(n,) the number of the bin of each query among those that are used; −1 for others."""
+        used = self.models[0].queries.moments.bucket
+        place = np.searchsorted(used, self.queries.bin)
         inside = place < len(used)
-        inside[inside] = used[place[inside]] == queries.bin[inside]
-        code = np.where(inside, place, -1)
+        inside[inside] = used[place[inside]] == self.queries.bin[inside]
+        return np.where(inside, place, -1)
+
+    @cached_property
+    def weights(self) -> BinWeights:
+        """Sums of the weights of the queries of the bins that are used."""
+        queries, groups, code = self.queries, self._groups, self._codes
         group = np.zeros(len(code), np.int64) if groups is None else groups
         fifth = self.bins.fifths(queries.position)
+        used = self.models[0].queries.moments.bucket
         return BinWeights.of(used, code, fifth, group, queries.weight)
+
+    def text_weights(self, keys: KeyHead) -> Array:
+        """(query bins, texts of the keys) sums of the weights of the queries."""
+        assert self.queries.example_id is not None
+        assert keys.rows.example_id is not None
+        used = len(self.models[0].queries.moments.bucket)
+        text, weight = self.queries.example_id, self.queries.weight
+        return text_weights(self._codes, used, text, weight, keys.rows.example_id)
 
     def _texts(self, model: QueryModel, vectors: Vectors) -> TextSample | None:
         groups, moments = self._groups, model.moments
@@ -227,8 +305,3 @@ class _BinnedHead:
         cells = counted_pairs(sample) if self._of_cells else None
         query_bins, key_bins = sample.eligible.shape
         return CountingSums(grouped, 0.0, query_bins, key_bins, cells, weights.everywhere)
-
-
-def _query_model(queries: BinnedQueries, vectors: Vectors) -> QueryModel:
-    moments = bucket_moments(queries.position, queries.bin, vectors)
-    return QueryModel(moments, bucket_gaussians("full", moments, _NONE, _NONE, _NONE))

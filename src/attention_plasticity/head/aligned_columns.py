@@ -13,6 +13,7 @@ from attention_plasticity.head.plasticity_columns import COUNTING_OFF, NO_COUNTS
 from attention_plasticity.head.result import Columns
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.values import HeadValues
+from attention_plasticity.head.windows import FEW_VISIBLE
 from attention_plasticity.metrics import (
     ALIGNED,
     ALIGNED_COUNTED,
@@ -44,7 +45,7 @@ def add_aligned(values: HeadValues, found: AlignedPlasticity | str, why_no_error
             values.add_estimate(name, math.nan, None, found, found)
         return
     numbers, estimates = _numbers(found), _estimates(found)
-    no_value = _why_no_pairs(found.aligned) if math.isnan(numbers[ALIGNED]) else EMPTY_FIFTH
+    no_value = _why_no_pairs(found) if math.isnan(numbers[ALIGNED]) else EMPTY_FIFTH
     for name, value in numbers.items():
         why = no_value
         if name == ALIGNED_DROP and not math.isnan(numbers[ALIGNED]):
@@ -92,8 +93,11 @@ def _estimates(found: AlignedPlasticity) -> dict[str, Estimate]:
     return estimates
 
 
-def _why_no_pairs(plasticity: AttentionPlasticity) -> str:
+def _why_no_pairs(found: AlignedPlasticity) -> str:
     """Why no bin of queries has a key pair."""
+    plasticity = found.aligned
+    if found.windowed:
+        return FEW_VISIBLE
     if len(plasticity.query_buckets) == 0:
         return NO_QUERY_BIN
     return NO_EARLIER_KEYS if len(plasticity.q_code) == 0 else NO_PAIRS

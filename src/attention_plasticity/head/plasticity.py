@@ -12,14 +12,19 @@ import numpy.typing as npt
 from attention_plasticity.config import FIRST_PAIRS, MOST_PAIRS_PER_BUCKET, RunnerConfig
 from attention_plasticity.head.queries import RotatedQueries
 from attention_plasticity.head.rows import KeyHead
-from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys
+from attention_plasticity.numeric.attended_pairs import (
+    AttendedDraw,
+    AttendedKeys,
+    KeyAttention,
+    text_weights,
+)
 from attention_plasticity.numeric.eligibility import earlier_cells, windowed_cells
 from attention_plasticity.numeric.errors.counting import CountingSums
 from attention_plasticity.numeric.errors.influences import FirstComponent, GroupedQueries
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts, VarianceSums
 from attention_plasticity.numeric.key_pairs import KeyPairs
 from attention_plasticity.numeric.pair_samples import KeyVectors, PairDraw, PairSample, chosen_pairs
-from attention_plasticity.numeric.profile import AttentionPlasticity, weighted_mean
+from attention_plasticity.numeric.profile import AttentionPlasticity
 from attention_plasticity.numeric.query_model import (
     BucketMoments,
     QueryModel,
@@ -28,7 +33,6 @@ from attention_plasticity.numeric.query_model import (
 )
 from attention_plasticity.numeric.scoring import (
     BucketInfluences,
-    SecondPairSample,
     TextSample,
     score_pairs,
 )
@@ -38,29 +42,12 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _UNLIMITED = 1 << 40
-_ATTENDED_SEED = 1  # beside the seed of the pairs, so that other pairs do not change
-
-
-@dataclass(frozen=True)
-class AttendedPlasticity:
-    """Plasticity of pairs in proportion to the attention of their keys, and sizes of the sample."""
-
-    plasticity: AttentionPlasticity
-    effective_pairs: float  # mean over query buckets
-    later_queries: float  # mean over drawn keys
-
-    @classmethod
-    def of(cls, plasticity: AttentionPlasticity, draw: AttendedDraw) -> AttendedPlasticity:
-        """With means of the recorded sizes, weighted by queries."""
-        sizes = (np.array(draw.effective_pairs), np.array(draw.later_queries))  # (query buckets,)
-        return cls(plasticity, *(weighted_mean(size, plasticity.query_counts) for size in sizes))
 
 
 class HeadPlasticity(NamedTuple):
-    """Plasticity of the pairs of the settings, and of attended pairs if they are known."""
+    """Plasticity of the pairs of the settings."""
 
-    main: AttentionPlasticity
-    attended: AttendedPlasticity | None
+    plasticity: AttentionPlasticity
     num_pairs: int  # per key bucket
 
 
@@ -70,9 +57,12 @@ def head_plasticity(
     window: int | None,
     config: RunnerConfig,
     seed: int,
-    attended: AttendedKeys | None = None,
+    attended: KeyAttention | None = None,
 ) -> HeadPlasticity:
-    """Plasticity of a head. `seed` is that of its key pairs."""
+    """Plasticity of a head. `seed` is that of its key pairs.
+
+    If the settings demand attended pairs, `attended` is the attention of the keys.
+    """
     head = _Head.of(queries, keys, window, config, seed)
     pairs = config.num_pairs_per_bucket
     if pairs == "auto":
@@ -100,7 +90,7 @@ def enough_pairs(parts: VarianceParts | None) -> int:
     pairs = FIRST_PAIRS
     if parts is None:
         return pairs
-    others = max(parts.texts, 0.0) + parts.queries + parts.keys
+    others = max(parts.texts, 0.0) + parts.queries + max(parts.keys, 0.0)
     available = np.array(parts.available)
     drawn = np.minimum(available, parts.pairs_per_bucket).sum()
     while pairs < MOST_PAIRS_PER_BUCKET and pairs < available.max(initial=0):
@@ -138,26 +128,24 @@ class _Head:
         eligible = _eligible(queries, keys, window, moments)
         return cls(queries, keys, config, seed, QueryModel(moments, gaussians), eligible)
 
-    def plasticity(self, num_pairs: int, attended: AttendedKeys | None) -> HeadPlasticity:
+    def plasticity(self, num_pairs: int, attended: KeyAttention | None) -> HeadPlasticity:
         """Plasticity with errors and counts, as the settings demand."""
         grouped = self._grouped_queries() if self.config.error_bars else None
         texts = None if grouped is None else self._texts(grouped)
-        if attended is None:
-            return HeadPlasticity(self._score(self._pairs(num_pairs), texts)[0], None, num_pairs)
-        if self.config.pair_sampling == "attended":
-            rng = np.random.default_rng(self.seed)
-            draw = AttendedDraw(attended, num_pairs, True, rng)
-            main = self._score(draw, texts)[0]
-            return HeadPlasticity(main, AttendedPlasticity.of(main, draw), num_pairs)
-        rng = np.random.default_rng([self.seed, _ATTENDED_SEED])
-        draw = AttendedDraw(attended, num_pairs, False, rng)
-        own = None
-        if texts is not None:
-            own = replace(texts, counting=self._counting(texts.queries, key_buckets=1))
-        pairs = self._pairs(num_pairs)
-        main, second = self._score(pairs, texts, SecondPairSample(draw, own))
-        assert second is not None
-        return HeadPlasticity(main, AttendedPlasticity.of(second, draw), num_pairs)
+        pairs = self._pairs(num_pairs) if attended is None else self._draw(num_pairs, attended)
+        return HeadPlasticity(self._score(pairs, texts), num_pairs)
+
+    def _draw(self, num_pairs: int, attention: KeyAttention) -> AttendedDraw:
+        """Attended pairs: texts in proportion to the queries of a query bucket."""
+        queries, keys, used = self.queries, self.keys, self.model.moments.bucket
+        assert queries.example_id is not None
+        assert keys.rows.example_id is not None
+        code = np.where(np.isin(queries.bucket, used), np.searchsorted(used, queries.bucket), -1)
+        weight = text_weights(
+            code, len(used), queries.example_id, np.ones(len(code)), keys.rows.example_id
+        )
+        own = AttendedKeys(keys.index, attention)
+        return AttendedDraw(own, weight, num_pairs, True, np.random.default_rng(self.seed))
 
     def _counting(self, grouped: GroupedQueries, key_buckets: int) -> CountingSums | None:
         if not self.config.counting:
@@ -173,19 +161,18 @@ class _Head:
             return None
         sums = VarianceSums(grouped, texts, len(self.eligible))
         text_sample = replace(self._texts(grouped), counting=None, variance=sums)
-        found = self._score(self._pairs(num_pairs_per_bucket), text_sample)[0]
+        found = self._score(self._pairs(num_pairs_per_bucket), text_sample)
         assert found.uncertainty is not None
         counts, everywhere = found.query_counts, np.ones(len(found.profile), np.bool_)
         overall = found.uncertainty.mean(found.profile, counts, everywhere)
-        error = overall.standard_error
-        if math.isnan(error):
+        if math.isnan(overall.standard_error):
             return None
         return sums.finish(
             found.profile,
             counts,
             overall.value,
-            error,
             key_texts,
+            text_sample.key_group,
             self.available,
             num_pairs_per_bucket,
         )
@@ -198,15 +185,10 @@ class _Head:
             self.keys.index, config.pair_sampling, num_pairs, config.max_rel_dist, rng
         )
 
-    def _score(
-        self,
-        pairs: KeyPairs | PairDraw,
-        texts: TextSample | None,
-        second: SecondPairSample | None = None,
-    ) -> tuple[AttentionPlasticity, AttentionPlasticity | None]:
+    def _score(self, pairs: KeyPairs | PairDraw, texts: TextSample | None) -> AttentionPlasticity:
         keys = KeyVectors(self.keys.rows.vectors, self.queries.basis)
         sample = PairSample(keys, pairs, self.keys.index.buckets, self.eligible)
-        return score_pairs(self.model, sample, texts, second)
+        return score_pairs(self.model, sample, texts)
 
     def _grouped_queries(self) -> GroupedQueries | None:
         """The queries with the groups of their texts; None if the texts are not known."""

@@ -8,12 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.head.plasticity import AttendedPlasticity
 from attention_plasticity.head.result import Columns
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import (
-    ATTENDED,
-    ATTENDED_COUNTED,
     BUCKET_QUANTITY,
     GROUP_COLUMNS,
     MEAN_COLUMNS,
@@ -30,7 +27,6 @@ NO_EARLIER_KEYS = "no query bucket sees keys of an earlier bucket"
 NO_PAIRS = "no query bucket sees two keys that make a pair"
 EMPTY_FIFTH = "no query bucket with key pairs is in this fifth of the context"
 NO_COUNTS = "in every query bucket, all counted queries are of one group of texts"
-NO_ATTENDED_PAIRS = "no query bucket sees two keys of one text that receive attention"
 COUNTING_OFF = "counting is off"
 
 
@@ -94,42 +90,6 @@ def why_no_drop(first: float, last: float) -> str:
     fifths = {"first": first, "last": last}
     parts = [name for name, value in fifths.items() if math.isnan(value)]
     return f"there is no plasticity in the {' and the '.join(parts)} fifth of the context"
-
-
-def _attended_estimates(attended: AttendedPlasticity | None) -> dict[str, Estimate]:
-    """Attended plasticity with bias and influences; empty if it or its texts are not known."""
-    if attended is None or attended.plasticity.uncertainty is None:
-        return {}
-    found = attended.plasticity
-    everywhere = np.ones(len(found.query_counts), np.bool_)
-    overall = attended.plasticity.uncertainty.mean(found.profile, found.query_counts, everywhere)
-    counted = {} if found.counted is None else {ATTENDED_COUNTED: found.counted.counted}
-    return {ATTENDED: overall, **counted}
-
-
-def add_attended(
-    values: HeadValues, attended: AttendedPlasticity | None, problem: str, why_no_errors: str
-) -> None:
-    """Attended plasticity; `problem` is the reason if it is not known."""
-    estimates = _attended_estimates(attended)
-    overall = math.nan if attended is None else attended.plasticity.overall
-    no_pairs = problem
-    if attended is not None:
-        empty = len(attended.plasticity.q_code) == 0
-        no_pairs = _why_no_pairs(attended.plasticity) if empty else NO_ATTENDED_PAIRS
-    values.add_estimate(ATTENDED, overall, estimates.get(ATTENDED), no_pairs, why_no_errors)
-    counted = estimates.get(ATTENDED_COUNTED)
-    why = why_no_errors
-    if estimates:
-        why = COUNTING_OFF if counted is None else NO_COUNTS
-    why = values.missing.get(ATTENDED, why)
-    value = math.nan if counted is None else counted.value
-    values.add_estimate(ATTENDED_COUNTED, value, counted, why, why)
-    sizes = {
-        f"{ATTENDED}_ess": math.nan if attended is None else attended.effective_pairs,
-        "n_later_queries": math.nan if attended is None else attended.later_queries,
-    }
-    values.add(sizes, no_pairs)
 
 
 def _text_groups(plasticity: AttentionPlasticity) -> float:

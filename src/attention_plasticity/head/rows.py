@@ -89,7 +89,7 @@ class KeyHead:
         texts = _equal_texts(all_texts, rows) if config.equal_texts else None
         if texts is not None:
             rows = _rows_of_texts(rows, texts, dump.folders[head])
-        rows, exponent = _in_range(rows, dump.folders[head])
+        rows, exponent = in_range(rows, dump.folders[head])
         assert rows.example_id is not None
         index = KeyIndex(rows.position, rows.bucket, rows.example_id)
         per_bucket = config.most_pairs_per_bucket
@@ -166,7 +166,7 @@ def read_queries(
             f"{dump.folders[head]}: queries have {queries.width} dimensions, "
             f"their keys have {keys.rows.width}. Use files of one model."
         )
-    return _in_range(queries, dump.folders[head], queries=True)
+    return in_range(queries, dump.folders[head], queries=True)
 
 
 def common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
@@ -191,6 +191,7 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts) -> H
         single_example=config.single_example,
         rules=rules_of(dump, head.layer),
         with_attention=head.kind == "q",
+        with_received=head.kind == "k" and not config.single_example,
     )
     if rows.example_id is not None and not config.single_example:
         texts.require(rows.example_id, dump.folders[head])
@@ -223,7 +224,7 @@ def _rows_of_texts(rows: HeadRows, texts: Ints, folder: DumpPath) -> HeadRows:
     return found
 
 
-def _in_range(rows: HeadRows, folder: DumpPath, *, queries: bool = False) -> tuple[HeadRows, int]:
+def in_range(rows: HeadRows, folder: DumpPath, *, queries: bool = False) -> tuple[HeadRows, int]:
     """The rows with vectors scaled by a power of two if needed, and its exponent.
 
     After scaling, the squares of every query dimension, query bucket and key fit into float64.

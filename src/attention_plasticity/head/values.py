@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from attention_plasticity.metrics import METRICS
+from attention_plasticity.metrics import CORRECTED, METRICS
 from attention_plasticity.numeric.errors.text_groups import MIN_GROUPS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 
@@ -33,7 +33,7 @@ class HeadValues:
     def add_estimate(
         self, name: str, value: float, estimate: Estimate | None, why: str, why_no_errors: str
     ) -> None:
-        """Add a value with its standard error and its bias, as far as it has these columns.
+        """Add a value with its error, its bias and its corrected value, if it has these columns.
 
         `why` is the reason if there is no value, `why_no_errors` if there is no estimate. The
         influences of the estimate become rows of the table of influences.
@@ -44,7 +44,9 @@ class HeadValues:
         for metric in METRICS[name].errors:
             is_error = metric.column.endswith("_se")
             known = math.nan
-            if estimate is not None:
+            if estimate is not None and metric.column.endswith(CORRECTED):
+                known = value - estimate.bias
+            elif estimate is not None:
                 known = estimate.standard_error if is_error else estimate.bias
             reason = self.missing.get(name)
             if reason is None and estimate is None:

@@ -10,9 +10,10 @@ the other files in this order; no file imports one that comes after it.
    queries of every bucket
 5. `eligibility`: cells of a query bucket and a key bucket that it can see
 6. `key_pairs`: pairs of keys of one bucket, of near keys, or of any two earlier keys
-7. `pair_pool`, `attention_received`, `attended_pairs`: pairs in proportion to the weights of their
-   keys, such as the attention that they receive
-8. `pair_samples`: keys, pairs and cells together
+7. `pair_pool`, `windows`, `attention_received`, `attended_pairs`: pairs in proportion to the
+   weights of their keys, such as the attention that they receive
+8. `pair_samples`: keys, pairs and cells together; `visible_pairs`: pairs that queries see through a
+   window
 9. `scores`: p, 4p(1−p) and its derivatives, from key differences and a Gaussian
 10. `errors`: groups of texts, their influences, standard errors, bias, counts
 11. `distances`, `profile`: plasticity by distance, by query bucket, by fifth of the context

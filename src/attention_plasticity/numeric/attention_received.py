@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from attention_plasticity.numeric.windows import Window
+
 Array = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
@@ -47,9 +49,7 @@ class Logits:
     def end_position(self, key_position: Array) -> Array:
         """(keys,) queries at this position or later do not see a key."""
         assert self.window is not None
-        if self.chunked:
-            return (np.floor(key_position / self.window) + 1.0) * self.window
-        return key_position + self.window
+        return Window(self.window, self.chunked).end_position(key_position)
 
 
 class TextRows(NamedTuple):

@@ -103,4 +103,4 @@ def compute_attention_plasticity(
         lowest = np.array([bucket_window_limits.get(int(j), 0) for j in moments.bucket])
         eligible &= keys.buckets[None, :] >= lowest[:, None]
     sample = PairSample(KeyVectors(X_k_rot), pairs, keys.buckets, eligible)
-    return score_pairs(QueryModel(moments, gaussians), sample)[0]
+    return score_pairs(QueryModel(moments, gaussians), sample)

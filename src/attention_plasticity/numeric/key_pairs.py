@@ -6,9 +6,9 @@ pairs are computed from them in one vectorised step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -41,14 +41,14 @@ class KeyPairs:
     def __len__(self) -> int:
         return len(self.first)
 
-    def with_single_bucket(self) -> KeyPairs:
+    def with_single_bucket(self) -> Self:
         """The pairs with a common owner, as if there were one key bucket."""
         zero = np.zeros(len(self), np.int64)
-        return KeyPairs.sorted_by_owner(self.first, self.second, zero, zero)
+        return replace(self, owner=zero, other=zero, rank=np.arange(len(self)))
 
-    def part(self, rows: slice) -> KeyPairs:
+    def part(self, rows: slice) -> Self:
         """The pairs of a slice."""
-        return KeyPairs(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 class _Groups(NamedTuple):

@@ -184,17 +184,13 @@ class WeightedKeys:
         number = num_pairs_per_bucket * len(index.buckets) if len(rows) else 0
         weight = self.weight[rows]
         before = np.concatenate([[0.0], np.cumsum(weight)])  # (n + 1,)
-        anchor = _found(before, rng.random(number) * before[-1], 0, len(rows) - 1)
+        anchor = key_at(before, rng.random(number) * before[-1], 0, len(rows) - 1)
         text = np.searchsorted(np.cumsum(sizes), anchor, side="right")
         starts = (np.cumsum(sizes) - sizes)[text]
         reach = np.maximum(1, np.floor(max_rel_dist * sizes[text]).astype(np.int64))
         left = np.maximum(starts, anchor - reach)
         right = np.minimum(starts + sizes[text] - 1, anchor + reach)
-        others = before[right + 1] - before[left] - weight[anchor]  # (pairs,)
-        place = before[left] + rng.random(number) * np.maximum(others, 0.0)
-        place = place + np.where(place >= before[anchor], weight[anchor], 0.0)
-        near = _found(before, place, left, right)
-        near = np.where(near == anchor, np.where(anchor < right, anchor + 1, anchor - 1), near)
+        near = neighbours(before, weight, anchor, left, right, rng.random(number))
         swap = rng.random(number) < 0.5
         owner, other = index.codes[rows[anchor]], index.codes[rows[near]]
         by_owner = np.argsort(owner, kind="stable")
@@ -221,6 +217,20 @@ class WeightedKeys:
         return PairPool.of(rows, self.index.codes[rows], self.weight[rows], sizes)
 
 
-def _found(before: Array, place: Array, left: Ints | int, right: Ints | int) -> Ints:
+def neighbours(
+    before: Array, weight: Array, anchor: Ints, left: Ints, right: Ints, u: Array
+) -> Ints:
+    """(pairs,) another key from `left` to `right`, by weight, from numbers `u` in [0, 1).
+
+    `before` (n + 1,) are the cumulative sums of `weight` (n,), from 0 on.
+    """
+    others = before[right + 1] - before[left] - weight[anchor]  # (pairs,)
+    place = before[left] + u * np.maximum(others, 0.0)
+    place = place + np.where(place >= before[anchor], weight[anchor], 0.0)
+    near = key_at(before, place, left, right)
+    return np.where(near == anchor, np.where(anchor < right, anchor + 1, anchor - 1), near)
+
+
+def key_at(before: Array, place: Array, left: Ints | int, right: Ints | int) -> Ints:
     """(pairs,) the key at a place of the cumulative sum, from `left` to `right`."""
     return np.clip(np.searchsorted(before, place, side="right") - 1, left, right)

@@ -60,6 +60,20 @@ class ContextDraw:
         return self.keys.context_pairs(eligible, self.num_pairs_per_bucket, self.rng)
 
 
+@dataclass
+class OneCellDraw:
+    """Pairs of another draw, all pairs of a query bucket in one cell."""
+
+    pairs: PairDraw
+    eligible: Bools  # (query buckets, key buckets) for the other draw
+    done: int = 0  # query buckets
+
+    def draw(self, reached: Bools) -> KeyPairs:
+        """The pairs of the next query bucket; `reached` (1,) is not needed."""
+        self.done += 1
+        return self.pairs.draw(self.eligible[self.done - 1]).with_single_bucket()
+
+
 def chosen_pairs(
     keys: KeyIndex,
     pair_sampling: PairSampling,

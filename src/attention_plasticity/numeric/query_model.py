@@ -46,14 +46,14 @@ class QueryModel(NamedTuple):
     gaussians: list[Gaussian]  # one per bucket of the moments
 
 
-def bucket_moments(p: Array, b: Ints, X: Vectors) -> BucketMoments:
-    """Moments of the query buckets with at least two queries; bucket 0 is left out."""
+def bucket_moments(p: Array, b: Ints, X: Vectors, *, with_first: bool = False) -> BucketMoments:
+    """Moments of the query buckets with at least two queries; bucket 0 only `with_first`."""
     buckets, starts, counts = np.unique(b, return_index=True, return_counts=True)
     is_sorted = bool((b[1:] >= b[:-1]).all())
     order = None if is_sorted else np.argsort(b, kind="stable")
     if not is_sorted:
         starts = np.cumsum(counts) - counts
-    kept = np.flatnonzero((buckets != 0) & (counts >= 2))
+    kept = np.flatnonzero(((buckets != 0) | with_first) & (counts >= 2))
     d = X.shape[1]
     mean, covariance = np.empty((len(kept), d)), np.empty((len(kept), d, d))
     position = np.empty(len(kept))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from attention_plasticity.numeric.errors.uncertainty import (
 )
 from attention_plasticity.numeric.errors.variance_parts import VarianceSums
 from attention_plasticity.numeric.key_pairs import PAIR_BLOCK, KeyPairs
-from attention_plasticity.numeric.pair_samples import KeyVectors, PairDraw, PairSample
+from attention_plasticity.numeric.pair_samples import KeyVectors, PairSample
 from attention_plasticity.numeric.profile import AttentionPlasticity
 from attention_plasticity.numeric.query_model import BucketMoments, QueryModel
 from attention_plasticity.numeric.scaling import row_maxima
@@ -34,12 +34,16 @@ from attention_plasticity.numeric.scores import (
     score_margins,
     standardised,
 )
+from attention_plasticity.numeric.sizes import GROUPS
+from attention_plasticity.numeric.visible_pairs import SeenPairs
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.floating[Any]]
 Rows = slice | npt.NDArray[np.intp]
+
+_KEPT_INFLUENCES = 1 << 23  # float32 values of the influences on covariances
 
 
 @dataclass(frozen=True)
@@ -54,67 +58,57 @@ class TextSample:
 
 
 class BucketInfluences:
-    """Influences on the Gaussians of the query buckets. Those of the last bucket are kept."""
+    """Influences on the Gaussians of the query buckets.
+
+    They are kept for further pairs, or only those of the last bucket if they are large.
+    """
 
     def __init__(
         self, queries: GroupedQueries, bucket_rows: list[slice], moments: BucketMoments
     ) -> None:
         """`bucket_rows` are the rows of every query bucket in `queries`."""
         self._queries, self._rows, self._moments = queries, bucket_rows, moments
-        self._code = -1
-        self._last: GaussianInfluences | None = None
+        self._kept: dict[int, GaussianInfluences] = {}
+        self._most = max(1, _KEPT_INFLUENCES // (GROUPS * moments.mean.shape[1] ** 2))
 
     def of(self, code: int) -> GaussianInfluences:
         """Influences on the Gaussian of query bucket `code`."""
-        if code != self._code or self._last is None:
+        if code not in self._kept:
+            if len(self._kept) >= self._most:
+                self._kept.clear()
             moments = self._moments
             queries = self._queries.centred(
                 self._rows[code], moments.mean[code], np.diagonal(moments.covariance[code])
             )
-            self._last, self._code = self._queries.influences(queries), code
-        return self._last
-
-
-class SecondPairSample(NamedTuple):
-    """A second sample of key pairs that is scored in the same pass, in one cell per query bucket.
-
-    Its pairs are scored after the last pairs of a query bucket, so that the influences of the
-    queries of the bucket are computed once for both samples.
-    """
-
-    pairs: PairDraw
-    texts: TextSample | None
+            self._kept[code] = self._queries.influences(queries)
+        return self._kept[code]
 
 
 def score_pairs(
-    queries: QueryModel,
-    sample: PairSample,
-    texts: TextSample | None = None,
-    second: SecondPairSample | None = None,
-) -> tuple[AttentionPlasticity, AttentionPlasticity | None]:
-    """Plasticity of the pairs of `sample`, and of the pairs of `second`.
+    queries: QueryModel, sample: PairSample, texts: TextSample | None = None
+) -> AttentionPlasticity:
+    """Plasticity of the pairs of `sample`.
 
     With `texts`, standard errors and bias are computed too. Plasticity by distance is computed if
     the pairs are drawn for each query bucket.
     """
-    eligible = sample.eligible
     distances = (
         None
         if isinstance(sample.pairs, KeyPairs)
         else DistanceSums(queries.moments.bucket, sample.key_buckets)
     )
-    scoring = _Scoring(queries, sample.keys, eligible, texts, distances)
-    also = None
-    if second is not None:
-        reached = np.asarray(eligible.any(axis=1))[:, None]  # (query buckets, 1)
-        also = _Scoring(queries, sample.keys, reached, second.texts, None)
-    for part, block, is_last in _blocks(scoring, sample, len(queries.gaussians)):
+    scoring = _Scoring(queries, sample.keys, sample.eligible, texts, distances)
+    for part, block in _blocks(scoring, sample, len(queries.gaussians)):
         for code in part:
             scoring.add(code, block)
-            if second is not None and also is not None and is_last:
-                also.add_all(code, second.pairs.draw(eligible[code]).with_single_bucket())
-    found = scoring.finish(sample.key_buckets)
-    return found, None if also is None else also.finish(sample.key_buckets[:1])
+    return scoring.finish(sample.key_buckets)
+
+
+class Turn(Protocol):
+    """Turns the key differences of pairs, each by an angle of its own."""
+
+    def __call__(self, W: Array, pairs: KeyPairs) -> Array:
+        """The key differences `W` (pairs, d), turned."""
 
 
 class QuerySample(NamedTuple):
@@ -122,6 +116,7 @@ class QuerySample(NamedTuple):
 
     queries: QueryModel
     texts: TextSample | None
+    turn: Turn | None = None  # of the key differences; None: they stay
 
 
 def score_models(
@@ -134,13 +129,14 @@ def score_models(
     pairs that are seen through a window, and for pairs in proportion to attention.
     """
     scorings = [
-        _Scoring(queries, sample.keys, sample.eligible, texts, None, of_cells)
-        for queries, texts in models
+        _Scoring(queries, sample.keys, sample.eligible, texts, None, of_cells, of_bins=True)
+        for queries, texts, _ in models
     ]
-    for part, block, _ in _blocks(scorings[0], sample, len(models[0].queries.gaussians)):
-        for scoring in scorings:
+    for part, block in _blocks(scorings[0], sample, len(models[0].queries.gaussians)):
+        for scoring, model in zip(scorings, models, strict=True):
+            own = block if model.turn is None else scoring.turned(block, model.turn)
             for code in part:
-                scoring.add(code, block)
+                scoring.add(code, own)
     return [scoring.finish(sample.key_buckets) for scoring in scorings]
 
 
@@ -158,28 +154,33 @@ def counted_pairs(sample: PairSample) -> Ints:
 
 def _blocks(
     scoring: _Scoring, sample: PairSample, query_buckets: int
-) -> Iterator[tuple[Sequence[int], _Block, bool]]:
-    """Blocks of pairs, each with its query buckets, and whether it is the last one of these."""
+) -> Iterator[tuple[Sequence[int], _Block]]:
+    """Blocks of pairs, each with its query buckets."""
     codes, pairs = range(query_buckets), sample.pairs
     for part in (
         [codes] if isinstance(pairs, KeyPairs) else [range(code, code + 1) for code in codes]
     ):
         drawn = pairs if isinstance(pairs, KeyPairs) else pairs.draw(sample.eligible[part[0]])
-        blocks = scoring.blocks(drawn)
-        for number, rows in enumerate(blocks):
-            yield part, scoring.block(drawn.part(rows)), number + 1 == len(blocks)
+        for rows in scoring.blocks(drawn):
+            yield part, scoring.block(drawn.part(rows))
 
 
 class _PairRows(NamedTuple):
-    """Key differences in float32, with the owner and the group of texts of each pair."""
+    """Key differences in float32, with the owner and the group of texts of each pair.
+
+    `seen_by` is the group of the text of the query that was drawn with a pair; None if pairs are
+    drawn without a query.
+    """
 
     W: Vectors  # (pairs, d)
     owner: Ints  # (pairs,)
     group: Ints  # (pairs,)
+    seen_by: Ints | None  # (pairs,)
 
     def part(self, rows: Rows) -> _PairRows:
         """Some of the pairs."""
-        return _PairRows(self.W[rows], self.owner[rows], self.group[rows])
+        seen_by = None if self.seen_by is None else self.seen_by[rows]
+        return _PairRows(self.W[rows], self.owner[rows], self.group[rows], seen_by)
 
 
 class _GroupedPairs(NamedTuple):
@@ -196,7 +197,8 @@ class _GroupedPairs(NamedTuple):
         unit = _powers_of_two(W)
         scaled = np.empty(W.shape, np.float32)
         np.divide(W, unit[:, None], out=scaled, casting="same_kind")
-        rows = _PairRows(scaled, pairs.owner, texts.key_group[pairs.first])
+        seen_by = texts.queries.group[pairs.query] if isinstance(pairs, SeenPairs) else None
+        rows = _PairRows(scaled, pairs.owner, texts.key_group[pairs.first], seen_by)
         chosen = np.flatnonzero(is_counted(pairs.rank))
         return cls(unit, rows, chosen, rows.part(chosen))
 
@@ -228,8 +230,9 @@ class _Scoring:
         texts: TextSample | None,
         distances: DistanceSums | None,
         of_cells: bool = False,
+        of_bins: bool = False,
     ) -> None:
-        self._of_cells = of_cells
+        self._of_cells, self._of_bins = of_cells, of_bins
         self._moments, self._gaussians = queries.moments, queries.gaussians
         self._keys, self._eligible, self._distances = keys, eligible, distances
         self._texts = texts
@@ -242,20 +245,21 @@ class _Scoring:
         self._sums, self._counts = np.zeros(eligible.shape), np.zeros(eligible.shape, np.int64)
 
     def blocks(self, pairs: KeyPairs) -> list[slice]:
-        """Parts of the pairs that are scored at a time; one empty part if there is no pair."""
+        """Parts of the pairs that are scored at a time."""
         width = self._moments.mean.shape[1]
-        return list(row_blocks(len(pairs), width, PAIR_BLOCK)) or [slice(0, 0)]
+        return list(row_blocks(len(pairs), width, PAIR_BLOCK))
 
     def block(self, pairs: KeyPairs) -> _Block:
         """Pairs with their key differences."""
-        W = self._keys.differences(pairs)  # (pairs, d)
+        return self._block(self._keys.differences(pairs), pairs)
+
+    def turned(self, block: _Block, turn: Turn) -> _Block:
+        """The same pairs with turned key differences."""
+        return self._block(turn(block.W, block.pairs), block.pairs)
+
+    def _block(self, W: Array, pairs: KeyPairs) -> _Block:
         grouped = None if self._texts is None else _GroupedPairs.of(W, pairs, self._texts)
         return _Block(W, pairs, grouped)
-
-    def add_all(self, code: int, pairs: KeyPairs) -> None:
-        """Score pairs for one query bucket."""
-        for rows in self.blocks(pairs):
-            self.add(code, self.block(pairs.part(rows)))
 
     def add(self, code: int, block: _Block) -> None:
         """Score a block of pairs for one query bucket."""
@@ -265,17 +269,45 @@ class _Scoring:
         owner = pairs.owner[rows]
         if len(owner) == 0:
             return
-        margin, deviation = margin_and_deviation(W[rows], self._gaussians[code])
         self._counts[code] += np.bincount(owner, minlength=width)
+        single = None if grouped is None else self._in_single_precision(code, grouped, rows)
+        shifts = None
+        if single is None:
+            margin, deviation = margin_and_deviation(W[rows], self._gaussians[code])
+        else:
+            margin, deviation, shifts = single
         if grouped is None:
             values = plasticity_from_margin(standardised(margin, deviation))
         else:
             scores = score_margins(margin, deviation)
             values = scores.value
-            self._add_errors(code, scores, grouped, pairs, rows)
+            self._add_errors(code, scores, grouped, pairs, rows, shifts)
         self._sums[code] += np.bincount(owner, values, minlength=width)
         if self._distances is not None:
             self._distances.add(code, owner, pairs.other[rows], values)
+
+    def _in_single_precision(
+        self, code: int, block: _GroupedPairs, rows: Rows
+    ) -> tuple[Array, Array, Vectors] | None:
+        """Mean and deviation of `w·q`, and shifts, from one float32 product for all of them.
+
+        None if this is not wanted, or if float32 is too coarse for the queries of the bucket.
+        """
+        texts, gaussian = self._texts, self._gaussians[code]
+        if not self._of_bins or texts is None:
+            return None
+        influences = texts.buckets.of(code)
+        if influences.mean.dtype != np.float32:
+            return None
+        unit, d = influences.queries.unit, len(gaussian.mean)
+        right = np.empty((d, d + 1 + len(influences.mean)), np.float32)
+        right[:, :d], right[:, d] = gaussian.factor / unit, gaussian.mean / unit
+        right[:, d + 1 :] = influences.mean.T
+        found = block.pairs.W[rows] @ right  # (pairs, d + 1 + g)
+        units = block.unit[rows] * unit
+        variance = np.einsum("pd,pd->p", found[:, :d], found[:, :d])
+        deviation = np.sqrt(variance.astype(np.float64)) * units
+        return found[:, d] * units, deviation, found[:, d + 1 :]
 
     def _used(self, code: int, pairs: KeyPairs) -> Rows:
         """Pairs with both keys in eligible buckets, as a slice if they are contiguous."""
@@ -286,7 +318,13 @@ class _Scoring:
         return used
 
     def _add_errors(
-        self, code: int, scores: PairScores, block: _GroupedPairs, pairs: KeyPairs, rows: Rows
+        self,
+        code: int,
+        scores: PairScores,
+        block: _GroupedPairs,
+        pairs: KeyPairs,
+        rows: Rows,
+        shifts: Vectors | None,
     ) -> None:
         texts = self._texts
         assert texts is not None
@@ -294,13 +332,31 @@ class _Scoring:
         influences = texts.buckets.of(code)
         queries = influences.queries
         part = block.pairs.part(rows)
-        scored = self._uncertainty.add(code, *part, block.unit[rows], scores, influences)
+        scored = self._uncertainty.add(
+            code,
+            part.W,
+            part.owner,
+            part.group,
+            block.unit[rows],
+            scores,
+            influences,
+            shifts,
+            part.seen_by,
+        )
         if texts.variance is not None:
             first, second = pairs.first[rows], pairs.second[rows]
             texts.variance.add(code, queries, part.W, scored, first, second)
         if texts.counting is not None:
             counted, among = block.counted_part(rows)
-            texts.counting.add(code, queries, *counted, scored.part(among))
+            texts.counting.add(
+                code,
+                queries,
+                counted.W,
+                counted.owner,
+                counted.group,
+                scored.part(among),
+                counted.seen_by,
+            )
 
     def finish(self, key_buckets: Ints) -> AttentionPlasticity:
         """Plasticity, after all pairs were added."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.head.texts import DumpTexts
     from attention_plasticity.numeric.errors.variance_parts import VarianceParts
+    from attention_plasticity.power.rows import RowCounts
     from attention_plasticity.tables.finished_run import FinishedRun
     from qk_dump.layout import Dump
 
@@ -41,15 +42,18 @@ def power(arguments: Sequence[str]) -> int:
     from qk_toolkit.terminal import command_console
 
     run = FinishedRun.open(given["run"])
-    parts = _parts_of(run, given["heads"], given["dump"])
-    print_power(parts, len(run.head_metrics), given["wanted"], command_console())
+    parts, rows = _parts_of(run, given["heads"], given["dump"])
+    print_power(parts, len(run.head_metrics), rows, given["wanted"], command_console())
     return 0
 
 
-def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VarianceParts]:
-    """Parts of the error of at most `most` heads of a run, evenly spaced."""
+def _parts_of(
+    run: FinishedRun, most: int, place: str | None
+) -> tuple[list[VarianceParts], RowCounts]:
+    """Parts of the error of at most `most` heads of a run, evenly spaced, and their rows."""
     from attention_plasticity.config import ANALYSIS_FIELDS, make_config
     from attention_plasticity.head_analysis import head_variance_parts
+    from attention_plasticity.power.rows import RowCounts
     from attention_plasticity.tables.csv_tables import require_columns
     from qk_toolkit.terminal import TerminalWatcher
 
@@ -90,9 +94,37 @@ def _parts_of(run: FinishedRun, most: int, place: str | None) -> list[VariancePa
     if not found:
         raise ToolkitError(
             f"{run.place}: no head has a standard error, so there is nothing to predict. "
-            "Queries need example_id, and texts of four groups or more."
+            f"{_why_no_error(run, dump, texts)}"
         )
-    return found
+    return found, RowCounts.of(found, texts.count, _mean_tokens(dump))
+
+
+def _why_no_error(run: FinishedRun, dump: Dump, texts: DumpTexts) -> str:
+    """What a run without any standard error needs."""
+    from attention_plasticity.numeric.errors.text_groups import MIN_GROUPS
+    from attention_plasticity.power.rows import RowCounts
+
+    table, names = run.head_metrics, ("n_q_tokens", "n_k_tokens")
+    if texts.count < MIN_GROUPS or not {*names} <= {*table.columns}:
+        return "Queries need example_id, and texts of four groups or more."
+    queries, keys = (float(table[name].mean()) / texts.count for name in names)
+    rows = RowCounts(texts.count, queries, keys, _mean_tokens(dump))
+    return f"Queries need example_id, and buckets several rows. {rows.advice()}"
+
+
+def _mean_tokens(dump: Dump) -> float:
+    """Mean number of tokens of the texts; infinite if it is not known."""
+    from qk_dump.examples import read_examples
+    from qk_toolkit.errors import DumpError
+
+    try:
+        table = read_examples(dump.path)
+    except DumpError:
+        return math.inf
+    if table is None or table.schema.names.count("num_tokens") != 1:
+        return math.inf
+    tokens = [n for n in table.column("num_tokens").to_pylist() if isinstance(n, int) and n > 0]
+    return sum(tokens) / len(tokens) if tokens else math.inf
 
 
 def _open(run: FinishedRun, place: str | None) -> Dump:

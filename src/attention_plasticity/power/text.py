@@ -11,7 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
-from attention_plasticity.power.prediction import Change, cheapest_change, typical_error
+from attention_plasticity.power.prediction import (
+    Change,
+    Limits,
+    cheapest_change,
+    error_range,
+    typical_error,
+)
+from attention_plasticity.power.rows import LEAST_PAIRS, LEAST_QUERIES, RowCounts
 from qk_toolkit.formatting import count
 
 _PARTS = {"texts": "texts", "queries": "queries", "keys": "keys", "pairs": "key pairs"}
@@ -23,14 +30,21 @@ _CHANGES = (
     Change(keys=4),
     Change(queries=2),
     Change(queries=4),
+    Change(queries=4, keys=4),
+    Change(queries=16, keys=16),
     Change(texts=2),
     Change(texts=4),
     Change(keys=2, pairs=4),
 )
+_WITHOUT_TEXTS = (Change(pairs=4), Change(keys=4), Change(queries=4), Change(queries=4, keys=4))
 
 
 def print_power(
-    heads: Sequence[VarianceParts], all_heads: int, wanted: float | None, console: Console
+    heads: Sequence[VarianceParts],
+    all_heads: int,
+    rows: RowCounts,
+    wanted: float | None,
+    console: Console,
 ) -> None:
     """Print the parts of the error, predicted errors and one sentence of advice."""
     now = typical_error(heads, Change())
@@ -41,57 +55,87 @@ def print_power(
     if now == 0:
         console.print("The error is 0, so no change can reduce it.")
         return
-    console.print(_parts_table(heads))
-    console.print(_changes_table(heads))
-    console.print(Text(advice(heads, wanted)))
+    if not rows.few:
+        console.print(_parts_table(heads))
+        console.print(_changes_table(heads, rows.limits))
+    console.print(Text(advice(heads, rows, wanted)))
 
 
-def advice(heads: Sequence[VarianceParts], wanted: float | None) -> str:
+def advice(heads: Sequence[VarianceParts], rows: RowCounts, wanted: float | None) -> str:
     """One sentence: the cheapest change that reaches the wanted error, or the best single one."""
     now = typical_error(heads, Change())
+    if rows.few:
+        return (
+            f"There are too few rows to predict other errors: {rows.bucket_queries:.3g} queries "
+            f"per query bucket and {rows.bucket_pairs:.3g} key pairs per key bucket, where "
+            f"{LEAST_QUERIES} and {LEAST_PAIRS} are needed. {rows.advice()}"
+        )
     if wanted is None:
-        return _best_single(heads, now)
+        return _best_single(heads, now, rows.limits)
     if now <= wanted:
         return f"The error is {_short(now)} already; {_short(wanted)} needs no change."
-    change = cheapest_change(heads, wanted)
+    change = cheapest_change(heads, wanted, rows.limits)
     if change is None:
         return (
-            f"No change up to 16 times of everything reaches an error of {_short(wanted)}; "
-            f"the error is {_short(now)} now."
+            f"No change up to 16 times the texts and pairs and 256 times the rows of a text "
+            f"reaches an error of {_short(wanted)}; the error is {_short(now)} now."
         )
     then = typical_error(heads, change)
     return (
         f"The cheapest change for an error of {_short(wanted)}: {change}. "
         f"It would change the error of a head from {_short(now)} to {_short(then)}."
+        f"{_settings(change)}"
     )
 
 
-def _best_single(heads: Sequence[VarianceParts], now: float) -> str:
+def _best_single(heads: Sequence[VarianceParts], now: float, limits: Limits) -> str:
     """What four times of one thing would do, and what would change little."""
     errors = {
-        name: typical_error(heads, change)
-        for name, change in (
-            ("four times the key pairs", Change(pairs=4)),
-            ("four times the keys of every text", Change(keys=4)),
-            ("four times the queries of every text", Change(queries=4)),
-            ("four times the texts", Change(texts=4)),
-        )
+        change: typical_error(heads, change) for change in _WITHOUT_TEXTS if limits.allow(change)
     }
-    more_texts = errors["four times the texts"]
-    best = min(list(errors)[:3], key=lambda name: errors[name])
+    more_texts = typical_error(heads, Change(texts=4))
+    best = _best_of(errors)
     if errors[best] > 0.95 * now:
         return (
-            f"Only more texts help: four times the texts would cut the error of a head from "
+            f"Only more texts help: {Change(texts=4)} would cut the error of a head from "
             f"{_short(now)} to {_short(more_texts)}."
         )
+    useless = [str(change) for change, error in errors.items() if error > 0.95 * now]
     text = (
         f"Without more texts, {best} would cut the error of a head most, "
         f"from {_short(now)} to {_short(errors[best])}"
     )
-    useless = [name for name, error in errors.items() if error > 0.95 * now]
+    if more_texts > 0.95 * now:
+        useless.append(str(Change(texts=4)))
+    else:
+        text += f"; {Change(texts=4)} would cut it to {_short(more_texts)}"
     if useless:
         text += f"; {' and '.join(useless)} would change it by less than 5 %"
-    return f"{text}."
+    return f"{text}.{_settings(best)}"
+
+
+def _best_of(errors: dict[Change, float]) -> Change:
+    """The change with the smallest error; more queries and keys only if both are needed."""
+    best = min(errors, key=lambda change: errors[change])
+    single = min(
+        (change for change in errors if 1.0 in (change.queries, change.keys)),
+        key=lambda change: errors[change],
+    )
+    return single if errors[single] < 1.1 * errors[best] else best
+
+
+def _settings(change: Change) -> str:
+    """The settings of a capture or an analysis that a change needs."""
+    names = [
+        name
+        for name, factor in (
+            ("capture.sampler.base_rate", change.queries),
+            ("capture.sampler.key_base_rate", change.keys),
+            ("num_pairs_per_bucket", change.pairs),
+        )
+        if factor != 1.0
+    ]
+    return f" The settings are {' and '.join(names)}." if names else ""
 
 
 def _parts_table(heads: Sequence[VarianceParts]) -> Table:
@@ -99,7 +143,7 @@ def _parts_table(heads: Sequence[VarianceParts]) -> Table:
     for name in ("source", "share", "now"):
         table.add_column(name, justify="left" if name == "source" else "right")
     sums = {name: math.fsum(getattr(parts, name) for parts in heads) for name in _PARTS}
-    sums["texts"] = max(0.0, sums["texts"])
+    sums |= {name: max(0.0, sums[name]) for name in ("texts", "keys")}
     total = math.fsum(sums.values())
     sizes = {
         "texts": f"{_mean([parts.n_texts for parts in heads]):,.0f}",
@@ -112,15 +156,18 @@ def _parts_table(heads: Sequence[VarianceParts]) -> Table:
     return table
 
 
-def _changes_table(heads: Sequence[VarianceParts]) -> Table:
+def _changes_table(heads: Sequence[VarianceParts], limits: Limits) -> Table:
     table = Table(box=box.SIMPLE, title="Error to expect", title_justify="left")
     table.add_column("sample")
-    table.add_column("standard error", justify="right")
-    table.add_column("of now", justify="right")
+    for name in ("standard error", "range", "of now"):
+        table.add_column(name, justify="right")
     now = typical_error(heads, Change())
-    for change in _CHANGES:
+    for change in filter(limits.allow, _CHANGES):
         error = typical_error(heads, change)
-        table.add_row(str(change), f"{error:.4f}", f"{100 * error / now:.0f} %")
+        low, high = error_range(heads, change)
+        table.add_row(
+            str(change), f"{error:.4f}", f"{low:.4f} to {high:.4f}", f"{100 * error / now:.0f} %"
+        )
     return table
 
 

@@ -77,7 +77,7 @@ def finish_run(
             *text_warnings(facts.input["texts"], len(heads)),
             *sizes.warnings(geometry),
             *bias_warnings(metrics),
-            *attended_warnings(metrics),
+            *attended_warnings(manifest, metrics),
             *selective_warnings(manifest, heads),
             *weight_warnings(manifest, metrics),
         ]

@@ -169,6 +169,9 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
     if any(size.attention for size in sizes):
         # attention columns and their means, queries of the attended pairs, a block of logits
         memory += max(rows, default=0) * (28 * 4 + 2 * 27 * 8 + 4 * width) + (8 << 20)
+    drawn = [_drawn_rows(dump, size, config) for size in sizes if size.kind == "k"]
+    if any(drawn):  # keys drawn by attention, and together with the others
+        memory += (max(rows, default=0) + 2 * max(drawn)) * width * 4
     cells = buckets * (buckets - 1) // 2
     total = sum(size.rows for size in sizes)
     base = _BASE_MEMORY + (_REMOTE_MEMORY if isinstance(dump.path, RemotePath) else 0)
@@ -177,6 +180,7 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
 
 @dataclass(frozen=True)
 class _HeadSize:
+    head: HeadId
     folder: DumpPath
     kind: Kind
     rows: int
@@ -192,7 +196,13 @@ def _size_of(dump: Dump, head: HeadId) -> _HeadSize:
         raise DumpError(f"{files[0]}: holds no rows")
     width, buckets = vector_width(files), count_buckets(files, MOST_BUCKETS)
     attention = head.kind == "q" and has_attention_columns(files)
-    return _HeadSize(dump.folders[head], head.kind, rows, width, buckets, attention)
+    return _HeadSize(head, dump.folders[head], head.kind, rows, width, buckets, attention)
+
+
+def _drawn_rows(dump: Dump, size: _HeadSize, config: RunnerConfig) -> int:
+    """Rows of a key head that were drawn by attention and are read."""
+    files = dump.attended_files(size.head.layer, size.head.head)
+    return min(count_rows(files), config.max_tokens_per_head) if files else 0
 
 
 def _require_size(size: _HeadSize, config: RunnerConfig) -> None:

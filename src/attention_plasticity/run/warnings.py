@@ -17,6 +17,7 @@ from attention_plasticity.head.result import HeadResult
 from attention_plasticity.head.token_weights import why_no_weights
 from attention_plasticity.metrics import ALIGNED, ATTENDED, TOKEN_MEANS
 from qk_dump.buckets import BucketGeometry
+from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.formatting import count, index_ranges, index_runs
 
@@ -27,13 +28,18 @@ FEW_EFFECTIVE_PAIRS = 16
 LARGE_BIAS: Final = "large_bias"
 """The kind of a warning about values that are not corrected for bias."""
 
+ATTENDED_FROM_QUERIES: Final = "attended_from_queries"
+"""The kind of a note about attended plasticity without keys that were drawn by attention."""
+
 _MOST_RANGES = 6
+_LATE = 1 << 30  # a position of which a sampler keeps the fewest rows
 _NOTES = (
     "texts_unknown",
     "selective_layers",
     "attended_unknown",
     "aligned_unknown",
     "weights_unknown",
+    ATTENDED_FROM_QUERIES,
 )
 """Kinds of warnings about results that may still be correct."""
 
@@ -54,6 +60,7 @@ class RunWarning:
         "aligned_unknown",
         "few_queries_in_bins",
         "weights_unknown",
+        "attended_from_queries",
     ]
     text: str
     heads: int  # number of heads
@@ -203,9 +210,33 @@ def bias_warnings(metrics: Sequence[dict[str, Any]]) -> list[RunWarning]:
     return [RunWarning(LARGE_BIAS, text, len(large), [], None)]
 
 
-def attended_warnings(metrics: Sequence[dict[str, Any]]) -> list[RunWarning]:
-    """A warning about heads whose attended plasticity comes from few queries or few pairs."""
+def attended_warnings(
+    manifest: DumpManifest | None, metrics: Sequence[dict[str, Any]]
+) -> list[RunWarning]:
+    """Warnings about attended plasticity of captured keys only, and of few queries or pairs."""
     known = [row for row in metrics if not math.isnan(row["ap_attended"])]
+    return [*_from_queries(manifest, known), *_few_later_queries(known)]
+
+
+def _from_queries(
+    manifest: DumpManifest | None, known: Sequence[dict[str, Any]]
+) -> list[RunWarning]:
+    """A note about heads whose keys were not drawn by attention, unless all keys are there."""
+    heads = sum(not math.isnan(row["n_later_queries"]) for row in known)
+    kept = keep_probabilities(manifest, "k", [0, _LATE]).values
+    if not heads or (kept is not None and kept.min() == 1):
+        return []
+    text = (
+        f"Attended plasticity of {heads:,} of {len(known):,} heads comes from captured queries and "
+        "keys: the dump has no keys drawn by attention. Keys with much attention are rarely "
+        "captured, so values can be several hundredths off, mostly too high, and heads can be in "
+        "the wrong order. Capture the dump again."
+    )
+    return [RunWarning(ATTENDED_FROM_QUERIES, text, heads, [], None)]
+
+
+def _few_later_queries(known: Sequence[dict[str, Any]]) -> list[RunWarning]:
+    """A warning about heads whose attended plasticity comes from few queries or few pairs."""
     few = [
         row
         for row in known

@@ -56,7 +56,7 @@ _LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
     """A table of numbers, with the current names of its columns."""
     try:
-        table = pd.read_csv(path)
+        table = pd.read_csv(path).copy()  # joins the memory of columns, so that some can be added
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: does not exist") from error
     except pd.errors.EmptyDataError as error:

@@ -163,6 +163,16 @@ class FinishedRun:
         """Means of attention per query head and query bucket, of a dump with these columns."""
         return self._table("attention")
 
+    @property
+    def has_bins(self) -> bool:
+        """Whether the run has plasticity at one position."""
+        return self._has("bins")
+
+    @cached_property
+    def bins(self) -> pd.DataFrame:
+        """Plasticity at one position per query head, bin of queries and earlier bin of keys."""
+        return self._table("bins")
+
     @cached_property
     def failures(self) -> pd.DataFrame:
         """Heads that could not be analysed, each with the reason."""

@@ -30,7 +30,7 @@ def test_the_demo_ends_with_figures_and_a_page(
         assert (results / name).is_file()
     assert "SmolLM2-135M" in (results / "run.json").read_text()
     warnings = json.loads((results / "run.json").read_text())["warnings"]
-    assert {warning["kind"] for warning in warnings} - {"weights_unknown"} == {"large_bias"}
+    assert {warning["kind"] for warning in warnings} == {"large_bias"}
     assert "all values are corrected for bias" in told
     assert "Warning" not in told
     assert "Use corrected values" not in (results / "report.html").read_text()

@@ -15,6 +15,7 @@ import pytest
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import HeadError, analyze_head, make_config, open_dump
+from attention_plasticity.head import attended
 from attention_plasticity.head.layer import (
     BIASED,
     NO_COLUMNS,
@@ -54,28 +55,26 @@ def analyze(root: Path, **settings: Any) -> HeadResult:
 
 @pytest.mark.parametrize(("layer", "dump"), LAYERS.values(), ids=LAYERS)
 def test_every_column_equals_the_reference(
-    tmp_path: Path, layer: Layer, dump: dict[str, Any]
+    tmp_path: Path, layer: Layer, dump: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(attended, "PAIRS", 40)
     root = make_attention_dump(tmp_path, layer=layer, **dump)
     for settings in ({"distant_from": 4}, {"query_model": "full", "num_pairs_per_bucket": 30}):
         config = make_config(**{"num_pairs_per_bucket": 60, **settings})
         result = analyze_head(0, 0, 0, open_dump(root), config)
-        assert_equals_reference(result, analyse(root, 0, 0, 0, config))
+        without = ("ap_attended", "n_later") if "log_rate" in dump else ()  # needs equal weights
+        assert_equals_reference(result, analyse(root, 0, 0, 0, config), without=without)
         assert "ap_attended" not in result.missing
-        assert not math.isnan(result.metrics["ap_attended"])
 
 
-def test_attended_pairs_are_those_of_the_companion_but_more(tmp_path: Path) -> None:
+def test_attended_pairs_can_be_the_pairs_of_the_run(tmp_path: Path) -> None:
     root = make_attention_dump(tmp_path, length=64)
     beside = analyze(root, num_pairs_per_bucket=400).metrics
-    result = analyze(root, num_pairs_per_bucket=400, pair_sampling="attended")
-    for name in ("", "_se", "_bias"):
-        assert result.metrics[f"ap_attended{name}"] == result.metrics[f"ap_overall{name}"]
-    assert result.metrics["ap_attended_counted"] == result.metrics["ap_counted"]
-    for name in ("ap_attended_ess", "n_later_queries"):
-        assert result.metrics[name] == beside[name]
-    error = math.hypot(result.metrics["ap_attended_se"], beside["ap_attended_se"])
-    assert abs(result.metrics["ap_attended"] - beside["ap_attended"]) < 2 * error
+    result = analyze(root, num_pairs_per_bucket=400, pair_sampling="attended", bin_size=8)
+    for name in ("ap_attended", "ap_attended_ess", "n_later_queries"):  # in bins of 8 tokens
+        assert math.isfinite(result.metrics[name])
+    error = math.hypot(result.metrics["ap_overall_se"], beside["ap_attended_se"])
+    assert abs(result.metrics["ap_overall"] - result.metrics["ap_attended"]) < 2 * error
     cells = result.bucket_plasticity
     assert dict(cells.groupby("q_bucket")["n_pairs"].sum()) == {j: 400 * j for j in range(1, 8)}
     assert sum(result.distances["n_pairs"]) == 400 * sum(range(1, 8))
@@ -122,7 +121,7 @@ def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Pa
     with_columns = analyze(make_attention_dump(tmp_path / "with"))
     without = analyze(make_attention_dump(tmp_path / "without", without=(0,)))
     new = [name for name in without.metrics if name.startswith(("attn_", "ap_attended", "n_later"))]
-    assert len(new) == 17
+    assert len(new) == 24
     assert all(math.isnan(without.metrics[name]) for name in new)
     assert without.attention == {}
     assert {without.missing[name] for name in new} == {NO_COLUMNS}

@@ -21,9 +21,17 @@ from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head_analysis import analyze_rows, head_variance_parts
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 from attention_plasticity.numeric.key_pairs import KeyIndex
-from attention_plasticity.power.prediction import Change, cheapest_change, typical_error
+from attention_plasticity.power.prediction import (
+    Change,
+    Limits,
+    cheapest_change,
+    error_range,
+    typical_error,
+)
+from attention_plasticity.power.rows import RowCounts
 from attention_plasticity.power.text import advice
 from dumps import make_dump
+from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId
 from qk_dump.reader import HeadRows
 from simulated_heads import part_of
@@ -31,16 +39,18 @@ from simulated_heads import part_of
 CONFIG = RunnerConfig(counting=False, normality_max_dims=1)  # more dims change no error
 HEADS = [(layer, head) for layer in (0, 14, 29) for head in (0, 3, 5, 7)]
 PARTS = VarianceParts(
-    texts=1e-6,
+    by_group=(1e-6,),
     queries=1e-5,
     keys=5e-5,
     pairs=3e-5,
     n_texts=12,
     n_queries=2000,
     n_keys=2000,
+    queries_per_bucket=(160, 160),
     available=(600, 200),
     pairs_per_bucket=256,
 )
+ENOUGH = RowCounts.of([PARTS], texts=12, tokens=8192)
 
 Choice = Callable[[HeadRows, np.random.Generator], np.ndarray]
 
@@ -74,7 +84,7 @@ def observed(
     squares = []
     for (layer, head), (key_head, rows) in heads.items():
         for seed in range(1 if (queries, keys) == (every, every) else 2):  # all rows: one is enough
-            rng = np.random.default_rng(seed)
+            rng = np.random.default_rng([seed, layer, head])
             some = part_of(key_head.rows, keys(key_head.rows, rng))
             assert some.example_id is not None
             index = KeyIndex(some.position, some.bucket, some.example_id)
@@ -121,14 +131,14 @@ def test_predicted_errors_are_those_of_real_subsamples(
     assert typical_error(parts, change) == pytest.approx(real, rel=0.15)
 
 
-def test_the_parts_sum_to_the_squared_error(
+def test_the_parts_sum_to_the_squared_error_up_to_small_sample_factors(
     parts: list[VarianceParts], heads: dict[tuple[int, int], tuple[KeyHead, HeadRows]]
 ) -> None:
     for (layer, head), one in zip(HEADS[:2], parts, strict=False):
         keys, rows = heads[layer, head]
         metrics = analyze_rows(layer, head, head // 3, rows, keys, CONFIG).metrics
         total = one.texts + one.queries + one.keys + one.pairs
-        assert total == pytest.approx(metrics["ap_overall_se"] ** 2, rel=1e-9)
+        assert total == pytest.approx(metrics["ap_overall_se"] ** 2, rel=0.02)
         assert RotatedQueries.of(rows, keys.signs).example_id is not None
 
 
@@ -146,9 +156,45 @@ def test_the_cheapest_change_needs_no_new_capture_if_pairs_are_enough() -> None:
     assert cheapest_change([PARTS], 0.8 * now) == Change(keys=2, pairs=2)
     assert cheapest_change([PARTS], now) == Change()
     assert cheapest_change([PARTS], now / 100) is None
-    assert "No change up to 16 times" in advice([PARTS], now / 100)
-    assert "needs no change" in advice([PARTS], 1.0)
-    assert "twice the key pairs" in advice([PARTS], 0.99 * now)
+    assert "No change up to 16 times" in advice([PARTS], ENOUGH, now / 100)
+    assert "needs no change" in advice([PARTS], ENOUGH, 1.0)
+    assert "twice the key pairs" in advice([PARTS], ENOUGH, 0.99 * now)
+    assert "The settings are num_pairs_per_bucket" in advice([PARTS], ENOUGH, 0.99 * now)
+
+
+def test_rows_grow_by_more_than_16_times_but_not_beyond_the_tokens_of_the_texts() -> None:
+    starved = replace(PARTS, queries=1e-2, n_queries=96, n_keys=96)
+    change = cheapest_change([starved], 0.03)
+    assert change == Change(queries=16)
+    assert cheapest_change([starved], 0.016) == Change(queries=64)
+    all_rows = RowCounts.of([starved], texts=12, tokens=8.0)
+    assert all_rows.limits == Limits(queries=1.0, keys=1.0)
+    limited = cheapest_change([starved], 0.03, all_rows.limits)
+    assert limited is not None
+    assert (limited.texts, limited.queries, limited.keys) == (16, 1, 1)
+
+
+def test_few_rows_are_named_with_the_settings_of_the_capture() -> None:
+    few = RowCounts(texts=12, queries=7, keys=7, tokens=8192, bucket_queries=5, bucket_pairs=2)
+    assert few.few
+    assert advice([PARTS], few, 0.001) == (
+        "There are too few rows to predict other errors: 5 queries per query bucket and 2 key "
+        "pairs per key bucket, where 8 and 4 are needed. First capture more rows of the same "
+        "texts: capture.sampler.type auto keeps about 171 queries and 683 keys of every text (now "
+        "7 and 7). With another type, set capture.sampler.base_rate to 10.7 and key_base_rate to "
+        "42.7. Then use power again: from so few rows it cannot tell whether more texts would help "
+        "more."
+    )
+    assert "All tokens of the texts are captured" in replace(few, tokens=7).advice()
+    assert "buckets are too small" in replace(few, queries=200, keys=700).advice()
+    assert "about 100 queries and 100 keys" in replace(few, tokens=100).advice()
+
+
+def test_the_range_comes_from_the_differences_between_texts() -> None:
+    parts = replace(PARTS, by_group=(4e-5, -3e-5, 2e-5, 1e-5))
+    low, high = error_range([parts], Change(queries=4, keys=4))
+    assert low < typical_error([parts], Change(queries=4, keys=4)) < high
+    assert len({*error_range([PARTS], Change())}) == 1  # one group: no range is known
 
 
 def test_auto_brings_pairs_below_a_tenth() -> None:
@@ -163,7 +209,7 @@ def test_auto_brings_pairs_below_a_tenth() -> None:
 
 
 def test_only_more_texts_help_if_the_texts_dominate() -> None:
-    text = advice([replace(PARTS, texts=1.0)], None)
+    text = advice([replace(PARTS, by_group=(1.0,))], ENOUGH, None)
     assert text.startswith("Only more texts help")
     assert "four times the texts" in text
 
@@ -206,12 +252,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     large = make_dump(root / "large", layers=1, q_heads=1, k_heads=1, examples=8, n=2000)
     eight = make_dump(root / "eight", layers=1, q_heads=2, k_heads=1, examples=8)
     two = make_dump(root / "two", layers=1, q_heads=1, k_heads=1, examples=2)
+    starved = make_dump(root / "starved", layers=1, q_heads=1, k_heads=1, examples=8, n=56)
+    nothing = make_dump(root / "nothing", layers=1, q_heads=1, k_heads=1, examples=8, n=7)
+    for dump in (starved, nothing):
+        write_examples(dump, [Example(number, number, 1024, "") for number in range(8)])
     analyse_together(
         {
             root / "few": (large, {}),
             root / "auto": (large, {"num_pairs_per_bucket": "auto"}),
             root / "run": (eight, {}),
             root / "without errors": (two, {}),
+            root / "few rows": (starved, {}),
+            root / "hardly a row": (nothing, {}),
         }
     )
     return root
@@ -235,6 +287,22 @@ def test_the_verb_prints_parts_predictions_and_advice(
         assert part in text
     assert main(["power", str(runs / "run"), "--wanted", "0.00001"]) == 0
     assert "No change up to 16 times" in capsys.readouterr().out
+
+
+def test_a_starved_run_is_told_to_capture_more_rows_of_its_texts(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["power", str(runs / "few rows"), "--wanted", "0.01"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Where the squared error comes from" not in text
+    assert "capture more rows of the same texts: capture.sampler.type auto" in text
+    assert "(now 7 and 7)" in text
+    assert "base_rate to 16 and key_base_rate to 64" in text
+    assert main(["power", str(runs / "hardly a row")]) == 1
+    error = capsys.readouterr().err
+    assert "no head has a standard error" in error
+    assert "capture more rows of the same texts: capture.sampler.type auto" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

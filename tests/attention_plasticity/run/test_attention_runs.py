@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from attended_counts import peaked_dump
 from attention_dumps import make_attention_dump
 from attention_plasticity import ConfigError, analyze_dump, open_run
 from attention_plasticity.cli import main
@@ -31,7 +34,9 @@ TABLE = "head_attention.csv"
 
 def run(dump: Path, out: Path, **fields: Any) -> Outcome:
     return run_analysis(
-        make_config(dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **fields)
+        make_config(
+            dataset_local_root=str(dump), output_dir=str(out), **{"max_workers": 1, **fields}
+        )
     )
 
 
@@ -191,10 +196,41 @@ def test_few_later_queries_are_one_warning() -> None:
         for later, pairs in ((7.9, 100), (8, 16), (50, 15.9))
     ]
     unknown = dict.fromkeys(("ap_attended", "n_later_queries", "ap_attended_ess"), float("nan"))
-    (warning,) = attended_warnings([*rows, unknown])
+    full = DumpManifest(sampler={"type": "all"}, bucket_type="uniform", min_bucket_size=16)
+    (warning,) = attended_warnings(full, [*rows, unknown])
     assert (warning.kind, warning.heads, warning.label) == ("few_later_queries", 2, "Warning")
     assert warning.text.startswith("Attended plasticity of 2 of 3 heads rests on fewer than 8 ")
-    assert attended_warnings([rows[1], unknown]) == []
+    assert attended_warnings(full, [rows[1], unknown]) == []
+
+
+def test_a_note_says_how_attended_plasticity_of_a_sample_errs(
+    outcomes: dict[str, Outcome],
+) -> None:
+    (note,) = [w for w in outcomes["some"].warnings if w.kind == "attended_from_queries"]
+    assert (note.heads, note.label) == (2, "Note")
+    assert note.text.startswith("Attended plasticity of 2 of 2 heads comes from captured queries")
+    assert "mostly too high" in note.text
+    recorded = {"ap_attended": 0.5, "n_later_queries": float("nan"), "ap_attended_ess": 99.0}
+    assert attended_warnings(None, [recorded]) == []
+
+
+def test_keys_drawn_by_attention_give_the_same_bytes_in_every_run(tmp_path: Path) -> None:
+    how = {"sampler": "uniform", "base_rate": 4.0, "min_bucket_size": 16}
+    dump = Path(str(peaked_dump(tmp_path / "dump", 8, 96, **how).path))
+    first = run(dump, tmp_path / "one")
+    assert all(math.isfinite(row["ap_attended_aligned"]) for row in first.metrics)
+    assert not any(warning.kind == "attended_from_queries" for warning in first.warnings)
+    run(dump, tmp_path / "two", max_workers=2)
+    (tmp_path / "two" / ".heads" / "l01h02.json").unlink()
+    second = run(dump, tmp_path / "two")
+    for path, other in zip(first.paths.all[:-1], second.paths.all[:-1], strict=True):
+        assert path.read_bytes() == other.read_bytes()
+    found = open_dump(dump)
+    config = make_config()
+    whole = estimate(found, make_plan(found, config), config)
+    shutil.rmtree(dump / "attended")
+    found = open_dump(dump)
+    assert whole.worker_memory > estimate(found, make_plan(found, config), config).worker_memory
 
 
 def test_power_and_auto_are_refused_for_attended_pairs(

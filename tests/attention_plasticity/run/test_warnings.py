@@ -23,6 +23,15 @@ from qk_dump.manifest import DumpManifest, write_manifest
 UNIFORM = BucketGeometry("uniform", 128)
 
 
+WITHOUT_ROPE = DumpManifest(
+    layers=[{"layer": 0, "rope": False}],
+    sampler={"type": "all"},
+    bucket_type="uniform",
+    min_bucket_size=128,
+)
+"""Nothing is unknown about a dump with this manifest."""
+
+
 def head(number: int, queries: dict[int, int], texts: dict[int, int] | None = None) -> HeadResult:
     """A head with so many queries and texts in each query bucket."""
     cells = [(bucket, k) for bucket in queries for k in range(2)]
@@ -125,7 +134,8 @@ def outcome_of(dump: Path, out: Path, **fields: Any) -> Outcome:
 
 def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) -> None:
     outcome = outcome_of(sparse, tmp_path / "out")
-    assert [warning.kind for warning in outcome.warnings] == ["few_queries", "few_texts"]
+    kinds = [warning.kind for warning in outcome.warnings]
+    assert kinds == ["few_queries", "few_texts", "aligned_unknown"]
     info = json.loads(outcome.paths.run.read_text())
     assert [record["text"] for record in info["warnings"]] == [w.text for w in outcome.warnings]
     assert info["warnings"][0]["buckets"] == [1, 2, 3, 4, 5, 6, 7]
@@ -138,6 +148,7 @@ def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) 
 
 def test_a_run_with_enough_of_everything_has_none(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, n=2000)
+    write_manifest(dump, WITHOUT_ROPE)
     outcome = outcome_of(dump, tmp_path / "out")
     assert outcome.warnings == []
     assert json.loads(outcome.paths.run.read_text())["warnings"] == []
@@ -145,16 +156,30 @@ def test_a_run_with_enough_of_everything_has_none(tmp_path: Path) -> None:
 
 def test_a_single_example_says_only_that_texts_are_not_known(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, n=2000)
+    write_manifest(dump, WITHOUT_ROPE)
     (note,) = outcome_of(dump, tmp_path / "out", single_example=True).warnings
     assert note.kind == "texts_unknown"
 
 
+def test_an_unknown_sampler_and_few_queries_in_a_bin_are_told(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, n=2000)
+    write_manifest(dump, DumpManifest(layers=[{"layer": 0, "rope": False}]))
+    (note,) = outcome_of(dump, tmp_path / "out").warnings
+    assert (note.kind, note.heads, note.label) == ("weights_unknown", 4, "Note")
+    assert note.text.startswith("The probability with which tokens were kept is not known: dump")
+    found = outcome_of(dump, tmp_path / "small", bin_size=8).warnings
+    few = next(warning for warning in found if warning.kind == "few_queries_in_bins")
+    assert few.heads == 4
+    assert few.text.startswith("Fewer than 32 queries in bins 1-127, in 4 of 4 heads")
+
+
 def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=3, q_heads=2, k_heads=1, n=2000)
-    layers = [{"layer": layer, "type": "full_attention"} for layer in range(3)]
+    facts = {"type": "full_attention", "rope": False}
+    layers: list[dict[str, Any]] = [{"layer": layer, **facts} for layer in range(3)]
     for layer in layers[1:]:
         layer["selective"] = True
-    write_manifest(dump, DumpManifest(layers=layers))
+    write_manifest(dump, WITHOUT_ROPE.model_copy(update={"layers": layers}))
     (note,) = outcome_of(dump, tmp_path / "out").warnings
     assert (note.kind, note.heads, note.label) == ("selective_layers", 4, "Note")
     assert note.text.startswith("In layers 1-2 the content of keys decides which keys")

@@ -77,6 +77,33 @@ class PairValues(NamedTuple):
     influences: Array  # (g,)
 
 
+class _PairSums:
+    """Sums over counted pairs, per query bucket and group of texts."""
+
+    def __init__(self, query_buckets: int) -> None:
+        self.counted, self.gaussian, self.variance_bias, self.pairs = np.zeros(
+            (4, query_buckets, GROUPS)
+        )
+
+    def add(
+        self,
+        code: int,
+        group: Ints,
+        values: tuple[Array, Array, Array],
+        weight: Array | None,
+    ) -> None:
+        """Add counted and Gaussian plasticity and the factor of κ_v, each (pairs,)."""
+        for sums, added in zip(
+            (self.counted, self.gaussian, self.variance_bias), values, strict=True
+        ):
+            sums[code] += np.bincount(group, _times(added, weight), GROUPS)
+        self.pairs[code] += np.bincount(group, weight, GROUPS)
+
+    def gap(self, shared: Array) -> Array:
+        """(query buckets, g) Gaussian minus counted, with κ_v `shared` (query buckets,)."""
+        return self.gaussian - shared[:, None] * self.variance_bias - self.counted
+
+
 class CountingSums:
     """Sums over the counted pairs, per query bucket, from which `CountedPlasticity` is computed."""
 
@@ -102,10 +129,8 @@ class CountingSums:
         self._counted_cells = np.zeros(cells)
         self._pairs = np.zeros(cells, np.int64)
         by_group = (query_buckets, GROUPS)
-        self._counted = np.zeros(by_group)  # sums over the pairs of every group of texts
-        self._gaussian = np.zeros(by_group)
-        self._variance_bias = np.zeros(by_group)
-        self._pair_groups = np.zeros(by_group)
+        self._of_keys = _PairSums(query_buckets)  # by the texts of the keys
+        self._of_queries = _PairSums(query_buckets)  # by those of the queries drawn with the pairs
         self._kappa = np.zeros(query_buckets)
         self._counted_influences = np.zeros(by_group)
         self._gaussian_influences = np.zeros(by_group)
@@ -119,11 +144,13 @@ class CountingSums:
         owner: Ints,
         group: Ints,
         scored: ScoredPairs,
+        seen_by: Ints | None = None,
     ) -> None:
         """Count pairs for query bucket `code` with the given queries.
 
-        `W` (pairs, d) are key differences, each in any unit; `group` is the group of their text;
-        `scored` are the scores of the pairs under the Gaussian of all queries.
+        `W` (pairs, d) are key differences, each in any unit; `group` is the group of their text,
+        and `seen_by` that of the query that was drawn with each of them; `scored` are the scores of
+        the pairs under the Gaussian of all queries.
         """
         sample = queries.sample(counted_queries(len(queries.y)))
         self._groups[code] = sample.counts
@@ -140,11 +167,11 @@ class CountingSums:
         width = self._pairs.shape[1]
         self._counted_cells[code] += np.bincount(owner, counted.value, width)
         self._pairs[code] += np.bincount(owner, minlength=width)
-        self._counted[code] += _sums(group, counted.value, weight)
-        self._gaussian[code] += _sums(group, scored.scores.value - bias, weight)
-        self._variance_bias[code] += _sums(group, variance_bias, weight)
+        values = counted.value, scored.scores.value - bias, variance_bias
+        self._of_keys.add(code, group, values, weight)
+        if seen_by is not None:
+            self._of_queries.add(code, seen_by, values, weight)
         self._kappa[code] += _times(scored.kappa, weight).sum()
-        self._pair_groups[code] += np.bincount(group, weight, GROUPS)
         self._counted_influences[code] += counted.influences
         self._gaussian_influences[code] += self._through_queries(
             sample, W, scored, sums.squares, weight
@@ -194,21 +221,21 @@ class CountingSums:
 
     def finish(self, counts: Ints) -> CountedPlasticity:
         """Counted plasticity of the head; `counts` (query buckets,) are the numbers of queries."""
-        pairs = self._pair_groups.sum(axis=1)  # (query buckets,)
+        pairs = self._of_keys.pairs.sum(axis=1)  # (query buckets,)
         factor = jackknife_factor(self._groups)[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):
             cells = self._counted_cells / self._pairs
-            counted = self._counted.sum(axis=1) / pairs
+            counted = self._of_keys.counted.sum(axis=1) / pairs
             shared = variance_error(self._kappa / pairs, self._groups)
             if self._queries.model == "diagonal":
                 shared = np.zeros_like(shared)
-            corrected = self._gaussian - shared[:, None] * self._variance_bias
-            gap_sums = corrected - self._counted
-            gap = gap_sums.sum(axis=1) / pairs
+            gap = self._of_keys.gap(shared).sum(axis=1) / pairs
             on_counted = factor * self._counted_influences / pairs[:, None]
             on_gap = factor * self._gaussian_influences / pairs[:, None] - on_counted
-            on_counted += pair_influences(self._counted, self._pair_groups, counted)
-            on_gap += pair_influences(gap_sums, self._pair_groups, gap)
+            for sums in (self._of_keys, self._of_queries):
+                if sums.pairs.any():
+                    on_counted += pair_influences(sums.counted, sums.pairs, counted)
+                    on_gap += pair_influences(sums.gap(shared), sums.pairs, gap)
         none = np.zeros(len(counts))
         everywhere = np.ones(len(counts), np.bool_)
         groups: npt.NDArray[Any] = self._groups
@@ -224,11 +251,6 @@ class CountingSums:
 
 def _times(values: Array, weight: Array | None) -> Array:
     return values if weight is None else values * weight
-
-
-def _sums(group: Ints, values: Array, weight: Array | None) -> Array:
-    """(g,) weighted sums over the pairs of every group of texts."""
-    return np.asarray(np.bincount(group, _times(values, weight), GROUPS))
 
 
 def sum_by_group(sample: CentredQueries, W: Floats, margin: Array) -> GroupSums:

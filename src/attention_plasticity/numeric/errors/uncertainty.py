@@ -7,6 +7,7 @@ plug-in estimate, to second order in the error of a bucket's Gaussian.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -151,6 +152,8 @@ class UncertaintySums:
         self._queries = np.zeros((*cells, GROUPS))  # influences through the Gaussian
         self._pair_values = np.zeros((*cells, GROUPS))
         self._pair_counts = np.zeros((*cells, GROUPS), np.int64)
+        self._seen_values = np.zeros((*cells, GROUPS))  # by the queries drawn with the pairs
+        self._seen_counts = np.zeros((*cells, GROUPS), np.int64)
         self._bias = np.zeros(cells)
         self._variance_bias = np.zeros(cells)
         self._kappa = np.zeros(query_buckets)
@@ -165,17 +168,20 @@ class UncertaintySums:
         unit: Array,
         scores: PairScores,
         influences: GaussianInfluences,
+        shifts: Floats | None = None,
+        seen_by: Ints | None = None,
     ) -> ScoredPairs:
         """Add pairs, sorted by `owner`, that were scored under the Gaussian of query bucket `code`.
 
         `W` (pairs, d) are key differences divided by `unit` (pairs,); `group` is the group of their
-        text.
+        text, and `seen_by` that of the query that was drawn with each of them; `shifts` (pairs, g)
+        are their products with the influences on the mean, if known.
         """
         queries = influences.queries
         self._groups[code] = queries.counts
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         cells = owner[starts]
-        shifts = W @ influences.mean.T  # (pairs, g)
+        shifts = W @ influences.mean.T if shifts is None else shifts  # (pairs, g)
         scored = ScoredPairs.of(scores, shifts, unit * queries.unit, queries.counts)
         self._kappa[code] += scored.kappa.sum()
         on_mean, on_variance = bias_terms(scores, scored.kappa, len(queries.y))
@@ -186,11 +192,20 @@ class UncertaintySums:
         )
         self._bias[code, cells] += np.add.reduceat(on_mean, starts)
         self._variance_bias[code, cells] += np.add.reduceat(on_variance, starts)
+        self._add_values(code, owner, group, scores.value, self._pair_values, self._pair_counts)
+        if seen_by is not None:
+            sums = self._seen_values, self._seen_counts
+            self._add_values(code, owner, seen_by, scores.value, *sums)
+        return scored
+
+    def _add_values(
+        self, code: int, owner: Ints, group: Ints, value: Array, values: Array, counts: Ints
+    ) -> None:
+        """Add plasticity of pairs, and their numbers, to the sums of their cells and groups."""
         slot = owner * GROUPS + group
         size = self._bias.shape[1] * GROUPS
-        self._pair_values[code] += np.bincount(slot, scores.value, size).reshape(-1, GROUPS)
-        self._pair_counts[code] += np.bincount(slot, minlength=size).reshape(-1, GROUPS)
-        return scored
+        values[code] += np.bincount(slot, value, size).reshape(-1, GROUPS)
+        counts[code] += np.bincount(slot, minlength=size).reshape(-1, GROUPS)
 
     def _through_covariance(
         self,
@@ -229,7 +244,7 @@ class UncertaintySums:
             kappa = self._kappa / totals
             shared = 0.0 if diagonal else variance_error(kappa, self._groups)  # (query buckets,)
             bias = self._bias + np.reshape(shared, (-1, 1)) * self._variance_bias
-            of_pairs = pair_influences(self._pair_values, self._pair_counts, cells)
+            of_pairs = self._of_pairs(cells, np.asarray)
             influences = factors[:, :, None] * self._queries / pairs[:, :, None] + of_pairs
             cell_se = np.sqrt((influences**2).sum(axis=2))
             cell_bias = bias / pairs
@@ -238,14 +253,22 @@ class UncertaintySums:
                 profile_bias = mean_of_cells(cell_bias)
             else:
                 profile_influences = factors * self._queries.sum(axis=1) / totals[:, None]
-                profile_influences += pair_influences(
-                    self._pair_values.sum(axis=1), self._pair_counts.sum(axis=1), profile
-                )
+                profile_influences += self._of_pairs(profile, lambda sums: sums.sum(axis=1))
                 profile_bias = bias.sum(axis=1) / totals
         few_texts = np.count_nonzero(self._groups, axis=1) < MIN_BUCKET_GROUPS
         few_pair_texts = np.count_nonzero(self._pair_counts, axis=2) < 2
         cell_se[few_texts[:, None] | few_pair_texts] = np.nan
         return Uncertainty(cell_se, cell_bias, profile_bias, profile_influences, self._groups)
+
+    def _of_pairs(
+        self, means: Array, summed: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+    ) -> Array:
+        """(…, g) influences through the pairs, and through the queries drawn with them."""
+        of_pairs = pair_influences(summed(self._pair_values), summed(self._pair_counts), means)
+        if not self._seen_counts.any():
+            return of_pairs
+        seen = pair_influences(summed(self._seen_values), summed(self._seen_counts), means)
+        return np.asarray(of_pairs + seen)
 
     def _influences_on_means_of_cells(self, cells: Array) -> Array:
         """(query buckets, g) influences on the mean over the cells of each query bucket."""

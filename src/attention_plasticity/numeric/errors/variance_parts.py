@@ -1,12 +1,17 @@
 """Where the standard error of a head comes from: its texts, queries, keys and key pairs.
 
 Arrays in, arrays out; numpy only. Every query and every key pair has an influence on `ap_overall`.
-Their variation within a text gives the parts of queries, keys and pairs. The rest of the squared
-standard error is the part of the texts.
+The squared error is the sum over texts of the squared sum of influences, so it is a sum of products
+of two influences. A product of a query with itself belongs to the queries, of a pair with itself to
+the pairs, of two pairs with one common key to the keys. All other products are those of rows that
+have only their text in common. They are the part of the texts. No part needs several rows of a
+text, so the parts are also right for texts with one query or one pair.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +24,7 @@ from attention_plasticity.numeric.errors.influences import (
     GroupedQueries,
 )
 from attention_plasticity.numeric.errors.uncertainty import ScoredPairs
+from attention_plasticity.numeric.sizes import GROUPS
 
 Array = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.floating[Any]]
@@ -29,15 +35,21 @@ Ints = npt.NDArray[np.int64]
 class VarianceParts:
     """Parts of the squared standard error of `ap_overall`, and the size of the sample."""
 
-    texts: float  # the rest; by chance it can be negative
+    by_group: tuple[float, ...]  # part of the texts, by group; by chance it can be negative
     queries: float
-    keys: float
+    keys: float  # by chance it can be negative
     pairs: float
     n_texts: int
     n_queries: int
     n_keys: int
+    queries_per_bucket: tuple[int, ...]  # of query buckets
     available: tuple[int, ...]  # possible pairs, per bucket
     pairs_per_bucket: int
+
+    @property
+    def texts(self) -> float:
+        """The part of the texts."""
+        return math.fsum(self.by_group)
 
 
 class VarianceSums:
@@ -125,31 +137,44 @@ class VarianceSums:
         profile: Array,
         counts: Ints,
         overall: float,
-        standard_error: float,
         key_text: Ints,
+        key_group: Ints,
         available: Ints,
         pairs_per_bucket: int,
     ) -> VarianceParts:
-        """The parts, from `ap_overall` and its standard error; `key_text` is the text of a key."""
-        of_queries = self.query_influences(profile, counts, overall)
+        """The parts of the error of `overall`, with text and group of every key."""
+        of_queries = self.query_influences(profile, counts, overall)  # (n,)
         first, second, of_pairs = self.pair_influences(profile, counts, len(key_text))
-        queries = _within_texts(of_queries, self._text)
-        pairs = _within_texts(of_pairs, key_text[first])
-        centred = _centred(of_pairs, key_text[first])
-        by_key = np.bincount(first, centred, len(key_text))
-        by_key += np.bincount(second, centred, len(key_text))
-        keys = max(0.0, float(by_key @ by_key) - 2.0 * float(centred @ centred))
+        by_key = _sums((first, second), (of_pairs, of_pairs), len(key_text))  # (keys,)
+        squares = of_queries**2, by_key**2, -(of_pairs**2)  # a pair is in `by_key` twice
+        texts, codes = np.unique(np.r_[self._text, key_text], return_inverse=True)
+        of_query, of_key = codes[: len(self._text)], codes[len(self._text) :]
+        sums = _sums((of_query, of_key[first]), (of_queries, of_pairs), len(texts))  # (texts,)
+        own = _sums((of_query, of_key, of_key[first]), squares, len(texts))  # (texts,)
+        by_text = len(texts) / max(1, len(texts) - 1) * sums**2 - own
+        group = np.zeros(len(texts), np.int64)
+        group[of_query], group[of_key] = self._queries.group, key_group
+        pairs = float(of_pairs @ of_pairs)
         return VarianceParts(
-            texts=standard_error**2 - queries - keys - pairs,
-            queries=queries,
-            keys=keys,
+            by_group=tuple(np.bincount(group, by_text, GROUPS).tolist()),
+            queries=float(of_queries @ of_queries),
+            keys=float(by_key @ by_key) - 2.0 * pairs,
             pairs=pairs,
             n_texts=len(np.unique(self._text)),
             n_queries=len(self._text),
             n_keys=len(key_text),
+            queries_per_bucket=tuple(counts.tolist()),
             available=tuple(available.tolist()),
             pairs_per_bucket=pairs_per_bucket,
         )
+
+
+def _sums(rows: Sequence[Ints], values: Sequence[Array], size: int) -> Array:
+    """(size,) sums of values by row number, over all arrays."""
+    total = np.zeros(size)
+    for row, value in zip(rows, values, strict=True):
+        total += np.bincount(row, value, size)
+    return total
 
 
 def _regression_part(
@@ -171,17 +196,3 @@ def _regression_part(
     squares = residual**2
     on_variance = (squares - squares.mean()) / n
     return np.asarray(a / unit * on_mean + b / unit**2 * on_variance)
-
-
-def _centred(values: Array, text: Ints) -> Array:
-    """Values minus the mean of their text."""
-    codes = np.unique(text, return_inverse=True)[1]
-    return np.asarray(values - (np.bincount(codes, values) / np.bincount(codes))[codes])
-
-
-def _within_texts(values: Array, text: Ints) -> float:
-    """Σ over texts of the squared deviations from the text's mean, times n/(n − 1)."""
-    codes = np.unique(text, return_inverse=True)[1]
-    sizes = np.bincount(codes).astype(np.float64)
-    factor = np.divide(sizes, sizes - 1.0, out=np.zeros_like(sizes), where=sizes > 1)
-    return float(_centred(values, text) ** 2 @ factor[codes])

@@ -18,6 +18,18 @@ const errorOf = (run, key, metric) => run.tables.heads.columns[`${metric}_se`]?.
 
 const hasErrors = (run, metric) => Boolean(estimatesOf(run)[`${metric}_half_width`]);
 const anyErrors = (run) => Object.keys(estimatesOf(run)).some((name) => name.endsWith("_half_width"));
+/** Half the width of the 95 % interval of a metric of a head; NaN if it is not known. */
+const halfWidthOf = (run, key, metric) => estimatesOf(run)[`${metric}_half_width`]?.[run.rowOf.get(key)] ?? NaN;
+
+/** The drop by which the first head is selected: at one position if a head has it, else over buckets. */
+const dropMetric = (run) => (spreadOf(run, "ap_aligned_drop") ? "ap_aligned_drop" : "ap_drop");
+
+/** Distance of 0 from the 95 % interval of the drop of a head, negative inside it. If no head has an interval, the drop itself. */
+function distanceOfDrop(run, key) {
+  const metric = dropMetric(run), drop = metricOf(run, key, metric);
+  return hasErrors(run, metric) ? Math.abs(drop) - halfWidthOf(run, key, metric) : drop;
+}
+
 const gapIsLarge = (run, key) => Boolean(estimatesOf(run).gap_is_large?.[run.rowOf.get(key)]);
 
 /** `0.687 ± 0.003`, or the value alone if the error is not known. */
@@ -63,7 +75,7 @@ function spreadBetweenHeads(run, metric) {
 
 /** Whether the 95 % interval of a drop contains 0, or that of another metric is wider than the spread between heads. */
 function isUnsure(run, key, metric) {
-  const half = estimatesOf(run)[`${metric}_half_width`]?.[run.rowOf.get(key)] ?? NaN;
+  const half = halfWidthOf(run, key, metric);
   return metric === "ap_drop" ? Math.abs(metricOf(run, key, metric)) <= half : 2 * half > spreadBetweenHeads(run, metric);
 }
 

@@ -2,10 +2,13 @@
 
 /** Why this head is shown before a head is chosen. */
 function firstHeadWords(run, key) {
-  const drop = metricOf(run, key, "ap_drop");
+  const metric = dropMetric(run), drop = metricOf(run, key, metric), { label } = wordsOf(metric);
   if (!Number.isFinite(drop)) return "Selected at first: the first head, because drops are not known.";
   const shared = firstHeads().length < run.rowOf.size ? " of both runs" : "";
-  return `Selected at first: the head${shared} with the largest plasticity drop (${showIn("ap_drop", drop)}).`;
+  if (!hasErrors(run, metric)) return `Selected at first: the head${shared} with the largest ${label} (${showIn(metric, drop)}).`;
+  const half = halfWidthOf(run, key, metric), interval = `${showIn(metric, drop - half)} to ${showIn(metric, drop + half)}`;
+  if (Math.abs(drop) > half) return `Selected at first: the head${shared} whose 95 % interval of the ${label} lies farthest from 0 (${interval}).`;
+  return `Selected at first: the head${shared} whose ${label} is nearest to being different from 0; all 95 % intervals contain 0 (here ${interval}).`;
 }
 
 function showHead(run, other, { layer, head }) {

@@ -18,10 +18,10 @@ function firstHeads() {
   return shared.length ? shared : keys;
 }
 
-/** The head selected at the start: the head with the largest drop, or the first head. */
+/** The head selected at the start: the interval of its drop lies farthest from 0. Without intervals it has the largest drop, without drops it is the first head. */
 function firstHead() {
-  const drop = (key) => metricOf(runShown(), key, "ap_drop");
-  const best = firstHeads().reduce((a, b) => (drop(b) > drop(a) || (Number.isNaN(drop(a)) && !Number.isNaN(drop(b))) ? b : a));
+  const distance = (key) => distanceOfDrop(runShown(), key);
+  const best = firstHeads().reduce((a, b) => (distance(b) > distance(a) || (Number.isNaN(distance(a)) && !Number.isNaN(distance(b))) ? b : a));
   const [layer, head] = best.split(".").map(Number);
   return { layer, head };
 }

@@ -1,0 +1,86 @@
+"""Attended plasticity of one query head, in bins: pairs in proportion to the attention of keys.
+
+The pairs of a bin of queries are earlier keys of one text. They are scored with the queries as
+captured, and with the queries turned to one position of the bin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attention_plasticity.head.aligned import BinnedHead
+from attention_plasticity.head.attended_keys import AttendedHead
+from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys
+from attention_plasticity.numeric.bins import BinWeights
+from attention_plasticity.numeric.eligibility import earlier_cells
+from attention_plasticity.numeric.errors.counting import CountingSums
+from attention_plasticity.numeric.pair_samples import KeyVectors, OneCellDraw, PairSample
+from attention_plasticity.numeric.profile import AttentionPlasticity, weighted_mean
+from attention_plasticity.numeric.scoring import QuerySample, score_models
+
+PAIRS = 512  # per bin of queries; their error is small beside that of the texts
+_SEED = 1  # beside the seed of the pairs, so that other pairs do not change
+
+
+@dataclass(frozen=True)
+class AttendedPlasticity:
+    """Plasticity of pairs in proportion to the attention of their keys, and sizes of the sample."""
+
+    pooled: AttentionPlasticity  # of queries as captured
+    aligned: AttentionPlasticity | str  # of turned queries, or why it is not known
+    weights: BinWeights
+    effective_pairs: float | None  # mean over bins; None: pairs are seen through a window
+    later_queries: float | None  # mean over drawn keys; None: not known
+    windowed: bool  # pairs are seen through a window
+
+
+def attended_plasticity(head: BinnedHead, own: AttendedHead, seed: int) -> AttendedPlasticity:
+    """Attended plasticity of a head. `seed` is that of its key pairs."""
+    draw = _draw(head, own, np.random.default_rng([seed, _SEED]))
+    vectors = KeyVectors(own.keys.vectors_after_rope)
+    reached = np.asarray(draw.eligible.any(axis=1))[:, None]  # (query bins, 1)
+    sample = PairSample(vectors, draw, own.keys.bin_index.buckets[:1], reached)
+    models = [_with_counts(model, head, own, len(reached)) for model in head.models]
+    found = score_models(models, sample, of_cells=False)
+    weight = head.weights.everywhere.sum(axis=1)  # (query bins,)
+    sizes = draw.pairs if isinstance(draw.pairs, AttendedDraw) else None
+    later = None
+    if own.from_queries and sizes is not None:
+        later = weighted_mean(np.array(sizes.later_queries), weight)
+    ess = None if sizes is None else weighted_mean(np.array(sizes.effective_pairs), weight)
+    return AttendedPlasticity(
+        pooled=found[-1],
+        aligned=head.keys.rotation.problem or found[0],
+        weights=head.weights,
+        effective_pairs=ess,
+        later_queries=later,
+        windowed=head.window is not None,
+    )
+
+
+def _draw(head: BinnedHead, own: AttendedHead, rng: np.random.Generator) -> OneCellDraw:
+    """The draw of the pairs of every bin, of earlier bins or through a window."""
+    if head.window is not None:
+        seen = head.window_pairs(own.keys, PAIRS, rng, own)
+        return OneCellDraw(seen.draw, np.asarray(seen.eligible.any(axis=1))[:, None])
+    index = own.keys.bin_index
+    eligible = earlier_cells(head.models[0].queries.moments.bucket, index.buckets)
+    keys = AttendedKeys(index, own.attention)
+    return OneCellDraw(AttendedDraw(keys, head.text_weights(own.keys), PAIRS, False, rng), eligible)
+
+
+def _with_counts(
+    sample: QuerySample, head: BinnedHead, own: AttendedHead, bins: int
+) -> QuerySample:
+    """A model with the groups of the keys of the pool, and with sums for counts."""
+    texts = sample.texts
+    if texts is None:
+        return sample
+    assert own.keys.rows.example_id is not None
+    counting = None
+    if head.config.counting:
+        counting = CountingSums(texts.queries, 0.0, bins, 1, None, head.weights.everywhere)
+    groups = own.keys.groups.of(own.keys.rows.example_id)
+    return sample._replace(texts=replace(texts, key_group=groups, counting=counting))

@@ -1,0 +1,27 @@
+"""Windows and chunks: which keys a query sees.
+
+Arrays in, arrays out; numpy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A query at t sees the keys in (t − size, t], or the keys of its own chunk up to t."""
+
+    size: int  # tokens
+    chunked: bool = False
+
+    def end_position(self, key_position: Array) -> Array:
+        """(keys,) queries at this position or later do not see a key."""
+        if self.chunked:
+            return (np.floor(key_position / self.size) + 1.0) * self.size
+        return key_position + self.size
