@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attention_plasticity.metrics import ALIGNED, ATTENDED, POOLED
+from attention_plasticity.metrics import ALIGNED, ATTENDED, ATTENDED_ALIGNED, POOLED
 from attention_plasticity.plots.captions import interval_sentence
 from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.scatter import HeadPoints, draw_points, name_heads
@@ -25,7 +25,6 @@ from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, OVER_BU
 from qk_toolkit.errors import ConfigError
 
 _NAMED = 2  # heads with a name, on each side of the diagonal
-_ATTENDED_ALIGNED = "ap_attended_aligned"
 _NAMES = {ALIGNED: "at one position", POOLED: "over a bin", OVER_BUCKETS.level: "over a bucket"}
 
 
@@ -85,8 +84,8 @@ def attended_figure(
 
 def _columns(metrics: pd.DataFrame) -> dict[str, str]:
     """The column across and the column up, for each panel."""
-    if _has(metrics, _ATTENDED_ALIGNED) and _has(metrics, ALIGNED):
-        return {ALIGNED: _ATTENDED_ALIGNED, POOLED: ATTENDED}
+    if _has(metrics, ATTENDED_ALIGNED) and _has(metrics, ALIGNED):
+        return {ALIGNED: ATTENDED_ALIGNED, POOLED: ATTENDED}
     return {OVER_BUCKETS.level: ATTENDED}
 
 
@@ -131,7 +130,9 @@ def _write_words(
         "Plasticity of the key pairs of the run, against plasticity of two keys drawn in "
         "proportion to the attention that they receive (attended plasticity), one point per "
         f"head{coloured}.",
-        both if axes is None else "Both are over a bucket, with the queries as captured.",
+        both
+        if axes is None
+        else "The queries are as captured, so the rotation of RoPE counts as well.",
         "The heads furthest from the diagonal have names: L is the layer, H the query head.",
         f"{'; '.join(rhos)}, over these heads." if rhos else None,
         interval_sentence("Lines are 95 % intervals,", first.groups) if first.has_lines else None,

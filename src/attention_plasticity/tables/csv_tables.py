@@ -70,7 +70,7 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
     if table.empty and kind != "influences":  # no rows if the texts are not known
         raise ConfigError(f"{path}: holds no rows")
     if not table.empty:
-        table = table.assign(**_checked_columns(table, kind, path)).copy()  # in one block
+        table = table.assign(**_checked_columns(table, kind, path))
     if kind == "influences":
         _check_influences(table, path)
     return table
