@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from attention_dumps import Layer, make_attention_dump
 from lasting_workers import lasting_workers
 from odd_files import NOT_REGULAR, huge, replace_by
 from qk_dump.examples import Example, write_examples
+from qk_dump.manifest import MANIFEST_NAME
 from reliability.outcomes import Cases, Ended, Outcome, command
 
 QUERIES, KEYS = "l00h00q/data.parquet", "l00h00k/data.parquet"
@@ -31,7 +32,7 @@ def damaged_dump(folder: Path, step: int) -> Cases:
     """A dump with one file damaged, through the command `analyze`."""
     whole = whole_dump(folder / "whole")
     with lasting_workers():
-        expected = tables_of_run(whole, folder / "out")
+        expected = Expected.of(whole, folder)
         for number, (name, damage) in enumerate(_damages()):
             if number % step == 0:
                 yield name, damaged(whole, damage, folder, expected)
@@ -41,8 +42,21 @@ Tables = dict[str, str]
 """Name and text of every table of a run."""
 
 
-def tables_of_run(dump: Path, out: Path) -> Tables:
-    """All tables of a run over a dump without damage."""
+class Expected(NamedTuple):
+    """Tables of runs over a dump without damage, with its dump.json and without it."""
+
+    with_manifest: Tables
+    without_manifest: Tables  # its sampler, bins and rotary records are then not known
+
+    @classmethod
+    def of(cls, whole: Path, folder: Path) -> Expected:
+        """From the runs of both dumps."""
+        alone = Path(shutil.copytree(whole, folder / "alone"))
+        (alone / MANIFEST_NAME).unlink()
+        return cls(*(_tables_of_run(dump, folder / f"{dump.name} out") for dump in (whole, alone)))
+
+
+def _tables_of_run(dump: Path, out: Path) -> Tables:
     assert command(*analyze(dump, out)).code == 0
     return tables(out)
 
@@ -58,7 +72,7 @@ def tables(out: Path) -> Tables:
     return {path.name: path.read_text() for path in out.glob("*.csv")}
 
 
-def damaged(whole: Path, damage: Damage, folder: Path, expected: Tables) -> Outcome:
+def damaged(whole: Path, damage: Damage, folder: Path, expected: Expected) -> Outcome:
     """How a run over a damaged copy of a dump ends."""
     for place in ("dump", "out"):
         shutil.rmtree(folder / place, ignore_errors=True)
@@ -66,7 +80,8 @@ def damaged(whole: Path, damage: Damage, folder: Path, expected: Tables) -> Outc
     damage(dump)
     before = _regular_files(dump)
     ended = command(*analyze(dump, folder / "out"))
-    outcome = _judged(ended, tables(folder / "out"), expected)
+    right = expected.with_manifest if (dump / MANIFEST_NAME).exists() else expected.without_manifest
+    outcome = _judged(ended, tables(folder / "out"), right)
     return Outcome.LOST if _regular_files(dump) != before else outcome
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from lasting_workers import lasting_workers
 from qk_dump.attention_columns import MASS_BINS, MASSES, UNITS
-from reliability.damaged_files import KEYS, QUERIES, Damage, damaged, tables_of_run, whole_dump
+from reliability.damaged_files import KEYS, QUERIES, Damage, Expected, damaged, whole_dump
 from reliability.outcomes import Cases
 
 ROWS = (0, 7, 100)  # of about 200
@@ -28,7 +28,7 @@ def impossible_attention(folder: Path, step: int) -> Cases:
     """One impossible value, through the command `analyze`, with and without dump.json."""
     whole = whole_dump(folder / "whole", received=True)
     with lasting_workers():
-        expected = tables_of_run(whole, folder / "out")
+        expected = Expected.of(whole, folder)
         for name, damage in [*_damages()][::step]:
             yield name, damaged(whole, damage, folder, expected)
 

@@ -66,20 +66,20 @@ def predictability_figure(
         >>> run = open_run("results/sample")
         >>> figure = predictability_figure(run.head_metrics)
         >>> figure.axes[0].get_xlabel()
-        'variance from position (R²)'
+        'as captured (R²)'
     """
     words = Words(**texts)
     column = "q_R2_total" if "q_R2_total" in metrics else "q_R2_pos"
     require_columns(metrics, [column], "the table of heads")
     shown = shown_plasticity(metrics, plasticity)
-    values = metrics.assign(plasticity=corrected(metrics, shown.level))
+    values = metrics[["layer", column]].assign(plasticity=corrected(metrics, shown.level))
     values = values.dropna(subset=["plasticity"])
     known = values.dropna(subset=[column])
     if known.empty:
         raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
     parts = {f"{METRICS[column].label} (R²)": known.assign(share=known[column])}
     if BEFORE in metrics and metrics[BEFORE].notna().any():
-        undone = values.assign(share=corrected(metrics, BEFORE)).dropna(subset=["share"])
+        undone = values.copy().assign(share=corrected(metrics, BEFORE)).dropna(subset=["share"])
         parts = {"as captured (R²)": parts.popitem()[1], "before RoPE (R²)": undone}
     with figure_style():
         figure, grid = new_figure(ncols=len(parts), sharey=True, squeeze=False)

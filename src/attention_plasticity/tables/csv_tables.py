@@ -56,7 +56,7 @@ _LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
     """A table of numbers, with the current names of its columns."""
     try:
-        table = pd.read_csv(path).copy()  # joins the memory of columns, so that some can be added
+        table = pd.read_csv(path)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: does not exist") from error
     except pd.errors.EmptyDataError as error:
@@ -70,7 +70,8 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
     if table.empty and kind != "influences":  # no rows if the texts are not known
         raise ConfigError(f"{path}: holds no rows")
     if not table.empty:
-        table = table.assign(**_checked_columns(table, kind, path))
+        checked = table.assign(**_checked_columns(table, kind, path))
+        table = checked.copy()  # joins the memory of columns, so that some can be added
     if kind == "influences":
         _check_influences(table, path)
     return table

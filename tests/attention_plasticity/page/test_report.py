@@ -236,8 +236,8 @@ def test_a_large_run_stays_below_8_mb(tmp_path: Path) -> None:
 
     def table(each: int, names: str, **columns: Any) -> pd.DataFrame:
         ids = pd.DataFrame(np.repeat(heads, each, axis=0), columns=["layer", "q_head"])
-        floats = {name: rng.random(len(ids)) for name in names.split()}
-        return ids.assign(k_head=ids["q_head"] // 4, **floats, **columns)
+        floats = pd.DataFrame({name: rng.random(len(ids)) for name in names.split()}).copy()
+        return pd.concat([ids, floats], axis=1).assign(k_head=ids["q_head"] // 4, **columns)
 
     run = FinishedRun(tmp_path, {})
     query, key = (np.tile(part[:117], len(heads)) for part in np.tril_indices(16, -1))
