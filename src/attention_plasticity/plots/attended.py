@@ -68,10 +68,9 @@ def attended_figure(
         rows = 0
         for axes, (x, points) in zip(grid[0], panels.items(), strict=True):
             labels = f"plasticity {_NAMES[x]}", "attended plasticity"
-            drawn, diagonal = draw_points(axes, points, labels, cmap, layers)
+            drawn, diagonal = draw_points(axes, points, labels, cmap, layers, len(panels))
             above = points.table["y"] - points.table["x"]
-            for gap in (above, -above):
-                name_heads(axes, points, gap, _NAMED)
+            name_heads(axes, points, [above, -above], _NAMED, len(panels))
             if axes is not grid[0][0]:
                 axes.set_ylabel("")
                 axes.tick_params(labelleft=False)

@@ -64,7 +64,7 @@ def phase_figure(
     with figure_style():
         figure, axes = new_figure(height=3.6)
         drawn, diagonal = draw_points(axes, points, labels, cmap, points.table["layer"])
-        name_heads(axes, points, phase, _NAMED)
+        name_heads(axes, points, [phase], _NAMED)
         coloured = layer_bar(figure, drawn, axes, points.table["layer"])
         rows = legend_above(axes, [diagonal], ["equal values"])
         mean = f"part of the phase: {phase.mean():.3f} in the mean over heads"

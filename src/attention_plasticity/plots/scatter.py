@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,8 @@ from qk_toolkit.errors import ConfigError
 Floats = npt.NDArray[np.float64]
 
 MOST_WHISKERS = 400  # heads that are drawn with their intervals
-_FEWEST_GAP = 0.025  # distance from the diagonal of a head with a name
-_NAME_WIDTH, _NAME_HEIGHT = 0.18, 0.055  # of a name, on the axes
+_LEAST_GAP = 0.025  # distance from the diagonal of a head with a name
+_NAME_WIDTH, _NAME_HEIGHT, _NAME_SPACE = 0.16, 0.055, 0.01  # of a name, on the axes of one panel
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,16 @@ class HeadPoints:
 
 
 def draw_points(
-    axes: Axes, points: HeadPoints, labels: tuple[str, str], cmap: str, layers: pd.Series[int]
+    axes: Axes,
+    points: HeadPoints,
+    labels: tuple[str, str],
+    cmap: str,
+    layers: pd.Series[int],
+    panels: int = 1,
 ) -> tuple[PathCollection, Line2D]:
     """Draw points, intervals and diagonal, with the labels of both axes. Returns both artists.
 
-    Colours range over `layers`.
+    Colours range over `layers`. `panels` is the number of panels side by side.
     """
     table = points.table
     (diagonal,) = axes.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -112,41 +117,85 @@ def draw_points(
     plasticity_axis(axes, labels[1])
     axes.set_xlabel(labels[0])
     axes.set_xlim(-0.02, 1.02)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+    ticks = [0, 0.25, 0.5, 0.75, 1] if panels == 1 else [0, 0.5, 1]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     return drawn, diagonal
 
 
-def name_heads(axes: Axes, points: HeadPoints, gap: pd.Series[float], number: int) -> None:
-    """Write the names of the heads with the largest gap, of those whose names do not overlap."""
-    named: list[tuple[float, float]] = []
-    order = gap[gap > _FEWEST_GAP].sort_values(ascending=False, kind="stable").index
-    for row in points.table.loc[order].itertuples():
-        place = (float(row.x), float(row.y))  # type: ignore[arg-type]
-        if _is_apart(place, named):
-            _name(axes, f"L{row.layer} H{row.q_head}", place)
-            named.append(place)
-        if len(named) == number:
-            return
+def name_heads(
+    axes: Axes, points: HeadPoints, gaps: Sequence[pd.Series[float]], number: int, panels: int = 1
+) -> None:
+    """Write the names of the heads with the largest gaps, `number` for each of the gaps.
+
+    A name is beside its point, on the side that is further from the diagonal. Names that would
+    cover another name are left out. `panels` is the number of panels side by side.
+    """
+    places = points.table[["x", "y"]].to_numpy(np.float64)  # (heads, 2)
+    size = (_NAME_WIDTH * panels, _NAME_HEIGHT)
+    taken: list[_Box] = []
+    for gap in gaps:
+        named = 0
+        for row in gap[gap > _LEAST_GAP].sort_values(ascending=False, kind="stable").index:
+            head = points.table.loc[row]
+            free = [box for box in _boxes(head["x"], head["y"], size) if not _covers(box, taken)]
+            if not free:
+                continue
+            box = min(free, key=lambda one: one.number_of(places))
+            _name(axes, f"L{head['layer']:.0f} H{head['q_head']:.0f}", (head["x"], head["y"]), box)
+            taken.append(box)
+            named += 1
+            if named == number:
+                break
 
 
-def _is_apart(place: tuple[float, float], others: Iterable[tuple[float, float]]) -> bool:
-    """Whether a name at this place covers no name at other places."""
-    return all(
-        abs(place[0] - x) > _NAME_WIDTH or abs(place[1] - y) > _NAME_HEIGHT for x, y in others
+@dataclass(frozen=True)
+class _Box:
+    """Where a name would be, on the axes."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+    is_left: bool  # of its point
+    is_below: bool
+
+    def number_of(self, places: Floats) -> int:
+        """How many of (n, 2) points it covers."""
+        x, y = places.T
+        inside = (x > self.left) & (x < self.right) & (y > self.bottom) & (y < self.top)
+        return int(inside.sum())
+
+
+def _boxes(x: float, y: float, size: tuple[float, float]) -> Iterator[_Box]:
+    """The boxes beside a point that are inside the axes, the best first."""
+    (width, height), space = size, _NAME_SPACE
+    below = x > y
+    bottom, top = (y - space - height, y - space) if below else (y + space, y + space + height)
+    right = _Box(x + space, x + space + width, bottom, top, False, below)
+    left = _Box(x - space - width, x - space, bottom, top, True, below)
+    for box in (right, left) if below else (left, right):
+        if box.left > -0.02 and box.right < 1.02 and box.bottom > -0.02 and box.top < 1.02:
+            yield box
+
+
+def _covers(box: _Box, others: Iterable[_Box]) -> bool:
+    return any(
+        box.left < one.right
+        and one.left < box.right
+        and box.bottom < one.top
+        and one.bottom < box.top
+        for one in others
     )
 
 
-def _name(axes: Axes, name: str, place: tuple[float, float]) -> None:
-    """Write a name on the side of a point that is further from the diagonal, inside the axes."""
-    below = place[0] > place[1]
-    left = place[0] > 1.0 - _NAME_WIDTH if below else place[0] > _NAME_WIDTH
+def _name(axes: Axes, name: str, place: tuple[float, float], box: _Box) -> None:
     axes.annotate(
         name,
         place,
-        xytext=(-4 if left else 4, -4 if below else 4),
+        xytext=(-4 if box.is_left else 4, -4 if box.is_below else 4),
         textcoords="offset points",
-        ha="right" if left else "left",
-        va="top" if below else "bottom",
+        ha="right" if box.is_left else "left",
+        va="top" if box.is_below else "bottom",
         fontsize=7,
         color=INK,
     )
