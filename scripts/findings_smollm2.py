@@ -153,7 +153,7 @@ def _draw_beyond(runs: dict[str, ap.Run]) -> None:
                 elinewidth=0.8,
                 capsize=2,
             )
-        plasticity_axis(axes)
+        plasticity_axis(axes, "plasticity over a bucket")
         position_axis(axes, np.array([1.0, 16384.0]), log=False)
         axes.axvline(TRAINED, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
         axes.annotate(

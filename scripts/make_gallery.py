@@ -26,6 +26,7 @@ from attention_plasticity.plots.style import figure_style
 DOCUMENT, IMAGES = Path("docs/gallery.md"), Path("docs/images/gallery")
 RESULTS = "results/smollm2-135m"
 OWN = "results/mine"  # stands for a run of the reader
+SAMPLE = "results/sample"  # stands for a run of the embedded sample
 CONTEXT = "results/context"  # stands for a run with pair_sampling: context
 STEPS = ("step-1000", "step-2000", "step-3000", "step-4000")  # stand for checkpoints
 DPI = 100
@@ -63,6 +64,12 @@ class Runs:
     def smollm2(self) -> ap.Run:
         """All heads of a real model."""
         return ap.open_run(RESULTS)
+
+    @cached_property
+    def sample(self) -> ap.Run:
+        """Some heads of the same model, with the default settings."""
+        folder = str(self._folder / "sample" / "SmolLM2-135M")
+        return ap.analyze_dump(ap.open_sample(), output_dir=folder)
 
     @cached_property
     def context(self) -> ap.Run:
@@ -107,9 +114,10 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield windows("profile-layers", "Profile of one type of layers", "profile", layer_type="full")
     yield smollm2("heatmap", "Heatmap", "heatmap", color_range="data")
     yield windows("heatmap-types", "Heatmap of two types of layers", "heatmap", color_range="data")
-    yield smollm2("map", "Map of heads", "map", metric="ap_overall")
-    yield smollm2("map-drop", "Map of the drop", "map", metric="ap_drop")
-    yield windows("map-types", "Map of two types of layers", "map", metric="ap_drop")
+    yield smollm2("map", "Map of heads", "map")
+    yield smollm2("map-drop", "Map of the drop", "map", metric="drop")
+    yield windows("map-types", "Map of two types of layers", "map", metric="drop")
+    yield _entry("phase", "Part of the rotary phase", SAMPLE, lambda: runs.sample, "phase")
     yield smollm2("predictability", "Predictability", "predictability")
     yield smollm2("components", "Components", "components")
     yield _entry("distances", "Distances", CONTEXT, lambda: runs.context, "distances")

@@ -9,8 +9,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import FIFTHS, GROUP_COLUMNS, MEAN_COLUMNS
+from attention_plasticity.metrics import (
+    ALIGNED,
+    ALIGNED_DROP,
+    ALIGNED_FIFTHS,
+    FIFTHS,
+    GROUP_COLUMNS,
+    MEAN_COLUMNS,
+    PHASE,
+    POOLED,
+)
 
+ALIGNED_COLUMNS = (ALIGNED, *ALIGNED_FIFTHS, ALIGNED_DROP, POOLED, PHASE)
 LAYERS, HEADS, BUCKETS, SIZE, WIDTH = 3, 4, 6, 128, 8
 
 
@@ -103,17 +113,20 @@ def write_run(
 
 
 def add_errors(folder: Path, groups: int = 8) -> Path:
-    """Give every mean of every head a standard error, a bias of 0 and influences."""
+    """Give every mean of every head a standard error and influences; the bias is 0 or as it was."""
     path = folder / "head_metrics.csv"
     metrics = pd.read_csv(path).assign(n_text_groups=groups)
     rng = np.random.default_rng(0)
     tables = []
-    for name in MEAN_COLUMNS:
+    for name in (*MEAN_COLUMNS, *ALIGNED_COLUMNS):
+        if name not in metrics:
+            continue
         shares = np.zeros((len(metrics), len(GROUP_COLUMNS)))
         shares[:, :groups] = rng.normal(0.0, 0.01, (len(metrics), groups))
-        metrics[f"{name}_se"], metrics[f"{name}_bias"] = np.linalg.norm(shares, axis=1), 0.0
+        bias = metrics.get(f"{name}_bias", 0.0)
+        metrics[f"{name}_se"], metrics[f"{name}_bias"] = np.linalg.norm(shares, axis=1), bias
         rows = metrics[["layer", "q_head", "k_head"]].assign(
-            quantity=name, q_bucket=np.nan, value=metrics[name], bias=0.0, n_groups=groups
+            quantity=name, q_bucket=np.nan, value=metrics[name], bias=bias, n_groups=groups
         )
         rows[list(GROUP_COLUMNS)] = shares
         tables.append(rows)
@@ -137,4 +150,56 @@ def add_windows(folder: Path) -> Path:
     cells[near].assign(n_texts=10 - cells["q_bucket"]).to_csv(
         folder / "head_bucket_plasticity.csv", index=False, na_rep="nan"
     )
+    return folder
+
+
+def aligned_metrics(metrics: pd.DataFrame) -> pd.DataFrame:
+    """The table of heads with plasticity at one position: another order of heads than buckets.
+
+    The phase grows with the number of the head. Errors are 0.01, the bias of a level is -0.005.
+    """
+    phase = 0.05 + 0.1 * metrics["q_head"]
+    new = {
+        name: metrics[old] - 0.1 - phase for name, old in zip(ALIGNED_FIFTHS, FIFTHS, strict=True)
+    }
+    new[ALIGNED] = metrics["ap_overall"] - 0.1 - phase
+    new[ALIGNED_DROP] = new[ALIGNED_FIFTHS[0]] - new[ALIGNED_FIFTHS[-1]]
+    new |= {POOLED: new[ALIGNED] + phase, PHASE: phase}
+    level = (ALIGNED, *ALIGNED_FIFTHS, POOLED)
+    errors = {f"{name}_se": 0.01 for name in ALIGNED_COLUMNS}
+    errors |= {f"{name}_bias": -0.005 if name in level else 0.0 for name in ALIGNED_COLUMNS}
+    return metrics.assign(**new, **errors).assign(n_text_groups=8)
+
+
+def bins_table(bins: int = BUCKETS) -> pd.DataFrame:
+    """Bins that are twice as wide as the buckets."""
+    cells = cells_table(buckets=bins // 2 + 1).drop(columns=["q_position", "k_position"])
+    table = cells.rename(columns={"q_bucket": "q_bin", "k_bucket": "k_bin"})
+    size = 2 * SIZE
+    starts = {f"{side}_start": table[f"{side}_bin"] * size for side in "qk"}
+    ends = {f"{side}_end": table[f"{side}_bin"] * size + size - 1 for side in "qk"}
+    places = {f"{side}_position": table[f"{side}_bin"] * size + size / 2 for side in "qk"}
+    pooled = table["plasticity"]
+    return table.assign(
+        **starts,
+        **ends,
+        **places,
+        plasticity=pooled - 0.2,
+        plasticity_bias=0.0,
+        pooled=pooled,
+        pooled_bias=0.0,
+        q_weight=float(size),
+        n_texts=12,
+    )
+
+
+def add_bins(folder: Path) -> Path:
+    """Give a run plasticity at one position: columns of heads, and the table of bins."""
+    path = folder / "head_metrics.csv"
+    aligned_metrics(pd.read_csv(path)).to_csv(path, index=False, na_rep="nan")
+    bins_table().to_csv(folder / "head_bin_plasticity.csv", index=False, na_rep="nan")
+    info = json.loads((folder / "run.json").read_text())
+    info["tables"]["bins"] = "head_bin_plasticity.csv"
+    info["bin_size"] = 2 * SIZE
+    (folder / "run.json").write_text(json.dumps(info))
     return folder

@@ -19,6 +19,7 @@ from attention_plasticity.comparison.drawn import (
 )
 from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.comparison.scores import correlation_text
+from attention_plasticity.plots.shown import capitalised, parts_of_context, phase_sentence
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.pair_words import PAIR_WORDS
@@ -32,11 +33,12 @@ _SETTINGS = (
 
 def profiles_caption(data: ComparisonData) -> str:
     """The caption of `profiles`."""
-    what = (
-        "Attention plasticity over the context: the mean over heads in each fifth of the observed "
-        "context, one line per run."
-    )
     drawn = drawn_profiles(data.table)
+    shown = drawn.shown
+    what = (
+        f"{capitalised(shown.name)}, by fifths: the mean over heads in each fifth of the "
+        f"{parts_of_context(shown)}, one line per run. {phase_sentence(shown)}"
+    )
     if drawn.without_types:
         what += f" Types of layers are left out, because they need more than {MOST_LINES} lines."
     elif len(drawn.rows) > len(data.runs):
@@ -46,24 +48,25 @@ def profiles_caption(data: ComparisonData) -> str:
 
 def trajectory_caption(data: ComparisonData) -> str:
     """The caption of `trajectory`."""
+    drawn = drawn_trajectory(data.table)
     what = (
-        "Attention plasticity over training: the mean over heads over the whole context, in its "
-        "first fifth and in its last fifth, one point per checkpoint. Grey: the drop from the "
-        "first to the last fifth."
+        f"{capitalised(drawn.shown.name)}, over training: the mean over heads over the whole "
+        "context, in its first fifth and in its last fifth, one point per checkpoint. Grey: the "
+        f"drop from the first to the last fifth. {phase_sentence(drawn.shown)}"
     )
-    return _caption(data, what, drawn_trajectory(data.table), "means")
+    return _caption(data, what, drawn, "means")
 
 
 def scores_caption(data: ComparisonData) -> str:
     """The caption of `scores`."""
+    drawn = drawn_drops(data.table)
     what = (
-        "Drop of attention plasticity from the first to the last fifth of the context, mean over "
+        f"Drop of {drawn.shown.name} from the first to the last fifth of the context, mean over "
         "heads, against benchmark scores; one point per run. Intervals of correlations are 95 % "
         "intervals by Fisher's z, with the variance 1/(n - 3) for Pearson's correlation and "
         "(1 + r²/2)/(n - 3) for Spearman's."
     )
     found = [f"Correlation of the {correlation_text(found)}." for found in data.relations]
-    drawn = drawn_drops(data.table)
     return _caption(data, " ".join([what, *found]), drawn, "correlations", "means")
 
 

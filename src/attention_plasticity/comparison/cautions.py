@@ -16,6 +16,7 @@ from attention_plasticity.metrics import MEAN_COLUMNS
 from attention_plasticity.run.warnings import LARGE_BIAS
 from attention_plasticity.tables.intervals import groups_of
 from attention_plasticity.tables.layer_types import type_words
+from attention_plasticity.tables.main_plasticity import OVER_BUCKETS, main_plasticity
 from attention_plasticity.tables.names import clean
 from qk_toolkit.formatting import count
 
@@ -72,7 +73,8 @@ def run_cautions(runs: Sequence[ComparedRun], compared: pd.DataFrame) -> list[Ca
     found = [*_contexts(runs), *_layer_types(runs), *_samples(runs)]
     for run in runs:
         found += _of_run(run, run.label in corrected)
-    return [*found, *_corrections(runs, corrected), *_unknown_settings(runs)]
+    found += [*_corrections(runs, corrected), *_unknown_settings(runs)]
+    return [*found, *_over_buckets(runs)]
 
 
 def pairing_cautions(runs: Sequence[ComparedRun]) -> list[Caution]:
@@ -204,6 +206,19 @@ def _contexts(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
         yield Caution(
             f"{', '.join(unknown)}: the context is not known.", "context not known", unknown
         )
+
+
+def _over_buckets(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
+    """Runs without plasticity at one position."""
+    shown = {run.label: main_plasticity(run.run.head_metrics) for run in runs}
+    without = tuple(label for label, found in shown.items() if found is OVER_BUCKETS)
+    if not without:
+        return
+    text = (
+        f"{', '.join(without)}: no plasticity at one position, so plasticity over a bucket is "
+        "compared first. It counts the rotation of RoPE inside a bucket as well."
+    )
+    yield Caution(text, "over a bucket: RoPE's rotation counts", _labels(runs))
 
 
 def _layer_types(runs: Sequence[ComparedRun]) -> Iterator[Caution]:

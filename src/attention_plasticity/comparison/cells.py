@@ -10,17 +10,10 @@ from typing import Any
 import pandas as pd
 
 from attention_plasticity.comparison.names import part_words, row_labels
-from attention_plasticity.metrics import FIFTH_NAMES, FIFTHS, MEAN_COLUMNS
+from attention_plasticity.metrics import FIFTH_NAMES
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from attention_plasticity.tables.names import clean
 
-HEADINGS = {
-    "run": "run",
-    "heads": "heads",
-    "context": "context",
-    "ap_overall": "plasticity",
-    **dict(zip(FIFTHS, FIFTH_NAMES, strict=True)),
-    "ap_drop": "drop",
-}
 DIFFERENCE_HEADINGS = ("run", "plasticity", "drop", "texts")
 CORRELATION_HEADINGS = ("score", "Pearson", "Spearman", "runs")
 UNEQUAL, OTHER_HEADS = "†", "‡"
@@ -28,19 +21,33 @@ CORRELATIONS_NOTE = "[ ]: 95 % interval by Fisher's z, over runs."
 _WHOLE = ("heads", "context")
 
 
-def value_cells(compared: pd.DataFrame, *, with_errors: bool) -> list[list[str]]:
+def headings(shown: PlasticityColumns) -> dict[str, str]:
+    """The columns of a table of means, and their headings."""
+    return {
+        "run": "run",
+        "heads": "heads",
+        "context": "context",
+        shown.level: "plasticity",
+        **dict(zip(shown.fifths, FIFTH_NAMES, strict=True)),
+        shown.drop: "drop",
+    }
+
+
+def value_cells(
+    compared: pd.DataFrame, shown: PlasticityColumns, *, with_errors: bool
+) -> list[list[str]]:
     """The cells of every row: its name, and one cell per number."""
-    names = [name for name in HEADINGS if name != "run"]
+    names = [name for name in headings(shown) if name != "run"]
     return [
         [label, *(_cell(name, row[name], _error_of(row, name, with_errors)) for name in names)]
         for label, row in zip(row_labels(compared), compared.to_dict("records"), strict=True)
     ]
 
 
-def error_cells(compared: pd.DataFrame) -> list[list[str]]:
+def error_cells(compared: pd.DataFrame, shown: PlasticityColumns) -> list[list[str]]:
     """The standard errors of every row, `±.003`; empty texts where they are not known."""
     rows = compared.to_dict("records")
-    return [[_error(_error_of(row, name, True)) for name in HEADINGS] for row in rows]
+    return [[_error(_error_of(row, name, True)) for name in headings(shown)] for row in rows]
 
 
 @dataclass(frozen=True)
@@ -60,12 +67,12 @@ class DifferenceCells:
         return f"{self.run} · {self.part}" if self.part else self.run
 
 
-def difference_cells(differences: pd.DataFrame) -> list[DifferenceCells]:
+def difference_cells(differences: pd.DataFrame, shown: PlasticityColumns) -> list[DifferenceCells]:
     """One line per run and layer type; none where no error is known."""
     lines = []
     keys = ["run", "minus", "layer_type"]
     for (run, minus, layer_type), rows in differences.groupby(keys, sort=False):
-        named = rows.set_index("quantity").loc[["ap_overall", "ap_drop"]]
+        named = rows.set_index("quantity").reindex([shown.level, shown.drop])
         if named["standard_error"].notna().any():
             overall, drop = (
                 _interval(row) + OTHER_HEADS * (not row["same_heads"])
@@ -93,9 +100,9 @@ def differences_note(lines: Sequence[DifferenceCells]) -> str:
     return text
 
 
-def errors_note(compared: pd.DataFrame) -> str | None:
+def errors_note(compared: pd.DataFrame, shown: PlasticityColumns) -> str | None:
     """What `±` is and whether values are corrected; None if no error is known."""
-    if compared.reindex(columns=["ap_overall_se"])["ap_overall_se"].isna().all():
+    if compared.reindex(columns=[f"{shown.level}_se"]).isna().to_numpy().all():
         return None
     corrected = compared["corrected"].astype(bool)
     how = "all values are corrected for bias"
@@ -112,8 +119,7 @@ def errors_note(compared: pd.DataFrame) -> str | None:
 
 
 def _error_of(row: dict[Any, Any], name: str, wanted: bool) -> float:
-    known = wanted and name in MEAN_COLUMNS
-    return float(row.get(f"{name}_se", math.nan)) if known else math.nan
+    return float(row.get(f"{name}_se", math.nan)) if wanted else math.nan
 
 
 def _error(value: float) -> str:

@@ -19,9 +19,9 @@ import pandas as pd
 
 from attention_plasticity.comparison.cautions import same_texts
 from attention_plasticity.comparison.heads import same_architecture
-from attention_plasticity.comparison.runs import ALL_LAYERS, ComparedRun, unequal
-from attention_plasticity.metrics import MEAN_COLUMNS
+from attention_plasticity.comparison.runs import ALL_LAYERS, COMPARED, ComparedRun, unequal
 from attention_plasticity.tables.intervals import HeadColumn, half_width
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ class Difference:
 
 
 def run_differences(runs: Sequence[ComparedRun]) -> pd.DataFrame:
-    """Every run minus the first run, for each mean of `MEAN_COLUMNS`.
+    """Every run minus the first run, for each mean of `COMPARED`.
 
+    Plasticity at one position comes first; it is left out if neither run has it.
     If one of two runs has several types of layers, there are also rows for each type that both
     have. Only means are subtracted, so the runs can have different numbers of layers and heads.
     """
@@ -63,13 +64,19 @@ def _differences(run: ComparedRun, first: ComparedRun) -> Iterator[Difference]:
         one, other = run.means_of(layer_type), first.means_of(layer_type)
         if one is None or other is None:
             continue
-        for name in MEAN_COLUMNS:
+        for name in COMPARED:
             columns = one.columns.get(name), other.columns.get(name)
+            if name in AT_ONE_POSITION.all and not any(map(_has_values, columns)):
+                continue
             same_heads = same_architecture(run, first) and _have_same_heads(*columns)
             numbers = difference(*columns, paired=paired, same_heads=same_heads)
             heads = [0 if column is None else len(column.heads) for column in columns]
             labels = (run.label, first.label, layer_type, name)
             yield Difference(*labels, *numbers, paired, same_contexts, same_heads, *heads)
+
+
+def _has_values(column: HeadColumn | None) -> bool:
+    return column is not None and len(column.heads) > 0
 
 
 def _have_same_heads(one: HeadColumn | None, other: HeadColumn | None) -> bool:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from attention_plasticity.comparison.runs import ALL_LAYERS, whole_runs
-from attention_plasticity.metrics import FIFTHS
+from attention_plasticity.comparison.runs import ALL_LAYERS, main_of, whole_runs
 from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,6 +24,7 @@ class Drawn:
 
     rows: pd.DataFrame
     names: tuple[str, ...]
+    shown: PlasticityColumns
     without_types: bool = False  # whether rows of types of layers were left out
 
     @cached_property
@@ -83,21 +84,21 @@ class Drawn:
 
 def drawn_profiles(compared: pd.DataFrame) -> Drawn:
     """The fifths of every run, and of every type of layers unless these are too many lines."""
+    shown = main_of(compared)
     if len(compared) <= MOST_LINES:
-        return Drawn(compared, FIFTHS)
+        return Drawn(compared, shown.fifths, shown)
     rows = whole_runs(compared)
-    return Drawn(rows, FIFTHS, without_types=len(rows) < len(compared))
+    return Drawn(rows, shown.fifths, shown, without_types=len(rows) < len(compared))
 
 
 def drawn_trajectory(compared: pd.DataFrame) -> Drawn:
     """Plasticity of every run over the whole context, and in the first and last fifth."""
-    return _of_runs(compared, "ap_overall", "ap_first20", "ap_last20")
+    shown = main_of(compared)
+    names = (shown.level, shown.fifths[0], shown.fifths[-1])
+    return Drawn(whole_runs(compared), names, shown)
 
 
 def drawn_drops(compared: pd.DataFrame) -> Drawn:
     """The drop of every run."""
-    return _of_runs(compared, "ap_drop")
-
-
-def _of_runs(compared: pd.DataFrame, *names: str) -> Drawn:
-    return Drawn(whole_runs(compared), names)
+    shown = main_of(compared)
+    return Drawn(whole_runs(compared), (shown.drop,), shown)

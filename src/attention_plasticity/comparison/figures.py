@@ -27,8 +27,9 @@ from attention_plasticity.comparison.layout import (
 )
 from attention_plasticity.comparison.names import part_words, short_names
 from attention_plasticity.comparison.runs import ALL_LAYERS
-from attention_plasticity.metrics import FIFTH_NAMES, FIFTHS, FULL_ATTENTION, SLIDING_ATTENTION
+from attention_plasticity.metrics import FIFTH_NAMES, FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.plots.intervals import whiskers
+from attention_plasticity.plots.shown import capitalised, parts_of_context
 from attention_plasticity.plots.style import (
     BLUE,
     FAINT,
@@ -72,17 +73,17 @@ def profiles_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) ->
         >>> comparison = compare(parts, labels=["first", "last"])
         >>> figure = profiles_figure(comparison.table, comparison.cautions)
         >>> figure.axes[0].get_xlabel()
-        'part of the observed context'
+        'part of the longest text'
     """
     drawn = drawn_profiles(compared)
     require_values(drawn)
     with figure_style():
         figure, axes = new_figure()
         handles = _draw_profiles(axes, drawn)
-        plasticity_axis(axes, *drawn.ends)
-        axes.set_xticks(range(len(FIFTHS)), FIFTH_NAMES)
-        axes.set_xlabel("part of the observed context")
-        axes.set_title("Plasticity over the context")
+        plasticity_axis(axes, drawn.shown.name, *drawn.ends)
+        axes.set_xticks(range(len(FIFTH_NAMES)), FIFTH_NAMES)
+        axes.set_xlabel(f"part of the {parts_of_context(drawn.shown)}")
+        axes.set_title(f"{capitalised(drawn.shown.name)}, by fifths")
         notes = [*whisker_notes(drawn), *caution_notes(cautions, drawn.runs, "means")]
         if drawn.without_types:
             notes.insert(0, f"types of layers left out: more than {MOST_LINES} lines")
@@ -98,7 +99,7 @@ def _draw_profiles(axes: Any, drawn: Drawn) -> list[Any]:
     names, lines, handles = _legend(drawn.rows), _line_styles(drawn.types), []
     for number, run in enumerate(drawn.rows["run"]):
         colour, marker = _look(runs.index(str(run)), len(runs))
-        x = np.arange(len(FIFTHS)) + shifts[number]
+        x = np.arange(len(FIFTH_NAMES)) + shifts[number]
         whiskers(axes, x, values[number], halves[number], colour)
         options: Any = {"color": colour, "marker": marker, "label": names[number]}
         options |= {"markersize": 3 if known else 4, "linewidth": 1.0 if known else 1.4}
@@ -144,10 +145,10 @@ def trajectory_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) 
             whiskers(axes, x, values[:, column], halves[:, column], colour)
             options: Any = {"color": colour, "label": label, "marker": MARKERS[column], "ms": 4}
             handles += axes.plot(x, values[:, column], **options)
-        plasticity_axis(axes, *drawn.ends)
+        plasticity_axis(axes, drawn.shown.name, *drawn.ends)
         _name_ticks(axes, drawn.runs)
         axes.set_xlabel("checkpoint")
-        axes.set_title("Plasticity over training")
+        axes.set_title(f"{capitalised(drawn.shown.name)}, over training")
         notes = [*whisker_notes(drawn), *caution_notes(cautions, drawn.runs, "means")]
         notes_and_legend(figure, notes, handles)
     return figure

@@ -28,6 +28,8 @@ def different_heads(run: ComparedRun, first: ComparedRun) -> list[str]:
     by_heads: dict[tuple[Heads, Heads], list[str]] = {}
     one, other = run.means[ALL_LAYERS].columns, first.means[ALL_LAYERS].columns
     for name in one.keys() & other.keys():
+        if not (one[name].heads and other[name].heads):
+            continue  # there is no difference
         by_heads.setdefault((one[name].heads, other[name].heads), []).append(name)
     names = [name for name in one if name in other]
     found = []

@@ -13,7 +13,6 @@ from attention_plasticity.comparison.cells import (
     CORRELATION_HEADINGS,
     CORRELATIONS_NOTE,
     DIFFERENCE_HEADINGS,
-    HEADINGS,
     OTHER_HEADS,
     UNEQUAL,
     DifferenceCells,
@@ -21,20 +20,21 @@ from attention_plasticity.comparison.cells import (
     differences_note,
     error_cells,
     errors_note,
+    headings,
     value_cells,
 )
 from attention_plasticity.comparison.data import ComparisonData
 from attention_plasticity.comparison.latex_text import breakable, escaped, width_of
 from attention_plasticity.comparison.names import full_names, part_words, short_names
-from attention_plasticity.comparison.runs import ALL_LAYERS
+from attention_plasticity.comparison.runs import ALL_LAYERS, kinds_of, main_of
 from attention_plasticity.comparison.scores import correlation_values
 from attention_plasticity.metrics import FIFTH_NAMES
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.names import clean
 
 _PACKAGE = r"% in the preamble: \usepackage{booktabs}"
 _MEANS = (
-    "Attention plasticity: mean over heads, mean in each fifth of the context, and drop from the "
-    "first to the last fifth."
+    "mean over heads, mean in each fifth of the context, and drop from the first to the last fifth."
 )
 _COLUMN, _PAGE = 229.0, 468.0  # points; widths of a column and of the text in two columns
 _SPACE, _INDENT = 8.0, 9.0  # points; between columns, and of a type of layers
@@ -60,41 +60,59 @@ class _Row:
 
 
 def comparison_latex(data: ComparisonData) -> str:
-    """A floating table for the means, one for the differences and one for the correlations."""
+    """Floating tables: means and differences of each kind of plasticity, and correlations."""
     cautions, sample = data.cautions, sample_sentences(data)
-    parts = [_PACKAGE, as_latex(data.table, texts_about(cautions, "means"), sample)]
-    lines = difference_cells(data.differences)
-    if lines:
-        caption = f"Differences of attention plasticity from {lines[0].minus}. {sample}"
-        below = [differences_note(lines), *texts_about(cautions, "means", "differences")]
-        rows = [_difference_row(line) for line in lines]
-        parts.append(_float(DIFFERENCE_HEADINGS, rows, caption, "plasticity-differences", below))
+    parts = [_PACKAGE]
+    for shown in kinds_of(data.table):
+        parts.append(as_latex(data.table, texts_about(cautions, "means"), sample, shown))
+        lines = difference_cells(data.differences, shown)
+        if lines:
+            caption = f"Differences of {shown.name} from {lines[0].minus}. {sample}"
+            below = [differences_note(lines), *texts_about(cautions, "means", "differences")]
+            rows = [_difference_row(line) for line in lines]
+            label = _label("plasticity-differences", data.table, shown)
+            parts.append(_float(DIFFERENCE_HEADINGS, rows, caption, label, below))
     if data.relations:
         rows = [
             _Row(clean(found.score), (*correlation_values(found), str(found.models)))
             for found in data.relations
         ]
-        caption = f"Correlation of the drop of attention plasticity with benchmark scores. {sample}"
+        name = main_of(data.table).name
+        caption = f"Correlation of the drop of {name} with benchmark scores. {sample}"
         below = [CORRELATIONS_NOTE, *texts_about(cautions, "correlations", "means")]
         parts.append(_float(CORRELATION_HEADINGS, rows, caption, "plasticity-correlations", below))
     return "\n".join(parts)
 
 
-def as_latex(compared: pd.DataFrame, notes: Iterable[str] = (), sample: str = "") -> str:
+def _label(name: str, compared: pd.DataFrame, shown: PlasticityColumns) -> str:
+    """The label of a table. That of the second kind of plasticity has an ending."""
+    if shown is main_of(compared):
+        return name
+    return f"{name}-{'position' if shown is AT_ONE_POSITION else 'bucket'}"
+
+
+def as_latex(
+    compared: pd.DataFrame,
+    notes: Iterable[str] = (),
+    sample: str = "",
+    shown: PlasticityColumns | None = None,
+) -> str:
     """The table of means. Standard errors are in a line of their own, below the values."""
+    shown = shown or main_of(compared)
     types = compared.get("layer_type", [ALL_LAYERS] * len(compared))
     runs = [clean(str(run)) for run in compared["run"]]
-    values = value_cells(compared, with_errors=False)
+    values = value_cells(compared, shown, with_errors=False)
     rows = []
     for run, layer_type, cells, errors in zip(
-        runs, types, values, error_cells(compared), strict=True
+        runs, types, values, error_cells(compared, shown), strict=True
     ):
         part, lower = part_words(str(layer_type)), tuple(errors[1:]) if any(errors) else ()
         rows.append(_Row(part or run, tuple(cells[1:]), lower, bool(part)))
-    headings = ["mean" if name == "plasticity" else name for name in HEADINGS.values()]
-    below = [note for note in (errors_note(compared),) if note]
-    caption = " ".join(filter(None, (_MEANS, sample)))
-    return _float(headings, rows, caption, "attention-plasticity", [*below, *notes])
+    names = ["mean" if name == "plasticity" else name for name in headings(shown).values()]
+    below = [note for note in (errors_note(compared, shown),) if note]
+    caption = " ".join(filter(None, (f"Plasticity {shown.words}: {_MEANS}", sample)))
+    label = _label("attention-plasticity", compared, shown)
+    return _float(names, rows, caption, label, [*below, *notes])
 
 
 def _difference_row(line: DifferenceCells) -> _Row:

@@ -10,25 +10,32 @@ from typing import Any
 
 import pandas as pd
 
-from attention_plasticity.metrics import MEAN_COLUMNS
 from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from attention_plasticity.tables.intervals import HeadColumn, groups_of, head_column
 from attention_plasticity.tables.layer_types import layers_by_type
+from attention_plasticity.tables.main_plasticity import (
+    AT_ONE_POSITION,
+    OVER_BUCKETS,
+    PlasticityColumns,
+)
 
 ALL_LAYERS = "all"
 """`layer_type` of the rows with the means over all heads of a run."""
+
+COMPARED = (*AT_ONE_POSITION.all, *OVER_BUCKETS.all)
+"""Columns of the table of heads whose means are compared."""
 
 TABLE_COLUMNS = (
     "run",
     "layer_type",
     "heads",
     "context",
-    *MEAN_COLUMNS,
-    *(f"{name}_se" for name in MEAN_COLUMNS),
+    *COMPARED,
+    *(f"{name}_se" for name in COMPARED),
     "n_text_groups",
     "corrected",
-    *(f"{name}_df" for name in MEAN_COLUMNS),
+    *(f"{name}_df" for name in COMPARED),
     "eligible_heads",
 )
 _CONTEXT_RATIO = 1.1  # of the largest and the smallest context that count as equal
@@ -112,7 +119,7 @@ def labelled(runs: Sequence[FinishedRun], labels: Sequence[str] | None = None) -
 
 
 def compare_runs(runs: Sequence[ComparedRun]) -> pd.DataFrame:
-    """Heads, context, the means over heads of `MEAN_COLUMNS`, their errors and degrees of freedom.
+    """Heads, context, the means over heads of `COMPARED`, their errors and degrees of freedom.
 
     There is one row per run, with `layer_type` `all`. A run with several types of layers also has
     a row per type. Means are corrected for bias if the bias is known (`corrected`). A column that
@@ -129,6 +136,20 @@ def whole_runs(compared: pd.DataFrame) -> pd.DataFrame:
     return compared[compared["layer_type"] == ALL_LAYERS].reset_index(drop=True)
 
 
+def main_of(compared: pd.DataFrame) -> PlasticityColumns:
+    """What figures and the first table show: at one position, if every run has it."""
+    whole = whole_runs(compared).reindex(columns=[AT_ONE_POSITION.level])
+    return AT_ONE_POSITION if bool(whole.notna().to_numpy().all()) else OVER_BUCKETS
+
+
+def kinds_of(compared: pd.DataFrame) -> tuple[PlasticityColumns, ...]:
+    """What tables show, in their order: the main plasticity, then the other if a run has it."""
+    main = main_of(compared)
+    other = OVER_BUCKETS if main is AT_ONE_POSITION else AT_ONE_POSITION
+    known = compared.reindex(columns=[other.level]).notna().to_numpy().any()
+    return (main, other) if known else (main,)
+
+
 def unequal(contexts: Iterable[float]) -> bool:
     """Whether the known contexts differ by more than 10 %."""
     known = [context for context in contexts if not math.isnan(context)]
@@ -140,7 +161,7 @@ def _means(part: FinishedRun) -> Means:
     eligible = part.eligible_heads
     found = {
         name: head_column(metrics, part.influences, name, eligible)
-        for name in MEAN_COLUMNS
+        for name in COMPARED
         if name in metrics
     }
     return Means(len(metrics), groups_of(part), found, eligible)

@@ -80,6 +80,7 @@ def scores_figure(
         for axes, correlation in zip(grid.flat, found, strict=False):
             values = scores[correlation.score].to_numpy(dtype=np.float64)
             _points(axes, drop, values, halves, looks)
+            axes.set_xlabel(f"drop of plasticity\n{drawn.shown.words}")
             axes.set_ylabel(_wrapped(figure_text(correlation.score)))
             axes.set_title(_title(correlation), fontweight="normal", fontsize=8)
         names = legend_names(drawn.runs)
@@ -100,7 +101,6 @@ def _points(axes: Axes, x: Floats, y: Floats, halves: Floats, looks: Sequence[An
         one = slice(place, place + 1)
         whiskers(axes, x[one], y[one], halves[one], look["color"], horizontal=True)
         axes.plot(x[one], y[one], linestyle="", markersize=5, **look)
-    axes.set_xlabel("plasticity drop,\nfirst to last fifth")
     axes.margins(0.15)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS, min_n_ticks=3))

@@ -15,17 +15,19 @@ from attention_plasticity.comparison.cautions import texts_about
 from attention_plasticity.comparison.cells import (
     CORRELATIONS_NOTE,
     DIFFERENCE_HEADINGS,
-    HEADINGS,
     DifferenceCells,
     difference_cells,
     differences_note,
     error_cells,
     errors_note,
+    headings,
     value_cells,
 )
 from attention_plasticity.comparison.data import ComparisonData
 from attention_plasticity.comparison.names import full_names, part_words, short_names
+from attention_plasticity.comparison.runs import kinds_of
 from attention_plasticity.comparison.scores import correlation_text
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
 
 _LEAST_NAME = 12  # characters, on a terminal of any width
 _LONGEST_LINE = 100
@@ -35,25 +37,43 @@ _Rows = Sequence[Sequence[str]]
 def print_comparison(data: ComparisonData, console: Console) -> None:
     """Print the means, the differences, the correlations and all notes, in the terminal's width."""
     labels = list(dict.fromkeys(str(label) for label in data.table["run"]))
-    headings = [heading.removesuffix(" %") for heading in HEADINGS.values()]
-    headings[headings.index("plasticity")] = "mean"
-    values = value_cells(data.table, with_errors=False)
-    width = _room([headings, *values], console.width)
-    short = dict(zip(labels, short_names(labels, width), strict=True))
-    console.print(Text("Attention plasticity: mean over heads, and by parts of the context (%)"))
-    _print_table(console, _means(data, values, headings, short))
-    _print_lines(console, errors_note(data.table))
-    lines = difference_cells(data.differences)
-    if lines:
-        console.print(Text(f"\nMinus {lines[0].minus}"))
-        _print_table(console, _differences(lines, short))
-        _print_lines(console, differences_note(lines))
+    kinds = kinds_of(data.table)
+    widths = [_room([_headings(shown), *_values(data, shown)], console.width) for shown in kinds]
+    short = dict(zip(labels, short_names(labels, min(widths)), strict=True))
+    for shown in kinds:
+        if shown is not kinds[0]:
+            console.print()
+        _print_kind(console, data, shown, short)
     if data.relations:
         console.print()
         _print_lines(console, *map(correlation_text, data.relations), CORRELATIONS_NOTE)
         _print_lines(console, *texts_about(data.cautions, "correlations"))
     _print_list(console, "Names", full_names(short))
     _print_list(console, "Notes", texts_about(data.cautions, "means", "differences"))
+
+
+def _print_kind(
+    console: Console, data: ComparisonData, shown: PlasticityColumns, short: dict[str, str]
+) -> None:
+    """Print the means and the differences of one kind of plasticity."""
+    title = f"Plasticity {shown.words}: mean over heads, and by parts of the context (%)"
+    console.print(Text(title))
+    _print_table(console, _means(data, shown, short))
+    _print_lines(console, errors_note(data.table, shown))
+    lines = difference_cells(data.differences, shown)
+    if lines:
+        console.print(Text(f"\nPlasticity {shown.words}, minus {lines[0].minus}"))
+        _print_table(console, _differences(lines, short))
+        _print_lines(console, differences_note(lines))
+
+
+def _headings(shown: PlasticityColumns) -> list[str]:
+    found = [heading.removesuffix(" %") for heading in headings(shown).values()]
+    return ["mean" if heading == "plasticity" else heading for heading in found]
+
+
+def _values(data: ComparisonData, shown: PlasticityColumns) -> list[list[str]]:
+    return value_cells(data.table, shown, with_errors=False)
 
 
 def _room(rows: _Rows, width: int) -> int:
@@ -63,15 +83,13 @@ def _room(rows: _Rows, width: int) -> int:
     return max(_LEAST_NAME, width - taken)
 
 
-def _means(
-    data: ComparisonData, values: _Rows, headings: Sequence[str], short: dict[str, str]
-) -> Table:
-    table = _table(headings)
+def _means(data: ComparisonData, shown: PlasticityColumns, short: dict[str, str]) -> Table:
+    table = _table(_headings(shown))
     rows = zip(
         data.table["run"],
         data.table["layer_type"],
-        values,
-        error_cells(data.table),
+        _values(data, shown),
+        error_cells(data.table, shown),
         strict=True,
     )
     for run, layer_type, (_, *numbers), errors in rows:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attention_plasticity.plots.distances import distances_figure
     from attention_plasticity.plots.heatmap import heatmap_figure
     from attention_plasticity.plots.map import map_figure
+    from attention_plasticity.plots.phase import phase_figure
     from attention_plasticity.plots.plasticity import plasticity_figure
     from attention_plasticity.plots.predictability import predictability_figure
     from attention_plasticity.plots.profile import profile_figure
@@ -35,6 +36,7 @@ _MODULES = {
     "attention_plasticity.plots.profile": ("profile_figure",),
     "attention_plasticity.plots.map": ("map_figure",),
     "attention_plasticity.plots.heatmap": ("heatmap_figure",),
+    "attention_plasticity.plots.phase": ("phase_figure",),
     "attention_plasticity.plots.plasticity": ("plasticity_figure",),
     "attention_plasticity.plots.predictability": ("predictability_figure",),
     "attention_plasticity.plots.saving": ("save_figure",),
@@ -48,6 +50,7 @@ __all__ = [
     "distances_figure",
     "heatmap_figure",
     "map_figure",
+    "phase_figure",
     "plasticity_figure",
     "predictability_figure",
     "profile_figure",

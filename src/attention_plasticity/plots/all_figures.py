@@ -9,6 +9,8 @@ from typing import Any
 
 from attention_plasticity.plots.attended import has_attended
 from attention_plasticity.plots.drawing import plot_run, with_layers
+from attention_plasticity.plots.map import DROP
+from attention_plasticity.plots.phase import has_phase
 from attention_plasticity.plots.saving import require_target, save_figure
 from attention_plasticity.tables.finished_run import FinishedRun
 
@@ -16,9 +18,10 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "plasticity": ("plasticity", {"color_by_layer": True}),
     "heatmap": ("heatmap", {}),
     "components": ("components", {}),
-    "map-plasticity": ("map", {"metric": "ap_overall"}),
-    "map-drop": ("map", {"metric": "ap_drop"}),
+    "map-plasticity": ("map", {}),
+    "map-drop": ("map", {"metric": DROP}),
     "profile": ("profile", {}),
+    "phase": ("phase", {}),  # only with plasticity at one position
     "predictability": ("predictability", {}),
     "distances": ("distances", {}),  # only of runs with context pairs
     "attention": ("attention", {}),  # this one and the following: only with attention columns
@@ -59,9 +62,11 @@ def figures_of(run: FinishedRun) -> list[str]:
         missing.add("attention")
     if run.pair_sampling == "attended" or not has_attended(run.head_metrics):
         missing.add("attended")  # with attended pairs both axes would be equal
-    for name, (figure, options) in FIGURES.items():
-        metric = options.get("metric", "ap_overall")
-        if figure == "map" and metric.startswith("attn_") and not _known(run, metric):
+    if not has_phase(run.head_metrics):
+        missing.add("phase")
+    for name, (_, options) in FIGURES.items():
+        metric = options.get("metric", "")
+        if metric.startswith("attn_") and not _known(run, metric):
             missing.add(name)
     if "map-far-mass" not in missing:
         missing.add("map-distant-mass")

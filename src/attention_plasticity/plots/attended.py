@@ -4,34 +4,28 @@ from __future__ import annotations
 
 from typing import Unpack
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
+from attention_plasticity.metrics import ALIGNED, ATTENDED, ATTENDED_ALIGNED, POOLED
 from attention_plasticity.plots.captions import interval_sentence
 from attention_plasticity.plots.intervals import correction_note
+from attention_plasticity.plots.scatter import HeadPoints, draw_points, name_heads
+from attention_plasticity.plots.shown import phase_note
 from attention_plasticity.plots.style import (
-    FAINT,
-    INK,
-    QUIET,
     SEQUENTIAL,
     figure_style,
     layer_bar,
     legend_above,
-    line_shades,
     new_figure,
-    plasticity_axis,
 )
 from attention_plasticity.plots.words import TextOptions, Words
-from attention_plasticity.tables.intervals import corrected, head_half_width, quantity_groups
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, OVER_BUCKETS
 from qk_toolkit.errors import ConfigError
 
-_COLUMNS = ("ap_overall", "ap_attended")
-_MOST_WHISKERS = 400  # heads that are drawn with their intervals
 _NAMED = 2  # heads with a name, on each side of the diagonal
-_APART = 0.05  # smallest distance of two named heads
+_NAMES = {ALIGNED: "at one position", POOLED: "over a bin", OVER_BUCKETS.level: "over a bucket"}
 
 
 def attended_figure(
@@ -42,6 +36,9 @@ def attended_figure(
     **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw a point per head, coloured by layer, and name the heads furthest from the diagonal.
+
+    If plasticity at one position is known, it has a panel of its own beside that over a bin.
+    Otherwise the figure shows plasticity over a bucket.
 
     Values are corrected for bias if it is known. With at most 400 heads, each has its 95 %
     intervals. With the table of `influences` of the run, these have the degrees of freedom of each
@@ -54,8 +51,8 @@ def attended_figure(
         >>> from attention_plasticity.plots import attended_figure
         >>> run = open_run("results/sample")
         >>> figure = attended_figure(run.head_metrics, influences=run.influences)
-        >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
-        ('plasticity', 'attended plasticity')
+        >>> figure.axes[0].get_ylabel()
+        'attended plasticity'
     """
     words = Words(**texts)
     if not has_attended(metrics):
@@ -63,117 +60,82 @@ def attended_figure(
             "the table of heads: has no attended plasticity; it needs a dump with attention "
             "columns (capture.attention)"
         )
-    halves = {f"{name}_half": head_half_width(metrics, name, influences) for name in _COLUMNS}
-    groups = [quantity_groups(metrics, name, influences) for name in _COLUMNS]
-    values = {name: corrected(metrics, name) for name in _COLUMNS}
-    known = metrics[["layer", "q_head"]].assign(**values, **halves).dropna(subset=_COLUMNS)
-    if known.empty:
-        raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
+    panels = {x: HeadPoints.of(metrics, x, y, influences) for x, y in _columns(metrics).items()}
+    layers = pd.concat([points.table["layer"] for points in panels.values()])
+    single = len(panels) == 1
     with figure_style():
-        figure, axes = new_figure(height=3.6)
-        (diagonal,) = axes.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
-        width = _draw_intervals(axes, known)
-        drawn = _draw_points(axes, known, cmap)
-        _axes(axes)
-        _name_extremes(axes, known)
-        coloured = layer_bar(figure, drawn, axes, known["layer"])
-        rows = legend_above(axes, [diagonal], ["equal values"])
-        rho, lines = _correlation(known), width is not None and len(known) <= _MOST_WHISKERS
-        notes = [words.heads(len(known)), rho, correction_note(metrics, *_COLUMNS), width]
-        caption = words.caption(
-            len(known),
-            "Plasticity of the key pairs of the run, against plasticity of two keys drawn in "
-            "proportion to the attention that they receive (attended plasticity), one point per "
-            f"head{coloured}.",
-            "The heads furthest from the diagonal have names: L is the layer, H the query head.",
-            f"{rho} over these heads." if rho else None,
-            interval_sentence("Lines are 95 % intervals,", groups) if lines else None,
-            correction=correction_note(metrics, *_COLUMNS),
-        )
-        words.write(figure, axes, "Attended plasticity", notes, caption, rows)
+        figure, grid = new_figure(height=3.6 if single else 3.3, ncols=len(panels), squeeze=False)
+        rows = 0
+        for axes, (x, points) in zip(grid[0], panels.items(), strict=True):
+            labels = f"plasticity {_NAMES[x]}", "attended plasticity"
+            drawn, diagonal = draw_points(axes, points, labels, cmap, layers, len(panels))
+            above = points.table["y"] - points.table["x"]
+            name_heads(axes, points, [above, -above], _NAMED, len(panels))
+            if axes is not grid[0][0]:
+                axes.set_ylabel("")
+                axes.tick_params(labelleft=False)
+            else:
+                rows = legend_above(axes, [diagonal], ["equal values"])
+        coloured = layer_bar(figure, drawn, grid[0], layers)
+        _write_words(words, figure, grid[0][0] if single else None, metrics, panels, coloured, rows)
     return figure
+
+
+def _columns(metrics: pd.DataFrame) -> dict[str, str]:
+    """The column across and the column up, for each panel."""
+    if _has(metrics, ATTENDED_ALIGNED) and _has(metrics, ALIGNED):
+        return {ALIGNED: ATTENDED_ALIGNED, POOLED: ATTENDED}
+    return {OVER_BUCKETS.level: ATTENDED}
 
 
 def has_attended(metrics: pd.DataFrame) -> bool:
     """Whether some head of the table has attended plasticity."""
-    return "ap_attended" in metrics and bool(metrics["ap_attended"].notna().any())
+    return _has(metrics, ATTENDED)
 
 
-def _draw_points(axes: Axes, known: pd.DataFrame, cmap: str) -> PathCollection:
-    layers = known["layer"]
-    return axes.scatter(
-        known["ap_overall"],
-        known["ap_attended"],
-        c=layers,
-        cmap=line_shades(cmap),
-        vmin=layers.min(),
-        vmax=max(layers.max(), layers.min() + 1),
-        s=16,
-        linewidths=0,
-        alpha=0.85,
-        zorder=2,
+def _has(metrics: pd.DataFrame, name: str) -> bool:
+    return name in metrics and bool(metrics[name].notna().any())
+
+
+def _write_words(
+    words: Words,
+    figure: Figure,
+    axes: Axes | None,
+    metrics: pd.DataFrame,
+    panels: dict[str, HeadPoints],
+    coloured: str,
+    rows: int,
+) -> None:
+    heads = max(len(points.table) for points in panels.values())
+    columns = [name for pair in _columns(metrics).items() for name in pair]
+    first = next(iter(panels.values()))
+    shown = OVER_BUCKETS if axes is not None else AT_ONE_POSITION
+    rhos = [
+        f"{points.correlation} {_NAMES[x]}" for x, points in panels.items() if points.correlation
+    ]
+    notes = [
+        words.heads(heads),
+        *rhos,
+        correction_note(metrics, *columns),
+        first.interval_note("the attended plasticity"),
+        phase_note(shown),
+    ]
+    both = (
+        "Left: at one position, every query turned to one position of its bin. Right: over a bin, "
+        "with the queries as captured, so that the rotation of RoPE counts as well."
     )
-
-
-def _draw_intervals(axes: Axes, known: pd.DataFrame) -> str | None:
-    """Draw the intervals of few heads. Returns the note that explains them."""
-    x_half, y_half = (known[f"{name}_half"].to_numpy(np.float64) for name in _COLUMNS)
-    if np.isnan(y_half).all():
-        return None
-    if len(known) > _MOST_WHISKERS:
-        half = f"{np.nanmedian(y_half):.3f}"
-        return f"95 % interval of the attended plasticity of one head: ± {half} (median)"
-    axes.errorbar(
-        known["ap_overall"],
-        known["ap_attended"],
-        xerr=np.nan_to_num(x_half),
-        yerr=np.nan_to_num(y_half),
-        fmt="none",
-        ecolor=FAINT,
-        elinewidth=0.7,
-        zorder=1,
+    caption = words.caption(
+        heads,
+        "Plasticity of the key pairs of the run, against plasticity of two keys drawn in "
+        "proportion to the attention that they receive (attended plasticity), one point per "
+        f"head{coloured}.",
+        both
+        if axes is None
+        else "The queries are as captured, so the rotation of RoPE counts as well.",
+        "The heads furthest from the diagonal have names: L is the layer, H the query head.",
+        f"{'; '.join(rhos)}, over these heads." if rhos else None,
+        interval_sentence("Lines are 95 % intervals,", first.groups) if first.has_lines else None,
+        correction=correction_note(metrics, *columns),
+        plasticity=shown,
     )
-    return "lines: 95 % intervals over texts"
-
-
-def _axes(axes: Axes) -> None:
-    plasticity_axis(axes)
-    axes.set_ylabel("attended plasticity")
-    axes.set_xlabel("plasticity")
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
-
-
-def _name_extremes(axes: Axes, known: pd.DataFrame) -> None:
-    """Write the names of the heads furthest above and below the diagonal, if they are apart."""
-    above = known["ap_attended"] - known["ap_overall"]
-    for below, gap in ((False, above), (True, -above)):
-        order = gap[gap > _APART / 2].sort_values(ascending=False).index
-        named: list[tuple[float, float]] = []
-        for row in known.loc[order].itertuples():
-            place = (float(row.ap_overall), float(row.ap_attended))  # type: ignore[arg-type]
-            if all(np.hypot(*np.subtract(place, other)) > _APART for other in named):
-                _name(axes, f"L{row.layer} H{row.q_head}", place, below)
-                named.append(place)
-            if len(named) == _NAMED:
-                break
-
-
-def _name(axes: Axes, name: str, place: tuple[float, float], below: bool) -> None:
-    axes.annotate(
-        name,
-        place,
-        xytext=(4, -4) if below else (-4, 4),
-        textcoords="offset points",
-        ha="left" if below else "right",
-        va="top" if below else "bottom",
-        fontsize=7,
-        color=INK,
-    )
-
-
-def _correlation(known: pd.DataFrame) -> str | None:
-    x, y = (known[name] for name in _COLUMNS)
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return None
-    return f"Spearman's ρ {x.corr(y, method='spearman'):.2f}"
+    words.write(figure, axes, "Attended plasticity", notes, caption, rows)

@@ -91,7 +91,6 @@ def attention_figure(
             interval_sentence(f"{drawn.intervals} are upper bounds of 95 % intervals,", groups)
             if drawn.intervals
             else None,
-            of_plasticity=False,
         )
         words.write(figure, axes, default, notes, caption, drawn.legend_rows)
     return figure

@@ -18,10 +18,17 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
+from attention_plasticity.tables.main_plasticity import (
+    AT_ONE_POSITION,
+    OVER_BUCKETS,
+    PlasticityColumns,
+    main_plasticity,
+)
 from attention_plasticity.tables.pair_words import PAIR_WORDS
 from qk_toolkit.formatting import count, index_ranges
 
 _PAIRS_OF = {"bucket": "per key bucket", "local": "for every key bucket"}
+_NOT_KNOWN = "The run has no plasticity at one position"
 _QUERY_MODELS = {
     "positional": (
         "a Gaussian per query bucket, with its mean along the positional drift from a linear "
@@ -40,7 +47,7 @@ class Caption:
     sample: tuple[str, ...]  # heads, texts, context, correction: one sentence
     details: tuple[str, ...] = ()  # sentences about marks and intervals
     settings: tuple[str, ...] = ()  # of the run: one sentence
-    of_plasticity: bool = True  # whether settings of key pairs concern the figure
+    plasticity: PlasticityColumns | None = None  # what the figure shows; None: no plasticity
 
     @property
     def text(self) -> str:
@@ -76,10 +83,21 @@ def add_run(figure: Figure, run: FinishedRun) -> None:
     """Add the texts, the context and the settings of a run to the caption of its figure."""
     caption = _CAPTIONS[figure]
     assert isinstance(caption, Caption)
-    settings = tuple(_settings(run.info.get("config") or {})) if caption.of_plasticity else ()
+    shown = caption.plasticity
+    details, settings = caption.details, caption.settings
+    if shown is not None:
+        settings += tuple(_settings(run, shown))
+    if shown is OVER_BUCKETS and not _has_aligned(run):
+        details += (f"{_NOT_KNOWN}.",)
     _CAPTIONS[figure] = replace(
-        caption, sample=(*caption.sample, *_sample(run)), settings=(*caption.settings, *settings)
+        caption, sample=(*caption.sample, *_sample(run)), details=details, settings=settings
     )
+
+
+def _has_aligned(run: FinishedRun) -> bool:
+    """Whether the run has plasticity at one position."""
+    known = run.path("head_metrics").exists()
+    return run.has_bins or (known and main_plasticity(run.head_metrics) is AT_ONE_POSITION)
 
 
 def interval_sentence(
@@ -127,8 +145,17 @@ def _sample(run: FinishedRun) -> Iterable[str]:
             yield f"layers {index_ranges(layers)}: {type_words(name)}"
 
 
-def _settings(config: Mapping[str, Any]) -> Iterable[str]:
-    pairs, model = config.get("pair_sampling"), config.get("query_model")
+def _settings(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
+    config: Mapping[str, Any] = run.info.get("config") or {}
+    in_bins = shown is AT_ONE_POSITION
+    for setting in (*_pairs(config), *_queries(config, run.info.get("bin_size"), in_bins)):
+        yield setting.replace("key bucket", "bin of keys") if in_bins else setting
+    if config.get("seed") is not None:
+        yield f"seed: {config['seed']}"
+
+
+def _pairs(config: Mapping[str, Any]) -> Iterable[str]:
+    pairs = config.get("pair_sampling")
     if pairs in PAIR_WORDS:
         number = config.get("num_pairs_per_bucket")
         many = f"{number:,}" if isinstance(number, int) else number
@@ -137,7 +164,12 @@ def _settings(config: Mapping[str, Any]) -> Iterable[str]:
         reach = config.get("max_rel_dist")
         near = f", at most {reach:g} of the sequence apart" if pairs == "local" and reach else ""
         yield f"Key pairs: {PAIR_WORDS[pairs]}{near} (pair_sampling: {pairs}){how_many}"
-    if model in _QUERY_MODELS:
+
+
+def _queries(config: Mapping[str, Any], bin_size: object, in_bins: bool) -> Iterable[str]:
+    model = config.get("query_model")
+    if in_bins:
+        size = f" of {bin_size:,} tokens" if isinstance(bin_size, int) else ""
+        yield f"queries: a Gaussian per bin{size}, with its mean and full covariance"
+    elif model in _QUERY_MODELS:
         yield f"queries: {_QUERY_MODELS[model]} (query_model: {model})"
-    if config.get("seed") is not None:
-        yield f"seed: {config['seed']}"

@@ -15,13 +15,15 @@ OVERVIEW = """\
 usage: attention-plasticity plot KIND RUN [--output FILE] [options]
 
 Draw a figure of an analysis as .png, .svg or .pdf. Its caption is written beside it as .txt.
-Without --output, a window shows the figure.
+Without --output, a window shows the figure. Figures show plasticity at one position if the run has
+it, else plasticity over a bucket; --plasticity bucket asks for the latter.
 
   plasticity      plasticity over the context: one line per head, and the mean
   heatmap         plasticity by query position and key position
   components      share of the linear position R² in each query dimension
   map             one metric of every head, layer × head
   profile         plasticity by fifths of the context, with the spread over heads
+  phase           plasticity at one position against plasticity over a bin, one point per head
   predictability  variance from position against plasticity, one point per head
   distances       plasticity by the distances between a query and two keys (context pairs)
   attention       attention by distance, of one head or as a mean over heads
@@ -52,13 +54,15 @@ def plot(arguments: Sequence[str]) -> int:
     return plot_one(kind, arguments[1:], program)
 
 
-def plot_one(kind: str, arguments: Sequence[str], program: str) -> int:
-    """Draw one figure and save or show it."""
+def plot_one(kind: str, arguments: Sequence[str], program: str, shown: str | None = None) -> int:
+    """Draw one figure and save or show it. `shown` is the default of the setting plasticity."""
     from attention_plasticity.plots.settings import KINDS
     from qk_toolkit.output_folder import output_file
 
     example = f"results/mine --output {kind}.png"
     settings: Any = _settings(KINDS[kind], arguments, program, example)
+    if shown is not None and settings.plasticity is None:
+        settings = settings.model_copy(update={"plasticity": shown})
     from attention_plasticity.plots.drawing import draw
     from attention_plasticity.plots.saving import (
         require_display,
@@ -104,10 +108,11 @@ def _settings(model: type[Any], arguments: Sequence[str], program: str, example:
 
 
 def script(kind: str, file: str) -> int:
-    """Run a script of `scripts/`, which draws one kind of figure."""
+    """Run a script of `scripts/`, which draws one kind of figure: plasticity over a bucket."""
     import sys
 
     from qk_toolkit.command_line import guarded
 
     program = f"python scripts/{Path(file).name}"
-    return guarded(lambda: plot_one(kind, sys.argv[1:], program), "nothing was written")
+    shown = None if kind == "components" else "bucket"
+    return guarded(lambda: plot_one(kind, sys.argv[1:], program, shown), "nothing was written")

@@ -76,7 +76,6 @@ def components_figure(
             "The shares of a head sum to 1. The dashed line is the uniform share, 1/d with "
             f"d = {width} dimensions.",
             f"The {len(shares)} largest dimensions are drawn." if shown else None,
-            of_plasticity=False,
         )
         words.write(figure, axes, "Where position is stored", notes, caption, rows)
     return figure

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from attention_plasticity.plots.shown import capitalised, phase_note, phase_sentence
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
     figure_style,
@@ -18,6 +19,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 from attention_plasticity.tables.profiles import HEAD
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
@@ -35,7 +37,7 @@ def distances_figure(
     cmap: str = SEQUENTIAL,
     **texts: Unpack[TextOptions],
 ) -> Figure:
-    """Draw the mean over heads of plasticity by distance.
+    """Draw the mean over heads of plasticity over a bucket by distance.
 
     Across: distance from the query to the nearer key. Up: distance between the two keys. Both are
     in buckets. Their sum is at most the number of buckets, so the values form a triangle.
@@ -71,20 +73,25 @@ def distances_figure(
             axis.set_major_locator(MaxNLocator(8, integer=True))
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-        bar = figure.colorbar(mesh, ax=axes, label="plasticity, mean over heads", pad=0.02)
+        bar = figure.colorbar(
+            mesh, ax=axes, label=f"{OVER_BUCKETS.name},\nmean over heads", pad=0.02
+        )
         bar.outline.set_visible(False)
         heads = len(distances[HEAD].drop_duplicates())
         notes = [
             f"{words.heads(heads)}, pairs of any two earlier keys of a text",
             "not corrected for bias",
+            phase_note(OVER_BUCKETS),
         ]
         caption = words.caption(
             heads,
-            "Plasticity by the distance from the query to the nearer key (across) and by the "
-            "distance between the two keys (up), as a mean over heads.",
+            f"{capitalised(OVER_BUCKETS.name)} by the distance from the query to the nearer key "
+            "(across) and by the distance between the two keys (up), as a mean over heads.",
+            phase_sentence(OVER_BUCKETS),
             correction="not corrected for bias",
+            plasticity=OVER_BUCKETS,
         )
-        words.write(figure, axes, "Plasticity by distance of keys", notes, caption)
+        words.write(figure, axes, f"{capitalised(OVER_BUCKETS.name)}, by distance", notes, caption)
     return figure
 
 

@@ -18,10 +18,12 @@ from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.distances import distances_figure
 from attention_plasticity.plots.heatmap import heatmap_figure
 from attention_plasticity.plots.map import map_figure
+from attention_plasticity.plots.phase import phase_figure
 from attention_plasticity.plots.plasticity import plasticity_figure
 from attention_plasticity.plots.predictability import predictability_figure
 from attention_plasticity.plots.profile import profile_figure
 from attention_plasticity.plots.settings import KINDS
+from attention_plasticity.plots.shown import NONE_AT_ONE_POSITION
 from attention_plasticity.tables.csv_tables import read_table
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import (
@@ -30,6 +32,7 @@ from attention_plasticity.tables.layer_types import (
     selected_layers,
     type_words,
 )
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_plasticity
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
@@ -42,6 +45,7 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "components": components_figure,
     "map": map_figure,
     "profile": profile_figure,
+    "phase": phase_figure,
     "predictability": predictability_figure,
     "distances": distances_figure,
     "attention": attention_figure,
@@ -55,13 +59,18 @@ _TABLE_OF: dict[str, TableKind] = {
     "attention_csv": "attention",
 }
 _MISSING: dict[TableKind, str] = {
+    "bins": NONE_AT_ONE_POSITION,
     "distances": "has no plasticity by distance; run the analysis with pair_sampling: context",
     "attention": (
         "has no attention by distance; it needs a dump with attention columns (capture.attention)"
     ),
 }
 _PLACES = frozenset({"run", "output", *_TABLE_OF})  # where a command reads and writes
+_OF_CELLS = ("plasticity", "heatmap")  # figures of the table of bins or of cells
 _CHOICES = frozenset({"layers", "layer_type", "bucket_type", "bucket_min_size", "model_name"})
+
+
+_LONGEST_HEADER = 1 << 16  # characters
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ def plot_run(run: FinishedRun, kind: str, options: Mapping[str, Any]) -> Figure:
     if given.get("layers") is not None:
         given["layers"] = layer_numbers(given["layers"])
     settings: Any = validated(KINDS[kind], given)
-    return _draw(settings, _of_run(run, _TABLE_OF[_table_field(settings)], settings))
+    return _draw(settings, _of_run(run, _kind(run, _table_field(settings), settings), settings))
 
 
 def with_layers(
@@ -113,6 +122,8 @@ def _draw(settings: Any, source: _Source) -> Figure:
     kind = next(name for name, model in KINDS.items() if type(settings) is model)
     run = source.run
     options = settings.model_dump(exclude=_PLACES | _CHOICES)
+    if kind in _OF_CELLS:
+        options.pop("plasticity")  # it has chosen the table
     name = settings.model_name or (run.model_name if run else None)
     try:
         figure = FUNCTIONS[kind](
@@ -133,15 +144,12 @@ def _draw(settings: Any, source: _Source) -> Figure:
 def _beside(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]:
     """What a figure needs beside its table."""
     if kind == "plasticity":
-        explicit = settings.bucket_type is not None or settings.bucket_min_size is not None
-        influences = run.influences if run else None
-        geometry = _geometry(settings, run)
-        eligible = run.eligible_heads if run else None
         return {
-            "influences": influences,
-            "geometry": geometry,
-            "at_starts": explicit,
-            "eligible_heads": eligible,
+            "influences": run.influences if run else None,
+            "geometry": _geometry(settings, run),
+            "pair_sampling": run.pair_sampling if run else None,
+            "at_starts": settings.has_buckets,
+            "eligible_heads": run.eligible_heads if run else None,
         }
     if kind == "heatmap":
         types = run.layer_types if run and _has(run, "head_metrics") else None
@@ -149,13 +157,13 @@ def _beside(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]
     if run is None:
         return {}
     if kind == "profile":
-        cells = run.bucket_plasticity if _has(run, "bucket_plasticity") else None
+        table = _kind(run, "bucket_csv", settings)
         return {
             "influences": run.influences,
-            "cells": cells,
+            "cells": getattr(run, table) if _has(run, table) else None,
             "eligible_heads": run.eligible_heads,
         }
-    if kind in ("map", "attended"):
+    if kind in ("map", "attended", "phase"):
         return {"influences": run.influences}
     return {"geometry": run.geometry} if kind == "distances" else {}
 
@@ -164,18 +172,34 @@ def _table_field(settings: Any) -> str:
     return next(name for name in _TABLE_OF if hasattr(settings, name))
 
 
+def _kind(run: FinishedRun, field: str, settings: Any) -> TableKind:
+    """The table of a field of the settings: bins instead of cells, if the run has them."""
+    kind = _TABLE_OF[field]
+    if kind != "bucket_plasticity" or settings.plasticity == "bucket":
+        return kind
+    if settings.plasticity == "position":
+        return "bins"
+    if not run.has_bins or getattr(settings, "has_buckets", False):
+        return kind
+    if not _has(run, "head_metrics"):
+        return "bins"
+    chosen = with_layers(run, settings.layers, settings.layer_type)
+    return "bins" if main_plasticity(chosen.head_metrics) is AT_ONE_POSITION else kind
+
+
 def _has(run: FinishedRun, kind: TableKind) -> bool:
     return run.path(kind).exists()
 
 
 def _source(settings: Any, field: str) -> _Source:
     """The table of a command. A table without a run may be in the folder of its run."""
-    kind = _TABLE_OF[field]
     if settings.run is not None:
-        return _of_run(FinishedRun.open(settings.run), kind, settings)
+        opened = FinishedRun.open(settings.run)
+        return _of_run(opened, _kind(opened, field, settings), settings)
     path = user_path(getattr(settings, field))
     if path.is_dir():
         raise ConfigError(f"{field}: {path}: is a folder; give a table, or --run and the folder")
+    kind = _kind_of_file(path, _TABLE_OF[field])
     try:
         run = FinishedRun.open(path.parent)
     except ConfigError:
@@ -185,8 +209,23 @@ def _source(settings: Any, field: str) -> _Source:
     return _of_run(run, kind, settings)
 
 
+def _kind_of_file(path: Path, kind: TableKind) -> TableKind:
+    """The table of bins, if cells are wanted and the file has the columns of bins."""
+    if kind != "bucket_plasticity":
+        return kind
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return "bins" if "q_bin" in lines.readline(_LONGEST_HEADER).split(",") else kind
+    except (OSError, UnicodeDecodeError):
+        return kind  # reading the table tells what is wrong
+
+
 def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
-    missing = {"distances": not run.has_distances, "attention": not run.has_attention}
+    missing = {
+        "bins": not run.has_bins,
+        "distances": not run.has_distances,
+        "attention": not run.has_attention,
+    }
     if missing.get(kind):
         raise ConfigError(f"{run.place}: {_MISSING[kind]}")
     run = with_layers(run, settings.layers, settings.layer_type)

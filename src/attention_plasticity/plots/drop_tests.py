@@ -59,25 +59,25 @@ class DropTests:
 
     @classmethod
     def of(
-        cls, metrics: pd.DataFrame, influences: pd.DataFrame | None, *, fade: bool
+        cls, metrics: pd.DataFrame, name: str, influences: pd.DataFrame | None, *, fade: bool
     ) -> DropTests | None:
-        """The tests of a table of heads; None if no head has a standard error.
+        """The tests of a column of drops; None if no head has a standard error.
 
         With `fade`, the heads whose 95 % interval contains 0 are to be faded.
         """
-        p = p_values(metrics, "ap_drop", influences)
+        p = p_values(metrics, name, influences)
         tested = ~np.isnan(p)
         if not tested.any():
             return None
-        drop = corrected(metrics, "ap_drop").to_numpy(np.float64)
-        excluded = (np.abs(drop) > head_half_width(metrics, "ap_drop", influences))[tested]
+        drop = corrected(metrics, name).to_numpy(np.float64)
+        excluded = (np.abs(drop) > head_half_width(metrics, name, influences))[tested]
         return cls(
             metrics[HEAD].to_numpy(np.int64)[tested],
             drop[tested],
             excluded,
             benjamini_hochberg(p)[tested],
             ~excluded & fade,
-            quantity_groups(metrics, "ap_drop", influences)[tested],
+            quantity_groups(metrics, name, influences)[tested],
         )
 
 

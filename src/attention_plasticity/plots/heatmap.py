@@ -17,6 +17,12 @@ from matplotlib.patches import Rectangle
 from attention_plasticity.head.limits import MOST_BUCKETS
 from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.settings import Agg, ColorRange, require_order
+from attention_plasticity.plots.shown import (
+    capitalised,
+    parts_of,
+    phase_note,
+    phase_sentence,
+)
 from attention_plasticity.plots.style import (
     INK,
     SEQUENTIAL,
@@ -29,9 +35,11 @@ from attention_plasticity.plots.style import (
     whole,
 )
 from attention_plasticity.plots.words import TextOptions, Words
+from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry, has_bins
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from attention_plasticity.tables.profiles import HEAD, heads_with_gaps
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
@@ -56,28 +64,32 @@ def heatmap_figure(
     vmax: float | None = None,
     **texts: Unpack[TextOptions],
 ) -> Figure:
-    """Draw the mean or median over heads of every (query bucket, key bucket) cell.
+    """Draw the mean or median over heads of every cell: query position by key position.
 
+    The table of bins gives plasticity at one position, the table of cells plasticity over a bucket.
     Layers of several types (`layer_types`: layer → type) are drawn in panels of their own. A cell
     with values of fewer heads than its panel is hatched. Ticks are at the starts of buckets, or at
     mean positions if the `geometry` is not known. Cells with keys after the query, and cells
     without values, are blank. Values are corrected for bias if it is known. Colours range from 0
     to 1, or over the values that are drawn (`color_range="data"`); `vmin` and `vmax` have priority.
 
-    `cells` has one row per query head, query bucket and key bucket, such as
-    `Run.bucket_plasticity`.
+    `cells` has one row per query head, bin of queries and bin of keys, such as `Run.bins`, or per
+    query head, query bucket and key bucket, such as `Run.bucket_plasticity`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import heatmap_figure
         >>> run = open_run("results/sample")
-        >>> figure = heatmap_figure(run.bucket_plasticity, geometry=run.geometry)
+        >>> figure = heatmap_figure(run.bins)
         >>> figure.axes[0].get_xlabel()
         'query position, from (tokens)'
     """
     words = Words(**texts)
     require_colormap(cmap)
     require_values(cells, "plasticity", "the table of cells")
+    shown, _ = parts_of(cells)
+    geometry = bin_geometry(cells) if has_bins(cells) else geometry
+    cells = bin_cells(cells)
     drawn = cells.assign(plasticity=corrected(cells, "plasticity"))
     buckets = all_buckets(drawn)
     panels = _panels(drawn, buckets, agg, layer_types)
@@ -89,12 +101,12 @@ def heatmap_figure(
             _label_axes(axes, cells, buckets, geometry, small=len(panels) > 1)
             if len(panels) > 1:
                 _label_panel(axes, panel, number, len(panels))
-        label = f"plasticity, {agg} over heads"
+        label = f"{shown.name},\n{agg} over heads"
         if color_range == "data" and vmin is None and vmax is None:
-            label += "\n(range of the data)"
+            label += " (range of the data)"
         bar = figure.colorbar(mesh, ax=grid, label=label, pad=0.02)
         bar.outline.set_visible(False)
-        _write_words(words, figure, grid, panels, cells, agg)
+        _write_words(words, figure, grid, panels, cells, agg, shown)
     return figure
 
 
@@ -225,6 +237,7 @@ def _write_words(
     panels: list[_Panel],
     cells: pd.DataFrame,
     agg: Agg,
+    shown: PlasticityColumns,
 ) -> None:
     heads, gaps = sum(panel.heads for panel in panels), heads_with_gaps(cells)
     fewest = min(
@@ -239,19 +252,22 @@ def _write_words(
         f"hatched: {hatched}" if hatched else None,
         "positions in tokens" if len(panels) > 1 else None,
         correction_note(cells, "plasticity"),
+        phase_note(shown),
     ]
-    shows = f"Plasticity by query position and key position, {agg} over heads."
+    shows = f"{capitalised(shown.name)}, by query position and key position, {agg} over heads."
     if len(panels) > 1:
         parts = "; ".join(panel.title for panel in panels)
         shows += f" Types of layers have panels of their own ({parts})."
     caption = words.caption(
         heads,
         shows,
+        phase_sentence(shown),
         "Keys after their query have no cell.",
         f"Hatched: {hatched}." if hatched else None,
         correction=correction_note(cells, "plasticity"),
+        plasticity=shown,
     )
-    title = "Plasticity by query and key position"
+    title = f"{capitalised(shown.name)}, query × key"
     words.write(figure, grid[0] if len(panels) == 1 else None, title, notes, caption)
 
 

@@ -17,11 +17,20 @@ from attention_plasticity.metrics import (
     CHUNKED_ATTENTION,
     FULL_ATTENTION,
     METRICS,
+    PHASE,
+    POOLED,
     SLIDING_ATTENTION,
 )
 from attention_plasticity.plots.captions import interval_sentence
 from attention_plasticity.plots.drop_tests import LEGEND, DropTests, legend_of_tests, mark_tests
 from attention_plasticity.plots.intervals import correction_note
+from attention_plasticity.plots.shown import (
+    DROPS,
+    capitalised,
+    column_label,
+    phase_note,
+    phase_sentence,
+)
 from attention_plasticity.plots.style import (
     BLUE,
     FAINT,
@@ -42,12 +51,20 @@ from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns, require_values
 from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.layer_types import layer_types, layers_by_type, type_words
+from attention_plasticity.tables.main_plasticity import (
+    AT_ONE_POSITION,
+    OVER_BUCKETS,
+    PlasticityColumns,
+    main_plasticity,
+)
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import index_ranges
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+DROP = "drop"
+"""Metric of a map: the drop at one position, or over a bucket if no head has it."""
 _LONGEST_RANGES = 40  # characters; numbers of layers in the footnote
 _STRIP, _SPACE = 5.0, 2.0  # points; width of the strip of layer types, space beside it
 _TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
@@ -56,7 +73,7 @@ _TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTEN
 def map_figure(
     metrics: pd.DataFrame,
     *,
-    metric: str = "ap_overall",
+    metric: str | None = None,
     influences: pd.DataFrame | None = None,
     cmap: str | None = None,
     vmin: float | None = None,
@@ -66,6 +83,8 @@ def map_figure(
 ) -> Figure:
     """Draw a metric of every head. Heads that are not in the table are blank.
 
+    The default is plasticity at one position, or over a bucket if no head has it. `metric="drop"`
+    is its drop over the context.
     Rows are the layers of the table; a dashed line marks layers that are left out between them. If
     their types differ, a strip at the left marks the types.
     Plasticity and shares of attention have the range 0 to 1. Signed metrics have two colours with
@@ -81,16 +100,18 @@ def map_figure(
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import map_figure
         >>> run = open_run("results/sample")
-        >>> figure = map_figure(run.head_metrics, metric="ap_drop", influences=run.influences)
+        >>> figure = map_figure(run.head_metrics, metric="drop", influences=run.influences)
         >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
         ('query head', 'layer')
     """
     words = Words(**texts)
+    main = main_plasticity(metrics)
+    metric = main.drop if metric == DROP else metric or main.level
     require_columns(metrics, [metric], "the table of heads")
     if not pd.api.types.is_numeric_dtype(metrics[metric]):
         raise ConfigError(f"metric: {metric}: holds words, not numbers; choose another column")
     require_values(metrics, metric, "the table of heads")
-    tests = DropTests.of(metrics, influences, fade=fade) if metric == "ap_drop" else None
+    tests = DropTests.of(metrics, metric, influences, fade=fade) if metric in DROPS else None
     layers = np.unique(metrics["layer"].to_numpy(np.int64))
     grid = head_grid(metrics.assign(**{metric: corrected(metrics, metric)}), metric)
     with figure_style():
@@ -98,7 +119,7 @@ def map_figure(
         figure, axes = new_figure(height=height)
         drawn = _draw_grid(axes, grid, metric, cmap, (vmin, vmax))
         _axes(axes, layers)
-        bar = figure.colorbar(drawn, ax=axes, label=figure_text(_label(metric)), pad=0.02)
+        bar = figure.colorbar(drawn, ax=axes, label=figure_text(column_label(metric)), pad=0.02)
         bar.outline.set_visible(False)
         sign = "dashes" if tests else "dots"
         _mark_missing(axes, grid, sign)
@@ -120,11 +141,6 @@ def head_grid(metrics: pd.DataFrame, metric: str) -> Floats:
     grid = np.full((len(layers), metrics["q_head"].max() + 1), np.nan)
     grid[row, metrics["q_head"]] = metrics[metric]
     return grid
-
-
-def _label(metric: str) -> str:
-    words = METRICS.get(metric)
-    return words.label if words else metric
 
 
 def _draw_grid(
@@ -220,8 +236,8 @@ def _write_words(
 ) -> None:
     missing = int(np.isnan(grid).sum())
     heads, sign = grid.size - missing, "dashes" if tests else "dots"
-    label = _label(metric)
-    title = label[:1].upper() + label[1:] + " by head"
+    label = capitalised(column_label(metric))
+    shown = _shown(metric)
     layers = np.unique(metrics["layer"].to_numpy(np.int64))
     left_out, left_out_sentence = _layers_left_out(layers)
     notes = [
@@ -229,23 +245,40 @@ def _write_words(
         f"{missing:,} without a value or not captured: {sign}" if missing else None,
         left_out,
         correction_note(metrics, metric),
-        "0: no change from start to end" if metric == "ap_drop" else None,
+        "0: no change from start to end" if metric in DROPS else None,
+        phase_note(shown) if shown else None,
     ]
     meaning = METRICS[metric].meaning if metric in METRICS else ""
-    meaning += "; 0: no change from start to end" if metric == "ap_drop" else ""
+    meaning += "; 0: no change from start to end" if metric in DROPS else ""
     meaning = f" ({meaning})" if meaning else ""
     caption = words.caption(
         heads,
-        f"{label[:1].upper()}{label[1:]} of every query head, by layer and head{meaning}.",
+        f"{label} of every query head, by layer and head{meaning}.",
+        phase_sentence(shown) if shown else None,
         f"{sign.capitalize()} mark {missing:,} heads without a value." if missing else None,
         tests.sentences if tests else None,
         interval_sentence("The intervals come", tests.groups) if tests else None,
         left_out_sentence,
         "The strip at the left marks the types of layers." if legend_rows else None,
         correction=correction_note(metrics, metric),
-        of_plasticity=metric.startswith("ap_"),
+        plasticity=shown or _settings_of(metric),
     )
-    words.write(figure, axes, title, notes, caption, legend_rows)
+    words.write(figure, axes, f"{label} by head", notes, caption, legend_rows)
+
+
+def _shown(metric: str) -> PlasticityColumns | None:
+    """Which plasticity a column is; None for another column."""
+    for columns in (AT_ONE_POSITION, OVER_BUCKETS):
+        if metric in (*columns.all, columns.counted):
+            return columns
+    return None
+
+
+def _settings_of(metric: str) -> PlasticityColumns | None:
+    """Whose settings concern another column of plasticity; None for other columns."""
+    if not metric.startswith("ap_"):
+        return None
+    return AT_ONE_POSITION if metric in (POOLED, PHASE) or "aligned" in metric else OVER_BUCKETS
 
 
 def _mark_missing(axes: Axes, grid: Floats, sign: str) -> None:

@@ -18,6 +18,12 @@ from scipy.stats import rankdata
 
 from attention_plasticity.plots.captions import Caption, interval_sentence
 from attention_plasticity.plots.intervals import band, correction_note, interval_note
+from attention_plasticity.plots.shown import (
+    capitalised,
+    parts_of,
+    phase_note,
+    phase_sentence,
+)
 from attention_plasticity.plots.style import (
     BLUE,
     INK,
@@ -40,8 +46,15 @@ from attention_plasticity.plots.texts import (
     texts_sentence,
 )
 from attention_plasticity.plots.words import TextOptions, Words
+from attention_plasticity.tables.bin_cells import (
+    bin_cells,
+    bin_geometry,
+    has_bins,
+    quantity_of,
+)
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.intervals import bucket_rows, corrected, mean_of_buckets
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.profiles import HEAD, head_profiles, heads_with_gaps
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
@@ -57,6 +70,7 @@ def plasticity_figure(
     *,
     influences: pd.DataFrame | None = None,
     geometry: BucketGeometry | None = None,
+    pair_sampling: str | None = None,
     at_starts: bool = False,
     eligible_heads: int | None = None,
     color_by_layer: bool = False,
@@ -67,8 +81,9 @@ def plasticity_figure(
     cmap: str = SEQUENTIAL,
     **texts: Unpack[TextOptions],
 ) -> Figure:
-    """Draw the plasticity of every head per query bucket, and the mean over heads.
+    """Draw the plasticity of every head per bin or query bucket, and the mean over heads.
 
+    The table of bins gives plasticity at one position, the table of cells plasticity over a bucket.
     A point is at the mean query position of its bucket, or at the start of the bucket with
     `at_starts` and for tables without positions. `color_trend` colours a head by the rank
     correlation of its plasticity with position. Values are corrected for bias if it is known. With
@@ -77,14 +92,14 @@ def plasticity_figure(
     interval of the mean is that of the mean over all these heads. A strip
     above the x axis has the number of texts in each bucket.
 
-    `cells` has one row per query head, query bucket and key bucket, such as
-    `Run.bucket_plasticity`.
+    `cells` has one row per query head, bin of queries and bin of keys, such as `Run.bins`, or per
+    query head, query bucket and key bucket, such as `Run.bucket_plasticity`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import plasticity_figure
         >>> run = open_run("results/sample")
-        >>> figure = plasticity_figure(run.bucket_plasticity, influences=run.influences)
+        >>> figure = plasticity_figure(run.bins, influences=run.influences)
         >>> figure.axes[0].get_xlabel()
         'query position (tokens)'
     """
@@ -93,7 +108,11 @@ def plasticity_figure(
         raise ConfigError("color_by_layer: cannot be used together with color_trend; choose one")
     require_colormap(cmap)
     require_values(cells, "plasticity", "the table of cells")
-    grid = _Grid(cells, influences, geometry, at_starts, eligible_heads)
+    shown, part = parts_of(cells)
+    errors = None if influences is None else bucket_rows(influences, quantity_of(cells))
+    geometry = bin_geometry(cells) if has_bins(cells) else geometry
+    cells = bin_cells(cells, pair_sampling)
+    grid = _Grid(cells, errors, geometry, at_starts, eligible_heads)
     with figure_style():
         figure, axes = new_figure()
         opacity = alpha if alpha is not None else min(0.7, 0.3 + 6.0 / len(grid.heads))
@@ -107,19 +126,19 @@ def plasticity_figure(
             lines.set_color(BLUE)
         _draw_mean(axes, grid)
         _head_bands(axes, grid, lines)
-        _axes(axes, grid, geometry)
+        _axes(axes, grid, geometry, shown)
         rows = _legend(axes, color_by_layer, color_trend)
         reached = texts_by_bucket(cells).reindex(grid.buckets).dropna()
         draw_texts(axes, reached, *_borders(grid, geometry, reached.index.to_numpy()))
         colours = "layer" if color_by_layer else "trend with position" if color_trend else None
-        notes = _notes(words, cells, grid, reached)
-        caption = _caption(words, cells, grid, reached, colours)
-        words.write(figure, axes, "Attention plasticity", notes, caption, rows)
+        notes = [*_notes(words, cells, grid, reached, part), phase_note(shown)]
+        caption = _caption(words, cells, grid, reached, colours, shown)
+        words.write(figure, axes, capitalised(shown.name), notes, caption, rows)
     return figure
 
 
 def _notes(
-    words: Words, cells: pd.DataFrame, grid: _Grid, reached: pd.Series[float]
+    words: Words, cells: pd.DataFrame, grid: _Grid, reached: pd.Series[float], part: str
 ) -> list[str | None]:
     gaps = heads_with_gaps(cells)
     return [
@@ -128,7 +147,7 @@ def _notes(
         correction_note(cells, "plasticity"),
         interval_note("band", grid.mean_half, grid.eligible),
         _width_of_a_head(grid),
-        texts_note(reached, "bucket"),
+        texts_note(reached, part),
     ]
 
 
@@ -138,6 +157,7 @@ def _caption(
     grid: _Grid,
     reached: pd.Series[float],
     colours: str | None,
+    shown: PlasticityColumns,
 ) -> Caption:
     known = np.isfinite(grid.mean_half)
     sentence = interval_sentence(
@@ -148,12 +168,14 @@ def _caption(
     )
     return words.caption(
         len(grid.heads),
-        "Attention plasticity over the context: one line per head"
+        f"{capitalised(shown.name)}, by query position: one line per head"
         + (f", coloured by {colours}, " if colours else " ")
         + "and the mean over heads (black).",
+        phase_sentence(shown),
         sentence if known.any() else None,
-        texts_sentence(reached, "query bucket"),
+        texts_sentence(reached, "bin" if shown is AT_ONE_POSITION else "query bucket"),
         correction=correction_note(cells, "plasticity"),
+        plasticity=shown,
     )
 
 
@@ -163,7 +185,7 @@ class _Grid:
     def __init__(
         self,
         cells: pd.DataFrame,
-        influences: pd.DataFrame | None,
+        errors: pd.DataFrame | None,
         geometry: BucketGeometry | None,
         at_starts: bool,
         eligible: int | None,
@@ -187,12 +209,11 @@ class _Grid:
         self.half: Floats = np.full(self.values.shape, np.nan)  # (heads, buckets)
         self.mean_half: Floats = np.full(len(self.buckets), np.nan)  # (buckets,)
         self.groups: Floats = np.empty(0)  # (buckets,) groups of texts behind the mean
-        if influences is not None:
-            self._add_intervals(profiles, influences)
+        if errors is not None:
+            self._add_intervals(profiles, errors.drop(columns=["value", "bias"]))
 
-    def _add_intervals(self, profiles: pd.DataFrame, influences: pd.DataFrame) -> None:
+    def _add_intervals(self, profiles: pd.DataFrame, errors: pd.DataFrame) -> None:
         """Half widths of the intervals of the drawn heads and of their mean."""
-        errors = bucket_rows(influences).drop(columns=["value", "bias"])
         drawn = profiles[[*HEAD, "q_bucket"]].assign(value=profiles["plasticity"], bias=0.0)
         rows = drawn.merge(errors, on=[*HEAD, "q_bucket"], how="left")
         half = rows.pivot(index=HEAD, columns="q_bucket", values="half_width")
@@ -246,10 +267,12 @@ def _width_of_a_head(grid: _Grid) -> str | None:
     return f"95 % interval of one head: ± {np.nanmedian(grid.half):.3f} (median)"
 
 
-def _axes(axes: Axes, grid: _Grid, geometry: BucketGeometry | None) -> None:
+def _axes(
+    axes: Axes, grid: _Grid, geometry: BucketGeometry | None, shown: PlasticityColumns
+) -> None:
     axes.autoscale_view()
     reach = np.nan_to_num(grid.half) if len(grid.heads) <= _MOST_BANDS else 0.0
-    plasticity_axis(axes, grid.values - reach, grid.values + reach)
+    plasticity_axis(axes, shown.name, grid.values - reach, grid.values + reach)
     if grid.from_table or geometry is not None:
         log = geometry is not None and geometry.type == "log"
         position_axis(axes, grid.x[np.isfinite(grid.x)], log)

@@ -15,6 +15,12 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.metrics import METRICS
 from attention_plasticity.plots.intervals import correction_note
+from attention_plasticity.plots.settings import Shown
+from attention_plasticity.plots.shown import (
+    phase_note,
+    phase_sentence,
+    shown_plasticity,
+)
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
     figure_style,
@@ -26,6 +32,7 @@ from attention_plasticity.plots.style import (
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns
 from attention_plasticity.tables.intervals import corrected
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
@@ -38,9 +45,13 @@ def predictability_figure(
     metrics: pd.DataFrame,
     *,
     cmap: str = SEQUENTIAL,
+    plasticity: Shown | None = None,
     **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw a point per head, coloured by layer, with the rank correlation.
+
+    The default is plasticity at one position, or over a bucket if no head has it;
+    `plasticity="bucket"` shows the latter.
 
     If the variance before RoPE is known, it has a panel of its own beside the captured one.
 
@@ -55,13 +66,15 @@ def predictability_figure(
         >>> run = open_run("results/sample")
         >>> figure = predictability_figure(run.head_metrics)
         >>> figure.axes[0].get_xlabel()
-        'variance from position (R²)'
+        'as captured (R²)'
     """
     words = Words(**texts)
     column = "q_R2_total" if "q_R2_total" in metrics else "q_R2_pos"
     require_columns(metrics, [column], "the table of heads")
-    values = metrics.copy().assign(ap_overall=corrected(metrics, "ap_overall"))
-    known = values.dropna(subset=[column, "ap_overall"]).copy()
+    shown = shown_plasticity(metrics, plasticity)
+    values = metrics[["layer", column]].assign(plasticity=corrected(metrics, shown.level))
+    values = values.dropna(subset=["plasticity"])
+    known = values.dropna(subset=[column])
     if known.empty:
         raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
     parts = {f"{METRICS[column].label} (R²)": known.assign(share=known[column])}
@@ -72,13 +85,13 @@ def predictability_figure(
         figure, grid = new_figure(ncols=len(parts), sharey=True, squeeze=False)
         shades = _shades(known["layer"], cmap)
         drawn = [
-            _draw_panel(axes, heads, label, shades)
+            _draw_panel(axes, heads, (label, shown.name), shades)
             for axes, (label, heads) in zip(grid[0], parts.items(), strict=True)
         ]
         for axes in grid[0][1:]:
             axes.set_ylabel("")
         coloured = layer_bar(figure, shades, grid[0], known["layer"])
-        _write_words(words, figure, grid[0], metrics, len(known), drawn, coloured)
+        _write_words(words, figure, grid[0], metrics, shown, len(known), drawn, coloured)
     return figure
 
 
@@ -91,18 +104,20 @@ class _Panel:
     largest: str
 
 
-def _draw_panel(axes: Axes, heads: pd.DataFrame, label: str, shades: ScalarMappable) -> _Panel:
-    """Draw the column `share` of heads against their plasticity."""
+def _draw_panel(
+    axes: Axes, heads: pd.DataFrame, labels: tuple[str, str], shades: ScalarMappable
+) -> _Panel:
+    """Draw the column `share` of heads against their `plasticity`."""
     share = heads["share"]
     end = axis_end(share)
     beyond = share > end if end is not None else share.isna()
     _draw_points(axes, heads[~beyond], shades)
-    plasticity_axis(axes)
-    axes.set_xlabel(label)
+    plasticity_axis(axes, labels[1])
+    axes.set_xlabel(labels[0])
     axes.set_xlim(min(0.0, float(share.min())), end)
     if end is not None:
         _draw_beyond(axes, heads[beyond], shades, end)
-    rho = _correlation(share, heads["ap_overall"])
+    rho = _correlation(share, heads["plasticity"])
     return _Panel(rho, int(beyond.sum()), f"{share.max():.2f}")
 
 
@@ -111,6 +126,7 @@ def _write_words(
     figure: Figure,
     panels: Sequence[Axes],
     metrics: pd.DataFrame,
+    shown: PlasticityColumns,
     heads: int,
     drawn: Sequence[_Panel],
     coloured: str,
@@ -122,7 +138,8 @@ def _write_words(
     notes = [
         words.heads(heads),
         *rhos,
-        correction_note(metrics, "ap_overall"),
+        correction_note(metrics, shown.level),
+        phase_note(shown),
         f"triangles: {outside:,} beyond the axis, up to {largest}" if outside else None,
     ]
     both = (
@@ -132,14 +149,16 @@ def _write_words(
     caption = words.caption(
         heads,
         "Variance of the queries that a linear function of position explains (R²), against "
-        f"plasticity, one point per head{coloured}.",
+        f"{shown.name}, one point per head{coloured}.",
+        phase_sentence(shown),
         both if len(drawn) > 1 else None,
         f"{'; '.join(rhos)} over these heads." if rhos else None,
         _beyond_sentence(outside, largest),
-        correction=correction_note(metrics, "ap_overall"),
+        correction=correction_note(metrics, shown.level),
+        plasticity=shown,
     )
     axes = panels[0] if len(drawn) == 1 else None
-    words.write(figure, axes, "Position against plasticity", notes, caption)
+    words.write(figure, axes, f"Position against {shown.name}", notes, caption)
 
 
 def _beyond_sentence(outside: int, largest: str) -> str | None:
@@ -163,7 +182,7 @@ def _shades(layers: pd.Series[int], cmap: str) -> ScalarMappable:
 def _draw_points(axes: Axes, heads: pd.DataFrame, shades: ScalarMappable) -> None:
     axes.scatter(
         heads["share"],
-        heads["ap_overall"],
+        heads["plasticity"],
         c=heads["layer"],
         cmap=shades.cmap,
         norm=cast(Normalize, shades.norm),
@@ -177,7 +196,7 @@ def _draw_beyond(axes: Axes, heads: pd.DataFrame, shades: ScalarMappable, end: f
     """Draw heads beyond the axis as triangles at its end."""
     axes.scatter(
         np.full(len(heads), end),
-        heads["ap_overall"],
+        heads["plasticity"],
         color=shades.to_rgba(heads["layer"].to_numpy()),
         marker=">",
         s=22,

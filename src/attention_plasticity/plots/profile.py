@@ -10,9 +10,17 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.metrics import FIFTH_NAMES, FIFTHS
+from attention_plasticity.metrics import FIFTH_NAMES
 from attention_plasticity.plots.captions import Caption, interval_sentence
 from attention_plasticity.plots.intervals import correction_note, interval_note, whiskers
+from attention_plasticity.plots.settings import Shown
+from attention_plasticity.plots.shown import (
+    capitalised,
+    parts_of_context,
+    phase_note,
+    phase_sentence,
+    shown_plasticity,
+)
 from attention_plasticity.plots.style import (
     BLUE,
     INK,
@@ -24,12 +32,14 @@ from attention_plasticity.plots.style import (
 from attention_plasticity.plots.texts import draw_texts, texts_by_fifth, texts_note, texts_sentence
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.run.head_means import MeanEstimate
+from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.csv_tables import require_columns
 from attention_plasticity.tables.intervals import (
     corrected,
     mean_half_width,
     mean_of_heads,
 )
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_toolkit.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
@@ -44,14 +54,17 @@ def profile_figure(
     influences: pd.DataFrame | None = None,
     cells: pd.DataFrame | None = None,
     eligible_heads: int | None = None,
+    plasticity: Shown | None = None,
     **texts: Unpack[TextOptions],
 ) -> Figure:
     """Draw the mean over heads per fifth, with bands of the middle 50 % and 90 % of heads.
 
+    The default is plasticity at one position, or over a bucket if no head has it;
+    `plasticity="bucket"` shows the latter.
     Values are corrected for bias if it is known. With the table of `influences` of the run,
     whiskers show the 95 % interval of the mean. If the heads were sampled at random from
     `eligible_heads` heads, the interval is that of the mean over all these heads. With its table of
-    `cells`, a strip above the x axis has the number of texts that reach each fifth.
+    `cells` or bins, a strip above the x axis has the number of texts that reach each fifth.
 
     `metrics` has one row per query head, such as `Run.head_metrics`.
 
@@ -64,12 +77,14 @@ def profile_figure(
         5
     """
     words = Words(**texts)
-    require_columns(metrics, FIFTHS, "the table of heads")
-    values = np.column_stack([corrected(metrics, name) for name in FIFTHS])  # (heads, 5)
+    shown = shown_plasticity(metrics, plasticity)
+    fifths = shown.fifths
+    require_columns(metrics, fifths, "the table of heads")
+    values = np.column_stack([corrected(metrics, name) for name in fifths])  # (heads, 5)
     if np.isnan(values).all():
         raise ConfigError("the table of heads: every fifth is NaN, so there is nothing to draw")
-    x = np.arange(len(FIFTHS))
-    estimates = [mean_of_heads(metrics, influences, name, eligible_heads) for name in FIFTHS]
+    x = np.arange(len(fifths))
+    estimates = [mean_of_heads(metrics, influences, name, eligible_heads) for name in fifths]
     means = np.array([estimate.value for estimate in estimates])
     halves = np.array([mean_half_width(estimate) for estimate in estimates])
     with figure_style():
@@ -81,17 +96,18 @@ def profile_figure(
         width, dot = (1.0, 2.0) if interval else (1.8, 3.5)  # whiskers can be short
         (line,) = axes.plot(x, means, color=INK, linewidth=width, marker="o", markersize=dot)
         reach = np.nan_to_num(halves)
-        plasticity_axis(axes, low, high, means - reach, means + reach)
+        plasticity_axis(axes, shown.name, low, high, means - reach, means + reach)
         axes.set_xticks(x, FIFTH_NAMES)
-        axes.set_xlabel("part of the observed context")
-        axes.set_xlim(-0.5, len(FIFTHS) - 0.5)
+        axes.set_xlabel(f"part of the {parts_of_context(shown)}")
+        axes.set_xlim(-0.5, len(fifths) - 0.5)
         rows = legend_above(axes, [line, half, wide], ["mean", *_SPREADS])
-        reached = texts_by_fifth(cells, metrics)
+        reached = texts_by_fifth(None if cells is None else bin_cells(cells), metrics)
         middle = np.asarray(reached.index, np.float64)
         draw_texts(axes, reached, middle - 0.5, middle + 0.5)
-        notes = _notes(words, metrics, values, halves, reached, eligible_heads)
-        caption = _caption(words, metrics, estimates, halves, reached)
-        words.write(figure, axes, "Plasticity over the context", notes, caption, rows)
+        notes = _notes(words, metrics, shown, values, halves, reached, eligible_heads)
+        caption = _caption(words, metrics, shown, estimates, halves, reached)
+        title = f"{capitalised(shown.name)}, by fifths"
+        words.write(figure, axes, title, notes, caption, rows)
     return figure
 
 
@@ -105,6 +121,7 @@ def _quantiles(values: Floats) -> Floats:
 def _notes(
     words: Words,
     metrics: pd.DataFrame,
+    shown: PlasticityColumns,
     values: Floats,
     halves: Floats,
     reached: pd.Series[float],
@@ -114,15 +131,17 @@ def _notes(
     return [
         words.heads(len(values)),
         f"{gaps:,} of them lack a value in some fifth" if gaps else None,
-        correction_note(metrics, *FIFTHS),
+        correction_note(metrics, *shown.fifths),
         interval_note("whiskers", halves, eligible),
         texts_note(reached, "fifth"),
+        phase_note(shown),
     ]
 
 
 def _caption(
     words: Words,
     metrics: pd.DataFrame,
+    shown: PlasticityColumns,
     estimates: Sequence[MeanEstimate],
     halves: Floats,
     reached: pd.Series[float],
@@ -137,9 +156,11 @@ def _caption(
     )
     return words.caption(
         len(metrics),
-        "Attention plasticity by fifths of the observed context: mean over heads, with bands of "
-        "the middle 50 % and the middle 90 % of heads.",
+        f"{capitalised(shown.name)}, by fifths of the {parts_of_context(shown)}: mean over heads, "
+        "with bands of the middle 50 % and the middle 90 % of heads.",
+        phase_sentence(shown),
         sentence if known.any() else None,
         texts_sentence(reached, "fifth"),
-        correction=correction_note(metrics, *FIFTHS),
+        correction=correction_note(metrics, *shown.fifths),
+        plasticity=shown,
     )

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qk_toolkit.settings import Indices
 
+Shown = Literal["position", "bucket"]
 Agg = Literal["mean", "median"]
 ColorRange = Literal["unit", "data"]
 
@@ -64,17 +65,27 @@ class _Settings(_Common, _Source):
     """Settings of one figure."""
 
 
-class _CellSettings(_Settings):
+class _OfPlasticity(BaseModel):
+    plasticity: Shown | None = Field(
+        title=_DATA,
+        default=None,
+        description="plasticity at one position, or over a bucket (default: position, if the run "
+        "has it)",
+    )
+
+
+class _CellSettings(_OfPlasticity, _Settings):
     bucket_csv: str | None = Field(
         title=_DATA,
         default=None,
         min_length=1,
-        description="head_bucket_plasticity.csv, instead of a run",
+        description="head_bin_plasticity.csv or head_bucket_plasticity.csv, instead of a run",
     )
     bucket_type: Literal["uniform", "log"] | None = Field(
         title=_DATA,
         default=None,
-        description="division of positions into buckets (default: read from the run)",
+        description="division of positions into buckets (default: read from the run); with it, "
+        "plasticity over a bucket is drawn",
     )
     bucket_min_size: int | None = Field(
         title=_DATA,
@@ -86,7 +97,17 @@ class _CellSettings(_Settings):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         _require_one(self, "bucket_csv")
+        if self.plasticity == "position" and self.has_buckets:
+            raise ValueError(
+                "plasticity: bucket_type and bucket_min_size are of buckets, not of bins; leave "
+                "them out, or give plasticity bucket"
+            )
         return self
+
+    @property
+    def has_buckets(self) -> bool:
+        """Whether the division into buckets is given."""
+        return self.bucket_type is not None or self.bucket_min_size is not None
 
 
 class PlasticityPlot(_CellSettings):
@@ -176,8 +197,11 @@ class _HeadSettings(_Settings):
 class MapPlot(_HeadSettings):
     """One metric of every head, layer × head."""
 
-    metric: str = Field(
-        title=_LOOK, default="ap_overall", description="a column of head_metrics.csv"
+    metric: str | None = Field(
+        title=_LOOK,
+        default=None,
+        description="a column of head_metrics.csv (default: ap_aligned, or ap_overall if no head "
+        "has it); drop: its drop",
     )
     cmap: str | None = Field(
         title=_LOOK, default=None, description="colormap (default: depends on the metric)"
@@ -187,7 +211,7 @@ class MapPlot(_HeadSettings):
     fade: bool = Field(
         title=_LOOK,
         default=True,
-        description="fade heads whose 95 % interval contains 0, in the map of ap_drop",
+        description="fade heads whose 95 % interval contains 0, in a map of drops",
     )
 
     @model_validator(mode="after")
@@ -196,11 +220,17 @@ class MapPlot(_HeadSettings):
         return self
 
 
-class ProfilePlot(_HeadSettings):
+class ProfilePlot(_OfPlasticity, _HeadSettings):
     """Plasticity by fifths of the context, with the spread over heads."""
 
 
-class PredictabilityPlot(_HeadSettings):
+class PhasePlot(_HeadSettings):
+    """Plasticity at one position against plasticity over a bin, one point per head."""
+
+    cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
+
+
+class PredictabilityPlot(_OfPlasticity, _HeadSettings):
     """Variance from position against plasticity, one point per head."""
 
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
@@ -276,6 +306,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "components": ComponentsPlot,
     "map": MapPlot,
     "profile": ProfilePlot,
+    "phase": PhasePlot,
     "predictability": PredictabilityPlot,
     "distances": DistancesPlot,
     "attention": AttentionPlot,

@@ -236,25 +236,25 @@ def _layer_ticks(layers: npt.NDArray[np.int64]) -> list[int]:
     return [*ticks, last]
 
 
-def plasticity_axis(axes: Axes, *drawn: npt.ArrayLike) -> None:
+def plasticity_axis(axes: Axes, label: str, *drawn: npt.ArrayLike) -> None:
     """Set up the y axis for plasticity: 0 to 1, or a part of it, which the label then names.
 
     It is a part if everything that is drawn, the ends of intervals included, is in less than a
     quarter of 0 to 1. All figures of plasticity over the context have this rule.
     """
-    axes.set_ylabel("attention plasticity")
+    axes.set_ylabel(label)
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
     axes.set_axisbelow(True)
     values = np.concatenate([np.empty(0), *(np.ravel(np.asarray(part)) for part in drawn)])
     known = values[np.isfinite(values)]
     if len(known) and np.ptp(known) < _NARROW:
-        _part_of_plasticity(axes, float(known.min()), float(known.max()))
+        _part_of_plasticity(axes, label, float(known.min()), float(known.max()))
     else:
         axes.set_ylim(-0.02, 1.02)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
 
 
-def _part_of_plasticity(axes: Axes, low: float, high: float) -> None:
+def _part_of_plasticity(axes: Axes, label: str, low: float, high: float) -> None:
     """An axis from the tick below the smallest value to the tick above the largest one."""
     room = max(0.005, 0.03 * (high - low))
     locator = MaxNLocator(5, steps=[1, 2, 5, 10], min_n_ticks=3)
@@ -265,4 +265,4 @@ def _part_of_plasticity(axes: Axes, low: float, high: float) -> None:
     axes.set_yticks(ticks.tolist(), labels)
     margin = 0.02 * (ticks[-1] - ticks[0])
     axes.set_ylim(min(ticks[0] - margin, low - room), max(ticks[-1] + margin, high + room))
-    axes.set_ylabel(f"attention plasticity\n(axis from {labels[0]} to {labels[-1]})")
+    axes.set_ylabel(f"{label}\n(axis from {labels[0]} to {labels[-1]})")

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.plots.captions import Caption, set_caption
 from attention_plasticity.plots.style import figure_text, footnote, headline, panel_headline
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from attention_plasticity.tables.names import clean
 from qk_toolkit.formatting import count
 
@@ -46,15 +47,18 @@ class Words:
         shows: str,
         *details: str | None,
         correction: str | None = None,
-        of_plasticity: bool = True,
+        plasticity: PlasticityColumns | None = None,
     ) -> Caption:
-        """A caption of a figure with this number of heads. `correction` is a correction note."""
+        """A caption of a figure with this number of heads.
+
+        `correction` is a correction note, `plasticity` what the figure shows.
+        """
         heads = count(number, "query head")
         heads += f" of {clean(self.model_name)}" if self.model_name else ""
         heads += f", {self.selection}" if self.selection else ""
         sample = (heads, f"values {correction}") if correction else (heads,)
         known = tuple(sentence for sentence in details if sentence)
-        return Caption(shows, sample, known, of_plasticity=of_plasticity)
+        return Caption(shows, sample, known, plasticity=plasticity)
 
     def write(
         self,

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.metrics import (
+    BIN_QUANTITY,
     BUCKET_MEANS,
     BUCKET_QUANTITY,
     GROUP_COLUMNS,
@@ -55,7 +56,7 @@ _LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
     """A table of numbers, with the current names of its columns."""
     try:
-        table = pd.read_csv(path).copy()  # joins the memory of columns, so that some can be added
+        table = pd.read_csv(path)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: does not exist") from error
     except pd.errors.EmptyDataError as error:
@@ -69,7 +70,8 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
     if table.empty and kind != "influences":  # no rows if the texts are not known
         raise ConfigError(f"{path}: holds no rows")
     if not table.empty:
-        table = table.assign(**_checked_columns(table, kind, path))
+        checked = table.assign(**_checked_columns(table, kind, path))
+        table = checked.copy()  # joins the memory of columns, so that some can be added
     if kind == "influences":
         _check_influences(table, path)
     return table
@@ -128,9 +130,10 @@ def _never_negative(name: str) -> bool:
 
 
 def _check_influences(table: pd.DataFrame, path: Path) -> None:
-    buckets = table.loc[table["quantity"] == BUCKET_QUANTITY, "q_bucket"].to_numpy(np.float64)
-    if not ((buckets == np.floor(buckets)) & (buckets >= 0) & (buckets < 2**53)).all():
-        raise ConfigError(f"{path}: q_bucket: expected integers in the rows of {BUCKET_QUANTITY}")
+    for quantity in (BUCKET_QUANTITY, BIN_QUANTITY):
+        buckets = table.loc[table["quantity"] == quantity, "q_bucket"].to_numpy(np.float64)
+        if not ((buckets == np.floor(buckets)) & (buckets >= 0) & (buckets < 2**53)).all():
+            raise ConfigError(f"{path}: q_bucket: expected integers in the rows of {quantity}")
     repeated = table[table.duplicated(["layer", "q_head", "quantity", "q_bucket"])]
     if len(repeated):
         row = repeated.iloc[0]

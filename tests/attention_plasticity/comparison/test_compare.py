@@ -71,7 +71,7 @@ def test_the_table_in_every_form(
 ) -> None:
     assert compare(*runs, "--format", form) == 0
     told = capsys.readouterr()
-    assert told.err == ""
+    assert told.err.count("\n") == (form != "text")  # no plasticity at one position
     expected = metrics_table(shift=0.05)["ap_overall"].mean()
     if form == "csv":
         table = pd.read_csv(io.StringIO(told.out))
@@ -136,7 +136,7 @@ def test_labels_of_several_lines_stay_in_their_row(
     runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     labels = "one\ntwo,tab\there,\x1b[31mred"
-    for form, lines in (("markdown", 5), ("csv", 4), ("latex", 20)):
+    for form, lines in (("markdown", 11), ("csv", 4), ("latex", 26)):
         assert compare(*runs, "--labels", labels, "--format", form) == 0
         told = capsys.readouterr().out
         assert told.count("\n") == lines
@@ -252,7 +252,8 @@ def test_a_run_without_a_column_is_refused_unless_forced(
     assert compare(*runs) == 2
     assert "middle: the table of heads has no column ap_20to40" in capsys.readouterr().err
     assert compare(*runs, "--force", "--format", "markdown") == 0
-    assert "–" in capsys.readouterr().out.splitlines()[3]
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "| middle |" in line]
+    assert "–" in row
 
 
 def test_reach_of_local_pairs_matters_to_local_pairs_alone(tmp_path: Path) -> None:
@@ -281,7 +282,9 @@ def test_a_run_before_equal_texts_used_all_texts(tmp_path: Path) -> None:
 
 def cautions_of(folders: list[Path]) -> list[str]:
     runs = labelled([FinishedRun.open(run) for run in folders], list("abc")[: len(folders)])
-    return [caution.text for caution in run_cautions(runs, compare_runs(runs))]
+    found = [caution.text for caution in run_cautions(runs, compare_runs(runs))]
+    assert "no plasticity at one position, so plasticity over a bucket" in found[-1]
+    return found[:-1]
 
 
 def test_what_a_reader_should_know_is_noted(runs: list[Path]) -> None:
@@ -352,7 +355,7 @@ def test_other_texts_are_noted_without_errors(runs: list[Path]) -> None:
         info["input"]["texts"] = {"count": 4, "digest": f"d{number}"}
         (run / "run.json").write_text(json.dumps(info))
     notes = ap.compare(runs[:2], labels=["a", "b"]).notes
-    assert notes["text"].tolist() == ["b and a have different texts."]
+    assert notes["text"].tolist()[1:] == ["b and a have different texts."]
 
 
 LAYOUT = {"num_layers": 3, "num_q_heads": 4, "num_k_heads": 2}

@@ -20,7 +20,9 @@ from attention_plasticity.comparison.names import short_names
 from attention_plasticity.comparison.scores import correlations
 from attention_plasticity.metrics import FIFTHS
 from attention_plasticity.plots import profiles_figure, scores_figure
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, OVER_BUCKETS
 from report_runs import write_run
+from run_tables import add_bins, add_errors
 from run_tables import write_run as write_full_run
 
 LATEX_COMMANDS = """
@@ -306,3 +308,75 @@ def test_many_scores_are_drawn_in_rows(comparison: ap.Comparison) -> None:
     figure = scores_figure(comparison.table, scores, correlations(comparison.table, scores))
     assert figure.get_figwidth() < 9.5
     assert [axes.axison for axes in figure.axes] == [True] * 5 + [False]
+
+
+@pytest.fixture(scope="module")
+def aligned(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs with plasticity at one position, and an earlier one without."""
+    root = tmp_path_factory.mktemp("aligned")
+    names = ("one", "two", "earlier")
+    runs = [
+        write_full_run(root / name, model=name, shift=0.03 * place)
+        for place, name in enumerate(names)
+    ]
+    return [add_errors(add_bins(runs[0])), add_errors(add_bins(runs[1])), add_errors(runs[2])]
+
+
+def test_plasticity_at_one_position_is_compared_first(
+    aligned: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = ap.compare(aligned[:2])
+    names = [name for name in found.table if name.startswith("ap_")]
+    assert names[:7] == list(AT_ONE_POSITION.all)
+    assert names[7:14] == list(OVER_BUCKETS.all)
+    assert found.differences["quantity"].tolist() == names[:14]
+    metrics = [pd.read_csv(folder / "head_metrics.csv") for folder in aligned[:2]]
+    means = [table["ap_aligned"].mean() + 0.005 for table in metrics]  # corrected for bias
+    assert found.table["ap_aligned"].tolist() == pytest.approx(means)
+    first = found.differences.set_index("quantity").loc["ap_aligned"]
+    assert first["difference"] == pytest.approx(means[1] - means[0])
+    for kind in ("profiles", "trajectory"):
+        figure = found.plot(kind)
+        assert figure.axes[0].get_ylabel().startswith("plasticity at one position")
+        assert figure.axes[0].get_title(loc="left").startswith("Plasticity at one position, ")
+        assert "Every query is turned to one position of its bin" in found.caption(kind)
+        assert "bucket" not in str(figure.get_supxlabel())
+    shown = found.table[list(AT_ONE_POSITION.fifths)].iloc[0]
+    lines = found.plot().axes[0].lines
+    drawn = [line.get_ydata() for line in lines if not str(line.get_label()).startswith("_")]
+    np.testing.assert_allclose(drawn[0], shown)
+    assert main(["compare", *map(str, aligned[:2])]) == 0
+    text = capsys.readouterr().out
+    assert text.index("Plasticity at one position: mean") < text.index("Plasticity over a bucket: ")
+    assert "Plasticity at one position, minus one" in text
+    markdown, latex = found.to_markdown(), found.to_latex()
+    for told in (markdown, latex):
+        assert 0 <= told.index("lasticity at one position") < told.index("lasticity over a bucket")
+    assert r"\label{tab:attention-plasticity}" in latex
+    assert r"\label{tab:attention-plasticity-bucket}" in latex
+
+
+def test_scores_are_correlated_with_the_drop_that_is_shown(aligned: list[Path]) -> None:
+    scores = pd.DataFrame({"model": ["one", "two", "earlier"], "ruler": [1.0, 2.0, 4.0]})
+    both = ap.compare(aligned[:2], scores=scores[:2])
+    assert both.correlations["quantity"].tolist() == ["ap_aligned_drop"]
+    assert both.plot("scores").axes[0].get_xlabel() == "drop of plasticity\nat one position"
+    assert "drop of plasticity at one position" in both.caption("scores").replace("Drop", "drop")
+    mixed = ap.compare(aligned, scores=scores)
+    assert mixed.correlations["quantity"].tolist() == ["ap_drop"]
+    assert mixed.plot("scores").axes[0].get_xlabel() == "drop of plasticity\nover a bucket"
+
+
+def test_a_run_without_plasticity_at_one_position_is_noted(aligned: list[Path]) -> None:
+    mixed = ap.compare(aligned)
+    note = "earlier: no plasticity at one position, so plasticity over a bucket is compared first."
+    assert [text for text in mixed.notes["text"] if text.startswith(note)]
+    assert mixed.plot().axes[0].get_ylabel() == "plasticity over a bucket"
+    assert "over a bucket: RoPE's rotation counts" in str(mixed.plot().get_supxlabel())
+    markdown = mixed.to_markdown()
+    assert markdown.index("over a bucket:") < markdown.index("at one position:")
+    (row,) = [line for line in markdown.splitlines() if line.startswith("| earlier | 12 | 768 | –")]
+    assert row.count("–") == 7
+    unknown = mixed.differences.query("run == 'earlier' and quantity == 'ap_aligned'")
+    assert np.isnan(unknown["difference"]).all()
+    assert not mixed.notes["text"].str.contains("0 heads").any()

@@ -111,7 +111,7 @@ def test_the_command_prints_and_writes_differences(
     words = [str(runs[name].folder) for name in ("one", "other seed")] + ["--labels", "a,b"]
     assert main(["compare", *words, "--output_dir", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
-    assert "Minus a" in text
+    assert "Plasticity over a bucket, minus a" in text
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("b ")][1] == "same"
     assert "±" in text
     assert (tmp_path / "out" / "differences.csv").read_text().count("\n") == 1 + len(MEAN_COLUMNS)
@@ -124,5 +124,5 @@ def test_runs_without_errors_are_compared_without_them(
     words = [str(runs[name].folder) for name in names] + ["--labels", "a,b"]
     assert main(["compare", *words]) == 0
     text = capsys.readouterr().out
-    assert "Minus" not in text
+    assert "minus" not in text
     assert "±" not in text

@@ -74,10 +74,10 @@ def test_every_head_is_a_trace_and_the_mean_is_their_mean() -> None:
     np.testing.assert_allclose(x, [192, 320, 448, 576, 704])
     np.testing.assert_allclose(y, profiles.groupby("q_bucket")["plasticity"].mean())
     axes = figure.axes[0]
-    assert axes.get_title(loc="left") == "Attention plasticity: tiny"
+    assert axes.get_title(loc="left") == "Plasticity over a bucket: tiny"
     assert axes.get_xlabel() == "query position (tokens)"
-    assert axes.get_ylabel() == "attention plasticity"
-    assert note(figure) == "12 heads"
+    assert axes.get_ylabel() == "plasticity over a bucket"
+    assert note(figure) == "12 heads  ·  over a bucket: RoPE's rotation counts"
 
 
 def test_asked_for_starts_are_drawn_at_bucket_starts() -> None:
@@ -102,7 +102,7 @@ def test_nan_cells_leave_gaps_that_are_counted() -> None:
     broken = [np.isnan(path[:, 1]).tolist() for path in traces(figure)]
     gap = [False, False, True, False, False]
     assert broken == [[False] * 5] * 4 + [gap] * 4 + [[False] * 5] * 4
-    assert note(figure).endswith("4 of them have cells without key pairs, left as gaps")
+    assert "4 of them have cells without key pairs, left as gaps" in note(figure)
     known = head_profiles(cells).groupby("q_bucket")["plasticity"].mean()
     np.testing.assert_allclose(mean_line(figure)[1], known)
     assert "4 of them have cells without key pairs" in note(heatmap_figure(cells))
@@ -145,11 +145,11 @@ def test_an_axis_of_a_part_of_the_range_says_so(scale: float) -> None:
         low, high = axes.get_ylim()
         ticks = axes.get_yticks()
         if scale == 1.0:
-            assert axes.get_ylabel() == "attention plasticity"
+            assert axes.get_ylabel() == "plasticity over a bucket"
             assert ticks.tolist() == [0, 0.25, 0.5, 0.75, 1]
         else:
             words = f"(axis from {ticks[0]:g} to {ticks[-1]:g})"
-            assert axes.get_ylabel() == f"attention plasticity\n{words}"
+            assert axes.get_ylabel() == f"plasticity over a bucket\n{words}"
             assert 0.5 < low < ticks[0] < ticks[-1] < high < 0.9
         figure.draw_without_rendering()
         drawn = figure.get_tightbbox().transformed(figure.dpi_scale_trans)
@@ -276,7 +276,7 @@ def test_fifths_show_mean_and_spread() -> None:
     known = metrics["ap_last20"]
     assert points[:, 1].min() == pytest.approx(known.quantile(0.25))
     assert wide.get_paths()[0].vertices[:, 1].min() == pytest.approx(known.quantile(0.05))  # type: ignore[index]
-    assert note(figure).endswith("1 of them lack a value in some fifth")
+    assert "1 of them lack a value in some fifth" in note(figure)
 
 
 def test_predictability_is_a_point_per_head() -> None:

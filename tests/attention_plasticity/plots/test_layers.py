@@ -50,7 +50,7 @@ def test_the_heatmap_has_a_panel_per_type_of_layer(run: Path) -> None:
     means = np.concatenate([np.ravel(one) for one in meshes(figure)])
     assert bar.get_ylim() == pytest.approx((np.nanmin(means), np.nanmax(means)))
     assert figure._suptitle.get_text() == (  # type: ignore[attr-defined]
-        "Plasticity by query and key position: Tiny-1B"
+        "Plasticity over a bucket, query × key: Tiny-1B"
     )
     assert "hatched" not in note(figure)
     caption = caption_of(figure)
@@ -111,11 +111,12 @@ def test_layers_can_be_chosen_and_are_named(run: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone.csv"
     open_run(run).head_metrics.to_csv(alone, index=False)
     chosen = draw(MapPlot(metrics_csv=str(alone), layer_type="sliding"))
-    assert note(chosen) == (
+    assert note(chosen).startswith(
         "8 heads of layers 0,2 (sliding window) · dashed line: layer 1 left out"
     )
     open_run(run).bucket_plasticity.to_csv(alone, index=False)
-    assert note(draw(HeatmapPlot(bucket_csv=str(alone), layers=[2]))) == "4 heads of layer 2"
+    by_file = draw(HeatmapPlot(bucket_csv=str(alone), layers=[2]))
+    assert note(by_file).startswith("4 heads of layer 2 ·")
     with pytest.raises(ConfigError, match="choose layers by number with --layers"):
         draw(HeatmapPlot(bucket_csv=str(alone), layer_type="full"))
 

@@ -76,7 +76,9 @@ def test_the_strip_of_fifths(tmp_path: Path) -> None:
 def test_equal_or_unknown_numbers_have_no_strip() -> None:
     equal = plasticity_figure(CELLS.assign(n_texts=12))
     assert strip(equal) == ([], [])
-    assert equal._supxlabel.get_text() == "12 heads  ·  12 texts in every bucket"  # type: ignore[attr-defined]
+    assert equal.get_supxlabel() == (
+        "12 heads  ·  12 texts in every bucket\nover a bucket: RoPE's rotation counts"
+    )
     assert "Every query bucket has queries of 12 texts." in (caption_of(equal) or "")
     for cells in (CELLS.assign(n_texts=np.nan), cells_table()):
         for figure in (

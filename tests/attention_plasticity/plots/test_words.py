@@ -13,7 +13,7 @@ from attention_plasticity.plots import map_figure, plasticity_figure, save_figur
 from attention_plasticity.plots.all_figures import FIGURES
 from attention_plasticity.plots.captions import caption_of
 from attention_runs import add_attention
-from run_tables import add_windows, cells_table, metrics_table, write_run
+from run_tables import add_bins, add_windows, cells_table, metrics_table, write_run
 
 MORE = {
     "trend": ("plasticity", {"color_trend": True}),
@@ -21,11 +21,13 @@ MORE = {
     "positions": ("attention", {"by_position": True}),
     "head": ("attention", {"layer": 1, "head": 0}),
     "limit": ("components", {"limit": 5}),
+    "bucket-heatmap": ("heatmap", {"plasticity": "bucket"}),
+    "bucket-drop": ("map", {"metric": "ap_drop"}),
 }
 
 
 def test_legends_cover_no_data_and_texts_stay_in_the_figure(tmp_path: Path) -> None:
-    run = open_run(add_attention(add_windows(write_run(tmp_path / "run"))))
+    run = open_run(add_bins(add_attention(add_windows(write_run(tmp_path / "run")))))
     for name, (kind, options) in (FIGURES | MORE).items():
         if kind == "distances":
             continue
@@ -60,10 +62,12 @@ def test_a_caption_has_what_a_paper_needs(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", num_pairs_per_bucket=256, query_model="diagonal", seed=3)
     caption = caption_of(open_run(folder).plot("map", metric="ap_drop"))
     assert caption == (
-        "Plasticity drop of every query head, by layer and head (first fifth of the context minus "
-        "last fifth; positive: plasticity falls with position; 0: no change from start to end). "
-        "12 query heads of Tiny-1B; context of 768 tokens. Key pairs: two keys of one text and one "
-        "key bucket (pair_sampling: bucket), 256 pairs per key bucket; queries: a Gaussian per "
+        "Drop of plasticity over a bucket of every query head, by layer and head (first fifth of "
+        "the context minus last fifth; positive: plasticity falls with position; 0: no change from "
+        "start to end). 12 query heads of Tiny-1B; context of 768 tokens. Plasticity over a bucket "
+        "has the queries of a bucket as captured, so the rotation of RoPE inside the bucket counts "
+        "as well. The run has no plasticity at one position. Key pairs: two keys of one text and "
+        "one key bucket (pair_sampling: bucket), 256 pairs per key bucket; queries: a Gaussian per "
         "query bucket, with its mean and diagonal covariance (query_model: diagonal); seed: 3."
     )
     tested = metrics_table().assign(ap_drop_se=0.01, n_text_groups=12)
@@ -105,7 +109,7 @@ def test_run_plot_has_the_options_of_the_command(tmp_path: Path) -> None:
     figure = run.plot("heatmap", agg="median", layers="0-1", bucket_min_size=10, model_name="mine")
     assert isinstance(figure, Figure)
     assert figure.axes[0].get_title(loc="left").endswith(": mine")
-    assert run.select("2").plot("profile")._supxlabel.get_text() == (  # type: ignore[attr-defined]
+    assert str(run.select("2").plot("profile").get_supxlabel()).startswith(
         "4 heads of layer 2 (full attention)"
     )
     for kind, options, told in (

@@ -1,0 +1,201 @@
+"""Two plasticities of every head as a point, with intervals and a diagonal of equal values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.lines import Line2D
+
+from attention_plasticity.plots.style import FAINT, INK, QUIET, line_shades, plasticity_axis
+from attention_plasticity.tables.intervals import corrected, head_half_width, quantity_groups
+from qk_toolkit.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
+
+MOST_WHISKERS = 400  # heads that are drawn with their intervals
+_LEAST_GAP = 0.025  # distance from the diagonal of a head with a name
+_NAME_WIDTH, _NAME_HEIGHT, _NAME_SPACE = 0.16, 0.055, 0.01  # of a name, on the axes of one panel
+
+
+@dataclass(frozen=True)
+class HeadPoints:
+    """A point per head: columns `x` and `y`, with the half widths of their intervals."""
+
+    table: pd.DataFrame  # layer, q_head, x, y, x_half, y_half
+    groups: Floats  # (2, heads of the run) groups of texts behind the values
+
+    @classmethod
+    def of(
+        cls, metrics: pd.DataFrame, x: str, y: str, influences: pd.DataFrame | None
+    ) -> HeadPoints:
+        """The heads of a table that have both values, corrected for bias."""
+        names = {"x": x, "y": y}
+        values = {axis: corrected(metrics, name) for axis, name in names.items()}
+        halves = {
+            f"{axis}_half": head_half_width(metrics, name, influences)
+            for axis, name in names.items()
+        }
+        table = metrics[["layer", "q_head"]].assign(**values, **halves).dropna(subset=["x", "y"])
+        if table.empty:
+            raise ConfigError(
+                "the table of heads: no head has both values; there is nothing to draw"
+            )
+        groups = [quantity_groups(metrics, name, influences) for name in names.values()]
+        return cls(table, np.array(groups))
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether intervals are drawn."""
+        return len(self.table) <= MOST_WHISKERS and self._known
+
+    @property
+    def _known(self) -> bool:
+        return not bool(np.isnan(self.table["y_half"].to_numpy(np.float64)).all())
+
+    def interval_note(self, name: str) -> str | None:
+        """What the lines are, or the width of an interval of `name` if there are too many heads."""
+        if not self._known:
+            return None
+        if self.has_lines:
+            return "lines: 95 % intervals over texts"
+        return (
+            f"95 % interval of {name} of one head: ± {self.table['y_half'].median():.3f} (median)"
+        )
+
+    @property
+    def correlation(self) -> str | None:
+        """Spearman's correlation over heads."""
+        x, y = self.table["x"], self.table["y"]
+        if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+            return None
+        return f"Spearman's ρ {x.corr(y, method='spearman'):.2f}"
+
+
+def draw_points(
+    axes: Axes,
+    points: HeadPoints,
+    labels: tuple[str, str],
+    cmap: str,
+    layers: pd.Series[int],
+    panels: int = 1,
+) -> tuple[PathCollection, Line2D]:
+    """Draw points, intervals and diagonal, with the labels of both axes. Returns both artists.
+
+    Colours range over `layers`. `panels` is the number of panels side by side.
+    """
+    table = points.table
+    (diagonal,) = axes.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
+    if points.has_lines:
+        axes.errorbar(
+            table["x"],
+            table["y"],
+            xerr=np.nan_to_num(table["x_half"].to_numpy(np.float64)),
+            yerr=np.nan_to_num(table["y_half"].to_numpy(np.float64)),
+            fmt="none",
+            ecolor=FAINT,
+            elinewidth=0.7,
+            zorder=1,
+        )
+    drawn = axes.scatter(
+        table["x"],
+        table["y"],
+        c=table["layer"],
+        cmap=line_shades(cmap),
+        vmin=layers.min(),
+        vmax=max(layers.max(), layers.min() + 1),
+        s=16,
+        linewidths=0,
+        alpha=0.85,
+        zorder=2,
+    )
+    plasticity_axis(axes, labels[1])
+    axes.set_xlabel(labels[0])
+    axes.set_xlim(-0.02, 1.02)
+    ticks = [0, 0.25, 0.5, 0.75, 1] if panels == 1 else [0, 0.5, 1]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    return drawn, diagonal
+
+
+def name_heads(
+    axes: Axes, points: HeadPoints, gaps: Sequence[pd.Series[float]], number: int, panels: int = 1
+) -> None:
+    """Write the names of the heads with the largest gaps, `number` for each of the gaps.
+
+    A name is beside its point, on the side that is further from the diagonal. Names that would
+    cover another name are left out. `panels` is the number of panels side by side.
+    """
+    places = points.table[["x", "y"]].to_numpy(np.float64)  # (heads, 2)
+    size = (_NAME_WIDTH * panels, _NAME_HEIGHT)
+    taken: list[_Box] = []
+    for gap in gaps:
+        named = 0
+        for row in gap[gap > _LEAST_GAP].sort_values(ascending=False, kind="stable").index:
+            head = points.table.loc[row]
+            free = [box for box in _boxes(head["x"], head["y"], size) if not _covers(box, taken)]
+            if not free:
+                continue
+            box = min(free, key=lambda one: one.number_of(places))
+            _name(axes, f"L{head['layer']:.0f} H{head['q_head']:.0f}", (head["x"], head["y"]), box)
+            taken.append(box)
+            named += 1
+            if named == number:
+                break
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Where a name would be, on the axes."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+    is_left: bool  # of its point
+    is_below: bool
+
+    def number_of(self, places: Floats) -> int:
+        """How many of (n, 2) points it covers."""
+        x, y = places.T
+        inside = (x > self.left) & (x < self.right) & (y > self.bottom) & (y < self.top)
+        return int(inside.sum())
+
+
+def _boxes(x: float, y: float, size: tuple[float, float]) -> Iterator[_Box]:
+    """The boxes beside a point that are inside the axes, the best first."""
+    (width, height), space = size, _NAME_SPACE
+    below = x > y
+    bottom, top = (y - space - height, y - space) if below else (y + space, y + space + height)
+    right = _Box(x + space, x + space + width, bottom, top, False, below)
+    left = _Box(x - space - width, x - space, bottom, top, True, below)
+    for box in (right, left) if below else (left, right):
+        if box.left > -0.02 and box.right < 1.02 and box.bottom > -0.02 and box.top < 1.02:
+            yield box
+
+
+def _covers(box: _Box, others: Iterable[_Box]) -> bool:
+    return any(
+        box.left < one.right
+        and one.left < box.right
+        and box.bottom < one.top
+        and one.bottom < box.top
+        for one in others
+    )
+
+
+def _name(axes: Axes, name: str, place: tuple[float, float], box: _Box) -> None:
+    axes.annotate(
+        name,
+        place,
+        xytext=(-4 if box.is_left else 4, -4 if box.is_below else 4),
+        textcoords="offset points",
+        ha="right" if box.is_left else "left",
+        va="top" if box.is_below else "bottom",
+        fontsize=7,
+        color=INK,
+    )

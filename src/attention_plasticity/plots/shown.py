@@ -1,0 +1,74 @@
+"""Which plasticity a figure shows: at one position, or over a bucket."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from attention_plasticity.metrics import METRICS
+from attention_plasticity.plots.settings import Shown
+from attention_plasticity.tables.bin_cells import has_bins
+from attention_plasticity.tables.main_plasticity import (
+    AT_ONE_POSITION,
+    OVER_BUCKETS,
+    PlasticityColumns,
+    main_plasticity,
+)
+from qk_toolkit.errors import ConfigError
+
+NONE_AT_ONE_POSITION = (
+    "has no plasticity at one position; it needs the rotary records of the dump: "
+    "attention-plasticity add-rotary, and analyze again"
+)
+_LABELS = {
+    OVER_BUCKETS.level: OVER_BUCKETS.name,
+    OVER_BUCKETS.drop: f"drop of {OVER_BUCKETS.name}",
+    AT_ONE_POSITION.drop: f"drop of {AT_ONE_POSITION.name}",
+}
+DROPS = (AT_ONE_POSITION.drop, OVER_BUCKETS.drop)
+
+
+def shown_plasticity(metrics: pd.DataFrame, asked: Shown | None) -> PlasticityColumns:
+    """The columns that a figure of heads shows; by default at one position, if a head has it."""
+    main = main_plasticity(metrics)
+    if asked == "position" and main is OVER_BUCKETS:
+        raise ConfigError(f"the table of heads: {NONE_AT_ONE_POSITION}")
+    return OVER_BUCKETS if asked == "bucket" else main
+
+
+def phase_note(shown: PlasticityColumns) -> str | None:
+    """The note below a figure of plasticity over a bucket."""
+    return "over a bucket: RoPE's rotation counts" if shown is OVER_BUCKETS else None
+
+
+def phase_sentence(shown: PlasticityColumns) -> str:
+    """The sentence of a caption: what happens to the rotation of RoPE."""
+    if shown is OVER_BUCKETS:
+        return (
+            "Plasticity over a bucket has the queries of a bucket as captured, so the rotation of "
+            "RoPE inside the bucket counts as well."
+        )
+    return (
+        "Every query is turned to one position of its bin, so the rotation of RoPE inside the bin "
+        "does not count."
+    )
+
+
+def parts_of(cells: pd.DataFrame) -> tuple[PlasticityColumns, str]:
+    """What a table of cells or bins has, and the word for a part of the positions."""
+    return (AT_ONE_POSITION, "bin") if has_bins(cells) else (OVER_BUCKETS, "bucket")
+
+
+def parts_of_context(shown: PlasticityColumns) -> str:
+    """What is divided into fifths."""
+    return "longest text" if shown is AT_ONE_POSITION else "observed context"
+
+
+def column_label(metric: str) -> str:
+    """A column of the table of heads in words."""
+    words = METRICS.get(metric)
+    return _LABELS.get(metric) or (words.label if words else metric)
+
+
+def capitalised(text: str) -> str:
+    """The text with a first capital letter."""
+    return text[:1].upper() + text[1:]
