@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.metrics import (
+    BIN_QUANTITY,
     BUCKET_MEANS,
     BUCKET_QUANTITY,
     GROUP_COLUMNS,
@@ -128,9 +129,10 @@ def _never_negative(name: str) -> bool:
 
 
 def _check_influences(table: pd.DataFrame, path: Path) -> None:
-    buckets = table.loc[table["quantity"] == BUCKET_QUANTITY, "q_bucket"].to_numpy(np.float64)
-    if not ((buckets == np.floor(buckets)) & (buckets >= 0) & (buckets < 2**53)).all():
-        raise ConfigError(f"{path}: q_bucket: expected integers in the rows of {BUCKET_QUANTITY}")
+    for quantity in (BUCKET_QUANTITY, BIN_QUANTITY):
+        buckets = table.loc[table["quantity"] == quantity, "q_bucket"].to_numpy(np.float64)
+        if not ((buckets == np.floor(buckets)) & (buckets >= 0) & (buckets < 2**53)).all():
+            raise ConfigError(f"{path}: q_bucket: expected integers in the rows of {quantity}")
     repeated = table[table.duplicated(["layer", "q_head", "quantity", "q_bucket"])]
     if len(repeated):
         row = repeated.iloc[0]

@@ -190,9 +190,12 @@ def bucket_errors(run: FinishedRun) -> pd.DataFrame | None:
     return None if run.influences is None else bucket_rows(run.influences)
 
 
-def bucket_rows(influences: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `bucket_errors` from the table of influences."""
-    rows = influences[influences["quantity"] == BUCKET_QUANTITY]
+def bucket_rows(influences: pd.DataFrame, quantity: str = BUCKET_QUANTITY) -> pd.DataFrame:
+    """The rows of `bucket_errors` from the table of influences.
+
+    With the quantity of bins, `ap_bin`, they are those of plasticity at one position.
+    """
+    rows = influences[influences["quantity"] == quantity]
     groups = rows[list(GROUP_COLUMNS)]
     names = [*HEAD, "q_bucket", "value", "bias", "n_groups"]
     kept = rows[names].astype({"q_bucket": np.int64})

@@ -34,6 +34,11 @@ class PlasticityColumns:
     words: str  # follows the word "plasticity"
 
     @property
+    def name(self) -> str:
+        """`plasticity at one position` or `plasticity over a bucket`."""
+        return f"plasticity {self.words}"
+
+    @property
     def all(self) -> tuple[str, ...]:
         """The columns that are means over query positions."""
         return (self.level, *self.fifths, self.drop)

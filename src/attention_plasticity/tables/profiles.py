@@ -12,11 +12,12 @@ def head_profiles(cells: pd.DataFrame) -> pd.DataFrame:
     """`AP_j` of every head: `layer, q_head, q_bucket, plasticity, q_position, n_queries, n_texts`.
 
     Plasticity is the mean over the pairs of a query bucket: cells are weighted by their number of
-    pairs, or equally in files of earlier versions. It is NaN if all cells are NaN. Columns that are
-    missing in the file are left out.
+    pairs, or equally in files of earlier versions. Cells of bins have a column `weight`. It is NaN
+    if all cells are NaN. Columns that are missing in the file are left out.
     """
     known = cells["plasticity"].notna()
-    pairs = cells["n_pairs"] if "n_pairs" in cells else pd.Series(1, index=cells.index)
+    found = next((cells[name] for name in ("weight", "n_pairs") if name in cells), None)
+    pairs = pd.Series(1, index=cells.index) if found is None else found
     weight = pairs.where(known, 0).astype(np.float64)
     summed = (
         cells[[*HEAD, "q_bucket"]]
