@@ -75,7 +75,9 @@ def test_the_first_head_is_in_both_runs(page: Page) -> None:
         "Number(new URLSearchParams(location.hash.slice(1)).get('head').split('.')[0])"
     )
     assert layer in FEW
-    expect(page.locator("#head-reason")).to_contain_text("the head of both runs with the largest")
+    expect(page.locator("#head-reason")).to_contain_text(
+        "the head of both runs whose 95 % interval"
+    )
     show(page, "run=all&head=1.1")
     assert page.evaluate(f"{MAP}.data[0].z.length") == 30
     assert page.evaluate(f"{MAP}.layout.shapes.length") == 0

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import corrected, mean_over_heads
+from attention_plasticity.tables.intervals import corrected, head_half_width, mean_over_heads
 from attention_runs import add_attention
 from report_pages import data_of, first_rows, open_report, settled, show, without_errors
 from report_runs import BUCKETS, HEADS, LAYERS, write_run
@@ -156,7 +156,7 @@ def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:
         assert f"“{part}” (shown instead: " in text
     assert "“haed”" in text
     assert f"“run=77” (shown instead: the run {WIDE})" in text
-    assert "(shown instead: the metric plasticity)" in text
+    assert "(shown instead: the metric plasticity over a bucket)" in text
     expect(page.locator("#run")).to_have_value("0")
     title = page.locator("#head-title").text_content() or ""
     assert f"“head=99.9” (shown instead: {title.lower()})" in text
@@ -168,9 +168,13 @@ def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> Non
     reason = page.locator("#head-reason")
     expect(reason).to_have_text("")  # the link names a head
     show(page, "")
-    drop = corrected(runs[0].head_metrics, "ap_drop").max()
+    table = runs[0].head_metrics
+    drop = corrected(table, "ap_drop")
+    best = (drop.abs() - head_half_width(table, "ap_drop", runs[0].influences)).idxmax()
+    value = f"{drop[best]:.3f} ± {table['ap_drop_se'][best]:.3f}".replace("-", "−")
     expect(reason).to_have_text(
-        f"Selected at first: the head with the largest plasticity drop ({drop:.3f})."
+        "Selected at first: the head whose 95 % interval of the drop lies farthest from 0 "
+        f"({value})."
     )
     row, box = (
         page.locator(name).bounding_box() or {} for name in ("tr[aria-selected=true]", "#heads")

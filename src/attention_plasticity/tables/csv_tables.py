@@ -19,6 +19,7 @@ from attention_plasticity.metrics import (
     BUCKET_QUANTITY,
     GROUP_COLUMNS,
     MASS_COLUMNS,
+    POOLED_BIN_QUANTITY,
     TABLES,
     TableKind,
 )
@@ -70,7 +71,7 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
     if table.empty and kind != "influences":  # no rows if the texts are not known
         raise ConfigError(f"{path}: holds no rows")
     if not table.empty:
-        table = table.assign(**_checked_columns(table, kind, path))
+        table = table.assign(**_checked_columns(table, kind, path)).copy()  # in one block
     if kind == "influences":
         _check_influences(table, path)
     return table
@@ -129,7 +130,7 @@ def _never_negative(name: str) -> bool:
 
 
 def _check_influences(table: pd.DataFrame, path: Path) -> None:
-    for quantity in (BUCKET_QUANTITY, BIN_QUANTITY):
+    for quantity in (BUCKET_QUANTITY, BIN_QUANTITY, POOLED_BIN_QUANTITY):
         buckets = table.loc[table["quantity"] == quantity, "q_bucket"].to_numpy(np.float64)
         if not ((buckets == np.floor(buckets)) & (buckets >= 0) & (buckets < 2**53)).all():
             raise ConfigError(f"{path}: q_bucket: expected integers in the rows of {quantity}")

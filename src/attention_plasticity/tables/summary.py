@@ -189,7 +189,10 @@ def _print_level(
     )
     if shown is AT_ONE_POSITION:
         _print_phase(means, facts, console)
-    console.print(f"key pairs: {PAIR_WORDS[pair_sampling]} (pair_sampling: {pair_sampling})")
+    pairs = PAIR_WORDS[pair_sampling]
+    if shown is AT_ONE_POSITION:
+        pairs = pairs.replace("key bucket", "bin of keys")
+    console.print(f"key pairs: {pairs} (pair_sampling: {pair_sampling})")
     over = "texts" if level.eligible is None else "texts and the choice of heads"
     error = "" if math.isnan(level.standard_error) else f"± standard error over {over}"
     correction = "all values are corrected for bias" if level.corrected else ""

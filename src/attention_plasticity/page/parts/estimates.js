@@ -1,12 +1,11 @@
 // How sure the numbers are: standard errors, 95 % intervals, and heads with a doubtful model.
 
-const GAP_WORDS = "Gaussian model differs from the count";
+const GAP_WORDS = "Gaussian model differs from the count, over a bucket";
 const GAP_MARK = "◇";
-const FADED_WORDS = { ap_drop: "95 % interval contains 0", other: "95 % interval wider than the spread between heads" };
-const fadedWords = (metric) => FADED_WORDS[metric] ?? FADED_WORDS.other;
+const fadedWords = (metric) => (isDrop(metric) ? "95 % interval contains 0" : "95 % interval wider than the spread between heads");
 
 /** Whether uncertain heads fade: as chosen, else on the map of the drop only. */
-const isSure = () => state.sure ?? state.metric === "ap_drop";
+const isSure = () => state.sure ?? isDrop(state.metric);
 
 const estimatesOf = (run) => run.tables.estimates?.columns ?? {};
 
@@ -43,7 +42,7 @@ function showMean(run, metric, type = state.layers) {
 
 /** Names the runs without a known bias among runs with it, because their values differ a little. */
 function uncorrectedWords(shown) {
-  const without = shown.filter((run) => !estimatesOf(run).ap_overall);
+  const without = shown.filter((run) => !estimatesOf(run)[kindOf(run).level]);
   if (!without.length || without.length === shown.length) return "";
   return `; not corrected for bias: ${without.map((run) => run.label).join(", ")}`;
 }
@@ -64,7 +63,7 @@ function spreadBetweenHeads(run, metric) {
 /** Whether the 95 % interval of a drop contains 0, or that of another metric is wider than the spread between heads. */
 function isUnsure(run, key, metric) {
   const half = estimatesOf(run)[`${metric}_half_width`]?.[run.rowOf.get(key)] ?? NaN;
-  return metric === "ap_drop" ? Math.abs(metricOf(run, key, metric)) <= half : 2 * half > spreadBetweenHeads(run, metric);
+  return isDrop(metric) ? Math.abs(metricOf(run, key, metric)) <= half : 2 * half > spreadBetweenHeads(run, metric);
 }
 
 /** Heads fade in both maps, but only while the switch can be used. */
@@ -100,7 +99,7 @@ function missingErrors(run) {
 function switchWords(run) {
   const unsure = [...run.rowOf.keys()].filter((key) => isUnsure(run, key, state.metric)).length;
   const spread = showIn(state.metric, spreadBetweenHeads(run, state.metric));
-  const rule = state.metric === "ap_drop" ? "contains 0" : `is wider than the spread between heads (interquartile range of the corrected values, ${spread})`;
+  const rule = isDrop(state.metric) ? "contains 0" : `is wider than the spread between heads (interquartile range of the corrected values, ${spread})`;
   return `Fade heads whose 95 % interval ${rule}: ${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}.`;
 }
 

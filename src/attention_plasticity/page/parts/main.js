@@ -1,7 +1,7 @@
 // The selection, and updates of all views.
 
 const page = JSON.parse(byId("page-data").textContent);
-const state = { run: 0, beside: null, layer: 0, head: 0, metric: "ap_overall", sure: null, queries: null, layers: null, axis: "tokens", chosen: false };
+const state = { run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, axis: "tokens", chosen: false };
 let runs = [];
 
 const runShown = () => runs[state.run];
@@ -18,10 +18,18 @@ function firstHeads() {
   return shared.length ? shared : keys;
 }
 
-/** The head selected at the start: the head with the largest drop, or the first head. */
+/** How far the 95 % interval of the drop of a head lies from 0; without intervals the drop itself. */
+function distanceOfDrop(key) {
+  const run = runShown(), { drop } = shownKind(), value = metricOf(run, key, drop);
+  if (!hasErrors(run, drop)) return value;
+  return Math.abs(value) - estimatesOf(run)[`${drop}_half_width`][run.rowOf.get(key)];
+}
+
+/** The head selected at the start: the head whose interval of the drop lies farthest from 0, or the first head. */
 function firstHead() {
-  const drop = (key) => metricOf(runShown(), key, "ap_drop");
-  const best = firstHeads().reduce((a, b) => (drop(b) > drop(a) || (Number.isNaN(drop(a)) && !Number.isNaN(drop(b))) ? b : a));
+  const distances = new Map(firstHeads().map((key) => [key, distanceOfDrop(key)]));
+  const known = [...distances.keys()].filter((key) => !Number.isNaN(distances.get(key)));
+  const best = known.length ? known.reduce((a, b) => (distances.get(b) > distances.get(a) ? b : a)) : [...distances.keys()][0];
   const [layer, head] = best.split(".").map(Number);
   return { layer, head };
 }
@@ -118,7 +126,7 @@ function switchRun(number) {
   if (number === state.beside) state.beside = state.run;
   state.run = number;
   const run = runShown();
-  if (!run.tables.heads.names.includes(state.metric)) state.metric = "ap_overall";
+  if (!run.tables.heads.names.includes(state.metric)) state.metric = shownKind().level;
   if (!typeNamed(run, state.layers)) state.layers = null;
   if (!state.chosen || !run.rowOf.has(keyOf(state.layer, state.head))) Object.assign(state, firstHead(), { chosen: false });
   drawAll();
