@@ -85,4 +85,5 @@ def with_attention(
     new["ap_attended_bias"] = pd.Series(-0.003, metrics.index)
     new["ap_attended_ess"] = 40.0 + 100.0 * overall
     new["n_later_queries"] = pd.Series(24.5, metrics.index)
-    return metrics.drop(columns=[name for name in new if name in metrics]).copy().assign(**new)
+    others = metrics.drop(columns=[name for name in new if name in metrics])
+    return pd.concat([others, pd.DataFrame(new)], axis=1)

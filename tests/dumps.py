@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from qk_dump.layout import HeadId
+from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.received_columns import ReceivedRows
+from qk_dump.rotary import RotaryRecord
 from qk_dump.writer import write_head
 
 
@@ -54,6 +56,24 @@ def make_dump(
                 content = head_rows(seed=[layer, head, kind == "q"], **rows)
                 head_id = HeadId(layer, head, kind)  # type: ignore[arg-type]
                 write_head(root, head_id, sliding_window=window, **content)
+    return root
+
+
+def add_rotary(root: Path, layers: int = 1, width: int = 8, **facts: Any) -> Path:
+    """Write dump.json with a rotary record per layer and a sampler, so that nothing is unknown.
+
+    `facts` go to every layer.
+    """
+    frequencies = 10_000.0 ** (-np.arange(width // 2) / (width // 2))
+    record = RotaryRecord(tuple(frequencies.tolist())).to_json()
+    entry = {"type": "full_attention", "rope": True, "rotary": record, **facts}
+    manifest = DumpManifest(
+        layers=[{"layer": layer, **entry} for layer in range(layers)],
+        bucket_type="uniform",
+        min_bucket_size=128,
+        sampler={"type": "uniform", "base_rate": 16.0},
+    )
+    write_manifest(root, manifest)
     return root
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 
 from attention_plasticity.metrics import (
+    BIN_PLASTICITY,
+    BIN_QUANTITY,
     BUCKET_PLASTICITY,
     BUCKET_QUANTITY,
     COMPONENT_WEIGHTS,
@@ -18,10 +20,15 @@ from attention_plasticity.metrics import (
     HEAD_NUMBERS,
     INFLUENCES,
     MEAN_COLUMNS,
+    PHASE,
+    POOLED,
+    POOLED_BIN_QUANTITY,
 )
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from attention_plasticity.tables.profiles import head_profiles
 
 LAYERS, HEADS, BUCKETS, WIDTH = 5, 6, 7, 12
+BINS, BIN_SIZE = 14, 64
 MISSING = (2, 3)  # a head that was not captured
 TEXT_GROUPS = 12
 GAPS = ((0, 1), (3, 4))  # heads whose Gaussian model differs from the count
@@ -46,11 +53,13 @@ def write_run(
     model: str = SPOKEN,
     warnings: Sequence[str] = (),
     errors: bool = False,
+    position: bool = False,
     **dump: Any,
 ) -> Path:
     """A run of `LAYERS` × `HEADS` heads less one, with a NaN here and there.
 
-    Without `errors`, the columns of errors are NaN and there is no table of influences.
+    Without `errors`, the columns of errors are NaN and there is no table of influences. With
+    `position`, plasticity at one position is known, with errors.
     """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,9 +79,17 @@ def write_run(
     cells, weights = _cells(rng, heads), _weights(rng, heads)
     records = [{"kind": "few_queries", "text": text} for text in warnings]
     info = {**_info(model, len(heads), dump), "warnings": records, "missing": [_NO_FIRST_FIFTH]}
-    if errors:
+    if errors or position:
+        if position:
+            _add_position(np.random.default_rng([seed, 1]), metrics)
         influences = _influences(rng, metrics, cells)
         _add_errors(rng, metrics, cells, influences)
+        if position:
+            bins = _bins(np.random.default_rng([seed, 2]), heads)
+            influences = pd.concat([influences, _bin_influences(bins)], ignore_index=True)
+            bins.to_csv(folder / "head_bin_plasticity.csv", index=False, na_rep="nan")
+            info["tables"]["bins"] = "head_bin_plasticity.csv"
+            info |= {"bin_size": BIN_SIZE, "longest_text": 896}
         metrics["q_R2_unrotated"] = 0.004 + 0.0001 * metrics["layer"]
         influences.to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
         info["tables"]["influences"] = "head_influences.csv"
@@ -97,11 +114,57 @@ def _cells(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
     return table.astype({"n_pairs": np.int64})
 
 
+POSITION_COLUMNS = (*AT_ONE_POSITION.all, POOLED, PHASE)
+
+
+def _add_position(rng: np.random.Generator, metrics: pd.DataFrame) -> None:
+    """Fill the columns of plasticity at one position."""
+    for name in POSITION_COLUMNS:
+        metrics[name] = rng.random(len(metrics))
+    metrics["ap_aligned_drop"] -= 0.5
+    metrics[PHASE] = metrics[POOLED] - metrics["ap_aligned"]
+
+
+def _bins(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
+    pairs = [(q, k) for q in range(1, BINS) for k in range(q)]
+    rows = [(*head, head[1] // 3, q, k) for head in heads.tolist() for q, k in pairs]
+    table = pd.DataFrame(rows, columns=list(BIN_PLASTICITY.names[:5]))
+    for name in ("plasticity", "pooled", "plasticity_counted"):
+        table[name] = rng.random(len(table))
+    for name in ("plasticity", "pooled"):
+        table[f"{name}_se"] = 0.05 * rng.random(len(table))
+        table[f"{name}_bias"] = -0.01 * rng.random(len(table))
+    table["n_pairs"] = rng.integers(1, 256, len(table))
+    table["n_queries"], table["n_texts"], table["q_weight"] = 40, 6, 640.0
+    for kind in ("q", "k"):
+        start = table[f"{kind}_bin"] * BIN_SIZE
+        table[f"{kind}_start"], table[f"{kind}_end"] = start, start + BIN_SIZE - 1
+        table[f"{kind}_position"] = start + 31.25
+    return table[list(BIN_PLASTICITY.names)]
+
+
+def _bin_influences(bins: pd.DataFrame) -> pd.DataFrame:
+    """Influences of the bins of queries, at one position and over the bin."""
+    rng = np.random.default_rng(5)
+    parts = []
+    for quantity, column in ((BIN_QUANTITY, "plasticity"), (POOLED_BIN_QUANTITY, "pooled")):
+        means = bins.groupby(["layer", "q_head", "k_head", "q_bin"], as_index=False)[column].mean()
+        names = {column: "value", "q_bin": "q_bucket"}
+        parts.append(means.rename(columns=names).assign(quantity=quantity))
+    table = pd.concat(parts, ignore_index=True)
+    table["bias"], table["n_groups"] = -0.01 * rng.random(len(table)), TEXT_GROUPS
+    table[list(GROUP_COLUMNS)] = 0.0
+    shares = rng.normal(0.0, 0.01, (len(table), TEXT_GROUPS))  # (rows, groups)
+    table[list(GROUP_COLUMNS[:TEXT_GROUPS])] = shares
+    return table[list(INFLUENCES.names)]
+
+
 def _influences(
     rng: np.random.Generator, metrics: pd.DataFrame, cells: pd.DataFrame
 ) -> pd.DataFrame:
     """Influences of 12 groups, larger in later layers; other groups have none."""
-    means = metrics.melt(["layer", "q_head", "k_head"], list(MEAN_COLUMNS), "quantity")
+    names = [*MEAN_COLUMNS, *(POSITION_COLUMNS if metrics[POOLED].notna().any() else ())]
+    means = metrics.melt(["layer", "q_head", "k_head"], names, "quantity")
     buckets = head_profiles(cells).rename(columns={"plasticity": "value"})
     buckets = buckets.assign(quantity=BUCKET_QUANTITY, k_head=buckets["q_head"] // 3)
     table = pd.concat([means.assign(q_bucket=np.nan), buckets], ignore_index=True)
@@ -118,8 +181,10 @@ def _add_errors(
     rng: np.random.Generator, metrics: pd.DataFrame, cells: pd.DataFrame, influences: pd.DataFrame
 ) -> None:
     """Fill the columns of errors of both tables, in agreement with the influences."""
-    for name in MEAN_COLUMNS:
+    for name in (*MEAN_COLUMNS, *POSITION_COLUMNS):
         rows = influences[influences["quantity"] == name]
+        if rows.empty:
+            continue
         squares = rows[list(GROUP_COLUMNS)].to_numpy() ** 2
         metrics[f"{name}_se"] = np.sqrt(squares.sum(axis=1))
         metrics[f"{name}_bias"] = rows["bias"].to_numpy()

@@ -236,13 +236,13 @@ HEAD_METRICS = Table(
         _Apart(CORRECTED, (*MEAN_COLUMNS, ATTENDED)),
         _plasticity(ALIGNED, "plasticity at one position", "plasticity of queries at one position: every query of a bin is turned to one position, so that the rotation of RoPE does not count", optional=True, shown_after=FIRST, note="a mean over tokens"),
         *(
-            _plasticity(name, f"at one position, {part}", f"plasticity at one position in {part} of the longest text", optional=True)
-            for name, part in zip(ALIGNED_FIFTHS, FIFTH_NAMES, strict=True)
+            _plasticity(name, f"at one position, {part}", f"plasticity at one position in {part} of the longest text", optional=True, shown_after=before)
+            for name, part, before in zip(ALIGNED_FIFTHS, FIFTH_NAMES, (POOLED, *ALIGNED_FIFTHS[:-1]), strict=True)
         ),
         Metric(ALIGNED_DROP, "drop at one position", "plasticity at one position in the first fifth of the longest text minus the last fifth", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True, shown_after=ALIGNED),
-        _plasticity(ALIGNED_COUNTED, "counted at one position", "plasticity at one position from counts of queries, without a Gaussian", bias=False, optional=True),
-        _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", optional=True),
-        Metric(PHASE, "part of the phase", "plasticity over a bin minus plasticity at one position: what the rotation of RoPE inside a bin adds", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True),
+        _plasticity(ALIGNED_COUNTED, "counted at one position", "plasticity at one position from counts of queries, without a Gaussian", bias=False, optional=True, shown_after=ALIGNED_FIFTHS[-1]),
+        _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", optional=True, shown_after=PHASE),
+        Metric(PHASE, "rotary phase", "plasticity over a bin minus plasticity at one position: what the rotation of RoPE inside a bin adds", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True, shown_after=ALIGNED_DROP),
         _attention("attn_far_mass", "far attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it, without the first four tokens of the text", format="share", shown_after="attn_sink_mass"),
         _drift("q_R2_unrotated", "variance from position before RoPE", "fraction of the variance of queries that a linear function of position explains, before RoPE: how far the content of queries drifts with position", shown_after="q_R2_total"),
         _drift("k_R2_unrotated", "variance of keys from position before RoPE", "the same for the keys of its key head: how far the content of keys drifts with position", shown_after="q_R2_unrotated"),
@@ -311,8 +311,8 @@ COMPONENT_WEIGHTS = Table(
 )
 BUCKET_QUANTITY = "ap_bucket"
 """Plasticity of one query bucket, in the table of influences."""
-BIN_QUANTITY = "ap_bin"
-"""Plasticity at one position of one bin of queries, in the table of influences."""
+BIN_QUANTITY, POOLED_BIN_QUANTITY = "ap_bin", "ap_bin_pooled"
+"""Plasticity of one bin of queries, at one position and over the bin, in the table of influences."""
 GROUP_COLUMNS = tuple(f"group_{group:02d}" for group in range(GROUPS))
 
 INFLUENCES = Table(
@@ -320,8 +320,8 @@ INFLUENCES = Table(
     "head and quantity",
     (
         *_IDS,
-        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, ap_bucket: plasticity of one query bucket, or ap_bin: plasticity at one position of one bin of queries", format="text"),
-        Metric("q_bucket", "query bucket", "query bucket of ap_bucket, or bin of ap_bin", format="index", nan="a quantity of the whole head"),
+        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, ap_bucket: plasticity of one query bucket, ap_bin: plasticity at one position of one bin of queries, or ap_bin_pooled: plasticity over this bin", format="text"),
+        Metric("q_bucket", "query bucket", "query bucket of ap_bucket, or bin of ap_bin and ap_bin_pooled", format="index", nan="a quantity of the whole head"),
         Metric("value", "value", "value of the quantity"),
         Metric("bias", "bias", "bias of the value", signed=True),
         Metric("n_groups", "groups", "number of groups of texts behind the value", format="count", note="its interval has one degree of freedom less"),

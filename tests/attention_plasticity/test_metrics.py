@@ -8,6 +8,7 @@ import pytest
 
 from attention_plasticity.head.result import HeadResult
 from attention_plasticity.metrics import (
+    ALIGNED_FIFTHS,
     ATTENTION_MEANS,
     AVERAGED,
     HEAD_METRICS,
@@ -58,8 +59,9 @@ def test_the_page_shows_every_metric_once_and_in_reading_order() -> None:
     shown = [name for names in groups.values() for name in names]
     assert sorted(shown) == sorted(name for name, metric in METRICS.items() if metric.group)
     plasticity = groups["Plasticity"]
-    assert plasticity[:2] == ["ap_aligned", "ap_aligned_drop"]
-    assert plasticity[2:6] == ["ap_overall", "ap_drop", "ap_first20", "ap_20to40"]
+    assert plasticity[:4] == ["ap_aligned", "ap_aligned_drop", "ap_phase", "ap_pooled"]
+    assert plasticity[4:9] == list(ALIGNED_FIFTHS)
+    assert plasticity[10:14] == ["ap_overall", "ap_drop", "ap_first20", "ap_20to40"]
     assert groups["Position in the queries"][0] == "q_R2_total"
     html = page_html("title", [])
     for name in shown:

@@ -92,8 +92,9 @@ def test_numbers_have_their_standard_errors(page: Page, runs: list[FinishedRun])
     expect(page.locator(".card").nth(2)).to_contain_text("as captured; before RoPE: 0.")
     row = of_head(runs[0].head_metrics, 1, 2).iloc[0]
     overall = with_error(row["ap_overall"] - row["ap_overall_bias"], row["ap_overall_se"])
-    expect(page.locator("#head-facts")).to_contain_text(f"plasticity {overall}")
-    expect(page.locator("#announcement")).to_have_text(f"Layer 1 · head 2: plasticity {overall}")
+    expect(page.locator("#head-facts")).to_contain_text(f"plasticity over a bucket {overall}")
+    announced = f"Layer 1 · head 2: plasticity over a bucket {overall}"
+    expect(page.locator("#announcement")).to_have_text(announced)
     cell = page.locator('[data-metric="ap_overall"]')
     expect(cell).to_have_text(overall)
     expect(cell).to_have_attribute(
@@ -279,7 +280,7 @@ def test_heads_whose_model_differs_from_the_count_are_marked(page: Page) -> None
     traces = map_traces(page)
     marks = list(zip(traces["gap"]["y"], traces["gap"]["x"], strict=True))
     assert marks == list(GAPS)
-    words = "Gaussian model differs from the count"
+    words = "Gaussian model differs from the count, over a bucket"
     assert f"{words}: +0.050 ± 0.004" in traces["heads"]["text"][GAPS[0][0]][GAPS[0][1]]
     assert words not in traces["heads"]["text"][0][0]
     expect(page.locator("#gap-legend")).to_have_text(f"◇ {words} (2 heads)")

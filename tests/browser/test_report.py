@@ -98,7 +98,9 @@ def test_a_click_on_the_map_shows_that_head_in_every_view(
 ) -> None:
     click_map(page, 3, 4)
     expect(page.locator("#head-title")).to_have_text("Layer 3 · head 4")
-    expect(page.locator("#announcement")).to_contain_text("Layer 3 · head 4: plasticity 0.")
+    expect(page.locator("#announcement")).to_contain_text(
+        "Layer 3 · head 4: plasticity over a bucket 0."
+    )
     row = of_head(runs[0].head_metrics, 3, 4).iloc[0]
     known = runs[0].head_metrics.dropna(axis="columns", how="all")
     for name in known.columns.drop(["layer", "q_head", "k_head", "layer_type"]):
@@ -226,7 +228,7 @@ def test_the_map_shows_the_metric_that_is_chosen(page: Page, runs: list[Finished
     page.select_option("#metric", "ap_first20")
     settled(page)
     assert page.evaluate("document.querySelector('.map-plot').data[0].zmax") == 1
-    expect(page.locator("#heads-names")).to_contain_text("plasticity, 0–20 %")
+    expect(page.locator("#heads-names")).to_contain_text("over a bucket, 0–20 %")
 
 
 def test_runs_are_switched_and_put_side_by_side(page: Page, runs: list[FinishedRun]) -> None:

@@ -160,7 +160,7 @@ def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:
         assert f"“{part}” (shown instead: " in text
     assert "“haed”" in text
     assert f"“run=77” (shown instead: the run {WIDE})" in text
-    assert "(shown instead: the metric plasticity)" in text
+    assert "(shown instead: the metric plasticity over a bucket)" in text
     expect(page.locator("#run")).to_have_value("0")
     title = page.locator("#head-title").text_content() or ""
     assert f"“head=99.9” (shown instead: {title.lower()})" in text

@@ -26,8 +26,8 @@ _METHOD = ("query_model", "pair_sampling", "single_example", "equal_texts")
 _METHOD_OF_LOCAL_PAIRS = ("max_rel_dist",)
 _OF_EARLIER_VERSIONS = {"equal_texts": False}  # for runs that record settings, but not this one
 _SHORT_WARNINGS = {
-    "few_queries": "few queries in some query buckets",
-    "few_texts": "few texts in some query buckets",
+    "few_queries": "few queries in some bins or buckets",
+    "few_texts": "few texts in some bins or buckets",
     "texts_unknown": "no intervals, because the texts are not known",
     "texts_not_named": "examples.parquet does not name all texts",
     LARGE_BIAS: "large bias",

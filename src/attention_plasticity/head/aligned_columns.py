@@ -22,6 +22,7 @@ from attention_plasticity.metrics import (
     BIN_QUANTITY,
     PHASE,
     POOLED,
+    POOLED_BIN_QUANTITY,
 )
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.profile import AttentionPlasticity, weighted_mean
@@ -105,11 +106,16 @@ def _why_no_pairs(found: AlignedPlasticity) -> str:
 
 def bin_influences(found: AlignedPlasticity | str) -> list[tuple[str, float, Estimate]]:
     """Rows of the table of influences: quantity, bin, and plasticity of the bin of queries."""
-    if isinstance(found, str) or found.aligned.uncertainty is None:
+    if isinstance(found, str):
         return []
-    profile = found.aligned.uncertainty.profile(found.aligned.profile)
-    bins = found.aligned.query_buckets.tolist()
-    return [(BIN_QUANTITY, number, one) for number, one in zip(bins, profile, strict=True)]
+    rows: list[tuple[str, float, Estimate]] = []
+    kinds = ((BIN_QUANTITY, found.aligned), (POOLED_BIN_QUANTITY, found.pooled))
+    for name, plasticity in kinds:
+        if plasticity.uncertainty is not None:
+            profile = plasticity.uncertainty.profile(plasticity.profile)
+            bins = plasticity.query_buckets.tolist()
+            rows += [(name, number, one) for number, one in zip(bins, profile, strict=True)]
+    return rows
 
 
 def bin_columns(found: AlignedPlasticity | str, keys: KeyHead, queries: HeadRows) -> Columns:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import BUCKET_PLASTICITY, COMPONENT_WEIGHTS
+from attention_plasticity.metrics import COMPONENT_WEIGHTS
 from attention_plasticity.page.architecture import (
     counts,
     grid,
@@ -20,10 +21,10 @@ from attention_plasticity.page.estimates import (
     head_estimates,
     head_means,
     mean_with_intervals,
-    with_intervals,
 )
 from attention_plasticity.page.payload import Column
 from attention_plasticity.page.provenance import provenance
+from attention_plasticity.page.shown_plasticity import ShownCells, why_over_buckets
 from attention_plasticity.page.type_means import type_means
 from attention_plasticity.run.warnings import LARGE_BIAS
 from attention_plasticity.tables.attention_masses import mass_bins
@@ -31,8 +32,9 @@ from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.layer_types import layer_types
+from attention_plasticity.tables.main_plasticity import main_plasticity
 from attention_plasticity.tables.names import clean
-from attention_plasticity.tables.profiles import HEAD, head_profiles, mean_profile
+from attention_plasticity.tables.profiles import HEAD, mean_profile
 from qk_toolkit.errors import ConfigError
 
 Tables = dict[str, dict[str, Column]]
@@ -45,16 +47,17 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     """
     metrics, cells, weights = _metrics(run), _cells(run), _weights(run)
     _require_single_influences(run)
-    heads = _all_heads(metrics, cells)
-    profiles = with_intervals(run, head_profiles(cells))
-    buckets, unit = _buckets(run, cells)
-    types, means_of_types = type_means(run, profiles)
+    heads = _all_heads(metrics, cells.table)
+    profiles = cells.profiles(run)
+    places, unit = cells.places(run)
+    types, means_of_types = type_means(run, profiles, cells.quantity)
+    mean = mean_with_intervals(run, mean_profile(profiles), cells.quantity)
     tables = {
         "heads": _columns(heads),
-        "cells": _columns(cells, single=True),
+        "cells": _columns(cells.stored, single=True),
         "profiles": _columns(profiles, single=True),
-        "mean": _columns(mean_with_intervals(run, mean_profile(profiles))),
-        "buckets": _columns(buckets),
+        "mean": _columns(mean),
+        "places": _columns(places),
         **{name: _columns(table) for name, table in means_of_types.items()},
     }
     if estimates := head_estimates(heads, run.influences):
@@ -63,6 +66,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         tables["components"] = _columns(weights, single=True)
     if (attention := _attention(run)) is not None:
         tables["attention"] = attention_columns(attention)
+        tables["buckets"] = _columns(_buckets(run, attention))
     size = grid(run, heads)
     selected = selected_words(run, size[0])
     about = {
@@ -76,7 +80,12 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "head_dims": head_dims(heads),
         "selected": selected,
         "unit": unit,
-        "log": run.geometry is not None and run.geometry.type == "log",
+        "log": not cells.at_one_position
+        and run.geometry is not None
+        and run.geometry.type == "log",
+        "at_one_position": cells.at_one_position,
+        "why_over_buckets": why_over_buckets(run, cells),
+        "bin_size": run.info.get("bin_size"),
         "counts": counts(run, len(heads)),
         "eligible_heads": run.eligible_heads,
         "means": head_means(run),
@@ -91,7 +100,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
 
 def _warnings(run: FinishedRun, selected: str | None) -> list[str]:
     """The warnings about the values of the page. Corrected values have no large bias."""
-    corrected = mean_over_heads(run, "ap_overall").corrected
+    corrected = mean_over_heads(run, main_plasticity(run.head_metrics).level).corrected
     records = run.info.get("warnings") or []
     shown = (one["text"] for one in records if not (corrected and one["kind"] == LARGE_BIAS))
     return [f"whole run: {text}" if selected else text for text in shown]
@@ -116,11 +125,10 @@ def _metrics(run: FinishedRun) -> pd.DataFrame:
     return table
 
 
-def _cells(run: FinishedRun) -> pd.DataFrame:
-    path = run.path("bucket_plasticity")
-    table = _ordered(run.bucket_plasticity, [*HEAD, "q_bucket", "k_bucket"], path)
-    require_values(table, "plasticity", path)
-    return table[[name for name in BUCKET_PLASTICITY.names if name in table]]
+def _cells(run: FinishedRun) -> ShownCells:
+    cells = ShownCells.of(run)
+    path = run.path("bins" if cells.at_one_position else "bucket_plasticity")
+    return replace(cells, table=_ordered(cells.table, [*HEAD, "q_bucket", "k_bucket"], path))
 
 
 def _weights(run: FinishedRun) -> pd.DataFrame | None:
@@ -164,26 +172,14 @@ def _all_heads(metrics: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     return merged[metrics.columns]
 
 
-def _buckets(run: FinishedRun, cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """All buckets with their positions, and the unit of these positions.
-
-    If the geometry is known, buckets have a start and an end. Otherwise they have the mean position
-    of their keys or queries, or their number.
-    """
-    seen = np.unique(np.concatenate([cells["k_bucket"], cells["q_bucket"]]))
+def _buckets(run: FinishedRun, attention: pd.DataFrame) -> pd.DataFrame:
+    """The query buckets of the table of attention, with their positions if they are known."""
+    seen = np.unique(attention["q_bucket"])
     table = pd.DataFrame({"bucket": seen})
-    geometry = run.geometry
-    if geometry is not None:
-        table["start"] = geometry.starts(seen).astype(np.float64)
-        table["end"] = geometry.ends(seen).astype(np.float64)
-        return table, "tokens"
-    if {"q_position", "k_position"} <= set(cells.columns):
-        of_queries = cells.groupby("q_bucket")["q_position"].mean()
-        of_keys = cells.groupby("k_bucket")["k_position"].mean()
-        table["start"] = of_keys.combine_first(of_queries).reindex(seen).to_numpy()
-        return table, "tokens"
-    table["start"] = seen.astype(np.float64)
-    return table, "bucket"
+    if run.geometry is not None:
+        table["start"] = run.geometry.starts(seen).astype(np.float64)
+        table["end"] = run.geometry.ends(seen).astype(np.float64)
+    return table
 
 
 def _columns(table: pd.DataFrame, *, single: bool = False) -> dict[str, Column]:

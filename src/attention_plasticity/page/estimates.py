@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import DRIFT_COLUMNS, MEAN_COLUMNS, WITH_ERROR
+from attention_plasticity.metrics import (
+    BUCKET_QUANTITY,
+    DRIFT_COLUMNS,
+    MEAN_COLUMNS,
+    PHASE,
+    POOLED,
+    WITH_ERROR,
+)
 from attention_plasticity.page.payload import Column
 from attention_plasticity.run.head_means import gap_is_large
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -18,6 +25,7 @@ from attention_plasticity.tables.intervals import (
     mean_bucket_errors,
     mean_over_heads,
 )
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from attention_plasticity.tables.profiles import HEAD
 
 _GAP = ["ap_gaussian_gap", "ap_gaussian_gap_se"]
@@ -46,7 +54,7 @@ def head_estimates(heads: pd.DataFrame, influences: pd.DataFrame | None) -> dict
 
 def head_means(run: FinishedRun) -> dict[str, list[float | None]]:
     """Mean over heads and its standard error, as `analyze` prints them; without unknown errors."""
-    names = (*MEAN_COLUMNS, *DRIFT_COLUMNS)
+    names = (*AT_ONE_POSITION.all, POOLED, PHASE, *MEAN_COLUMNS, *DRIFT_COLUMNS)
     known = [name for name in names if _known(run.head_metrics, f"{name}_se")]
     means = {name: mean_over_heads(run, name) for name in known}
     return {
@@ -56,23 +64,27 @@ def head_means(run: FinishedRun) -> dict[str, list[float | None]]:
     }
 
 
-def with_intervals(run: FinishedRun, profiles: pd.DataFrame) -> pd.DataFrame:
+def with_intervals(
+    run: FinishedRun, profiles: pd.DataFrame, quantity: str = BUCKET_QUANTITY
+) -> pd.DataFrame:
     """Profiles of heads with plasticity corrected for bias, and with `half_width`.
 
-    Profiles are unchanged if the run has no influences.
+    Profiles are unchanged if the run has no influences of this quantity.
     """
-    rows = bucket_errors(run)
-    if rows is None:
+    rows = bucket_errors(run, quantity)
+    if rows is None or rows.empty:
         return profiles
     merged = profiles.merge(rows[[*_BUCKET, "bias", "half_width"]], on=_BUCKET, how="left")
     merged["plasticity"] -= merged.pop("bias").fillna(0.0)
     return merged
 
 
-def mean_with_intervals(run: FinishedRun, mean: pd.DataFrame) -> pd.DataFrame:
+def mean_with_intervals(
+    run: FinishedRun, mean: pd.DataFrame, quantity: str = BUCKET_QUANTITY
+) -> pd.DataFrame:
     """The mean profile with `half_width`: NaN where the influences of a head are missing."""
-    errors, rows = mean_bucket_errors(run), bucket_errors(run)
-    if errors is None or rows is None:
+    errors, rows = mean_bucket_errors(run, quantity), bucket_errors(run, quantity)
+    if errors is None or rows is None or rows.empty:
         return mean
     width = errors.set_index("q_bucket")["half_width"].reindex(mean["q_bucket"]).to_numpy()
     heads = rows[rows["value"].notna()].groupby("q_bucket").size().reindex(mean["q_bucket"])

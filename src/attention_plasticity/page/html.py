@@ -11,12 +11,15 @@ from importlib.resources import files
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.metrics import METRICS, shown_groups
+from attention_plasticity.metrics import FIFTH_NAMES, METRICS, Metric, shown_groups
 from attention_plasticity.page.payload import Header, compressed
+from attention_plasticity.page.shown_plasticity import kinds
+from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 
 _SCRIPTS = (
     "data.js",
     "words.js",
+    "plasticity.js",
     "layer_types.js",
     "architecture.js",
     "estimates.js",
@@ -37,6 +40,16 @@ _SCRIPTS = (
     "main.js",
 )
 _FOLDER = files("attention_plasticity.page")
+_LABELS = {
+    OVER_BUCKETS.level: "plasticity over a bucket",
+    OVER_BUCKETS.drop: "drop over a bucket",
+    OVER_BUCKETS.counted: "counted over a bucket",
+    **{
+        name: f"over a bucket, {part}"
+        for name, part in zip(OVER_BUCKETS.fifths, FIFTH_NAMES, strict=True)
+    },
+}
+"""Labels that say which plasticity a column has, on a page with both kinds."""
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
@@ -53,6 +66,7 @@ def page_html(
         "version": __version__,
         "words": _words(),
         "groups": list(shown_groups()),
+        "kinds": kinds(),
         "beside": beside,
         "runs": descriptions,
     }
@@ -86,7 +100,7 @@ def _words() -> dict[str, dict[str, Any]]:
     """The metrics of the table of heads, as the page shows them."""
     return {
         metric.column: {
-            "label": metric.label,
+            "label": _label(metric),
             "meaning": metric.meaning,
             "signed": metric.signed,
             "share": metric.format == "share",
@@ -96,6 +110,15 @@ def _words() -> dict[str, dict[str, Any]]:
         for metric in METRICS.values()
         if metric.group
     }
+
+
+def _label(metric: Metric) -> str:
+    """The label of a metric; that of an error or a bias names the metric that it belongs to."""
+    named = METRICS[metric.error_of] if metric.error_of else metric
+    label = _LABELS.get(named.column)
+    if label is None or named is metric:
+        return label or metric.label
+    return metric.label.replace(named.label, label)
 
 
 def _block(name: str, content: bytes) -> str:

@@ -14,7 +14,7 @@ from qk_toolkit.formatting import index_ranges
 
 
 def type_means(
-    run: FinishedRun, profiles: pd.DataFrame
+    run: FinishedRun, profiles: pd.DataFrame, quantity: str
 ) -> tuple[list[dict[str, Any]], dict[str, pd.DataFrame]]:
     """The types of the layers with their means, and a mean profile of every type.
 
@@ -39,5 +39,5 @@ def type_means(
         )
         of_type = profiles[profiles["layer"].isin(layers)]
         if several and not of_type.empty:
-            tables[f"mean_{number}"] = mean_with_intervals(part, mean_profile(of_type))
+            tables[f"mean_{number}"] = mean_with_intervals(part, mean_profile(of_type), quantity)
     return types, tables

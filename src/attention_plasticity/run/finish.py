@@ -75,7 +75,7 @@ def finish_run(
     def warnings() -> list[RunWarning]:
         return [
             *text_warnings(facts.input["texts"], len(heads)),
-            *sizes.warnings(geometry),
+            *sizes.warnings(geometry, facts.bins[0] if facts.bins else None),
             *bias_warnings(metrics),
             *attended_warnings(manifest, metrics),
             *selective_warnings(manifest, heads),

@@ -1,14 +1,15 @@
 """Warnings about the results of a run, one sentence per kind for the whole run.
 
-There are warnings about query buckets with few queries or texts, about layers that select keys by
-content (from `dump.json`), about texts that `examples.parquet` does not name, about attended
-plasticity, and about a sampler that is not known.
+There are warnings about bins or query buckets with few queries or texts, about layers that select
+keys by content (from `dump.json`), about texts that `examples.parquet` does not name, about
+attended plasticity, and about a sampler that is not known. They are about the plasticity that a
+reader sees first: at one position, which is computed in bins, where it is known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -58,14 +59,13 @@ class RunWarning:
         "few_later_queries",
         "attended_unknown",
         "aligned_unknown",
-        "few_queries_in_bins",
         "weights_unknown",
         "attended_from_queries",
     ]
     text: str
     heads: int  # number of heads
-    buckets: list[int]  # query buckets, in any of these heads
-    fewest: int | None  # queries or texts in the smallest bucket
+    buckets: list[int]  # query buckets or bins, in any of these heads
+    fewest: int | None  # queries or texts in the smallest of them
 
     @property
     def label(self) -> str:
@@ -93,46 +93,61 @@ class _LowCounts:
             self.fewest = fewest if self.fewest is None else min(fewest, self.fewest)
 
 
+@dataclass
+class _Sizes:
+    """Queries and texts in buckets, or in bins, over the heads that have them."""
+
+    name: str  # of a bucket in messages
+    quantity: str  # what is computed in it
+    queries: _LowCounts = field(default_factory=lambda: _LowCounts(FEW_QUERIES))
+    texts: _LowCounts = field(default_factory=lambda: _LowCounts(FEW_TEXTS))
+
+    def add(self, bucket: Sequence[int], queries: Sequence[int], texts: Sequence[float]) -> bool:
+        """Add the cells of a head. Returns whether its texts are known."""
+        self.queries.add(dict(zip(bucket, queries, strict=True)))
+        known = not any(math.isnan(number) for number in texts)
+        if known:
+            self.texts.add(dict(zip(bucket, map(int, texts), strict=True)))
+        return known
+
+    def where(self, small: _LowCounts, geometry: BucketGeometry | None, heads: int) -> str:
+        """The small buckets in words, with their positions."""
+        runs = index_runs(small.buckets)[:_MOST_RANGES]
+        named = [bucket for bucket in small.buckets if bucket <= runs[-1][1]]
+        more = len(small.buckets) - len(named)
+        text = f"{self.name}{'s' * (len(small.buckets) > 1)} {index_ranges(named)}"
+        if more:
+            text += f" and {more} more"
+        if geometry is not None:
+            starts = geometry.starts([first for first, _ in runs])
+            ends = geometry.ends([last for _, last in runs])
+            spans = (f"{start:,}-{end:,}" for start, end in zip(starts, ends, strict=True))
+            text += f" (positions {', '.join(spans)})"
+        return f"{text}, in {small.heads:,} of {heads:,} heads"
+
+
 class SampleSizes:
-    """Numbers of queries and texts per query bucket, over all heads of a run."""
+    """Numbers of queries and texts per bin or query bucket, over all heads of a run.
+
+    A head with plasticity at one position counts with its bins, another with its query buckets.
+    """
 
     def __init__(self, *, single_example: bool = False, equal_texts: bool = False) -> None:
         self._single_example = single_example
         self._equal_texts = equal_texts
         self._heads = 0
         self._unknown = 0
-        self._queries = _LowCounts(FEW_QUERIES)
-        self._texts = _LowCounts(FEW_TEXTS)
-        self._bins = _LowCounts(FEW_QUERIES)
+        self._bins = _Sizes("bin", "Plasticity at one position")
+        self._buckets = _Sizes("query bucket", "Plasticity over a bucket")
         self._attended_problems: dict[str, int] = {}
         self._aligned_problems: dict[str, int] = {}
 
-    def warnings(self, geometry: BucketGeometry | None) -> list[RunWarning]:
+    def warnings(
+        self, geometry: BucketGeometry | None, bin_size: int | None = None
+    ) -> list[RunWarning]:
         """Warnings about the counted heads."""
-        found = []
-        if self._queries.heads:
-            where = self._where(self._queries, geometry)
-            text = (
-                f"Fewer than {FEW_QUERIES} queries in {where}; the smallest bucket has "
-                f"{self._queries.fewest}. Plasticity there is unreliable. Capture more texts."
-            )
-            found.append(_warning("few_queries", text, self._queries))
-        if self._bins.heads:
-            text = (
-                f"Fewer than {FEW_QUERIES} queries in bin{'s' * (len(self._bins.buckets) > 1)} "
-                f"{index_ranges(self._bins.buckets)}, in {self._bins.heads:,} of {self._heads:,} "
-                f"heads; the smallest bin has {self._bins.fewest}. Plasticity at one position is "
-                "unreliable there. Capture more texts, or set a larger bin_size."
-            )
-            found.append(_warning("few_queries_in_bins", text, self._bins))
-        if self._texts.heads:
-            where = self._where(self._texts, geometry)
-            text = (
-                f"Fewer than {FEW_TEXTS} texts in {where}; the smallest number is "
-                f"{self._texts.fewest}. Plasticity there depends on single texts. Capture more "
-                f"texts of this length{self._other_remedy()}."
-            )
-            found.append(_warning("few_texts", text, self._texts))
+        bins = None if bin_size is None else BucketGeometry("uniform", bin_size)
+        found = [*self._small(self._bins, bins), *self._small(self._buckets, geometry)]
         if self._unknown:
             found.append(RunWarning("texts_unknown", self._why_unknown(), self._unknown, [], None))
         for reason, heads in self._attended_problems.items():
@@ -148,9 +163,28 @@ class SampleSizes:
             found.append(RunWarning("aligned_unknown", text, heads, [], None))
         return found
 
+    def _small(self, sizes: _Sizes, geometry: BucketGeometry | None) -> Iterator[RunWarning]:
+        queries, texts = sizes.queries, sizes.texts
+        in_bins = sizes is self._bins
+        if queries.heads:
+            where = sizes.where(queries, geometry, self._heads)
+            text = (
+                f"Fewer than {FEW_QUERIES} queries in {where}; the smallest "
+                f"{'bin' if in_bins else 'bucket'} has {queries.fewest}. {sizes.quantity} is "
+                f"unreliable there. Capture more texts{', or set a larger bin_size' * in_bins}."
+            )
+            yield _warning("few_queries", text, queries)
+        if texts.heads:
+            where = sizes.where(texts, geometry, self._heads)
+            text = (
+                f"Fewer than {FEW_TEXTS} texts in {where}; the smallest number is {texts.fewest}. "
+                f"{sizes.quantity} depends on single texts there. Capture more texts of this length"
+                f"{self._other_remedy(texts)}."
+            )
+            yield _warning("few_texts", text, texts)
+
     def add(self, result: HeadResult) -> None:
-        """Count the buckets of a head."""
-        columns = result.buckets
+        """Count the bins of a head, or its query buckets if it has no bins."""
         self._heads += 1
         problem, no_columns = result.missing.get(ATTENDED), result.missing.get("attn_entropy")
         if problem is not None and no_columns != NO_COLUMNS:
@@ -158,37 +192,20 @@ class SampleSizes:
         problem = result.missing.get(ALIGNED)
         if problem is not None:
             self._aligned_problems[problem] = self._aligned_problems.get(problem, 0) + 1
-        self._queries.add(dict(zip(columns["q_bucket"], columns["n_queries"], strict=True)))
-        if result.bins:
-            bins = result.bins
-            self._bins.add(dict(zip(bins["q_bin"], bins["n_queries"], strict=True)))
-        texts = dict(zip(columns["q_bucket"], columns["n_texts"], strict=True))
-        if any(math.isnan(number) for number in texts.values()):
-            self._unknown += 1
+        if problem is None and result.bins:
+            columns, sizes, name = result.bins, self._bins, "q_bin"
         else:
-            self._texts.add(texts)
+            columns, sizes, name = result.buckets, self._buckets, "q_bucket"
+        if not sizes.add(columns[name], columns["n_queries"], columns["n_texts"]):
+            self._unknown += 1
 
-    def _where(self, small: _LowCounts, geometry: BucketGeometry | None) -> str:
-        runs = index_runs(small.buckets)[:_MOST_RANGES]
-        named = [bucket for bucket in small.buckets if bucket <= runs[-1][1]]
-        more = len(small.buckets) - len(named)
-        text = f"query bucket{'s' * (len(small.buckets) > 1)} {index_ranges(named)}"
-        if more:
-            text += f" and {more} more"
-        if geometry is not None:
-            starts = geometry.starts([first for first, _ in runs])
-            ends = geometry.ends([last for _, last in runs])
-            spans = (f"{start:,}-{end:,}" for start, end in zip(starts, ends, strict=True))
-            text += f" (positions {', '.join(spans)})"
-        return f"{text}, in {small.heads:,} of {self._heads:,} heads"
-
-    def _other_remedy(self) -> str:
-        if self._equal_texts or self._texts.most == self._texts.fewest:  # nothing would change
+    def _other_remedy(self, texts: _LowCounts) -> str:
+        if self._equal_texts or texts.most == texts.fewest:  # nothing would change
             return ""
-        return ", or set equal_texts to use the same texts in all buckets"
+        return ", or set equal_texts to use the same texts everywhere"
 
     def _why_unknown(self) -> str:
-        text = "Standard errors and bias are not known, nor the number of texts per query bucket"
+        text = "Standard errors and bias are not known, nor the numbers of texts"
         if self._single_example:
             return f"{text}: single_example is set."
         return (
@@ -198,13 +215,18 @@ class SampleSizes:
 
 
 def bias_warnings(metrics: Sequence[dict[str, Any]]) -> list[RunWarning]:
-    """A warning about heads whose bias is large compared with their standard error."""
-    known = [row for row in metrics if not math.isnan(row["ap_overall_se"])]
-    large = [row for row in known if abs(row["ap_overall_bias"]) > row["ap_overall_se"] / 2]
+    """A warning about heads whose bias is large compared with their standard error.
+
+    It is about plasticity at one position if a head has it, else about plasticity over a bucket.
+    """
+    at_one_position = any(not math.isnan(row[ALIGNED]) for row in metrics)
+    name = ALIGNED if at_one_position else "ap_overall"
+    known = [row for row in metrics if not math.isnan(row[f"{name}_se"])]
+    large = [row for row in known if abs(row[f"{name}_bias"]) > row[f"{name}_se"] / 2]
     if not large:
         return []
     text = (
-        f"The bias of ap_overall is larger than half its standard error in {len(large):,} of "
+        f"The bias of {name} is larger than half its standard error in {len(large):,} of "
         f"{len(known):,} heads. Use corrected values (value - bias), or capture more queries."
     )
     return [RunWarning(LARGE_BIAS, text, len(large), [], None)]
@@ -303,7 +325,5 @@ def text_warnings(texts: dict[str, Any] | None, heads: int) -> list[RunWarning]:
     return [RunWarning("texts_not_named", text, heads, [], None)]
 
 
-def _warning(
-    kind: Literal["few_queries", "few_texts", "few_queries_in_bins"], text: str, small: _LowCounts
-) -> RunWarning:
+def _warning(kind: Literal["few_queries", "few_texts"], text: str, small: _LowCounts) -> RunWarning:
     return RunWarning(kind, text, small.heads, sorted(small.buckets), small.fewest)

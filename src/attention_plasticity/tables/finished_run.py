@@ -118,6 +118,16 @@ class FinishedRun:
         """One row per query head, query bucket and key bucket."""
         return self._table("bucket_plasticity")
 
+    @property
+    def has_bins(self) -> bool:
+        """Whether the run has the table of bins: plasticity at one position."""
+        return self._has("bins")
+
+    @cached_property
+    def bins(self) -> pd.DataFrame:
+        """One row per query head, bin of queries and bin of keys: plasticity at one position."""
+        return self._table("bins")
+
     @cached_property
     def component_weights(self) -> pd.DataFrame:
         """One row per query head and dimension."""
@@ -152,16 +162,6 @@ class FinishedRun:
     def attention(self) -> pd.DataFrame:
         """Means of attention per query head and query bucket, of a dump with these columns."""
         return self._table("attention")
-
-    @property
-    def has_bins(self) -> bool:
-        """Whether the run has plasticity at one position."""
-        return self._has("bins")
-
-    @cached_property
-    def bins(self) -> pd.DataFrame:
-        """Plasticity at one position per query head, bin of queries and earlier bin of keys."""
-        return self._table("bins")
 
     @cached_property
     def failures(self) -> pd.DataFrame:

@@ -181,13 +181,13 @@ def _rows_of(influences: pd.DataFrame, table: pd.DataFrame, name: str) -> pd.Dat
     return rows.reindex(pd.MultiIndex.from_frame(table[HEAD]))
 
 
-def bucket_errors(run: FinishedRun) -> pd.DataFrame | None:
-    """Bias and influences of plasticity per head and query bucket; None if unknown.
+def bucket_errors(run: FinishedRun, quantity: str = BUCKET_QUANTITY) -> pd.DataFrame | None:
+    """Bias and influences of plasticity per head and query bucket, or bin; None if unknown.
 
     Columns: `layer, q_head, q_bucket, value, bias, n_groups, standard_error, half_width` and the 16
     groups.
     """
-    return None if run.influences is None else bucket_rows(run.influences)
+    return None if run.influences is None else bucket_rows(run.influences, quantity)
 
 
 def bucket_rows(influences: pd.DataFrame, quantity: str = BUCKET_QUANTITY) -> pd.DataFrame:
@@ -202,13 +202,13 @@ def bucket_rows(influences: pd.DataFrame, quantity: str = BUCKET_QUANTITY) -> pd
     return kept.assign(**_widths(groups, rows["n_groups"])).join(groups)
 
 
-def mean_bucket_errors(run: FinishedRun) -> pd.DataFrame | None:
-    """Mean over heads per query bucket: plasticity, half width, groups of texts; None if unknown.
+def mean_bucket_errors(run: FinishedRun, quantity: str = BUCKET_QUANTITY) -> pd.DataFrame | None:
+    """Mean over heads per bucket or bin: plasticity, half width, groups of texts; None if unknown.
 
     Plasticity is corrected for bias. Influences are averaged over heads before they are squared,
     because the heads share their texts.
     """
-    rows = bucket_errors(run)
+    rows = bucket_errors(run, quantity)
     return None if rows is None else mean_of_buckets(rows, run.eligible_heads)
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.result import Failure
-from attention_plasticity.metrics import ALIGNED, ATTENDED, FIFTH_NAMES, FIFTHS, METRICS
+from attention_plasticity.metrics import ATTENDED, FIFTH_NAMES, METRICS, PHASE, POOLED
 from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
@@ -24,6 +24,12 @@ from attention_plasticity.run.runner import Refused
 from attention_plasticity.run.shards import ShardOutcome
 from attention_plasticity.run.warnings import LARGE_BIAS, RunWarning
 from attention_plasticity.tables.layer_types import type_words
+from attention_plasticity.tables.main_plasticity import (
+    AT_ONE_POSITION,
+    OVER_BUCKETS,
+    PlasticityColumns,
+    main_plasticity_of_rows,
+)
 from attention_plasticity.tables.pair_words import PAIR_WORDS
 from qk_dump.layout import Dump
 from qk_toolkit.errors import StoreError
@@ -31,7 +37,12 @@ from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.terminal import command_console, print_line
 
 _EXTREMES = 5
-_EXTREME_COLUMNS = ("layer", "q_head", "ap_overall", "ap_drop", "q_R2_total")
+_HEADINGS = {
+    name: heading
+    for shown in (AT_ONE_POSITION, OVER_BUCKETS)
+    for name, heading in ((shown.level, "plasticity"), (shown.drop, "drop"))
+} | {PHASE: "rotary phase"}
+"""Headings of columns below a title that says which plasticity they have."""
 _BAR = 24
 _MOST_NAMES = 4
 _CHOSEN = ("error_bars is off", "counting is off", "single_example is set")
@@ -43,12 +54,12 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     console = console or command_console()
     metrics = outcome.metrics
     if metrics:
-        means = outcome.means.estimates
-        _print_level(means, outcome.facts.settings.pair_sampling, console)
+        means, shown = outcome.means.estimates, main_plasticity_of_rows(metrics)
+        _print_level(means, shown, outcome.facts, console)
         _print_position(metrics, means, console)
-        _print_profile(means, console)
-        _print_layer_types(outcome.means.by_layer_type, console)
-        _print_extremes(metrics, console)
+        _print_profile(means, shown, console)
+        _print_layer_types(outcome.means.by_layer_type, shown, console)
+        _print_extremes(metrics, shown, console)
         _print_gaps(metrics, console)
         _print_attention(means, outcome.facts.settings.distant_from, console)
     for warning in _warnings_of_values(outcome):
@@ -65,7 +76,8 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
 
 def _warnings_of_values(outcome: Outcome) -> list[RunWarning]:
     """The warnings about the values that are printed. Corrected values have no large bias."""
-    if not outcome.means.estimates["ap_overall"].corrected:
+    shown = main_plasticity_of_rows(outcome.metrics)
+    if not outcome.means.estimates[shown.level].corrected:
         return outcome.warnings
     return [warning for warning in outcome.warnings if warning.kind != LARGE_BIAS]
 
@@ -78,13 +90,15 @@ def print_several(outcomes: Sequence[Outcome | Refused]) -> int:
     table.add_column("run")
     for name in ("heads", "failed", "plasticity", "drop"):
         table.add_column(name, justify="right")
+    table.add_column("")
     for outcome in outcomes:
         if isinstance(outcome, Outcome) and outcome.metrics:
             means = outcome.means.estimates
             numbers = (f"{len(outcome.metrics):,}", f"{len(outcome.failures):,}")
-            columns = (means["ap_overall"], means["ap_drop"])
+            shown = main_plasticity_of_rows(outcome.metrics)
+            columns = (means[shown.level], means[shown.drop])
             values = (_of_other_heads(mean, len(outcome.metrics)) for mean in columns)
-            table.add_row(Text(outcome.paths.place), *numbers, *values)
+            table.add_row(Text(outcome.paths.place), *numbers, *values, shown.words)
     console.print(table)
     failed = 0
     for outcome in outcomes:
@@ -159,22 +173,41 @@ def mean_of(metrics: Sequence[Metrics], column: str) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def _print_level(means: dict[str, MeanEstimate], pair_sampling: str, console: Console) -> None:
-    level = means["ap_overall"]
+def _print_level(
+    means: dict[str, MeanEstimate], shown: PlasticityColumns, facts: RunFacts, console: Console
+) -> None:
+    level, pair_sampling = means[shown.level], facts.settings.pair_sampling
     console.print()
     console.print(
-        Text.assemble(("Attention plasticity ", "bold"), (_estimate(level), "bold green"))
+        Text.assemble(
+            ("Attention plasticity ", "bold"), (_estimate(level), "bold green"), f" {shown.words}"
+        )
     )
     console.print(
         f"mean over {level.over}; "
         "1: the query decides which key wins, 0: the order of keys is fixed"
     )
-    console.print(f"key pairs: {PAIR_WORDS[pair_sampling]} (pair_sampling: {pair_sampling})")
+    if shown is AT_ONE_POSITION:
+        _print_phase(means, facts, console)
+    pairs = PAIR_WORDS[pair_sampling]
+    if shown is AT_ONE_POSITION:
+        pairs = pairs.replace("key bucket", "bin of keys")
+    console.print(f"key pairs: {pairs} (pair_sampling: {pair_sampling})")
     over = "texts" if level.eligible is None else "texts and the choice of heads"
     error = "" if math.isnan(level.standard_error) else f"± standard error over {over}"
     correction = "all values are corrected for bias" if level.corrected else ""
     if error or correction:
         console.print("; ".join(filter(None, (error, correction))))
+
+
+def _print_phase(means: dict[str, MeanEstimate], facts: RunFacts, console: Console) -> None:
+    """Plasticity with the rotation of RoPE, and what the rotation adds, on one line."""
+    pooled, phase, buckets = means[POOLED], means[PHASE], means[OVER_BUCKETS.level]
+    size = f" of {facts.bins[0]:,} tokens" if facts.bins else ""
+    console.print(
+        f"over a bin{size} {_estimate(pooled)}, of which {_estimate(phase)} is rotary phase; over "
+        f"a bucket (ap_overall) {_of_other_heads(buckets, pooled.heads)}"
+    )
 
 
 def _print_position(
@@ -195,38 +228,44 @@ def _print_position(
         )
 
 
-def _print_profile(means: dict[str, MeanEstimate], console: Console) -> None:
+def _print_profile(
+    means: dict[str, MeanEstimate], shown: PlasticityColumns, console: Console
+) -> None:
     console.print()
-    table = Table(box=box.SIMPLE, title="Profile over the context", title_justify="left")
+    title = f"Profile over the context, {shown.words}"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
     table.add_column("part")
     table.add_column("plasticity", justify="right")
     table.add_column("heads", justify="right")
     table.add_column("")
-    for name, column in zip(FIFTH_NAMES, FIFTHS, strict=True):
+    for name, column in zip(FIFTH_NAMES, shown.fifths, strict=True):
         value = means[column].value
         bar = "" if math.isnan(value) else "█" * round(_BAR * min(max(value, 0.0), 1.0))
         table.add_row(name, _estimate(means[column]), _heads(means[column]), bar)
     console.print(table)
-    drop = means["ap_drop"]
+    drop = means[shown.drop]
     if not math.isnan(drop.value):
         console.print(
             f"drop from the first to the last fifth: {_estimate(drop)}; mean over {drop.over}"
         )
 
 
-def _print_layer_types(means: dict[str, dict[str, MeanEstimate]], console: Console) -> None:
+def _print_layer_types(
+    means: dict[str, dict[str, MeanEstimate]], shown: PlasticityColumns, console: Console
+) -> None:
     """Separate means of full attention, sliding windows and so on, if there are several types."""
     if len(means) < 2:
         return
     console.print()
-    table = Table(box=box.SIMPLE, title="By type of layer", title_justify="left")
+    title = f"By type of layer, {shown.words}"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
     table.add_column("type")
     for name in ("heads", "plasticity", "drop"):
         table.add_column(name, justify="right")
     for layer_type, found in means.items():
-        level, drop = found["ap_overall"], found["ap_drop"]
-        shown = (_heads(level), _estimate(level), _of_other_heads(drop, level.heads))
-        table.add_row(type_words(layer_type), *shown)
+        level, drop = found[shown.level], found[shown.drop]
+        values = (_heads(level), _estimate(level), _of_other_heads(drop, level.heads))
+        table.add_row(type_words(layer_type), *values)
     console.print(table)
 
 
@@ -251,16 +290,24 @@ def with_error(value: float, standard_error: float) -> str:
     return text if math.isnan(standard_error) else f"{text} ± {standard_error:.3f}"
 
 
+def _value(row: Metrics, name: str) -> float:
+    """A value of a head, corrected for bias if it is known."""
+    bias = row.get(f"{name}_bias", math.nan)
+    return float(row[name] - (0.0 if math.isnan(bias) else bias))
+
+
 def _corrected(row: Metrics, name: str) -> str:
-    """A value of a head, corrected for bias if it is known, with its standard error."""
-    metric, bias = METRICS[name], row.get(f"{name}_bias", math.nan)
-    value = row[name] - (0.0 if math.isnan(bias) else bias)
+    """The same as text, with its standard error."""
+    metric, value = METRICS[name], _value(row, name)
     return with_error(value, row[f"{name}_se"]) if metric.error else metric.show(value)
 
 
-def _print_extremes(metrics: Sequence[Metrics], console: Console) -> None:
-    known = [row for row in metrics if not math.isnan(row["ap_overall"])]
-    ranked = sorted(known, key=lambda row: -row["ap_overall"])
+def _print_extremes(metrics: Sequence[Metrics], shown: PlasticityColumns, console: Console) -> None:
+    """The heads with the largest and the smallest plasticity."""
+    columns = ["layer", "q_head", shown.level, shown.drop]
+    columns.append(PHASE if shown is AT_ONE_POSITION else "q_R2_total")
+    known = [row for row in metrics if not math.isnan(row[shown.level])]
+    ranked = sorted(known, key=lambda row: -_value(row, shown.level))
     if len(ranked) <= 2 * _EXTREMES:
         groups = [("Heads, most plastic first", ranked)]
     else:
@@ -270,11 +317,11 @@ def _print_extremes(metrics: Sequence[Metrics], console: Console) -> None:
         ]
     for title, heads in groups:
         console.print()
-        table = Table(box=box.SIMPLE, title=title, title_justify="left")
-        for name in _EXTREME_COLUMNS:
-            table.add_column(METRICS[name].label, justify="right")
+        table = Table(box=box.SIMPLE, title=f"{title}, {shown.words}", title_justify="left")
+        for name in columns:
+            table.add_column(_HEADINGS.get(name, METRICS[name].label), justify="right")
         for row in heads:
-            table.add_row(*(_corrected(row, name) for name in _EXTREME_COLUMNS))
+            table.add_row(*(_corrected(row, name) for name in columns))
         console.print(table)
 
 
@@ -284,27 +331,20 @@ def _print_gaps(metrics: Sequence[Metrics], console: Console) -> None:
     if off:
         named = format_heads((row["layer"], row["q_head"]) for row in off)
         console.print(
-            f"The Gaussian model differs from the count by more than {LARGE_GAP:g} in "
-            f"{count(len(off), 'head')}: {named}. Look at ap_counted there.",
+            f"The Gaussian model differs from the count by more than {LARGE_GAP:g}, over a bucket, "
+            f"in {count(len(off), 'head')}: {named}. Look at ap_counted there.",
             markup=False,
         )
 
 
 def _print_attention(means: dict[str, MeanEstimate], distant_from: int, console: Console) -> None:
-    """Where the attention goes; plasticity at one position and of keys that receive attention."""
-    sinks, far, aligned, attended = (
-        means[name] for name in ("attn_sink_mass", "attn_far_mass", ALIGNED, ATTENDED)
-    )
+    """Where the attention goes, and plasticity of keys that receive attention."""
+    sinks, far, attended = (means[name] for name in ("attn_sink_mass", "attn_far_mass", ATTENDED))
     if sinks.heads:
         console.print(
             f"Attention: {_estimate(sinks)} on the first four tokens of a text, {_estimate(far)} "
             f"on other tokens at a distance of {distant_from:,} or more; means over "
             f"{sinks.over}"
-        )
-    if aligned.heads:
-        console.print(
-            f"Plasticity at one position, without the rotation of RoPE: {_estimate(aligned)}; mean "
-            f"over {aligned.over}"
         )
     if attended.heads:
         console.print(

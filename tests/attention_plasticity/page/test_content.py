@@ -44,8 +44,8 @@ def test_the_description_has_grid_counts_and_buckets(run: Path) -> None:
     assert (about["key_heads"], about["head_dims"]["4"], about["selected"]) == (2, WIDTH, None)
     assert about["counts"] == {"shown": LAYERS * HEADS - 1, "not_captured": 1, "failed": 1}
     assert (about["unit"], about["log"]) == ("tokens", False)
-    assert tables["buckets"]["start"].tolist() == [128.0 * b for b in range(BUCKETS)]
-    assert tables["buckets"]["end"].tolist() == [128.0 * b + 127 for b in range(BUCKETS)]
+    assert tables["places"]["start"].tolist() == [128.0 * b for b in range(BUCKETS)]
+    assert tables["places"]["end"].tolist() == [128.0 * b + 127 for b in range(BUCKETS)]
 
 
 def test_warnings_are_the_sentences_of_run_json(tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_without_a_geometry_mean_positions_stand_for_buckets(run: Path) -> None:
     (run / "run.json").write_text(json.dumps(info))
     about, tables = run_content(FinishedRun.open(run), "x")
     assert about["unit"] == "tokens"
-    assert tables["buckets"]["start"].tolist() == [
+    assert tables["places"]["start"].tolist() == [
         *(128 * b + 64.125 for b in range(BUCKETS - 1)),
         128 * (BUCKETS - 1) + 63.25,
     ]
-    assert "end" not in tables["buckets"]
+    assert "end" not in tables["places"]
 
 
 def test_a_head_with_cells_alone_gets_empty_metrics(run: Path) -> None:

@@ -18,8 +18,8 @@ import pytest
 import attention_plasticity as ap
 from attention_plasticity.cli import main
 from attention_plasticity.metrics import (
-    BUCKET_PLASTICITY,
-    BUCKET_QUANTITY,
+    BIN_PLASTICITY,
+    BIN_QUANTITY,
     GROUP_COLUMNS,
     HEAD_NUMBERS,
 )
@@ -236,29 +236,33 @@ def test_a_large_run_stays_below_8_mb(tmp_path: Path) -> None:
 
     def table(each: int, names: str, **columns: Any) -> pd.DataFrame:
         ids = pd.DataFrame(np.repeat(heads, each, axis=0), columns=["layer", "q_head"])
-        floats = pd.DataFrame({name: rng.random(len(ids)) for name in names.split()}).copy()
-        return pd.concat([ids, floats], axis=1).assign(k_head=ids["q_head"] // 4, **columns)
+        floats = {name: rng.random(len(ids)) for name in names.split()}
+        values = pd.DataFrame({"k_head": ids["q_head"] // 4, **floats, **columns})
+        return pd.concat([ids, values], axis=1)
 
     run = FinishedRun(tmp_path, {})
     query, key = (np.tile(part[:117], len(heads)) for part in np.tril_indices(16, -1))
     floats = [
         name
-        for name in BUCKET_PLASTICITY.names
-        if name.startswith(("plasticity", "q_pos", "k_pos"))
+        for name in BIN_PLASTICITY.names
+        if name.startswith(("plasticity", "pooled", "q_pos", "k_pos"))
     ]
-    cells = table(117, " ".join(floats), q_bucket=query, k_bucket=key)
+    cells = table(117, " ".join(floats), q_bin=query, k_bin=key)
+    for name, number in (("q", query), ("k", key)):
+        cells[f"{name}_start"], cells[f"{name}_end"] = 512 * number, 512 * number + 511
     cells["n_pairs"], cells["n_queries"] = 256, rng.integers(1, 5000, len(cells))
     dimensions = np.tile(np.arange(128), len(heads))
     vars(run).update(
         head_metrics=table(1, " ".join(HEAD_NUMBERS[3:])),
-        bucket_plasticity=cells,
+        bins=cells,
         component_weights=table(128, "weight r2", component=dimensions),
         influences=table(
             15,
             " ".join(("value", "bias", "n_groups", *GROUP_COLUMNS)),
-            quantity=BUCKET_QUANTITY,
+            quantity=BIN_QUANTITY,
             q_bucket=np.tile(np.arange(1, 16), len(heads)),
         ),
     )
-    (tmp_path / "head_component_weights.csv").touch()
+    for name in ("head_component_weights.csv", "head_bin_plasticity.csv"):
+        (tmp_path / name).touch()
     assert len(make_report([run]).html) < 8_000_000

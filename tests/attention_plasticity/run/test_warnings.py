@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,39 +16,39 @@ from attention_plasticity.head.result import HeadResult
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.warnings import SampleSizes, bias_warnings
-from dumps import make_dump
+from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.buckets import BucketGeometry
-from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
 
 UNIFORM = BucketGeometry("uniform", 128)
 
 
-WITHOUT_ROPE = DumpManifest(
-    layers=[{"layer": 0, "rope": False}],
-    sampler={"type": "all"},
-    bucket_type="uniform",
-    min_bucket_size=128,
-)
-"""Nothing is unknown about a dump with this manifest."""
+def columns_of(name: str, queries: dict[int, int], texts: dict[int, int] | None) -> Any:
+    cells = [(bucket, k) for bucket in queries for k in range(2)]
+    return {
+        name: [bucket for bucket, _ in cells],
+        "n_queries": [queries[bucket] for bucket, _ in cells],
+        "n_texts": [texts[bucket] if texts else math.nan for bucket, _ in cells],
+    }
 
 
 def head(number: int, queries: dict[int, int], texts: dict[int, int] | None = None) -> HeadResult:
     """A head with so many queries and texts in each query bucket."""
-    cells = [(bucket, k) for bucket in queries for k in range(2)]
-    columns: dict[str, list[Any]] = {
-        "q_bucket": [bucket for bucket, _ in cells],
-        "n_queries": [queries[bucket] for bucket, _ in cells],
-        "n_texts": [texts[bucket] if texts else math.nan for bucket, _ in cells],
-    }
-    return HeadResult(0, number, 0, {}, columns, {}, {})
+    return HeadResult(0, number, 0, {}, columns_of("q_bucket", queries, texts), {}, {})
+
+
+def binned(queries: dict[int, int], texts: dict[int, int] | None = None) -> HeadResult:
+    """A head with so many queries and texts in each bin, and few in its only query bucket."""
+    found = head(9, {0: 3}, {0: 1})
+    return replace(found, bins=columns_of("q_bin", queries, texts))
 
 
 def warnings_of(*heads: HeadResult, geometry: BucketGeometry | None = UNIFORM, **how: Any) -> Any:
     sizes = SampleSizes(**how)
     for one in heads:
         sizes.add(one)
-    return sizes.warnings(geometry)
+    return sizes.warnings(geometry, 512)
 
 
 def test_enough_queries_of_enough_texts_are_no_word_worth() -> None:
@@ -65,7 +66,8 @@ def test_buckets_with_few_queries_are_named_once_for_all_heads() -> None:
     assert (warning.heads, warning.buckets, warning.fewest) == (2, [5, 6, 7, 9], 3)
     assert warning.text == (
         "Fewer than 32 queries in query buckets 5-7,9 (positions 640-1,023, 1,152-1,279), in 2 of "
-        "3 heads; the smallest bucket has 3. Plasticity there is unreliable. Capture more texts."
+        "3 heads; the smallest bucket has 3. Plasticity over a bucket is unreliable there. Capture "
+        "more texts."
     )
     (alone,) = warnings_of(*few, geometry=None)
     assert "query buckets 5-7,9, in 2 of 2 heads" in alone.text
@@ -76,8 +78,8 @@ def test_buckets_that_few_texts_reach_are_named() -> None:
     assert warning.kind == "few_texts"
     assert warning.text == (
         "Fewer than 4 texts in query bucket 2 (positions 256-383), in 1 of 1 heads; the smallest "
-        "number is 3. Plasticity there depends on single texts. Capture more texts of this length, "
-        "or set equal_texts to use the same texts in all buckets."
+        "number is 3. Plasticity over a bucket depends on single texts there. Capture more texts "
+        "of this length, or set equal_texts to use the same texts everywhere."
     )
     (equal,) = warnings_of(head(0, {1: 50, 2: 50}, {1: 5, 2: 3}), equal_texts=True)
     assert equal.text.endswith("Capture more texts of this length.")
@@ -89,24 +91,44 @@ def test_unknown_texts_are_one_note() -> None:
     assert few.kind == "few_texts"
     assert note.kind == "texts_unknown"
     assert note.text == (
-        "Standard errors and bias are not known, nor the number of texts per query bucket in 1 of "
-        "2 heads: the queries have no usable example_id."
+        "Standard errors and bias are not known, nor the numbers of texts in 1 of 2 heads: the "
+        "queries have no usable example_id."
     )
     (note,) = warnings_of(unknown, single_example=True)
     assert note.text == (
-        "Standard errors and bias are not known, nor the number of texts per query bucket: "
-        "single_example is set."
+        "Standard errors and bias are not known, nor the numbers of texts: single_example is set."
     )
 
 
-def test_heads_with_a_large_bias_are_counted() -> None:
+def test_bins_are_meant_where_plasticity_at_one_position_is_known() -> None:
+    queries, texts = warnings_of(binned({2: 20, 3: 90}, {2: 9, 3: 3}), head(1, {1: 50}, {1: 9}))
+    assert (queries.kind, queries.buckets, queries.fewest) == ("few_queries", [2], 20)
+    assert queries.text == (
+        "Fewer than 32 queries in bin 2 (positions 1,024-1,535), in 1 of 2 heads; the smallest bin "
+        "has 20. Plasticity at one position is unreliable there. Capture more texts, or set a "
+        "larger bin_size."
+    )
+    assert texts.kind == "few_texts"
+    assert "in bin 3 (positions 1,536-2,047), in 1 of 2 heads; the smallest" in texts.text
+    assert warnings_of(binned({2: 50}, {2: 9})) == []
+    (note,) = warnings_of(binned({2: 50}))
+    assert note.kind == "texts_unknown"
+
+
+@pytest.mark.parametrize("name", ["ap_overall", "ap_aligned"])
+def test_heads_with_a_large_bias_are_counted(name: str) -> None:
     rows = [
-        {"ap_overall_se": error, "ap_overall_bias": bias}
+        {
+            **{"ap_overall_se": 1.0, "ap_overall_bias": 0.0, "ap_aligned": math.nan},
+            **{name: 0.5, f"{name}_se": error, f"{name}_bias": bias},
+        }
         for error, bias in ((0.02, -0.011), (0.02, 0.011), (0.02, 0.009), (math.nan, 0.5))
     ]
     (warning,) = bias_warnings(rows)
     assert (warning.kind, warning.heads, warning.label) == ("large_bias", 2, "Warning")
-    assert "larger than half its standard error in 2 of 3 heads" in warning.text
+    assert warning.text.startswith(
+        f"The bias of {name} is larger than half its standard error in 2 of 3"
+    )
     assert bias_warnings(rows[2:]) == []
 
 
@@ -121,9 +143,7 @@ def test_many_scattered_buckets_stay_one_line() -> None:
 
 @pytest.fixture
 def sparse(tmp_path: Path) -> Path:
-    dump = make_dump(tmp_path / "dump", layers=1, n=120, examples=3)
-    write_manifest(dump, DumpManifest(bucket_type="uniform", min_bucket_size=128))
-    return dump
+    return add_rotary(make_dump(tmp_path / "dump", layers=1, n=120, examples=3))
 
 
 def outcome_of(dump: Path, out: Path, **fields: Any) -> Outcome:
@@ -135,11 +155,11 @@ def outcome_of(dump: Path, out: Path, **fields: Any) -> Outcome:
 def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) -> None:
     outcome = outcome_of(sparse, tmp_path / "out")
     kinds = [warning.kind for warning in outcome.warnings]
-    assert kinds == ["few_queries", "few_texts", "aligned_unknown"]
+    assert kinds == ["few_queries", "few_texts"]
     info = json.loads(outcome.paths.run.read_text())
     assert [record["text"] for record in info["warnings"]] == [w.text for w in outcome.warnings]
-    assert info["warnings"][0]["buckets"] == [1, 2, 3, 4, 5, 6, 7]
-    assert "(positions 128-1,023), in 4 of 4 heads" in info["warnings"][0]["text"]
+    assert info["warnings"][0]["buckets"] == list(range(1, 16))
+    assert "bins 1-15 (positions 64-1,023), in 4 of 4 heads" in info["warnings"][0]["text"]
     again = outcome_of(sparse, tmp_path / "out")  # from the records alone
     assert again.warnings == outcome.warnings
     run = open_run(tmp_path / "out")
@@ -147,16 +167,14 @@ def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) 
 
 
 def test_a_run_with_enough_of_everything_has_none(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=2000)
-    write_manifest(dump, WITHOUT_ROPE)
-    outcome = outcome_of(dump, tmp_path / "out")
+    dump = add_rotary(make_dump(tmp_path / "dump", layers=1, n=2000, examples=12))
+    outcome = outcome_of(dump, tmp_path / "out", bin_size=256)
     assert outcome.warnings == []
     assert json.loads(outcome.paths.run.read_text())["warnings"] == []
 
 
 def test_a_single_example_says_only_that_texts_are_not_known(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=2000)
-    write_manifest(dump, WITHOUT_ROPE)
+    dump = add_rotary(make_dump(tmp_path / "dump", layers=1, n=2000, examples=12))
     (note,) = outcome_of(dump, tmp_path / "out", single_example=True).warnings
     assert note.kind == "texts_unknown"
 
@@ -168,19 +186,21 @@ def test_an_unknown_sampler_and_few_queries_in_a_bin_are_told(tmp_path: Path) ->
     assert (note.kind, note.heads, note.label) == ("weights_unknown", 4, "Note")
     assert note.text.startswith("The probability with which tokens were kept is not known: dump")
     found = outcome_of(dump, tmp_path / "small", bin_size=8).warnings
-    few = next(warning for warning in found if warning.kind == "few_queries_in_bins")
+    few = next(warning for warning in found if warning.kind == "few_queries")
     assert few.heads == 4
     assert few.text.startswith("Fewer than 32 queries in bins 1-127, in 4 of 4 heads")
 
 
 def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=3, q_heads=2, k_heads=1, n=2000)
-    facts = {"type": "full_attention", "rope": False}
-    layers: list[dict[str, Any]] = [{"layer": layer, **facts} for layer in range(3)]
-    for layer in layers[1:]:
+    dump = make_dump(tmp_path / "dump", layers=3, q_heads=2, k_heads=1, n=2000, examples=12)
+    add_rotary(dump, 3)
+    manifest = read_manifest(dump / MANIFEST_NAME)
+    assert manifest is not None
+    assert manifest.layers is not None
+    for layer in manifest.layers[1:]:
         layer["selective"] = True
-    write_manifest(dump, WITHOUT_ROPE.model_copy(update={"layers": layers}))
-    (note,) = outcome_of(dump, tmp_path / "out").warnings
+    write_manifest(dump, manifest)
+    (note,) = outcome_of(dump, tmp_path / "out", bin_size=256).warnings
     assert (note.kind, note.heads, note.label) == ("selective_layers", 4, "Note")
     assert note.text.startswith("In layers 1-2 the content of keys decides which keys")
-    assert outcome_of(dump, tmp_path / "first", layers=[0]).warnings == []
+    assert outcome_of(dump, tmp_path / "first", layers=[0], bin_size=256).warnings == []

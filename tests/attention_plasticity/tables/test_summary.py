@@ -16,7 +16,7 @@ from analysed import analyse_together
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.warnings import RunWarning
 from attention_plasticity.tables.summary import print_summary
-from dumps import make_dump
+from dumps import add_rotary, make_dump
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         "large": (large, {}),
         "unknown texts": (large, {"single_example": True}),
         "eight texts": (make_dump(root / "eight", layers=2, examples=8), {}),
+        "rotary": (add_rotary(make_dump(root / "rotary", layers=3, n=600, examples=8), 3), {}),
     }
     outs = root / "outs"
     found = analyse_together({outs / name: run for name, run in dumps.items()})
@@ -64,6 +65,36 @@ def test_the_summary_holds_the_tables_own_numbers(outcomes: dict[str, Outcome]) 
     assert text.count("80–100 %") == 1
     assert "Most plastic heads" in text
     assert "Least plastic heads" in text
+
+
+def test_plasticity_at_one_position_comes_first(outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes["rotary"]
+    lines = printed(outcome, width=120).splitlines()
+    levels = sorted(row["ap_aligned"] - row["ap_aligned_bias"] for row in outcome.metrics)
+    means = {name: mean.value for name, mean in outcome.means.estimates.items()}
+    assert lines[1].startswith(f"Attention plasticity {sum(levels) / 12:.3f} ± ")
+    assert lines[1].endswith(" at one position")
+    assert lines[2].startswith("mean over 12 heads; ")
+    assert lines[3].startswith(f"over a bin of 64 tokens {means['ap_pooled']:.3f} ± ")
+    assert f", of which {means['ap_phase']:.3f} ± " in lines[3]
+    assert f" is rotary phase; over a bucket (ap_overall) {means['ap_overall']:.3f} ± " in lines[3]
+    assert lines[4].startswith("key pairs: two keys of one text and one ")
+    text = "\n".join(lines)
+    assert "Profile over the context, at one position" in text
+    for name in ("ap_aligned_first20", "ap_aligned_last20", "ap_aligned_drop"):
+        assert f"{means[name]:.3f} ± " in text
+    assert "Most plastic heads, at one position" in text
+    assert f"{levels[-1]:.3f} ± " in text
+    assert f"{levels[0]:.3f} ± " in text
+    assert "rotary phase" in text
+
+
+def test_without_rotary_records_plasticity_is_over_a_bucket(outcomes: dict[str, Outcome]) -> None:
+    text = printed(outcomes["three layers"], width=200)
+    assert " over a bucket\n" in text
+    assert "Profile over the context, over a bucket" in text
+    assert "Note         Plasticity at one position is not known in 12 of 12 heads: " in text
+    assert "attention-plasticity add-rotary DUMP --model.name MODEL" in text
 
 
 def test_types_of_layers_have_means_of_their_own(outcomes: dict[str, Outcome]) -> None:
@@ -107,7 +138,7 @@ def test_small_samples_are_told_in_a_line_each(outcomes: dict[str, Outcome]) -> 
 def test_unknown_texts_are_a_note(outcomes: dict[str, Outcome]) -> None:
     text = printed(outcomes["unknown texts"])
     assert "Warning" not in text
-    assert "Note         Standard errors and bias are not known, nor the number of texts" in text
+    assert "Note         Standard errors and bias are not known, nor the numbers of texts" in text
     assert "±" not in text
 
 
@@ -116,7 +147,7 @@ def test_heads_with_a_large_gap_are_named(outcomes: dict[str, Outcome]) -> None:
     for number, row in enumerate(outcome.metrics):
         row["ap_gaussian_gap"], row["ap_gaussian_gap_se"] = (0.05 if number == 5 else 0.001), 0.001
     text = " ".join(printed(outcome).split())
-    assert "differs from the count by more than 0.02 in 1 head: layer 1: 1." in text
+    assert "differs from the count by more than 0.02, over a bucket, in 1 head: layer 1: 1." in text
     outcome.metrics[5]["ap_gaussian_gap_se"] = 0.04
     assert "differs from the count" not in printed(outcome)
 

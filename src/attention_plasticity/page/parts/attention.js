@@ -56,8 +56,8 @@ function massesBeside(run, other, key, bucket) {
 }
 
 /** The positions of a query bucket; its mean position or its number if they are not known. */
-function queriesWords(run, number, position) {
-  const { bucket, start, end } = run.tables.buckets.columns, place = bucket.indexOf(number);
+function queriesWords(run, number, position, table = run.tables.buckets) {
+  const { bucket, start, end } = table.columns, place = bucket.indexOf(number);
   if (end && place >= 0) return `${whole(start[place])}–${whole(end[place])}`;
   return Number.isFinite(position) ? `around ${whole(position)}` : `bucket ${number}`;
 }
@@ -139,7 +139,7 @@ function showAttentionKeys(run, other, mine, theirs) {
 
 /** The pairs of keys of a run, by its pair_sampling. */
 const PAIRS = {
-  bucket: "pairs of keys of one bucket, drawn uniformly",
+  bucket: "pairs of keys of one range of positions, drawn uniformly",
   local: "pairs of nearby keys",
   context: "pairs of earlier keys of a text, drawn uniformly",
   attended: "pairs of keys in proportion to their attention",
@@ -157,7 +157,7 @@ function showFacts(run, other, key) {
     [far]: `on keys at least ${run.distant_from === null ? "distant_from" : whole(run.distant_from)} tokens before the query${far === "attn_far_mass" ? ", without the first four tokens of the text" : ""}`,
     attn_entropy: "nats; 0: all attention on one key",
     attn_max_logit: "mean over queries",
-    ap_overall: PAIRS[run.pair_sampling] ?? wordsOf("ap_overall").meaning,
+    [kindOf(run).level]: PAIRS[run.pair_sampling] ?? wordsOf(kindOf(run).level).meaning,
     ap_attended: attended(),
   };
   const facts = Object.entries(meanings).filter(([name]) => spreadOf(run, name)).map(([name, meaning]) => {

@@ -1,23 +1,37 @@
 // The cards with the means of the model, and the warnings about its sample.
 
-const CARDS = [
-  ["Plasticity", ["ap_overall"], "mean over heads", "card-plasticity"],
-  ["Drop over the context", ["ap_drop"], "first fifth minus last fifth", "card-drop"],
-  ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries, as captured", "card-variance"],
-];
+/** Title, metrics of which the first that the run has is shown, meaning, and words of every card. */
+function cardsOf(kind) {
+  const atOnePosition = kind === page.kinds.position;
+  return [
+    [`Plasticity ${kind.words}`, [kind.level], "mean over heads", "card-plasticity"],
+    ...(atOnePosition ? [["Rotary phase", ["ap_phase"], "what RoPE adds", "card-phase"]] : []),
+    ["Drop over the context", [kind.drop], `${kind.words}, first fifth minus last fifth`, "card-drop"],
+    ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries, as captured", "card-variance"],
+  ];
+}
+
+/** What is said below the number of a card besides its meaning. */
+function cardNotes(run, other, metric) {
+  const notes = [];
+  if (metric === page.kinds.bucket.level) notes.push(overBucketsWords(run));
+  if (metric === "ap_phase") notes.push(`over a bin${run.bin_size ? ` of ${plural(run.bin_size, "token")}` : ""}: ${showMean(run, "ap_pooled")}`);
+  if (metric === "q_R2_total" && spreadOf(run, "q_R2_unrotated")) notes.push(`before RoPE: ${showMean(run, "q_R2_unrotated")}`);
+  if (other && isDrop(metric) && contextsDiffer(run, other)) notes.push(`contexts of ${whole(contextOf(run))} and ${whole(contextOf(other))} tokens: do not compare these drops`);
+  return notes.filter(Boolean);
+}
 
 function showCards(run, other) {
-  const cards = CARDS.map(([title, metrics, meaning, help]) => {
+  const cards = cardsOf(shownKind()).map(([title, metrics, meaning, help]) => {
     const metric = metrics.find((name) => run.tables.heads.columns[name]);
     const sampled = eligibleHeads(run) === null ? "" : " over texts and the choice of heads";
     const known = metric && Number.isFinite(meanOf(run, metric).error) ? ` ± standard error${sampled}` : "";
     const reason = metric && commonReason(run, metric);
-    const notes = [reason ? `missing: ${reason}` : `${meaning}${known}`];
-    if (metric === "q_R2_total" && spreadOf(run, "q_R2_unrotated")) notes.push(`before RoPE: ${showMean(run, "q_R2_unrotated")}`);
-    if (other && metric === "ap_drop" && contextsDiffer(run, other)) notes.push(`contexts of ${whole(contextOf(run))} and ${whole(contextOf(other))} tokens: do not compare these drops`);
+    const notes = [reason ? `missing: ${reason}` : `${meaning}${known}`, ...cardNotes(run, other, metric)];
     return card(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, typeLines(run, other, metric));
   });
   cards.push(headsCard(run, other));
+  byId("cards").style.setProperty("--cards", cards.length);
   byId("cards").replaceChildren(...cards);
 }
 
@@ -57,6 +71,6 @@ function showSubtitle(run, other) {
     const words = (of, notes) => of.label + (notes.length ? ` (${notes.join("; ")})` : "");
     const difference = architectureDifference(run, other);
     const means = difference && `. Only means are compared: ${difference}, so their heads do not correspond`;
-    byId("subtitle").textContent = `${words(run, selection(run))} compared with ${words(other, [...selection(other), "numbers in orange"])}${uncorrectedWords([run, other])}${means}`;
+    byId("subtitle").textContent = `${words(run, selection(run))} compared with ${words(other, [...selection(other), "numbers in orange"])}${uncorrectedWords([run, other])}${means}${mixedWords([run, other])}`;
   }
 }

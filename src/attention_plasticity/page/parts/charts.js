@@ -77,12 +77,14 @@ function draw(id, { traces, layout, names }) {
 }
 
 function drawCells(run, key) {
-  byId("cells").setAttribute("aria-label", "Plasticity of this head by query bucket and key bucket");
+  const part = partWord(run);
+  byId("cells").setAttribute("aria-label", `${capital(cellsWords(run))} of this head by query ${part} and key ${part}`);
+  byId("cells-note").textContent = `${cellsWords(run)} per query ${part} and key ${part}; blank: keys after the query or outside the window, or no key pairs`;
   return draw("cells", cellsFigure(run, key));
 }
 
 function cellsFigure(run, key) {
-  const { bucket, start, end } = run.tables.buckets.columns;
+  const { bucket, start, end } = run.tables.places.columns;
   const place = new Map(Array.from(bucket, (number, i) => [number, i]));
   const size = bucket.length;
   const z = Array.from({ length: size }, () => new Array(size).fill(null));
@@ -95,21 +97,22 @@ function cellsFigure(run, key) {
     z[k][q] = Number.isFinite(value) ? value : null;
     const counted = Number.isFinite(rows.plasticity_counted?.[i]) ? `<br>counted: ${showShare(rows.plasticity_counted[i])}` : "";
     const pairs = rows.n_pairs ? `<br>${plural(rows.n_pairs[i], "pair")} of keys` : "";
-    text[k][q] = `<b>${withError(showShare(value), rows.plasticity_se?.[i])}</b> plasticity<br>queries ${span(q)}<br>keys ${span(k)}${pairs}${counted}`;
+    const pooled = Number.isFinite(rows.pooled?.[i]) ? `<br>over a bin: ${showShare(rows.pooled[i] - (rows.pooled_bias?.[i] || 0))}` : "";
+    text[k][q] = `<b>${withError(showShare(value), rows.plasticity_se?.[i])}</b> ${cellsWords(run)}${pooled}<br>queries ${span(q)}<br>keys ${span(k)}${pairs}${counted}`;
   }
   const trace = {
     type: "heatmap", z, text, hoverinfo: "text", hoverongaps: false, colorscale: stopsOf(VIRIDIS), zmin: 0, zmax: 1, xgap: 1, ygap: 1, showscale: false,
   };
   const unit = run.unit === "tokens" ? "position (tokens)" : "bucket";
   return {
-    traces: [trace], bar: { label: "plasticity" }, names: { x: `query ${unit}`, y: `key ${unit}` },
+    traces: [trace], bar: { label: cellsWords(run) }, names: { x: `query ${unit}`, y: `key ${unit}` },
     layout: { margin: { l: 70, r: 24, t: 9, b: 42 }, xaxis: bucketAxis("query", run, start), yaxis: bucketAxis("key", run, start) },
   };
 }
 
 /** Ticks at the starts of buckets and the end of the last one if known, else at their middles. */
 function bucketAxis(kind, run, start) {
-  const { end } = run.tables.buckets.columns, exact = Boolean(end);
+  const { end } = run.tables.places.columns, exact = Boolean(end);
   const step = tickStep(start.length, kind === "query" ? 4 : 6);
   const places = Array.from(start.keys()).filter((i) => i % step === 0 && !(exact && i && start.length - i < 0.6 * step));
   const last = exact ? [{ place: start.length - 0.5, text: whole(end.at(-1) + 1) }] : [];

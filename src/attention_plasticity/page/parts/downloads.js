@@ -9,13 +9,13 @@ function shortestSingle(value) {
   return String(Number(value.toPrecision(9)));
 }
 
-function csvOf({ names, columns, rows }, [start, end] = [0, rows]) {
+function csvOf({ names, columns, rows }, [start, end] = [0, rows], header = names) {
   const writers = names.map((name) => {
     const column = columns[name];
     const text = column instanceof Float32Array ? shortestSingle : String;
     return (row) => (Number.isNaN(column[row]) ? "nan" : text(column[row]));
   });
-  const lines = [names.join(",")];
+  const lines = [header.join(",")];
   for (let row = start; row < end; row++) lines.push(writers.map((write) => write(row)).join(","));
   return lines.join("\n") + "\n";
 }
@@ -42,10 +42,11 @@ const slug = (label) => label.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^-+|-
 function addDownloadListeners(runShown) {
   const saveCsv = (what, text) => save(`${slug(runShown().label)}-${what}.csv`, new Blob([text], { type: "text/csv" }));
   const on = (id, action) => byId(id).addEventListener("click", () => { byId("downloads").open = false; action(runShown()); });
-  const headCsv = (run, table) => csvOf(run.tables[table], run.ranges[table].get(keyOf(state.layer, state.head)) ?? [0, 0]);
+  const cellNames = (run) => run.tables.cells.names.map((name) => (run.at_one_position ? name.replace(/^([qk])_bucket$/, "$1_bin") : name));
+  const headCsv = (run, table, names) => csvOf(run.tables[table], run.ranges[table].get(keyOf(state.layer, state.head)) ?? [0, 0], names);
   const headFile = (what) => `l${state.layer}h${state.head}-${what}`;
   on("download-heads", (run) => saveCsv("head_metrics", headsCsv(run)));
-  on("download-cells", (run) => saveCsv("head_bucket_plasticity", csvOf(run.tables.cells)));
-  on("download-head-cells", (run) => saveCsv(headFile("cells"), headCsv(run, "cells")));
+  on("download-cells", (run) => saveCsv(`head_${partWord(run)}_plasticity`, csvOf(run.tables.cells, undefined, cellNames(run))));
+  on("download-head-cells", (run) => saveCsv(headFile("cells"), headCsv(run, "cells", cellNames(run))));
   on("download-head-components", (run) => saveCsv(headFile("components"), headCsv(run, "components")));
 }

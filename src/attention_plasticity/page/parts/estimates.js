@@ -1,12 +1,11 @@
 // How sure the numbers are: standard errors, 95 % intervals, and heads with a doubtful model.
 
-const GAP_WORDS = "Gaussian model differs from the count";
+const GAP_WORDS = "Gaussian model differs from the count, over a bucket";
 const GAP_MARK = "◇";
-const FADED_WORDS = { ap_drop: "95 % interval contains 0", other: "95 % interval wider than the spread between heads" };
-const fadedWords = (metric) => FADED_WORDS[metric] ?? FADED_WORDS.other;
+const fadedWords = (metric) => (isDrop(metric) ? "95 % interval contains 0" : "95 % interval wider than the spread between heads");
 
 /** Whether uncertain heads fade: as chosen, else on the map of the drop only. */
-const isSure = () => state.sure ?? state.metric === "ap_drop";
+const isSure = () => state.sure ?? isDrop(state.metric);
 
 const estimatesOf = (run) => run.tables.estimates?.columns ?? {};
 
@@ -21,12 +20,9 @@ const anyErrors = (run) => Object.keys(estimatesOf(run)).some((name) => name.end
 /** Half the width of the 95 % interval of a metric of a head; NaN if it is not known. */
 const halfWidthOf = (run, key, metric) => estimatesOf(run)[`${metric}_half_width`]?.[run.rowOf.get(key)] ?? NaN;
 
-/** The drop by which the first head is selected: at one position if a head has it, else over buckets. */
-const dropMetric = (run) => (spreadOf(run, "ap_aligned_drop") ? "ap_aligned_drop" : "ap_drop");
-
 /** Distance of 0 from the 95 % interval of the drop of a head, negative inside it. If no head has an interval, the drop itself. */
 function distanceOfDrop(run, key) {
-  const metric = dropMetric(run), drop = metricOf(run, key, metric);
+  const metric = shownKind().drop, drop = metricOf(run, key, metric);
   return hasErrors(run, metric) ? Math.abs(drop) - halfWidthOf(run, key, metric) : drop;
 }
 
@@ -55,7 +51,7 @@ function showMean(run, metric, type = state.layers) {
 
 /** Names the runs without a known bias among runs with it, because their values differ a little. */
 function uncorrectedWords(shown) {
-  const without = shown.filter((run) => !estimatesOf(run).ap_overall);
+  const without = shown.filter((run) => !estimatesOf(run)[kindOf(run).level]);
   if (!without.length || without.length === shown.length) return "";
   return `; not corrected for bias: ${without.map((run) => run.label).join(", ")}`;
 }
@@ -76,7 +72,7 @@ function spreadBetweenHeads(run, metric) {
 /** Whether the 95 % interval of a drop contains 0, or that of another metric is wider than the spread between heads. */
 function isUnsure(run, key, metric) {
   const half = halfWidthOf(run, key, metric);
-  return metric === "ap_drop" ? Math.abs(metricOf(run, key, metric)) <= half : 2 * half > spreadBetweenHeads(run, metric);
+  return isDrop(metric) ? Math.abs(metricOf(run, key, metric)) <= half : 2 * half > spreadBetweenHeads(run, metric);
 }
 
 /** Heads fade in both maps, but only while the switch can be used. */
@@ -112,7 +108,7 @@ function missingErrors(run) {
 function switchWords(run) {
   const unsure = [...run.rowOf.keys()].filter((key) => isUnsure(run, key, state.metric)).length;
   const spread = showIn(state.metric, spreadBetweenHeads(run, state.metric));
-  const rule = state.metric === "ap_drop" ? "contains 0" : `is wider than the spread between heads (interquartile range of the corrected values, ${spread})`;
+  const rule = isDrop(state.metric) ? "contains 0" : `is wider than the spread between heads (interquartile range of the corrected values, ${spread})`;
   return `Fade heads whose 95 % interval ${rule}: ${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}.`;
 }
 

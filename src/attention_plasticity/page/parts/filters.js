@@ -7,7 +7,12 @@ const TESTS = {
   ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b,
 };
 const OTHER_SIGNS = { "==": "=", "≥": ">=", "≤": "<=" };
-const SHORT_NAMES = { drop: "ap_drop", layer: "layer", head: "q_head", "key head": "k_head" };
+
+/** Short names of metrics. Plasticity, its fifths (`plasticity, 0–20 %`) and its drop are those that the page shows first. */
+function shortNames(run) {
+  const { level, drop, fifths } = kindOf(run), parts = fifths.map((name) => [wordsOf(name).label.replace(/^[^,]*/, "plasticity"), name]);
+  return { plasticity: level, drop, "plasticity drop": drop, phase: "ap_phase", ...Object.fromEntries(parts), layer: "layer", head: "q_head", "key head": "k_head" };
+}
 
 /** Text for comparisons of names: small letters, plain signs, single spaces. */
 const simple = (text) => text.toLowerCase().replaceAll("−", "-").replaceAll("–", "-").replace(/\s*%/g, "%").replace(/[\s,;]+/g, " ").trim();
@@ -21,7 +26,7 @@ function metricNames(run) {
   const add = (text, metric) => { if (!names.has(simple(text))) names.set(simple(text), metric); };
   for (const name of run.tables.heads.names) add(name, name);
   for (const [, metrics] of metricGroups(run)) for (const name of metrics) add(wordsOf(name).label, name);
-  for (const [text, name] of Object.entries(SHORT_NAMES)) if (run.tables.heads.columns[name]) add(text, name);
+  for (const [text, name] of Object.entries(shortNames(run))) if (run.tables.heads.columns[name]) add(text, name);
   return names;
 }
 
@@ -91,7 +96,7 @@ function unknownName(words, names) {
   const rest = words.replace(new RegExp(`^(${PLACE.source.slice(1)}\\s*)+`), "").trim() || words;
   if (!rest) return "a comparison needs a name before its sign, such as plasticity>0.9";
   const near = [...names.keys()].filter((name) => name.includes(rest)).slice(0, 3);
-  const help = near.length ? `did you mean ${near.map((name) => `“${name}”`).join(" or ")}?` : "give a column such as ap_drop, or a name of the menu Colour such as plasticity drop";
+  const help = near.length ? `did you mean ${near.map((name) => `“${name}”`).join(" or ")}?` : "give a column such as ap_drop, or a name of the menu Colour such as drop at one position";
   return `“${rest}” is not a metric of this run; ${help}`;
 }
 

@@ -2,8 +2,10 @@
 
 const GLOSSARY = {
   attended: ["Attended plasticity", "Plasticity of pairs of keys that are drawn in proportion to the attention they receive. Plasticity itself counts all pairs alike."],
+  beforeRope: ["Before RoPE", "RoPE turns queries and keys by angles that grow with their position. Before RoPE means that this rotation is undone."],
   bias: ["Corrected for bias", "A small sample moves plasticity a little in one direction. This expected error is subtracted from the values shown."],
-  cells: ["Cell", "One query bucket and one key bucket. Its colour is the mean plasticity of the pairs of keys of this key bucket for the queries of this query bucket."],
+  cells: ["Cell", "One range of positions of queries and one of keys. Its colour is the mean plasticity of the pairs of these keys for these queries."],
+  bin: ["Bin", "A range of positions, such as 512–1,023. Every run has bins of one width, whatever positions the capture kept. Plasticity at one position is computed in bins."],
   component: ["Share of linear position R²", "A linear function of the position predicts each dimension of the query, with an R². The bars are these R², divided by their sum."],
   context: ["Context", "The largest captured position of a query, plus one. Fifths are fifths of this length."],
   distance: ["Distance", "Position of the query minus position of the key, in tokens. Bins double in width: 1, 2–3, 4–7, and so on."],
@@ -11,14 +13,17 @@ const GLOSSARY = {
   drop: ["Drop", "Plasticity in the first fifth of the context minus plasticity in the last fifth. Positive: the query decides less at later positions. 0: no change from start to end."],
   entropy: ["Attention entropy", "0 if all attention is on one key. It grows with the number of keys that share the attention. The unit is nats."],
   far: ["Far attention", "The share of attention on keys that are at least distant_from tokens before the query, without the first four tokens of the text. Many heads put much attention on these four tokens, whatever they contain. The dashed line is at this distance."],
-  filter: ["Search", "A place: l12h3, 12.3, layer 3-5, head 2. A type of layers: full, sliding. A comparison: plasticity>0.9, drop<0, ap_last20<=.5. Parts are joined by spaces or commas, and all must be met."],
-  gap: ["◇ Gaussian model differs from the count", "Plasticity comes from a Gaussian model of the queries. At these heads it differs clearly from a count of real queries. Use the counted plasticity there."],
+  filter: ["Search", "A place: l12h3, 12.3, layer 3-5, head 2. A type of layers: full, sliding. A comparison: plasticity>0.9, drop<0, phase>.2, ap_last20<=.5. Plasticity and drop are those that the page shows first. Parts are joined by spaces or commas, and all must be met."],
+  gap: ["◇ Gaussian model differs from the count", "Plasticity comes from a Gaussian model of the queries. At these heads it differs clearly from a count of real queries, over a bucket. Use the counted plasticity there."],
   head: ["Head", "A query head of an attention layer. Several query heads can use one key head."],
   interval: ["95 % interval", "A range around the value. It is made so that in 95 of 100 samples of texts the range contains the true value."],
   keyBucket: ["Key bucket", "A range of positions of keys, such as 0–511. The two keys of a pair come from one key bucket, unless the run draws pairs in another way."],
   layerType: ["Layers", "Full attention: a query can attend to all earlier keys. Sliding window: only to the last keys, such as 512. Means over both are means of different things."],
   mean: ["Mean of heads", "The mean over all captured heads, or over the heads of the chosen layers."],
   middle: ["Middle 50 % of heads", "A quarter of the heads is below this range, and a quarter is above it."],
+  onePosition: ["At one position", "All queries of a bin are turned to one position before they are compared. So only the content of a query counts, not where it stands. This is the definition of attention plasticity."],
+  overBucket: ["Over a bucket", "Queries of a bucket are compared as they were captured, at many positions. With RoPE the same question at two positions is two vectors, so the rotation counts as well. Over a bin is the same for the bins of the analysis."],
+  phase: ["Rotary phase", "Plasticity over a bin minus plasticity at one position, for the same pairs of keys: what the rotation of RoPE inside a bin adds. It says nothing about content."],
   plasticity: ["Plasticity", "Take two earlier keys, and let p be the share of queries that give the first key the higher score. Plasticity is 4p(1−p). 1: the query decides which key wins. 0: the same key always wins."],
   queryBucket: ["Query bucket", "A range of positions of queries, such as 512–1,023. All queries of a range are taken together."],
   share: ["Share of the context", "Position divided by the length of the context of the same run. It makes runs with different contexts comparable."],
@@ -27,22 +32,23 @@ const GLOSSARY = {
   sure: ["How sure", "Fades heads whose 95 % interval is wider than the spread between heads. The sample cannot order these heads. With the plasticity drop, it fades heads whose interval contains 0, and is on at first."],
   texts: ["Texts", "The strip below the profile has the number of texts with queries in each query bucket. Few texts: the value depends on single texts."],
   variance: ["Variance from position", "The share of the variance of the queries that a linear function of their position explains. 0: none, 1: all. As captured, it is mostly how far RoPE turns the mean query, not what queries ask."],
-  varianceBefore: ["Before RoPE", "The same after RoPE is undone: how far the content of queries drifts with position."],
+  varianceBefore: ["Variance from position, before RoPE", "The same after the rotation of RoPE is undone: how far the content of queries drifts with position."],
   window: ["Window", "The number of tokens that a query can attend back to."],
 };
 
 /** The words of each card, the most important first. */
 const CARD_WORDS = {
-  "card-plasticity": ["plasticity", "standardError", "bias", "mean", "layerType"],
+  "card-plasticity": ["plasticity", "onePosition", "overBucket", "standardError", "bias", "mean", "layerType"],
+  "card-phase": ["phase", "onePosition", "overBucket", "bin", "beforeRope", "standardError"],
   "card-drop": ["drop", "plasticity", "context", "standardError", "layerType"],
-  "card-variance": ["variance", "varianceBefore", "mean", "layerType"],
+  "card-variance": ["variance", "varianceBefore", "beforeRope", "mean", "layerType"],
   "card-heads": ["head", "context", "layerType"],
-  map: ["head", "plasticity", "drop", "attended", "variance", "window", "layerType", "gap", "sure"],
-  heads: ["filter", "plasticity", "drop", "variance", "standardError"],
-  head: ["plasticity", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "interval", "bias", "component", "share"],
+  map: ["head", "plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "window", "layerType", "gap", "sure"],
+  heads: ["filter", "plasticity", "onePosition", "phase", "drop", "variance", "standardError"],
+  head: ["plasticity", "onePosition", "overBucket", "phase", "bin", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "interval", "bias", "component", "share"],
   attention: ["distance", "attended", "plasticity", "sink", "far", "distant", "entropy", "queryBucket", "interval"],
-  metrics: ["plasticity", "drop", "attended", "variance", "varianceBefore", "middle", "standardError", "bias", "gap"],
-  runs: ["plasticity", "drop", "variance", "varianceBefore", "context", "share", "interval", "layerType"],
+  metrics: ["plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "varianceBefore", "middle", "standardError", "bias", "gap"],
+  runs: ["plasticity", "onePosition", "overBucket", "phase", "drop", "variance", "varianceBefore", "context", "share", "interval", "layerType"],
 };
 
 function helpButton(card, title) {

@@ -2,7 +2,7 @@
 
 /** Why this head is shown before a head is chosen. */
 function firstHeadWords(run, key) {
-  const metric = dropMetric(run), drop = metricOf(run, key, metric), { label } = wordsOf(metric);
+  const metric = shownKind().drop, drop = metricOf(run, key, metric), { label } = wordsOf(metric);
   if (!Number.isFinite(drop)) return "Selected at first: the first head, because drops are not known.";
   const shared = firstHeads().length < run.rowOf.size ? " of both runs" : "";
   if (!hasErrors(run, metric)) return `Selected at first: the head${shared} with the largest ${label} (${showIn(metric, drop)}).`;
@@ -16,7 +16,11 @@ function showHead(run, other, { layer, head }) {
   byId("head-title").textContent = headName(layer, head);
   const facts = [];
   const value = (name) => metricOf(run, key, name);
-  if (Number.isFinite(errorOf(run, key, "ap_overall"))) facts.push(`plasticity ${showHeadValue(run, key, "ap_overall")}`);
+  const kind = kindOf(run);
+  if (Number.isFinite(errorOf(run, key, kind.level))) facts.push(`plasticity ${kind.words} ${showHeadValue(run, key, kind.level)}`);
+  if (run.at_one_position && Number.isFinite(value("ap_phase"))) facts.push(`over a bin ${showHeadValue(run, key, "ap_pooled")}, of which ${showHeadValue(run, key, "ap_phase")} is rotary phase`);
+  const reason = run.at_one_position && reasonOf(run, key, kind.level);
+  if (reason) facts.push(`plasticity at one position is missing: ${reason}`);
   if (Number.isFinite(value("k_head"))) facts.push(`key head ${value("k_head")}`);
   if (run.tables.heads.columns.sliding_window) {
     facts.push(Number.isFinite(value("sliding_window")) ? `window of ${whole(value("sliding_window"))} tokens` : windowWords(run, key));

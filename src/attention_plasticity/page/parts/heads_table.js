@@ -1,14 +1,16 @@
 // The table of heads, with sort and search. Only visible rows are in the document.
 
 const ROW_HEIGHT = 26, SPARE_ROWS = 6;
-const USUAL_METRICS = ["ap_overall", "ap_drop", "q_R2_total"];
+
+/** The metrics that every row has: plasticity, its drop, and the part of the phase or of position. */
+const usualMetrics = () => [shownKind().level, shownKind().drop, shownKind() === page.kinds.position ? "ap_phase" : "q_R2_total"];
 
 const headsTable = { order: [], sort: { by: "head", up: true }, columns: [] };
 
 /** Columns: usual metrics, the metric of the map, and the difference from the other run. */
 function tableColumns(run, other, metric) {
   const available = new Set(run.tables.heads.names);
-  const metrics = USUAL_METRICS.filter((name) => available.has(name));
+  const metrics = usualMetrics().filter((name) => available.has(name));
   if (!metrics.includes(metric)) metrics.push(metric);
   const columns = metrics.map((name) => ({
     id: name, label: wordsOf(name).label, title: wordsOf(name).meaning,
@@ -29,7 +31,7 @@ function fillTable(run, other) {
   headsTable.columns = tableColumns(run, other, state.metric);
   box.classList.remove("close", "bare");
   showTable(run);
-  const usual = USUAL_METRICS.filter((name) => name !== state.metric).reverse();
+  const usual = usualMetrics().filter((name) => name !== state.metric).reverse();
   for (const step of [() => box.classList.add("close"), () => box.classList.add("bare"), ...usual.map((name) => () => drop(name))]) {
     if (!isTooWide(box)) break;
     step();

@@ -1,7 +1,7 @@
 // The selection, and updates of all views.
 
 const page = JSON.parse(byId("page-data").textContent);
-const state = { run: 0, beside: null, layer: 0, head: 0, metric: "ap_overall", sure: null, queries: null, layers: null, axis: "tokens", chosen: false };
+const state = { run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, axis: "tokens", chosen: false };
 let runs = [];
 
 const runShown = () => runs[state.run];
@@ -118,7 +118,7 @@ function switchRun(number) {
   if (number === state.beside) state.beside = state.run;
   state.run = number;
   const run = runShown();
-  if (!run.tables.heads.names.includes(state.metric)) state.metric = "ap_overall";
+  if (!run.tables.heads.names.includes(state.metric)) state.metric = shownKind().level;
   if (!typeNamed(run, state.layers)) state.layers = null;
   if (!state.chosen || !run.rowOf.has(keyOf(state.layer, state.head))) Object.assign(state, firstHead(), { chosen: false });
   drawAll();

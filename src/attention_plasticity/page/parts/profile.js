@@ -11,7 +11,7 @@ const isShareAxis = (shown) => state.axis === "share" && axisIsChoice(shown);
 /** The x positions of buckets: mean positions, else starts or numbers. */
 function positionsOf(run, rows) {
   if (rows.q_position) return Array.from(rows.q_position);
-  const { bucket, start } = run.tables.buckets.columns;
+  const { bucket, start } = run.tables.places.columns;
   return Array.from(rows.q_bucket, (number) => start[bucket.indexOf(number)]);
 }
 
@@ -57,13 +57,14 @@ function profileFigure(run, other, key, width) {
   const shown = [run, other].filter(Boolean), rows = rowsOfHead(run, "profiles", key), mean = meanProfile(run);
   const traces = mean ? meanTraces(run, mean, shown) : [];
   if (rows) traces.push(...intervalTraces("interval of the head", placesOf(run, rows, shown), rows, theme.one));
+  if (rows?.pooled) traces.push(...pooledTraces(run, rows, shown));
   if (other && !headsBeside()) traces.push(...otherMeanTraces(other, shown));
   else if (other) traces.push(headTrace(other, key, shown, theme.two, "dash", plain(other.label), `the same head, ${plain(other.label)}`));
   traces.push(headTrace(run, key, shown, theme.one, "solid", "this head", headName(...key.split(".")).toLowerCase().replace(" ·", ",") + bandWords(rows ?? {})));
   const texts = rows ? textsTraces(run, rows, shown, width) : [];
   const xaxis = positionAxis(shown, width);
   return {
-    traces: [...texts, ...traces], names: { x: positionName(shown), y: "plasticity" },
+    traces: [...texts, ...traces], names: { x: positionName(shown), y: axisName(shown) },
     layout: {
       margin: CHART_MARGIN, hovermode: "x unified", hoverdistance: -1,
       xaxis: texts.length ? { ...xaxis, anchor: "y2" } : xaxis,
@@ -71,6 +72,21 @@ function profileFigure(run, other, key, width) {
       ...(texts.length ? { yaxis2: { ...baseAxis(), domain: [0, 0.11], range: [0, 1], tickvals: [0.5], ticktext: ["texts"], showgrid: false } } : {}),
     },
   };
+}
+
+/** The name of the axis of plasticity; runs of both kinds have no common words. */
+const axisName = (shown) => (new Set(shown.map((run) => run.at_one_position)).size > 1 ? "plasticity" : cellsWords(shown[0]));
+
+/** Plasticity over a bin of the selected head, for the same pairs and queries as captured. */
+function pooledTraces(run, rows, shown) {
+  const x = placesOf(run, rows, shown), pooled = { plasticity: rows.pooled, half_width: rows.pooled_half_width };
+  return [
+    ...intervalTraces("interval over a bin", x, pooled, theme.one, "18"),
+    {
+      x, y: rows.pooled, mode: "lines", connectgaps: false, line: { color: theme.one, width: 1.5, dash: "dot" }, name: `over a bin, with rotary phase${bandWords(pooled)}`,
+      text: intervalTexts(pooled), hovertemplate: "%{y:.3f} over a bin, with rotary phase%{text}<extra></extra>",
+    },
+  ];
 }
 
 function meanTraces(run, mean, shown) {
@@ -115,7 +131,7 @@ function headTrace(run, key, shown, color, dash, words, name) {
 
 /** Borders of the buckets of some rows as drawn. Without known borders they are midway between positions. */
 function bucketSpans(run, rows, shown) {
-  const { bucket, start, end } = run.tables.buckets.columns;
+  const { bucket, start, end } = run.tables.places.columns;
   const share = isShareAxis(shown) ? 100 / contextOf(run) : 1, last = contextOf(run);
   if (end) return rows.q_bucket.map((number) => {
     const place = bucket.indexOf(number), stop = end[place] + 1;
@@ -138,7 +154,7 @@ function textsTraces(run, rows, shown, width) {
     edges.push(stop);
     z.push(known ? rows.n_texts[i] : null);
     text.push(known && (spans.length - 1 - i) % step === 0 ? whole(rows.n_texts[i]) : "");
-    hover.push(known ? `<b>${plural(rows.n_texts[i], "text")}</b> with queries of this head at ${queriesWords(run, rows.q_bucket[i], rows.q_position?.[i])}` : "");
+    hover.push(known ? `<b>${plural(rows.n_texts[i], "text")}</b> with queries of this head at ${queriesWords(run, rows.q_bucket[i], rows.q_position?.[i], run.tables.places)}` : "");
   });
   return [{
     type: "heatmap", name: "texts", x: edges, y: [0, 1], z: [z], text: [text], customdata: [hover], xaxis: "x", yaxis: "y2", xgap: 1, showscale: false, showlegend: false,
@@ -184,7 +200,9 @@ function showProfileKeys(run, other, key) {
     return made;
   };
   byId("profile-note").textContent = mine || ofMean ? `values corrected for bias; intervals over texts${ofMean && eligibleHeads(run) !== null ? ", that of the mean also over heads" : ""}` : "";
-  const entries = [withBand(theme.one, "this head", mine)];
+  const pooled = rowsOfHead(run, "profiles", key)?.pooled;
+  const entries = [withBand(theme.one, `this head${run.at_one_position ? ", at one position" : ""}`, mine)];
+  if (pooled) entries.push(entry(theme.one, "this head, over a bin (with rotary phase)", "dotted"));
   if (other) entries.push(entry(theme.two, otherWords(other, key), "dashed"));
   if (mean) entries.push(withBand(theme.mean, meanWords(run), ofMean), entry(theme.band, "middle 50 % of heads", "band"));
   byId("profile-keys").replaceChildren(...entries);
@@ -199,8 +217,8 @@ function profileWords(run, key) {
   const rows = rowsOfHead(run, "profiles", key), known = (rows?.plasticity ?? []).filter(Number.isFinite);
   if (!known.length) return "Profile of this head: no values";
   const texts = (rows.n_texts ?? []).filter(Number.isFinite);
-  const counts = texts.length ? `; ${plural(texts[0], "text")} in the first bucket, ${whole(texts.at(-1))} in the last` : "";
-  return `Profile of this head: plasticity from ${show(known[0])} at the start to ${show(known.at(-1))} at the end of the context${counts}`;
+  const counts = texts.length ? `; ${plural(texts[0], "text")} in the first ${partWord(run)}, ${whole(texts.at(-1))} in the last` : "";
+  return `Profile of this head: ${cellsWords(run)} from ${show(known[0])} at the start to ${show(known.at(-1))} at the end of the context${counts}`;
 }
 
 const drawRuns = () => draw("runs-chart", runsFigure(sizeOf(byId("runs-chart")).width));
@@ -218,7 +236,7 @@ function runsFigure(width) {
     });
   });
   return {
-    traces: [...bands, ...lines], names: { x: positionName(runs), y: "plasticity" },
+    traces: [...bands, ...lines], names: { x: positionName(runs), y: axisName(runs) },
     layout: { margin: CHART_MARGIN, hovermode: "closest", xaxis: positionAxis(runs, width), yaxis: plasticityAxis() },
   };
 }

@@ -1,10 +1,15 @@
 // All runs with their means, and the origin of the numbers.
 
-const RUN_METRICS = ["ap_overall", "ap_first20", "ap_last20", "ap_drop", "q_R2_total", "q_R2_unrotated"];
+/** The metrics of the table: plasticity at one position where runs have it, and over a bucket. */
+function runMetrics() {
+  const { position, bucket } = page.kinds, ends = ({ level, fifths, drop }) => [level, fifths[0], fifths.at(-1), drop];
+  const some = runs.some((run) => run.at_one_position), all = runs.every((run) => run.at_one_position);
+  return [...(some ? [...ends(position), "ap_phase"] : []), ...(all ? [bucket.level] : ends(bucket)), "q_R2_total", "q_R2_unrotated"];
+}
 
 /** A row per run, and below it a row per type of layers if the run has several. */
 function showRunsTable(runs, current, onRun) {
-  const metrics = RUN_METRICS.filter((name) => runs.some((run) => spreadOf(run, name)));
+  const metrics = runMetrics().filter((name) => runs.some((run) => spreadOf(run, name)));
   const names = ["run", "heads", "context", ...metrics.map((name) => wordsOf(name).label)];
   const head = make("thead", "", {}, [make("tr", "", {}, names.map((name) => make("th", name, { scope: "col" })))]);
   const rowOf = (first, count, run, type, attributes) => {
@@ -23,8 +28,15 @@ function showRunsTable(runs, current, onRun) {
     return [rowOf([button, ...selection], run.counts.shown, run, null, { "aria-current": run === current }), ...types];
   });
   const layers = state.layers === null ? "" : ` (chart: ${typeWords(current, state.layers)})`;
-  byId("runs-meaning").textContent = `mean profile over heads, for every run${layers}${uncorrectedWords(runs)}`;
+  byId("runs-meaning").textContent = `mean profile over heads, for every run${layers}${runsKindWords()}${uncorrectedWords(runs)}`;
   byId("runs-table").replaceChildren(head, make("tbody", "", {}, rows));
+}
+
+/** What the profiles of the chart show. */
+function runsKindWords() {
+  const over = runs.filter((run) => !run.at_one_position);
+  if (!over.length || over.length === runs.length) return `: ${cellsWords(runs[0])}`;
+  return `: plasticity at one position; over a bucket: ${over.map((run) => run.label).join(", ")}`;
 }
 
 function showProvenance(shown) {

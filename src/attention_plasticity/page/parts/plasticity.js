@@ -1,0 +1,24 @@
+// Which plasticity the page shows first: at one position, or over a bucket.
+
+/** The columns and words of the plasticity that all these runs have. */
+const kindOf = (...shown) => (shown.every((run) => run.at_one_position) ? page.kinds.position : page.kinds.bucket);
+const shownKind = () => kindOf(...runsShown());
+
+/** Whether a metric is a drop over the context. */
+const isDrop = (metric) => metric === page.kinds.position.drop || metric === page.kinds.bucket.drop;
+
+/** What a part of the positions is called: bins are those of the analysis, buckets those of the capture. */
+const partWord = (run) => (run.at_one_position ? "bin" : "bucket");
+
+/** What the profiles and cells of a run show. */
+const cellsWords = (run) => `plasticity ${kindOf(run).words}`;
+
+/** Why a run shows plasticity over a bucket; empty if it does not. */
+const overBucketsWords = (run) => (run.at_one_position ? "" : `over a bucket: the rotation of RoPE counts too. At one position: ${run.why_over_buckets}`);
+
+/** A sentence that names the runs over a bucket beside runs at one position. */
+function mixedWords(shown) {
+  const over = shown.filter((run) => !run.at_one_position);
+  if (!over.length || over.length === shown.length) return "";
+  return `. Plasticity over a bucket is compared, because ${over.map((run) => run.label).join(", ")} ${over.length > 1 ? "have" : "has"} none at one position; profiles show what each run has`;
+}

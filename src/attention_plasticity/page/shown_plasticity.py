@@ -1,0 +1,125 @@
+"""The plasticity that the page shows first: its cells, profiles and words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from attention_plasticity.metrics import (
+    ALIGNED,
+    BIN_PLASTICITY,
+    BIN_QUANTITY,
+    BUCKET_PLASTICITY,
+    BUCKET_QUANTITY,
+    POOLED_BIN_QUANTITY,
+)
+from attention_plasticity.page.estimates import with_intervals
+from attention_plasticity.tables.bin_cells import bin_cells
+from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.main_plasticity import (
+    AT_ONE_POSITION,
+    OVER_BUCKETS,
+    main_plasticity,
+)
+from attention_plasticity.tables.names import clean
+from attention_plasticity.tables.profiles import HEAD, head_profiles
+
+_BIN_KEYS = {"q_bin": "q_bucket", "k_bin": "k_bucket"}
+_NOT_STORED = {"pooled_se", "q_weight"} | {
+    f"{kind}_{name}" for kind in ("q", "k") for name in ("position", "start", "end")
+}
+"""Columns of the table of bins that the page does not need: bins have their positions once."""
+_NOT_COMPUTED = "it was not computed; run the analysis again"
+
+
+@dataclass(frozen=True)
+class ShownCells:
+    """Cells of bins, or of buckets if no head of the run has bins. `q_bucket` can be a bin."""
+
+    table: pd.DataFrame
+    at_one_position: bool
+    pair_sampling: str | None
+
+    @classmethod
+    def of(cls, run: FinishedRun) -> ShownCells:
+        """The cells of the plasticity that a reader sees first, with the columns of the file."""
+        aligned = main_plasticity(run.head_metrics) is AT_ONE_POSITION and run.has_bins
+        path = run.path("bins" if aligned else "bucket_plasticity")
+        table = run.bins if aligned else run.bucket_plasticity
+        require_values(table, "plasticity", path)
+        names = BIN_PLASTICITY.names if aligned else BUCKET_PLASTICITY.names
+        kept = table[[name for name in names if name in table]]
+        return cls(kept.rename(columns=_BIN_KEYS), aligned, run.pair_sampling)
+
+    @property
+    def stored(self) -> pd.DataFrame:
+        """The columns that the page stores."""
+        if not self.at_one_position:
+            return self.table
+        return self.table[[name for name in self.table if name not in _NOT_STORED]]
+
+    @property
+    def quantity(self) -> str:
+        """The quantity of its profiles in the table of influences."""
+        return BIN_QUANTITY if self.at_one_position else BUCKET_QUANTITY
+
+    def profiles(self, run: FinishedRun) -> pd.DataFrame:
+        """Profiles of heads with intervals; those of bins also have plasticity over the bin."""
+        if not self.at_one_position:
+            return with_intervals(run, head_profiles(self.table))
+        named = self.table.rename(columns={new: old for old, new in _BIN_KEYS.items()})
+        cells = bin_cells(named, self.pair_sampling)
+        found = with_intervals(run, head_profiles(cells), BIN_QUANTITY)
+        pooled = head_profiles(cells.assign(plasticity=cells["pooled"]))
+        pooled = with_intervals(run, pooled, POOLED_BIN_QUANTITY)
+        pooled = pooled.rename(columns={"plasticity": "pooled", "half_width": "pooled_half_width"})
+        names = [name for name in ("pooled", "pooled_half_width") if name in pooled]
+        key = [*HEAD, "q_bucket"]
+        return found.merge(pooled[[*key, *names]], on=key, how="left")
+
+    def places(self, run: FinishedRun) -> tuple[pd.DataFrame, str]:
+        """All buckets or bins with their positions, and the unit of these positions.
+
+        If the geometry is known, they have a start and an end. Otherwise they have the mean
+        position of their keys or queries, or their number.
+        """
+        cells = self.table
+        seen = np.unique(np.concatenate([cells["k_bucket"], cells["q_bucket"]]))
+        table = pd.DataFrame({"bucket": seen})
+        if self.at_one_position and {"q_start", "q_end", "k_start", "k_end"} <= set(cells.columns):
+            for edge in ("start", "end"):
+                of_queries = cells.groupby("q_bucket")[f"q_{edge}"].first()
+                of_keys = cells.groupby("k_bucket")[f"k_{edge}"].first()
+                known = of_keys.combine_first(of_queries).reindex(seen)
+                table[edge] = known.to_numpy(np.float64)
+            return table, "tokens"
+        geometry = None if self.at_one_position else run.geometry
+        if geometry is not None:
+            table["start"] = geometry.starts(seen).astype(np.float64)
+            table["end"] = geometry.ends(seen).astype(np.float64)
+            return table, "tokens"
+        if {"q_position", "k_position"} <= set(cells.columns):
+            of_queries = cells.groupby("q_bucket")["q_position"].mean()
+            of_keys = cells.groupby("k_bucket")["k_position"].mean()
+            table["start"] = of_keys.combine_first(of_queries).reindex(seen).to_numpy()
+            return table, "tokens"
+        table["start"] = seen.astype(np.float64)
+        return table, "bucket"
+
+
+def kinds() -> dict[str, dict[str, Any]]:
+    """The columns and words of both kinds of plasticity, for the page."""
+    return {"position": asdict(AT_ONE_POSITION), "bucket": asdict(OVER_BUCKETS)}
+
+
+def why_over_buckets(run: FinishedRun, cells: ShownCells) -> str | None:
+    """Why plasticity at one position is not shown, in words; None if it is shown."""
+    if cells.at_one_position:
+        return None
+    missing = run.missing
+    reasons = missing.loc[missing["column"] == ALIGNED, "reason"].unique()
+    return clean(str(reasons[0])) if len(reasons) == 1 else _NOT_COMPUTED
