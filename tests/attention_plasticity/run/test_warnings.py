@@ -180,9 +180,9 @@ def test_a_single_example_says_only_that_texts_are_not_known(tmp_path: Path) -> 
 
 
 def test_an_unknown_sampler_and_few_queries_in_a_bin_are_told(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, n=2000)
+    dump = make_dump(tmp_path / "dump", layers=1, n=2000, examples=12)
     write_manifest(dump, DumpManifest(layers=[{"layer": 0, "rope": False}]))
-    (note,) = outcome_of(dump, tmp_path / "out").warnings
+    (note,) = outcome_of(dump, tmp_path / "out", bin_size=256).warnings
     assert (note.kind, note.heads, note.label) == ("weights_unknown", 4, "Note")
     assert note.text.startswith("The probability with which tokens were kept is not known: dump")
     found = outcome_of(dump, tmp_path / "small", bin_size=8).warnings
