@@ -16,7 +16,12 @@ import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.aligned import BinnedHead, aligned_plasticity, binned_head
-from attention_plasticity.head.aligned_columns import add_aligned, bin_columns, bin_influences
+from attention_plasticity.head.aligned_columns import (
+    add_aligned,
+    bin_columns,
+    bin_influences,
+    missing_bins,
+)
 from attention_plasticity.head.attended import AttendedPlasticity, attended_plasticity
 from attention_plasticity.head.attended_columns import add_attended
 from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
@@ -203,6 +208,7 @@ def analyze_rows(
         bins=bin_columns(aligned, keys, rows),
         missing=values.missing,
         missing_cells=missing_cells(plasticity, rows.example_id is not None, no_errors),
+        missing_bins=missing_bins(aligned, rows.example_id is not None, no_errors),
     )
 
 
