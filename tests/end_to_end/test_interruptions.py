@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from commands import start
 from commands_here import analyze_here
-from dumps import add_rotary, make_dump
+from dumps import add_rotary, make_dump, rotary_file
 from lasting_workers import workers as workers  # a fixture of all tests here
 
 TABLES = (
@@ -82,9 +82,11 @@ def wait_until_gone(workers: list[str]) -> None:
 def test_any_number_of_workers_gives_the_same_bytes(
     dump: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", tmp_path, "--max_workers", 4)
-    assert analyze_here(*words).returncode == 0
-    assert tables(tmp_path) == whole
+    """Also with the rotary records in a file of their own."""
+    file = rotary_file(dump, tmp_path / "rotary.json")
+    words = ("--dataset_local_root", dump, "--output_dir", tmp_path / "out", "--max_workers", 4)
+    assert analyze_here(*words, "--rotary", file).returncode == 0
+    assert tables(tmp_path / "out") == whole
 
 
 def test_a_killed_run_ends_its_workers_and_continues_with_the_same_bytes(
