@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from attention_plasticity.head.key_pool import KeyPool
 from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.head.token_weights import TokenWeights
 from attention_plasticity.metrics import (
     ALIGNED,
     ALIGNED_DROP,
@@ -86,9 +87,16 @@ def _shuffled(head: RopeHead, rng: np.random.Generator, names: np.ndarray) -> Ro
 @settings(deadline=None, max_examples=4, derandomize=True)
 @given(seed=st.integers(0, 10**6))
 def test_the_order_of_rows_and_the_names_of_texts_change_nothing(pairs: str, seed: int) -> None:
-    """Every possible pair is used. Each of 12 texts is a group, whatever its name is."""
-    population = RopePopulation(width=8, length=128, bin_size=16, rate=0.15, seed=seed % 5)
+    """Every possible pair is used: keys have equal weights, queries have those of their sampler.
+
+    Each of 12 texts is a group, whatever its name is.
+    """
+    population = RopePopulation(
+        width=8, length=128, bin_size=16, rate=0.15, sampler="log_uniform", seed=seed % 5
+    )
     rng, head = np.random.default_rng(seed), _head(population, seed, attended=False)
+    equal = TokenWeights(np.ones(len(head.keys.rows)))
+    head = replace(head, keys=replace(head.keys, known_weights=equal))
     other = _shuffled(head, rng, rng.permutation(population.texts))
     how = {"pair_sampling": pairs, "num_pairs_per_bucket": ALL_PAIRS, "counting": False}
     before, after = head.analyse(**how), other.analyse(**how)
@@ -96,7 +104,15 @@ def test_the_order_of_rows_and_the_names_of_texts_change_nothing(pairs: str, see
         for column in (name, f"{name}_se", f"{name}_bias"):
             found, expected = after.metrics[column], before.metrics[column]
             assert found == pytest.approx(expected, rel=1e-5, abs=1e-6), column
-    for name in ("plasticity", "n_pairs", "q_position", "n_queries", "n_texts", "pooled"):
+    for name in (
+        "plasticity",
+        "n_pairs",
+        "q_position",
+        "n_queries",
+        "q_weight",
+        "n_texts",
+        "pooled",
+    ):
         np.testing.assert_allclose(after.bins[name], before.bins[name], rtol=1e-6, err_msg=name)
 
 
