@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.rotary import RotaryRecord
 from qk_dump.writer import DATA_FILE, write_head
 
 Noise = Literal["gaussian", "heavy"]
@@ -66,12 +67,21 @@ def make_shape(root: Path, shape: Shape, noise: Noise) -> Path:
         folder,
         DumpManifest(
             num_layers=shape.layers,
+            layers=[{"layer": layer, **_layer(shape)} for layer in range(shape.layers)],
+            sampler={"type": "uniform", "base_rate": shape.examples * shape.context / shape.rows},
             num_q_heads=shape.q_heads,
             num_k_heads=shape.k_heads,
             head_dim=shape.width,
         ),
     )
     return folder
+
+
+def _layer(shape: Shape) -> dict[str, Any]:
+    """What dump.json says about a layer: full attention with RoPE."""
+    frequencies = 10_000.0 ** (-np.arange(shape.width // 2) / (shape.width // 2))
+    record = RotaryRecord(tuple(frequencies.tolist())).to_json()
+    return {"type": "full_attention", "rope": True, "rotary": record}
 
 
 def vectors_of(

@@ -17,6 +17,7 @@ from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head import attended
 from attention_plasticity.head.aligned import BinnedHead, binned_head
 from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
+from attention_plasticity.head.layer import before_rope
 from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head.token_weights import token_weights
 from attention_plasticity.head_analysis import analyze_head
@@ -298,7 +299,14 @@ def package_draw(head: Head, config: RunnerConfig, seed: int) -> tuple[int, Atte
     rows, exponent = read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
     own = attended_keys(rows, q_head, keys, None, head.window, exponent, single_example=False)
     assert isinstance(own, AttendedHead)
-    binned = binned_head(rows, token_weights(dump, "q", rows), keys, head.window, config)
+    binned = binned_head(
+        rows,
+        token_weights(dump, "q", rows),
+        keys,
+        head.window,
+        config,
+        before_rope(rows.vectors, rows.position, keys.rotation),
+    )
     assert isinstance(binned, BinnedHead)
     attended_in = AttendedKeys(keys.bin_index, own.attention)
     rng = np.random.default_rng([seed, 1])

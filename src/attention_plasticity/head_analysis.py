@@ -28,7 +28,7 @@ from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
 from attention_plasticity.head.attention_columns import HeadAttention, add_attention
 from attention_plasticity.head.cell_columns import bucket_columns, distance_columns, missing_cells
 from attention_plasticity.head.key_pool import KeyPool, read_pool
-from attention_plasticity.head.layer import SINGLE_EXAMPLE
+from attention_plasticity.head.layer import SINGLE_EXAMPLE, before_rope
 from attention_plasticity.head.layout import head_layout
 from attention_plasticity.head.plasticity import head_plasticity, variance_parts
 from attention_plasticity.head.plasticity_columns import add_plasticity, influence_columns
@@ -186,7 +186,8 @@ def analyze_rows(
     seed = pair_seed(config, layer, q_head)
     attention_of_keys = None if by_attention is None else by_attention.attention
     plasticity, pairs = head_plasticity(queries, keys, window, config, seed, attention_of_keys)
-    binned = binned_head(rows, weights, keys, window, config, by_attention)
+    before = before_rope(rows.vectors, rows.position, base.rotation)  # (n, d)
+    binned = binned_head(rows, weights, keys, window, config, before, by_attention)
     aligned = aligned_plasticity(binned, seed, pairs)
     add_plasticity(values, plasticity, rows.position_max, no_errors)
     groups = _groups(rows, keys, config)
@@ -194,7 +195,7 @@ def analyze_rows(
     add_attention(values, attention.means, no_errors)
     add_attended(values, _attended(binned, own, seed), no_errors)
     add_aligned(values, aligned, no_errors)
-    add_drift(values, rows, base, weights, groups, no_errors)
+    add_drift(values, rows, before, base, weights, groups, no_errors)
     return HeadResult(
         layer=layer,
         q_head=q_head,

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.floating[Any]]
 _MOST_PAIRS = 2048  # half of the largest width of a vector
 _LARGEST_FREQUENCY = 64.0  # larger angles at position 2^20 would lose float32 precision
 _SMALLEST_SCALING, _LARGEST_SCALING = 1e-6, 1e6
-_BLOCK = 4096  # rows whose angles are in memory at the same time
+_BLOCK = 512  # rows whose angles are in memory at the same time
 
 
 class RotaryError(ValueError):
@@ -138,9 +138,16 @@ def rotate(
     steps = np.broadcast_to(steps, len(result))  # (n,)
     frequencies = np.array(record.frequencies, np.float64)  # (m,)
     first, second = pair_dimensions(record)
+    different, number = np.unique(steps, return_inverse=True)
+    known = None  # steps are often equal; their angles are then computed once
+    if 2 * len(different) <= len(steps):
+        known = _cos_and_sin(different, frequencies, precision)
     for begin in range(0, len(result), _BLOCK):
         rows = result[begin : begin + _BLOCK]  # (block, d), a view
-        cos, sin = _cos_and_sin(steps[begin : begin + _BLOCK], frequencies, precision)
+        if known is None:
+            cos, sin = _cos_and_sin(steps[begin : begin + _BLOCK], frequencies, precision)
+        else:
+            cos, sin = (table[number[begin : begin + _BLOCK]] for table in known)
         a, b = rows[:, first], rows[:, second]  # (block, m) views
         a_turned = a * cos - b * sin
         rows[:, second] = a * sin + b * cos
@@ -153,12 +160,12 @@ def _cos_and_sin(
     frequencies: npt.NDArray[np.float64],
     precision: type[np.floating[Any]],
 ) -> tuple[Floats, Floats]:
-    """(n, m) each; computed once for equal steps, which are frequent inside a bin."""
-    different, number = np.unique(steps, return_inverse=True)
-    if 2 * len(different) > len(steps):
-        different, number = steps, np.arange(len(steps))
-    angles = different[:, None] * frequencies  # (different steps, m)
-    return np.cos(angles).astype(precision)[number], np.sin(angles).astype(precision)[number]
+    """(n, m) each, of the angles step · frequency."""
+    turns = steps[:, None] * (frequencies / (2.0 * np.pi))  # (n, m)
+    turns -= np.rint(turns)  # whole turns change nothing; the rest is exact enough for float32
+    angles = turns.astype(precision)
+    angles *= precision(2.0 * np.pi)
+    return np.cos(angles), np.sin(angles)
 
 
 def pair_dimensions(record: RotaryRecord) -> tuple[slice, slice]:

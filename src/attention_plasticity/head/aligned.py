@@ -35,6 +35,7 @@ from attention_plasticity.head.windows import (
 from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys, text_weights
 from attention_plasticity.numeric.bins import Bins, BinWeights
 from attention_plasticity.numeric.eligibility import earlier_cells
+from attention_plasticity.numeric.errors.bucket_influences import moments_with_influences
 from attention_plasticity.numeric.errors.counting import CountingSums
 from attention_plasticity.numeric.errors.influences import GroupedQueries
 from attention_plasticity.numeric.key_pairs import KeyPairs
@@ -44,12 +45,17 @@ from attention_plasticity.numeric.pair_samples import (
     PairDraw,
     PairSample,
     chosen_pairs,
+    thinning,
     weighted_pairs,
 )
 from attention_plasticity.numeric.profile import AttentionPlasticity
-from attention_plasticity.numeric.query_model import QueryModel, bucket_gaussians, bucket_moments
+from attention_plasticity.numeric.query_model import (
+    BucketMoments,
+    QueryModel,
+    bucket_gaussians,
+    bucket_moments,
+)
 from attention_plasticity.numeric.scoring import (
-    BucketInfluences,
     QuerySample,
     TextSample,
     counted_pairs,
@@ -66,6 +72,7 @@ Vectors = npt.NDArray[np.floating[Any]]
 NO_BINS = "the bins of the run are not known"
 
 _ALIGNED_SEED = 2  # beside the seed of the pairs, so that other pairs do not change
+MOST_CELLS = 2  # whose numbers of pairs a bin of queries uses, of all its cells together
 _NONE = np.empty(0)
 
 
@@ -94,16 +101,22 @@ class BinnedQueries:
 
     @classmethod
     def of(
-        cls, rows: HeadRows, weights: TokenWeights, bins: Bins, rotation: LayerRotation
+        cls,
+        rows: HeadRows,
+        weights: TokenWeights,
+        bins: Bins,
+        rotation: LayerRotation,
+        before: Vectors | None,
     ) -> BinnedQueries:
-        """Sort the queries and turn them."""
+        """Sort the queries and turn them. `before` (n, d) are the queries before RoPE, if known."""
         numbers = bins.of(rows.position)
         order = np.argsort(numbers, kind="stable")
         number, position = numbers[order], rows.position[order]
         vectors = after_rope(rows.vectors[order], position, rotation)
         target, turned = _mean_positions(number, position), vectors
         if rotation.record is not None:
-            turned = rotate(vectors, position, target, rotation.record)
+            assert before is not None
+            turned = rotate(before[order], 0.0, target, rotation.record)
         examples = None if rows.example_id is None else rows.example_id[order]
         return cls(number, position, examples, weights.weight[order], target, vectors, turned)
 
@@ -121,9 +134,12 @@ def binned_head(
     keys: KeyHead,
     window: int | None,
     config: RunnerConfig,
+    before: Vectors | None,
     attended: AttendedHead | None = None,
 ) -> BinnedHead | str:
     """The queries `rows` in bins, or the reason why bins cannot be used.
+
+    `before` (n, d) are the queries before RoPE (`before_rope`).
 
     With `attended`, the pairs are those of the settings if these demand attended pairs.
     """
@@ -138,7 +154,7 @@ def binned_head(
     number = max(len(np.unique(bins.of(rows.position))), len(keys.bin_index.buckets))
     if number > MOST_BUCKETS or number * rows.width**2 > MOST_COVARIANCES:
         return f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
-    queries = BinnedQueries.of(rows, weights, bins, rotation)
+    queries = BinnedQueries.of(rows, weights, bins, rotation, before)
     return BinnedHead(queries, keys, bins, config, visible, attended)
 
 
@@ -190,18 +206,25 @@ class BinnedHead:
     def models(self) -> tuple[QuerySample, ...]:
         """The models of the turned queries and, if these differ, of the captured ones."""
         queries = self.queries
-        model = self._query_model(queries.turned)
-        found = [QuerySample(model, self._texts(model, queries.turned), self._turn)]
+        found = [self._model(queries.turned)._replace(turn=self._turn)]
         if queries.turned is not queries.vectors:
-            model = self._query_model(queries.vectors)
-            found.append(QuerySample(model, self._texts(model, queries.vectors)))
+            found.append(self._model(queries.vectors))
         return tuple(found)
 
-    def _query_model(self, vectors: Vectors) -> QueryModel:
+    def _model(self, vectors: Vectors) -> QuerySample:
         """Gaussians of the bins. Queries of the first bin see no earlier bin, only their own."""
-        queries, with_first = self.queries, self.window is not None
-        moments = bucket_moments(queries.position, queries.bin, vectors, with_first=with_first)
-        return QueryModel(moments, bucket_gaussians("full", moments, _NONE, _NONE, _NONE))
+        queries, groups, with_first = self.queries, self._groups, self.window is not None
+        number, position = queries.bin, queries.position
+        if groups is None:
+            moments = bucket_moments(position, number, vectors, with_first=with_first)
+            return QuerySample(_query_model(moments), None)
+        assert self.keys.rows.example_id is not None
+        grouped = GroupedQueries("full", groups, vectors)
+        moments, influences = moments_with_influences(
+            grouped, position, number, with_first=with_first
+        )
+        key_group = self.keys.groups.of(self.keys.rows.example_id)
+        return QuerySample(_query_model(moments), TextSample(grouped, influences, key_group))
 
     @property
     def _of_cells(self) -> bool:
@@ -213,8 +236,11 @@ class BinnedHead:
         keys = self.keys
         vectors, buckets = KeyVectors(keys.vectors_after_rope), keys.bin_index.buckets
         if self.window is None:
-            pairs = self._pairs(num_pairs, rng)
-            return PairSample(vectors, pairs, buckets, earlier_cells(used, buckets))
+            pairs, eligible = self._pairs(num_pairs, rng), earlier_cells(used, buckets)
+            steps = None
+            if isinstance(pairs, KeyPairs):
+                steps = thinning(pairs, eligible, MOST_CELLS * num_pairs)
+            return PairSample(vectors, pairs, buckets, eligible, steps)
         seen = self.window_pairs(keys, num_pairs, rng, self.attended)
         return PairSample(vectors, seen.draw, buckets, seen.eligible)
 
@@ -288,20 +314,13 @@ class BinnedHead:
         text, weight = self.queries.example_id, self.queries.weight
         return text_weights(self._codes, used, text, weight, keys.rows.example_id)
 
-    def _texts(self, model: QueryModel, vectors: Vectors) -> TextSample | None:
-        groups, moments = self._groups, model.moments
-        if groups is None:
-            return None
-        assert self.keys.rows.example_id is not None
-        grouped = GroupedQueries("full", groups, vectors)
-        starts = np.searchsorted(self.queries.bin, moments.bucket)
-        rows = [slice(int(i), int(i + n)) for i, n in zip(starts, moments.count, strict=True)]
-        key_group = self.keys.groups.of(self.keys.rows.example_id)
-        return TextSample(grouped, BucketInfluences(grouped, rows, moments), key_group)
-
     def _counting(
         self, grouped: GroupedQueries, sample: PairSample, weights: BinWeights
     ) -> CountingSums:
         cells = counted_pairs(sample) if self._of_cells else None
         query_bins, key_bins = sample.eligible.shape
         return CountingSums(grouped, 0.0, query_bins, key_bins, cells, weights.everywhere)
+
+
+def _query_model(moments: BucketMoments) -> QueryModel:
+    return QueryModel(moments, bucket_gaussians("full", moments, _NONE, _NONE, _NONE))

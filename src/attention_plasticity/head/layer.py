@@ -137,7 +137,8 @@ def before_rope(vectors: Vectors, position: Array, rotation: LayerRotation) -> V
 
 def _turnable(vectors: Vectors) -> Vectors:
     """Vectors in a precision in which they can be turned without overflow."""
-    if vectors.dtype != np.float64 and np.abs(vectors).max(initial=0.0) > _LARGEST_FLOAT32:
+    largest = max(vectors.max(initial=0.0), -vectors.min(initial=0.0))
+    if vectors.dtype != np.float64 and largest > _LARGEST_FLOAT32:
         return vectors.astype(np.float64)
     return vectors
 

@@ -19,6 +19,7 @@ from attention_plasticity.numeric.attended_pairs import (
     text_weights,
 )
 from attention_plasticity.numeric.eligibility import earlier_cells, windowed_cells
+from attention_plasticity.numeric.errors.bucket_influences import BucketInfluences
 from attention_plasticity.numeric.errors.counting import CountingSums
 from attention_plasticity.numeric.errors.influences import FirstComponent, GroupedQueries
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts, VarianceSums
@@ -32,7 +33,6 @@ from attention_plasticity.numeric.query_model import (
     bucket_moments,
 )
 from attention_plasticity.numeric.scoring import (
-    BucketInfluences,
     TextSample,
     score_pairs,
 )

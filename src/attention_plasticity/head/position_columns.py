@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.layer import before_rope
 from attention_plasticity.head.queries import RotatedQueries
 from attention_plasticity.head.result import Columns
 from attention_plasticity.head.rows import KeyHead
@@ -25,6 +25,7 @@ from qk_dump.reader import HeadRows
 from qk_toolkit.errors import HeadError
 
 Ints = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.floating[Any]]
 
 ALL_ZERO = "all queries are zero"
 ONE_POSITION = "all queries are at one position"
@@ -79,6 +80,7 @@ def add_normality(values: HeadValues, queries: RotatedQueries, config: RunnerCon
 def add_drift(
     values: HeadValues,
     rows: HeadRows,
+    vectors: Vectors | None,
     keys: KeyHead,
     weights: TokenWeights,
     groups: Ints | None,
@@ -86,9 +88,9 @@ def add_drift(
 ) -> None:
     """Share of position in queries and keys before RoPE, and share of the mean query.
 
-    `groups` (n,) are the groups of the texts of the queries; None if there are no errors.
+    `vectors` (n, d) are the queries before RoPE; None if it cannot be undone. `groups` (n,) are the
+    groups of the texts of the queries; None if there are no errors.
     """
-    vectors = before_rope(rows.vectors, rows.position, keys.rotation)
     of_keys = keys.drift
     if vectors is None or of_keys is None:
         why, unknown = keys.rotation.problem or "", None

@@ -78,13 +78,17 @@ def _group_sums(t: Array, X: Vectors, weight: Array, group: Ints) -> _GroupSums:
     tau = t - t[0]
     tau -= float(w @ tau) / w_total  # (n,)
     origin = near_mean(X)  # (d,)
-    first, second, squares = np.zeros((GROUPS, d)), np.zeros((GROUPS, d)), np.zeros(GROUPS)
+    sums, squares = np.zeros((2, GROUPS, d)), np.zeros(n)
+    factors = np.stack([w, w * tau])  # (2, n)
     for rows in row_blocks(n, d):
         dev = X[rows] - origin  # (b, d)
-        member = (np.arange(GROUPS)[:, None] == group[rows]) * w[rows]  # (g, b)
-        first += member @ dev
-        second += (member * tau[rows]) @ dev
-        squares += member @ np.einsum("nd,nd->n", dev, dev)
+        squares[rows] = np.einsum("nd,nd->n", dev, dev)
+        member = group[rows]
+        starts = np.flatnonzero(np.diff(member, prepend=-1))  # texts are together in a dump
+        for begin, end in zip(starts, np.append(starts[1:], len(member)), strict=True):
+            part = factors[:, rows.start + begin : rows.start + end]
+            sums[:, member[begin]] += part @ dev[begin:end]
+    first, second = sums
 
     def summed(values: Array) -> Array:
         return np.asarray(np.bincount(group, values, GROUPS), np.float64)
@@ -98,7 +102,7 @@ def _group_sums(t: Array, X: Vectors, weight: Array, group: Ints) -> _GroupSums:
         tt=summed(w * tau**2),
         y=first - np.multiply.outer(weights, shift),
         ty=second - np.multiply.outer(t_sums, shift),
-        yy=np.maximum(squares - 2.0 * first @ shift + weights * (shift @ shift), 0.0),
+        yy=np.maximum(summed(w * squares) - 2.0 * first @ shift + weights * (shift @ shift), 0.0),
         mean=origin + shift,
     )
 

@@ -20,6 +20,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.floating[Any]]
 
+_FEWEST_PAIRS = 64  # of a cell from which pairs are left out
+
 
 @dataclass(frozen=True)
 class KeyVectors:
@@ -114,3 +116,23 @@ class PairSample:
     pairs: KeyPairs | PairDraw  # for all query buckets, or drawn for each of them
     key_buckets: Ints  # (key buckets,)
     eligible: Bools  # (query buckets, key buckets)
+    steps: Ints | None = None  # (query buckets, key buckets) one pair of so many is used; None: all
+
+    def used(self, code: int, pairs: KeyPairs) -> Ints:
+        """Numbers of the pairs of `pairs` that are scored for query bucket `code`."""
+        row = self.eligible[code]
+        used = row[pairs.owner] & row[pairs.other]
+        if self.steps is not None:
+            used &= (pairs.rank + code) % self.steps[code, pairs.owner] == 0
+        return np.flatnonzero(used)
+
+
+def thinning(pairs: KeyPairs, eligible: Bools, most: int) -> Ints:
+    """(query buckets, key buckets) steps with which a query bucket has about `most` pairs.
+
+    Query buckets use different pairs of a cell, so that no pair is without use. Cells keep at least
+    64 pairs if they have them.
+    """
+    sizes = np.bincount(pairs.owner, minlength=eligible.shape[1])  # (key buckets,)
+    wanted = -(-(eligible @ sizes) // most)  # (query buckets,)
+    return np.maximum(1, np.minimum(wanted[:, None], sizes // _FEWEST_PAIRS))

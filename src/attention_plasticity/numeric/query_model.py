@@ -67,6 +67,17 @@ def bucket_moments(p: Array, b: Ints, X: Vectors, *, with_first: bool = False) -
     return BucketMoments(buckets[kept], counts[kept], position, mean, covariance)
 
 
+def bucket_rows(b: Ints, *, with_first: bool = False) -> tuple[Ints, list[slice]]:
+    """The query buckets with at least two queries, and their rows; `b` (n,) is ascending.
+
+    Bucket 0 is one of them only `with_first`.
+    """
+    buckets, starts, counts = np.unique(b, return_index=True, return_counts=True)
+    kept = np.flatnonzero(((buckets != 0) | with_first) & (counts >= 2))
+    rows = [slice(int(starts[code]), int(starts[code] + counts[code])) for code in kept]
+    return buckets[kept], rows
+
+
 def _mean_and_covariance(rows: Vectors) -> tuple[Array, Array]:
     """Sums about a point near the mean, then moved to it; equal rows have zero variance exactly."""
     n, d = rows.shape

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from attention_plasticity.numeric.blocks import row_blocks
 from attention_plasticity.numeric.distances import DistanceSums
+from attention_plasticity.numeric.errors.bucket_influences import BucketInfluences
 from attention_plasticity.numeric.errors.counting import CountedPlasticity, CountingSums, is_counted
-from attention_plasticity.numeric.errors.influences import GaussianInfluences, GroupedQueries
+from attention_plasticity.numeric.errors.influences import GroupedQueries
 from attention_plasticity.numeric.errors.uncertainty import (
     Uncertainty,
     UncertaintySums,
@@ -23,9 +24,9 @@ from attention_plasticity.numeric.errors.uncertainty import (
 )
 from attention_plasticity.numeric.errors.variance_parts import VarianceSums
 from attention_plasticity.numeric.key_pairs import PAIR_BLOCK, KeyPairs
-from attention_plasticity.numeric.pair_samples import KeyVectors, PairSample
+from attention_plasticity.numeric.pair_samples import PairSample
 from attention_plasticity.numeric.profile import AttentionPlasticity
-from attention_plasticity.numeric.query_model import BucketMoments, QueryModel
+from attention_plasticity.numeric.query_model import QueryModel
 from attention_plasticity.numeric.scaling import row_maxima
 from attention_plasticity.numeric.scores import (
     PairScores,
@@ -34,7 +35,6 @@ from attention_plasticity.numeric.scores import (
     score_margins,
     standardised,
 )
-from attention_plasticity.numeric.sizes import GROUPS
 from attention_plasticity.numeric.visible_pairs import SeenPairs
 
 Array = npt.NDArray[np.float64]
@@ -42,8 +42,6 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.floating[Any]]
 Rows = slice | npt.NDArray[np.intp]
-
-_KEPT_INFLUENCES = 1 << 23  # float32 values of the influences on covariances
 
 
 @dataclass(frozen=True)
@@ -55,33 +53,6 @@ class TextSample:
     key_group: Ints  # (keys,)
     counting: CountingSums | None = None  # None: no pairs are counted
     variance: VarianceSums | None = None  # None: the parts of the error are not computed
-
-
-class BucketInfluences:
-    """Influences on the Gaussians of the query buckets.
-
-    They are kept for further pairs, or only those of the last bucket if they are large.
-    """
-
-    def __init__(
-        self, queries: GroupedQueries, bucket_rows: list[slice], moments: BucketMoments
-    ) -> None:
-        """`bucket_rows` are the rows of every query bucket in `queries`."""
-        self._queries, self._rows, self._moments = queries, bucket_rows, moments
-        self._kept: dict[int, GaussianInfluences] = {}
-        self._most = max(1, _KEPT_INFLUENCES // (GROUPS * moments.mean.shape[1] ** 2))
-
-    def of(self, code: int) -> GaussianInfluences:
-        """Influences on the Gaussian of query bucket `code`."""
-        if code not in self._kept:
-            if len(self._kept) >= self._most:
-                self._kept.clear()
-            moments = self._moments
-            queries = self._queries.centred(
-                self._rows[code], moments.mean[code], np.diagonal(moments.covariance[code])
-            )
-            self._kept[code] = self._queries.influences(queries)
-        return self._kept[code]
 
 
 def score_pairs(
@@ -97,7 +68,7 @@ def score_pairs(
         if isinstance(sample.pairs, KeyPairs)
         else DistanceSums(queries.moments.bucket, sample.key_buckets)
     )
-    scoring = _Scoring(queries, sample.keys, sample.eligible, texts, distances)
+    scoring = _Scoring(queries, sample, texts, distances)
     for part, block in _blocks(scoring, sample, len(queries.gaussians)):
         for code in part:
             scoring.add(code, block)
@@ -129,7 +100,7 @@ def score_models(
     pairs that are seen through a window, and for pairs in proportion to attention.
     """
     scorings = [
-        _Scoring(queries, sample.keys, sample.eligible, texts, None, of_cells, of_bins=True)
+        _Scoring(queries, sample, texts, None, of_cells, of_bins=True)
         for queries, texts, _ in models
     ]
     for part, block in _blocks(scorings[0], sample, len(models[0].queries.gaussians)):
@@ -142,14 +113,15 @@ def score_models(
 
 def counted_pairs(sample: PairSample) -> Ints:
     """(query buckets, key buckets) numbers of counted pairs, for pairs that are drawn once."""
-    pairs, eligible = sample.pairs, sample.eligible
+    pairs = sample.pairs
     assert isinstance(pairs, KeyPairs)
-    chosen = np.flatnonzero(is_counted(pairs.rank))
-    owner, other = pairs.owner[chosen], pairs.other[chosen]
+    query_buckets, key_buckets = sample.eligible.shape
+    counted = is_counted(pairs.rank)
     counts = [
-        np.bincount(owner[row[owner] & row[other]], minlength=eligible.shape[1]) for row in eligible
+        np.bincount(pairs.owner[used[counted[used]]], minlength=key_buckets)
+        for used in (sample.used(code, pairs) for code in range(query_buckets))
     ]
-    return np.array(counts, np.int64).reshape(eligible.shape)
+    return np.array(counts, np.int64).reshape(query_buckets, key_buckets)
 
 
 def _blocks(
@@ -225,8 +197,7 @@ class _Scoring:
     def __init__(
         self,
         queries: QueryModel,
-        keys: KeyVectors,
-        eligible: Bools,
+        sample: PairSample,
         texts: TextSample | None,
         distances: DistanceSums | None,
         of_cells: bool = False,
@@ -234,7 +205,8 @@ class _Scoring:
     ) -> None:
         self._of_cells, self._of_bins = of_cells, of_bins
         self._moments, self._gaussians = queries.moments, queries.gaussians
-        self._keys, self._eligible, self._distances = keys, eligible, distances
+        self._sample, self._distances = sample, distances
+        eligible = sample.eligible
         self._texts = texts
         self._uncertainty = None
         if texts is not None:
@@ -251,7 +223,7 @@ class _Scoring:
 
     def block(self, pairs: KeyPairs) -> _Block:
         """Pairs with their key differences."""
-        return self._block(self._keys.differences(pairs), pairs)
+        return self._block(self._sample.keys.differences(pairs), pairs)
 
     def turned(self, block: _Block, turn: Turn) -> _Block:
         """The same pairs with turned key differences."""
@@ -264,7 +236,7 @@ class _Scoring:
     def add(self, code: int, block: _Block) -> None:
         """Score a block of pairs for one query bucket."""
         W, pairs, grouped = block
-        width = self._eligible.shape[1]
+        width = self._sample.eligible.shape[1]
         rows = self._used(code, pairs)
         owner = pairs.owner[rows]
         if len(owner) == 0:
@@ -311,8 +283,7 @@ class _Scoring:
 
     def _used(self, code: int, pairs: KeyPairs) -> Rows:
         """Pairs with both keys in eligible buckets, as a slice if they are contiguous."""
-        eligible = self._eligible[code]
-        used = np.flatnonzero(eligible[pairs.owner] & eligible[pairs.other])
+        used = self._sample.used(code, pairs)
         if len(used) and used[-1] + 1 - used[0] == len(used):
             return slice(int(used[0]), int(used[-1]) + 1)
         return used
@@ -360,7 +331,7 @@ class _Scoring:
 
     def finish(self, key_buckets: Ints) -> AttentionPlasticity:
         """Plasticity, after all pairs were added."""
-        moments, eligible = self._moments, self._eligible
+        moments, eligible = self._moments, self._sample.eligible
         q_code, k_code = np.nonzero(eligible)
         with np.errstate(invalid="ignore"):
             cells = self._sums / self._counts

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
+from attention_plasticity.numeric.errors.bucket_influences import BucketInfluences
 from attention_plasticity.numeric.errors.counting import CountingSums
 from attention_plasticity.numeric.errors.influences import GroupedQueries
 from attention_plasticity.numeric.key_pairs import KeyIndex, KeyPairs
@@ -19,7 +20,6 @@ from attention_plasticity.numeric.pair_pool import WeightedKeys
 from attention_plasticity.numeric.pair_samples import KeyVectors, PairSample
 from attention_plasticity.numeric.query_model import QueryModel, bucket_gaussians, bucket_moments
 from attention_plasticity.numeric.scoring import (
-    BucketInfluences,
     QuerySample,
     TextSample,
     score_models,

@@ -145,8 +145,11 @@ class GroupedQueries:
             y[:, 0] = 0.0
         return CentredQueries(order, rows_per_group(group), unit, mean / unit, y, first)
 
-    def influences(self, queries: CentredQueries) -> GaussianInfluences:
-        """Influences on the Gaussian of a bucket with the given queries."""
+    def influences(self, queries: CentredQueries, *, many: bool = False) -> GaussianInfluences:
+        """Influences on the Gaussian of a bucket with the given queries.
+
+        `many` is faster if groups have many queries; it differs in the last bits.
+        """
         y, counts = queries.y, queries.counts
         n, d = y.shape
         membership = queries.membership
@@ -157,7 +160,7 @@ class GroupedQueries:
         if self.model == "diagonal":
             return GaussianInfluences(queries, on_mean, membership @ y**2)
         scatter = np.empty((GROUPS, d, d), y.dtype)
-        right = y.copy()  # for few rows, a general product is faster than numpy's y.T @ y
+        right = y if many else y.copy()  # of a copy, numpy computes a general product
         for g, end in enumerate(np.cumsum(counts)):
             members = slice(end - counts[g], end)
             np.matmul(y[members].T, right[members], out=scatter[g])
