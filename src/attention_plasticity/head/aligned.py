@@ -72,7 +72,6 @@ Vectors = npt.NDArray[np.floating[Any]]
 NO_BINS = "the bins of the run are not known"
 
 _ALIGNED_SEED = 2  # beside the seed of the pairs, so that other pairs do not change
-MOST_CELLS = 2  # whose numbers of pairs a bin of queries uses, of all its cells together
 _NONE = np.empty(0)
 
 
@@ -239,10 +238,19 @@ class BinnedHead:
             pairs, eligible = self._pairs(num_pairs, rng), earlier_cells(used, buckets)
             steps = None
             if isinstance(pairs, KeyPairs):
-                steps = thinning(pairs, eligible, MOST_CELLS * num_pairs)
+                steps = thinning(pairs, eligible, self._most_pairs(used, num_pairs))
             return PairSample(vectors, pairs, buckets, eligible, steps)
         seen = self.window_pairs(keys, num_pairs, rng, self.attended)
         return PairSample(vectors, seen.draw, buckets, seen.eligible)
+
+    def _most_pairs(self, used: Ints, num_pairs: int) -> Ints:
+        """(query bins,) pairs of a bin, from all its cells together.
+
+        More pairs of the same keys and texts make errors hardly smaller. The first fifth of the
+        context has few bins with few cells, so its bins use more.
+        """
+        is_first = 5 * self.bins.starts(used) < self.bins.context
+        return num_pairs * np.where(is_first, 2, 1)
 
     def window_pairs(
         self,

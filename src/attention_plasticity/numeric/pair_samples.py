@@ -127,12 +127,13 @@ class PairSample:
         return np.flatnonzero(used)
 
 
-def thinning(pairs: KeyPairs, eligible: Bools, most: int) -> Ints:
-    """(query buckets, key buckets) steps with which a query bucket has about `most` pairs.
+def thinning(pairs: KeyPairs, eligible: Bools, most: Ints) -> Ints:
+    """(query buckets, key buckets) steps, so that a query bucket uses about `most` pairs.
 
-    Query buckets use different pairs of a cell, so that no pair is without use. Cells keep at least
-    64 pairs if they have them.
+    `most` is (query buckets,). Query buckets use different pairs of a cell, so that all pairs are
+    used. A cell keeps at least 64 pairs if it has them.
     """
     sizes = np.bincount(pairs.owner, minlength=eligible.shape[1])  # (key buckets,)
-    wanted = -(-(eligible @ sizes) // most)  # (query buckets,)
-    return np.maximum(1, np.minimum(wanted[:, None], sizes // _FEWEST_PAIRS))
+    wanted: Ints = -(-(eligible @ sizes) // most)  # (query buckets,)
+    steps: Ints = np.maximum(1, np.minimum(wanted[:, None], sizes // _FEWEST_PAIRS))
+    return steps
