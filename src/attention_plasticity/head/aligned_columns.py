@@ -37,7 +37,7 @@ EMPTY_FIFTH = "no bin with key pairs has queries in this fifth of the context"
 
 
 def add_aligned(values: HeadValues, found: AlignedPlasticity | str, why_no_errors: str) -> None:
-    """Plasticity at one position, in fifths of the context, and by counting; the part of the phase.
+    """Plasticity at one position, in fifths of the context, and by counting; the rotary phase.
 
     A text in place of the result is the reason why it is not known.
     """

@@ -225,7 +225,7 @@ def test_the_map_of_drops_tests_the_drop_that_it_shows(run: Run) -> None:
     older = map_figure(metrics, metric="ap_drop")
     assert "tested heads" not in caption(older)  # its errors are not known
     assert older.axes[-1].get_ylabel() == f"drop of {BUCKET}"
-    assert run.plot("map", metric="ap_phase").axes[-1].get_ylabel() == "part of the phase"
+    assert run.plot("map", metric="ap_phase").axes[-1].get_ylabel() == "rotary phase"
 
 
 def test_phase_is_the_distance_from_the_diagonal(run: Run) -> None:
@@ -240,7 +240,7 @@ def test_phase_is_the_distance_from_the_diagonal(run: Run) -> None:
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["equal values"]
     names = [text.get_text() for text in axes.texts]
     assert names[0] in ("L0 H3", "L1 H3", "L2 H3")  # the last head has the largest phase
-    assert "part of the phase: 0.200 in the mean over heads" in note(figure)
+    assert "rotary phase: 0.200 in the mean over heads" in note(figure)
     for words in ("same bins, key pairs and weights", "0.350 at most", "8 groups of texts"):
         assert words in caption(figure)
     many = phase_figure(pd.concat([metrics] * 40, ignore_index=True))
