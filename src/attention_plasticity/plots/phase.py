@@ -64,7 +64,6 @@ def phase_figure(
     with figure_style():
         figure, axes = new_figure(height=3.6)
         drawn, diagonal = draw_points(axes, points, labels, cmap, points.table["layer"])
-        name_heads(axes, points, [phase], _NAMED)
         coloured = layer_bar(figure, drawn, axes, points.table["layer"])
         rows = legend_above(axes, [diagonal], ["equal values"])
         mean = f"rotary phase: {phase.mean():.3f} in the mean over heads"
@@ -91,6 +90,7 @@ def phase_figure(
             plasticity=AT_ONE_POSITION,
         )
         words.write(figure, axes, "Rotary phase", notes, caption, rows)
+        name_heads(axes, points, [phase], _NAMED)
     return figure
 
 
