@@ -54,7 +54,7 @@ def caption(figure: Figure) -> str:
 def label(figure: Figure, kind: str) -> str:
     """The label of the axis or of the colour bar that shows plasticity."""
     axes = figure.axes[-1] if kind in ("heatmap", "map") else figure.axes[0]
-    return axes.get_ylabel()
+    return " ".join(axes.get_ylabel().split())
 
 
 def title(figure: Figure) -> str:
@@ -224,8 +224,24 @@ def test_the_map_of_drops_tests_the_drop_that_it_shows(run: Run) -> None:
     assert "12 of 12 tested heads" in caption(figure)
     older = map_figure(metrics, metric="ap_drop")
     assert "tested heads" not in caption(older)  # its errors are not known
-    assert older.axes[-1].get_ylabel() == f"drop of {BUCKET}"
+    assert label(older, "map") == f"drop of {BUCKET}"
     assert run.plot("map", metric="ap_phase").axes[-1].get_ylabel() == "rotary phase"
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("ap_aligned_first20", f"{POSITION}, 0–20 %"),
+        ("ap_last20", f"{BUCKET}, 80–100 %"),
+        ("ap_counted", f"counted {BUCKET}"),
+    ],
+)
+def test_a_map_says_which_plasticity_its_column_is(metric: str, words: str) -> None:
+    table = aligned_metrics(metrics_table()).assign(ap_counted=0.5)
+    figure = map_figure(table, metric=metric)
+    assert label(figure, "map") == words
+    assert title(figure) == f"{words[0].upper()}{words[1:]} by head"
+    assert caption(figure).startswith(words[0].upper() + words[1:])
 
 
 def test_phase_is_the_distance_from_the_diagonal(run: Run) -> None:
