@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.metrics import METRICS
 from attention_plasticity.plots.intervals import correction_note
+from attention_plasticity.plots.scatter import rank_correlation
 from attention_plasticity.plots.settings import Shown
 from attention_plasticity.plots.shown import (
     phase_note,
@@ -122,7 +123,7 @@ def _draw_panel(
     axes.set_xlim(min(0.0, low - _MARGIN * (last - low)), end)
     if end is not None:
         _draw_beyond(axes, heads[beyond], shades, end)
-    rho = _correlation(share, heads["plasticity"])
+    rho = rank_correlation(share, heads["plasticity"])
     return _Panel(rho, int(beyond.sum()), f"{share.max():.2f}")
 
 
@@ -209,9 +210,3 @@ def _draw_beyond(axes: Axes, heads: pd.DataFrame, shades: ScalarMappable, end: f
         clip_on=False,
         zorder=3,
     )
-
-
-def _correlation(x: pd.Series[float], y: pd.Series[float]) -> str | None:
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return None
-    return f"Spearman's ρ {x.corr(y, method='spearman'):.2f}"

@@ -71,10 +71,14 @@ class HeadPoints:
     @property
     def correlation(self) -> str | None:
         """Spearman's correlation over heads."""
-        x, y = self.table["x"], self.table["y"]
-        if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-            return None
-        return f"Spearman's ρ {x.corr(y, method='spearman'):.2f}"
+        return rank_correlation(self.table["x"], self.table["y"])
+
+
+def rank_correlation(x: pd.Series[float], y: pd.Series[float]) -> str | None:
+    """Spearman's correlation in words; None if there is none."""
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    return f"Spearman's ρ {round(x.corr(y, method='spearman'), 2) + 0.0:.2f}"  # no -0.00
 
 
 def draw_points(
