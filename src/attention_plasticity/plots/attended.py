@@ -115,7 +115,7 @@ def _write_words(
         f"{points.correlation} {_NAMES[x]}" for x, points in panels.items() if points.correlation
     ]
     notes = [
-        words.heads(heads),
+        words.heads(heads, len(metrics)),
         *rhos,
         correction_note(metrics, *columns),
         first.interval_note("the attended plasticity"),

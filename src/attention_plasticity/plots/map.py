@@ -26,6 +26,7 @@ from attention_plasticity.plots.drop_tests import LEGEND, DropTests, legend_of_t
 from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.shown import (
     DROPS,
+    NONE_AT_ONE_POSITION,
     capitalised,
     column_label,
     phase_note,
@@ -112,6 +113,8 @@ def map_figure(
     require_columns(metrics, [metric], "the table of heads")
     if not pd.api.types.is_numeric_dtype(metrics[metric]):
         raise ConfigError(f"metric: {metric}: holds words, not numbers; choose another column")
+    if main is OVER_BUCKETS and _settings_of(metric) is AT_ONE_POSITION:
+        raise ConfigError(f"the table of heads: {NONE_AT_ONE_POSITION}")
     require_values(metrics, metric, "the table of heads")
     tests = DropTests.of(metrics, metric, influences, fade=fade) if metric in DROPS else None
     layers = np.unique(metrics["layer"].to_numpy(np.int64))

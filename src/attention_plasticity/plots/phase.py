@@ -68,7 +68,7 @@ def phase_figure(
         rows = legend_above(axes, [diagonal], ["equal values"])
         mean = f"rotary phase: {phase.mean():.3f} in the mean over heads"
         notes = [
-            words.heads(heads),
+            words.heads(heads, len(metrics)),
             points.correlation,
             mean,
             correction_note(metrics, POOLED, ALIGNED),

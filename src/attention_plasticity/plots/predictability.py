@@ -142,7 +142,7 @@ def _write_words(
     outside = sum(one.outside for one in drawn)
     largest = max((one.largest for one in drawn if one.outside), default="")
     notes = [
-        words.heads(heads),
+        words.heads(heads, len(metrics)),
         *rhos,
         correction_note(metrics, shown.level),
         phase_note(shown),

@@ -291,6 +291,31 @@ def test_attended_plasticity_has_a_panel_at_one_position_and_one_over_a_bin(tmp_
     assert alone.axes[0].get_xlabel() == BUCKET
 
 
+@pytest.mark.parametrize("kind", ["map", "profile", "phase", "predictability", "plasticity"])
+def test_heads_without_a_value_are_told(run: Run, kind: str) -> None:
+    path = run.folder / "head_metrics.csv"
+    metrics = pd.read_csv(path)
+    aligned = [name for name in metrics if "aligned" in name or name in ("ap_pooled", "ap_phase")]
+    metrics.loc[metrics["layer"] == 1, aligned] = np.nan
+    metrics.to_csv(path, index=False, na_rep="nan")
+    bins = pd.read_csv(run.folder / "head_bin_plasticity.csv").query("layer != 1")
+    bins.to_csv(run.folder / "head_bin_plasticity.csv", index=False)
+    figure = open_run(run.folder).plot(kind)
+    heads = "8 heads" if kind in ("map", "plasticity") else "8 of 12 heads"
+    assert note(figure).startswith(heads)
+    assert "8 query heads of Tiny-1B" in caption(figure)
+    assert f"4 further heads have no {POSITION}." in caption(figure)
+    assert "lack a value" not in note(figure)
+
+
+def test_a_map_without_values_names_the_command_that_adds_rotary_records() -> None:
+    table = aligned_metrics(metrics_table())
+    empty = table.assign(ap_aligned=np.nan, ap_phase=np.nan)
+    for metric in ("ap_aligned", "ap_phase"):
+        with pytest.raises(ConfigError, match="attention-plasticity add-rotary, and analyze"):
+            map_figure(empty, metric=metric)
+
+
 def test_a_bin_of_influences_is_an_integer(run: Run) -> None:
     row = {"layer": 0, "q_head": 0, "quantity": BIN_QUANTITY, "q_bucket": 0.5}
     row |= {"value": 0.5, "bias": 0.0, "n_groups": 8, **dict.fromkeys(GROUP_COLUMNS, 0.0)}
