@@ -3,7 +3,7 @@
 With RoPE, the same question at two positions is two vectors. The covariance of the queries of a
 bucket takes this rotation for content. Here every query of a bin is turned to the mean position of
 the bin, and keys stay as they are. The same pairs are also scored with the queries as captured; the
-difference is the part of the rotary phase.
+difference is the rotary phase.
 
 In layers with a window or chunks, pairs are drawn for each bin of queries, by tokens, and their
 keys are turned to the position of a query that sees both (`head/windows.py`).

@@ -47,7 +47,7 @@ FEW_BIN_TEXTS = (
 
 
 def add_aligned(values: HeadValues, found: AlignedPlasticity | str, why_no_errors: str) -> None:
-    """Plasticity at one position, in fifths of the context, and by counting; the part of the phase.
+    """Plasticity at one position, in fifths of the context, and by counting; the rotary phase.
 
     A text in place of the result is the reason why it is not known.
     """
