@@ -14,8 +14,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.aligned import BinnedHead, aligned_plasticity, binned_head
+from attention_plasticity.config import FIRST_PAIRS, RunnerConfig
+from attention_plasticity.head.aligned import (
+    BinnedHead,
+    aligned_parts,
+    aligned_plasticity,
+    binned_head,
+)
 from attention_plasticity.head.aligned_columns import add_aligned, bin_columns, bin_influences
 from attention_plasticity.head.attended import AttendedPlasticity, attended_plasticity
 from attention_plasticity.head.attended_columns import add_attended
@@ -180,8 +185,13 @@ def analyze_rows(
         keys = by_attention.keys
     seed = pair_seed(config, layer, q_head)
     attention_of_keys = None if by_attention is None else by_attention.attention
-    plasticity, pairs = head_plasticity(queries, keys, window, config, seed, attention_of_keys)
     binned = binned_head(rows, weights, keys, window, config, by_attention)
+    parts = None
+    if config.num_pairs_per_bucket == "auto":
+        parts = aligned_parts(binned, seed, FIRST_PAIRS)
+    plasticity, pairs = head_plasticity(
+        queries, keys, window, config, seed, attention_of_keys, parts
+    )
     aligned = aligned_plasticity(binned, seed, pairs)
     add_plasticity(values, plasticity, rows.position_max, no_errors)
     groups = _groups(rows, keys, config)

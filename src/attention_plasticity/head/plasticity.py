@@ -58,15 +58,18 @@ def head_plasticity(
     config: RunnerConfig,
     seed: int,
     attended: KeyAttention | None = None,
+    at_one_position: VarianceParts | None = None,
 ) -> HeadPlasticity:
     """Plasticity of a head. `seed` is that of its key pairs.
 
-    If the settings demand attended pairs, `attended` is the attention of the keys.
+    If the settings demand attended pairs, `attended` is the attention of the keys. With `auto`, the
+    number of pairs follows from the parts of the error of plasticity at one position. Where these
+    are not known, it follows from those of plasticity over a bucket.
     """
     head = _Head.of(queries, keys, window, config, seed)
     pairs = config.num_pairs_per_bucket
     if pairs == "auto":
-        pairs = enough_pairs(head.parts(FIRST_PAIRS))
+        pairs = enough_pairs(at_one_position or head.parts(FIRST_PAIRS))
     return head.plasticity(pairs, attended)
 
 
@@ -223,9 +226,7 @@ class _Head:
             return index.available
         if sampling == "local":  # drawn with replacement
             return np.full(len(index.buckets), _UNLIMITED)
-        reach = self.eligible.sum(axis=1)  # (query buckets,)
-        pools = np.array([index.context_available(row) for row in self.eligible], np.int64)
-        return np.asarray(pools[reach > 0] // reach[reach > 0])
+        return index.available_per_bucket(self.eligible)
 
 
 def _eligible(
