@@ -10,7 +10,7 @@ const isSure = () => state.sure ?? isDrop(state.metric);
 const estimatesOf = (run) => run.tables.estimates?.columns ?? {};
 
 /** A column of the table of heads, corrected for bias if the bias is known. */
-const columnOf = (run, metric) => estimatesOf(run)[metric] ?? run.tables.heads.columns[metric];
+const columnOf = (run, metric) => run.corrected[metric] ?? run.tables.heads.columns[metric];
 
 /** The standard error of a metric of a head; NaN if it is not known. */
 const errorOf = (run, key, metric) => run.tables.heads.columns[`${metric}_se`]?.[run.rowOf.get(key)] ?? NaN;
@@ -51,7 +51,7 @@ function showMean(run, metric, type = state.layers) {
 
 /** Names the runs without a known bias among runs with it, because their values differ a little. */
 function uncorrectedWords(shown) {
-  const without = shown.filter((run) => !estimatesOf(run)[kindOf(run).level]);
+  const without = shown.filter((run) => !run.corrected[kindOf(run).level]);
   if (!without.length || without.length === shown.length) return "";
   return `; not corrected for bias: ${without.map((run) => run.label).join(", ")}`;
 }

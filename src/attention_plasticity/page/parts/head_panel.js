@@ -46,7 +46,7 @@ function showMetrics(run, other, key) {
     const value = metricOf(run, key, name), reason = reasonOf(run, key, name);
     meaning.textContent = reason ? `missing: ${reason}` : wordsOf(name).meaning;
     fillEstimate(mine, showHeadValue(run, key, name));
-    mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}${estimatesOf(run)[name] ? "; shown minus its bias" : ""}`;
+    mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}${run.corrected[name] ? "; shown minus its bias" : ""}`;
     placeDot(dot, run, name, value);
     if (!other) continue;
     const otherValue = metricOf(other, key, name);
