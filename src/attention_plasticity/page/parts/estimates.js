@@ -31,6 +31,9 @@ const gapIsLarge = (run, key) => Boolean(estimatesOf(run).gap_is_large?.[run.row
 /** `0.687 ± 0.003`, or the value alone if the error is not known. */
 const withError = (text, error) => (Number.isFinite(error) ? `${text} ± ${error.toFixed(3)}` : text);
 
+/** A value and its error as text that is not broken into two lines. */
+const unbroken = (text) => text.replaceAll(" ", "\u00a0");
+
 function showHeadValue(run, key, metric) {
   if (metric === "sliding_window" && run.rowOf.has(key)) return windowWords(run, key);
   return withError(showIn(metric, metricOf(run, key, metric)), errorOf(run, key, metric));

@@ -62,8 +62,10 @@ function makeMetrics(run, other) {
   byId("metrics").replaceChildren(...metricGroups(run).map(([title, names]) => {
     const made = names.map((name) => metricRow(run, other, name));
     rows.push(...made);
-    const body = make("tbody", "", {}, made.map(({ row }) => row));
-    return make("section", "", { class: "metric-group" }, [make("h3", title), make("table", "", {}, [body])]);
+    const table = (kept) => make("table", "", {}, [make("tbody", "", {}, kept.map(({ row }) => row))]);
+    const errors = made.filter(({ name }) => wordsOf(name).error_of), others = made.filter(({ name }) => !wordsOf(name).error_of);
+    const folded = errors.length ? [make("details", "", {}, [make("summary", `${plural(errors.length, "column")} of standard errors and biases`), table(errors)])] : [];
+    return make("section", "", { class: "metric-group" }, [make("h3", title), ...(others.length ? [table(others)] : []), ...folded]);
   }));
   Object.assign(metricsTable, { run, other, rows });
 }
