@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from attention_plasticity.head.cell_columns import bucket_columns, distance_colu
 from attention_plasticity.head.key_pool import KeyPool, read_pool
 from attention_plasticity.head.layer import SINGLE_EXAMPLE
 from attention_plasticity.head.layout import head_layout
-from attention_plasticity.head.plasticity import head_plasticity, variance_parts
+from attention_plasticity.head.plasticity import head_plasticity, parts_of_pairs, variance_parts
 from attention_plasticity.head.plasticity_columns import add_plasticity, influence_columns
 from attention_plasticity.head.position_columns import (
     add_drift,
@@ -265,11 +266,20 @@ def head_variance_parts(
     k_head: int,
     config: RunnerConfig,
     texts: DumpTexts | None = None,
+    *,
+    at_one_position: bool = False,
 ) -> VarianceParts | None:
-    """Parts of the squared standard error of `ap_overall`; None if the error is not known."""
+    """Parts of the squared standard error of `ap_overall`; None if the error is not known.
+
+    With `at_one_position` they are the parts of `ap_aligned`.
+    """
     keys = KeyHead.read(dump, layer, k_head, config, texts)
     head = HeadId(layer, q_head, "q")
     rows, _ = read_queries(dump, head, keys, config)
     window = common_window(rows, keys.rows, head.folder)
+    seed = pair_seed(config, layer, q_head)
+    if at_one_position:
+        binned = binned_head(rows, token_weights(dump, "q", rows), keys, window, config)
+        return parts_of_pairs(partial(aligned_parts, binned, seed), config)
     queries = RotatedQueries.of(rows, keys.signs)
-    return variance_parts(queries, keys, window, config, pair_seed(config, layer, q_head))
+    return variance_parts(queries, keys, window, config, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -77,12 +78,18 @@ def variance_parts(
     queries: RotatedQueries, keys: KeyHead, window: int | None, config: RunnerConfig, seed: int
 ) -> VarianceParts | None:
     """Parts of the squared standard error of a head; None if the error is not known."""
-    head = _Head.of(queries, keys, window, config, seed)
+    return parts_of_pairs(_Head.of(queries, keys, window, config, seed).parts, config)
+
+
+def parts_of_pairs(
+    parts: Callable[[int], VarianceParts | None], config: RunnerConfig
+) -> VarianceParts | None:
+    """`parts` for the number of pairs per bucket of the settings, or for that of `auto`."""
     if config.num_pairs_per_bucket != "auto":
-        return head.parts(config.num_pairs_per_bucket)
-    first = head.parts(FIRST_PAIRS)
+        return parts(config.num_pairs_per_bucket)
+    first = parts(FIRST_PAIRS)
     pairs = enough_pairs(first)
-    return first if pairs == FIRST_PAIRS else head.parts(pairs)
+    return first if pairs == FIRST_PAIRS else parts(pairs)
 
 
 def enough_pairs(parts: VarianceParts | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from attention_plasticity.power.prediction import (
 )
 from attention_plasticity.power.rows import RowCounts
 from attention_plasticity.power.text import advice
-from dumps import make_dump
+from dumps import add_rotary, make_dump
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId
 from qk_dump.reader import HeadRows
@@ -254,6 +255,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     two = make_dump(root / "two", layers=1, q_heads=1, k_heads=1, examples=2)
     starved = make_dump(root / "starved", layers=1, q_heads=1, k_heads=1, examples=8, n=56)
     nothing = make_dump(root / "nothing", layers=1, q_heads=1, k_heads=1, examples=8, n=7)
+    rotary = make_dump(root / "turned", layers=1, q_heads=2, k_heads=1, examples=8, n=2000)
+    add_rotary(rotary)
     for dump in (starved, nothing):
         write_examples(dump, [Example(number, number, 1024, "") for number in range(8)])
     analyse_together(
@@ -263,6 +266,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             root / "run": (eight, {}),
             root / "without errors": (two, {}),
             root / "few rows": (starved, {}),
+            root / "rotary": (rotary, {"bin_size": 256}),
             root / "hardly a row": (nothing, {}),
         }
     )
@@ -287,6 +291,22 @@ def test_the_verb_prints_parts_predictions_and_advice(
         assert part in text
     assert main(["power", str(runs / "run"), "--wanted", "0.00001"]) == 0
     assert "No change up to 16 times" in capsys.readouterr().out
+
+
+def test_the_error_is_that_of_plasticity_at_one_position_if_it_is_known(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors = open_run(runs / "rotary").head_metrics["ap_aligned_se"]
+    assert main(["power", str(runs / "rotary")]) == 0
+    told = re.search(
+        r"standard error of plasticity at one position of a head \(ap_aligned\): (\S+) ",
+        " ".join(capsys.readouterr().out.split()),
+    )
+    assert told
+    assert float(told[1]) == pytest.approx(np.sqrt((errors**2).mean()), rel=0.15)
+    assert main(["power", str(runs / "run")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("standard error of plasticity over a bucket of a head (ap_overall): 0.")
 
 
 def test_a_starved_run_is_told_to_capture_more_rows_of_its_texts(

@@ -1,6 +1,6 @@
 """Where the standard error of a head comes from: its texts, queries, keys and key pairs.
 
-Arrays in, arrays out; numpy only. Every query and every key pair has an influence on `ap_overall`.
+Arrays in, arrays out; numpy only. Every query and every key pair has an influence on the mean.
 The squared error is the sum over texts of the squared sum of influences, so it is a sum of products
 of two influences. A product of a query with itself belongs to the queries, of a pair with itself to
 the pairs, of two pairs with one common key to the keys. All other products are those of rows that
