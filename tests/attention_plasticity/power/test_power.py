@@ -65,6 +65,17 @@ def parts() -> list[VarianceParts]:
 
 
 @pytest.fixture(scope="module")
+def aligned_parts() -> list[VarianceParts]:
+    """The parts of the error of plasticity at one position."""
+    dump, found = open_sample(), []
+    for layer, head in HEADS:
+        parts = head_variance_parts(dump, layer, head, head // 3, CONFIG, at_one_position=True)
+        assert parts is not None
+        found.append(parts)
+    return found
+
+
+@pytest.fixture(scope="module")
 def heads() -> dict[tuple[int, int], tuple[KeyHead, HeadRows]]:
     """Keys and queries of the heads; their attention, which has errors of its own, is left out."""
     dump, found = open_sample(), {}
@@ -80,21 +91,22 @@ def observed(
     queries: Choice,
     keys: Choice,
     config: RunnerConfig,
-) -> float:
-    """Root mean square over heads of the standard error of subsamples of the rows."""
-    squares = []
+) -> dict[str, float]:
+    """Root mean square over heads of the standard errors of subsamples of the rows."""
+    squares: dict[str, list[float]] = {"ap_overall": [], "ap_aligned": []}
     for (layer, head), (key_head, rows) in heads.items():
         for seed in range(1 if (queries, keys) == (every, every) else 2):  # all rows: one is enough
             rng = np.random.default_rng([seed, layer, head])
             some = part_of(key_head.rows, keys(key_head.rows, rng))
             assert some.example_id is not None
             index = KeyIndex(some.position, some.bucket, some.example_id)
-            small = KeyHead(some, key_head.signs, index, key_head.all_texts)
+            small = replace(key_head, rows=some, index=index, known_weights=None)
             result = analyze_rows(
                 layer, head, head // 3, part_of(rows, queries(rows, rng)), small, config
             )
-            squares.append(result.metrics["ap_overall_se"] ** 2)
-    return math.sqrt(np.mean(squares))
+            for column, values in squares.items():
+                values.append(result.metrics[f"{column}_se"] ** 2)
+    return {column: math.sqrt(np.mean(values)) for column, values in squares.items()}
 
 
 def every(rows: HeadRows, rng: np.random.Generator) -> np.ndarray:
@@ -124,12 +136,16 @@ CASES: dict[str, tuple[Change, Choice, Choice, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_predicted_errors_are_those_of_real_subsamples(
-    name: str, parts: list[VarianceParts], heads: dict[tuple[int, int], tuple[KeyHead, HeadRows]]
+    name: str,
+    parts: list[VarianceParts],
+    aligned_parts: list[VarianceParts],
+    heads: dict[tuple[int, int], tuple[KeyHead, HeadRows]],
 ) -> None:
     """Fifteen percent: the errors of 12 heads and two subsamples are that uncertain themselves."""
     change, queries, keys, settings = CASES[name]
     real = observed(heads, queries, keys, CONFIG.model_copy(update=settings))
-    assert typical_error(parts, change) == pytest.approx(real, rel=0.15)
+    assert typical_error(parts, change) == pytest.approx(real["ap_overall"], rel=0.15)
+    assert typical_error(aligned_parts, change) == pytest.approx(real["ap_aligned"], rel=0.15)
 
 
 def test_the_parts_sum_to_the_squared_error_up_to_small_sample_factors(
