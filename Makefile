@@ -88,9 +88,10 @@ columns: $(VENV)/.base
 reliability: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m reliability.table $(ARGS)
 
-# Writes the table of docs/coverage.md: how often intervals contain the truth, on simulated heads.
+# Writes the tables of docs/coverage.md: how often intervals contain the truth, on simulated heads.
 coverage: $(VENV)/.dev
 	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/interval_coverage.py
+	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/rope_coverage.py
 
 # Writes the table of docs/method.md: predictions of `power` against real errors, on thinned heads.
 power-table: $(VENV)/.dev

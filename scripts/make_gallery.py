@@ -117,7 +117,7 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield smollm2("map", "Map of heads", "map")
     yield smollm2("map-drop", "Map of the drop", "map", metric="drop")
     yield windows("map-types", "Map of two types of layers", "map", metric="drop")
-    yield _entry("phase", "Part of the rotary phase", SAMPLE, lambda: runs.sample, "phase")
+    yield _entry("phase", "Rotary phase", SAMPLE, lambda: runs.sample, "phase")
     yield smollm2("predictability", "Predictability", "predictability")
     yield smollm2("components", "Components", "components")
     yield _entry("distances", "Distances", CONTEXT, lambda: runs.context, "distances")

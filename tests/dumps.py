@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qk_dump.layout import HeadId
-from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest, write_manifest
 from qk_dump.received_columns import ReceivedRows
 from qk_dump.rotary import RotaryRecord
+from qk_dump.rotary_file import write_rotary_file
 from qk_dump.writer import write_head
 
 
@@ -75,6 +77,13 @@ def add_rotary(root: Path, layers: int = 1, width: int = 8, **facts: Any) -> Pat
     )
     write_manifest(root, manifest)
     return root
+
+
+def rotary_file(dump: Path, path: Path) -> Path:
+    """The rotary records of dump.json in a file of their own."""
+    layers = json.loads((dump / MANIFEST_NAME).read_text())["layers"]
+    write_rotary_file(path, "a model", pre_rope=False, layers=layers)
+    return path
 
 
 def add_attended(

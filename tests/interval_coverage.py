@@ -270,7 +270,7 @@ def main() -> None:
         size = population.texts * population.queries
         lines.append(f"| {name} | {size} | {shares} | {biases} |")
         print(lines[-1], flush=True)
-    _write(lines, BEGIN, END)
+    write_table(lines, BEGIN, END)
     write_sampled()
 
 
@@ -285,10 +285,10 @@ def write_sampled() -> None:
         shares = " | ".join(f"{100 * found.share(quantity):.0f}" for quantity in SAMPLED_QUANTITIES)
         lines.append(f"| {name} | {heads} of {eligible} | {shares} |")
         print(lines[-1], flush=True)
-    _write(lines, SAMPLED_BEGIN, SAMPLED_END)
+    write_table(lines, SAMPLED_BEGIN, SAMPLED_END)
 
 
-def _write(lines: list[str], begin: str, end: str) -> None:
+def write_table(lines: list[str], begin: str, end: str) -> None:
     """Put a table between two marks of the document."""
     text = DOCUMENT.read_text(encoding="utf-8")
     head, rest = text.split(begin, 1)

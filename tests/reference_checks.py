@@ -68,9 +68,13 @@ def assert_reasons_are_complete(result: HeadResult) -> None:
     missing = [name for name in missing if math.isnan(result.metrics[name])]
     assert sorted(result.missing) == sorted(missing)
     assert all(result.missing.values())
-    cells = {name: sum(reasons.values()) for name, reasons in result.missing_cells.items()}
-    empty = result.bucket_plasticity.isna().sum()
-    assert cells == {str(name): int(number) for name, number in empty.items() if number}
+    for content, missing_cells in (
+        (result.buckets, result.missing_cells),
+        (result.bins, result.missing_bins),
+    ):
+        cells = {name: sum(reasons.values()) for name, reasons in missing_cells.items()}
+        empty = {name: np.count_nonzero(np.isnan(values)) for name, values in content.items()}
+        assert cells == {name: number for name, number in empty.items() if number}
 
 
 def assert_column_equal(columns: tuple[str, ...], rows: list[Any], expected: list[Any]) -> None:

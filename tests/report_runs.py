@@ -188,6 +188,7 @@ def _add_errors(
         squares = rows[list(GROUP_COLUMNS)].to_numpy() ** 2
         metrics[f"{name}_se"] = np.sqrt(squares.sum(axis=1))
         metrics[f"{name}_bias"] = rows["bias"].to_numpy()
+        metrics[f"{name}_corrected"] = metrics[name] - metrics[f"{name}_bias"]
     gap = pd.MultiIndex.from_frame(metrics[["layer", "q_head"]]).isin(GAPS)
     metrics["ap_gaussian_gap"], metrics["ap_gaussian_gap_se"] = np.where(gap, 0.05, 0.01), 0.004
     metrics["ap_counted"], metrics["ap_counted_se"] = metrics["ap_overall"] - 0.01, 0.02

@@ -10,13 +10,24 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.aligned import BinnedHead, aligned_plasticity, binned_head
-from attention_plasticity.head.aligned_columns import add_aligned, bin_columns, bin_influences
+from attention_plasticity.config import FIRST_PAIRS, RunnerConfig
+from attention_plasticity.head.aligned import (
+    BinnedHead,
+    aligned_parts,
+    aligned_plasticity,
+    binned_head,
+)
+from attention_plasticity.head.aligned_columns import (
+    add_aligned,
+    bin_columns,
+    bin_influences,
+    missing_bins,
+)
 from attention_plasticity.head.attended import AttendedPlasticity, attended_plasticity
 from attention_plasticity.head.attended_columns import add_attended
 from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
@@ -25,7 +36,7 @@ from attention_plasticity.head.cell_columns import bucket_columns, distance_colu
 from attention_plasticity.head.key_pool import KeyPool, read_pool
 from attention_plasticity.head.layer import SINGLE_EXAMPLE, before_rope
 from attention_plasticity.head.layout import head_layout
-from attention_plasticity.head.plasticity import head_plasticity, variance_parts
+from attention_plasticity.head.plasticity import head_plasticity, parts_of_pairs, variance_parts
 from attention_plasticity.head.plasticity_columns import add_plasticity, influence_columns
 from attention_plasticity.head.position_columns import (
     add_drift,
@@ -180,9 +191,14 @@ def analyze_rows(
         keys = by_attention.keys
     seed = pair_seed(config, layer, q_head)
     attention_of_keys = None if by_attention is None else by_attention.attention
-    plasticity, pairs = head_plasticity(queries, keys, window, config, seed, attention_of_keys)
     before = before_rope(rows.vectors, rows.position, base.rotation)  # (n, d)
     binned = binned_head(rows, weights, keys, window, config, before, by_attention)
+    parts = None
+    if config.num_pairs_per_bucket == "auto":
+        parts = aligned_parts(binned, seed, FIRST_PAIRS)
+    plasticity, pairs = head_plasticity(
+        queries, keys, window, config, seed, attention_of_keys, parts
+    )
     aligned = aligned_plasticity(binned, seed, pairs)
     add_plasticity(values, plasticity, rows.position_max, no_errors)
     groups = _groups(rows, keys, config)
@@ -204,6 +220,7 @@ def analyze_rows(
         bins=bin_columns(aligned, keys, rows),
         missing=values.missing,
         missing_cells=missing_cells(plasticity, rows.example_id is not None, no_errors),
+        missing_bins=missing_bins(aligned, rows.example_id is not None, no_errors),
     )
 
 
@@ -256,11 +273,22 @@ def head_variance_parts(
     k_head: int,
     config: RunnerConfig,
     texts: DumpTexts | None = None,
+    *,
+    at_one_position: bool = False,
 ) -> VarianceParts | None:
-    """Parts of the squared standard error of `ap_overall`; None if the error is not known."""
+    """Parts of the squared standard error of `ap_overall`; None if the error is not known.
+
+    With `at_one_position` they are the parts of `ap_aligned`.
+    """
     keys = KeyHead.read(dump, layer, k_head, config, texts)
     head = HeadId(layer, q_head, "q")
     rows, _ = read_queries(dump, head, keys, config)
     window = common_window(rows, keys.rows, head.folder)
+    seed = pair_seed(config, layer, q_head)
+    if at_one_position:
+        before = before_rope(rows.vectors, rows.position, keys.rotation)  # (n, d)
+        weights = token_weights(dump, "q", rows)
+        binned = binned_head(rows, weights, keys, window, config, before)
+        return parts_of_pairs(partial(aligned_parts, binned, seed), config)
     queries = RotatedQueries.of(rows, keys.signs)
-    return variance_parts(queries, keys, window, config, pair_seed(config, layer, q_head))
+    return variance_parts(queries, keys, window, config, seed)

@@ -275,7 +275,7 @@ BUCKET_PLASTICITY = Table(
 )
 BIN_PLASTICITY = Table(
     "head_bin_plasticity.csv",
-    "head, bin of queries and earlier bin of keys, if plasticity at one position is known",
+    "head, bin of queries and bin of keys that they see, if plasticity at one position is known",
     (
         *_IDS,
         Metric("q_bin", "query bin", "number of the bin of the queries", format="index"),

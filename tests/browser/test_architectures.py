@@ -110,7 +110,7 @@ def test_every_type_of_layers_has_its_own_colour(page: Page) -> None:
 def test_selected_layers_are_named(page: Page) -> None:
     show(page, "run=some&head=1.2")
     expect(page.locator("#subtitle")).to_contain_text("along the context; layers 1, 3 only")
-    expect(page.locator("#warnings li")).to_have_text("whole run: Few texts.")
+    expect(page.locator("#warnings li").last).to_have_text("whole run: Few texts.")
     texts = page.evaluate(f"{MAP}.data[0].text.map(row => row[0])")
     assert [text.split(",")[0] for text in texts] == ["layer 1", "layer 3"]
     expect(page.locator("#legend-note")).to_have_text("dashed line: layer 2 left out")

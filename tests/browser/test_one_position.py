@@ -15,6 +15,7 @@ from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import corrected, head_half_width, mean_over_heads
+from attention_runs import add_attention
 from report_pages import (
     READY,
     data_of,
@@ -34,7 +35,11 @@ POSITION, BUCKET = "plasticity at one position", "plasticity over a bucket"
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     """A run with plasticity at one position, and one of an earlier version, over a bucket."""
     folder = tmp_path_factory.mktemp("one_position")
-    write_run(folder / "new", position=True)
+    new = add_attention(write_run(folder / "new", position=True))
+    table = pd.read_csv(new / "head_metrics.csv")
+    table["ap_attended_aligned"], table["ap_attended_aligned_se"] = table["ap_attended"] / 2, 0.01
+    table["n_later_queries"] = np.nan  # the capture has recorded attention
+    table.to_csv(new / "head_metrics.csv", index=False)
     write_run(folder / "old", errors=True, seed=4)
     return [FinishedRun.open(folder / name) for name in ("new", "old")]
 
@@ -92,7 +97,7 @@ def test_the_page_opens_on_the_interval_of_the_drop_farthest_from_zero(
         f"Layer {best['layer']:.0f} · head {best['q_head']:.0f}"
     )
     expect(page.locator("#head-reason")).to_contain_text(
-        "whose 95 % interval of the drop lies farthest from 0 ("
+        "whose 95 % interval of the drop at one position lies farthest from 0 ("
     )
 
 
@@ -137,6 +142,27 @@ def test_filters_mean_the_shown_plasticity(
     page.fill("#search", "")
 
 
+def test_attended_plasticity_is_that_at_one_position(page: Page, runs: list[FinishedRun]) -> None:
+    show(page, "run=new&head=1.2")
+    row = of_head(runs[0].head_metrics, 1, 2).iloc[0]
+    expect(page.locator('[data-fact="ap_attended_aligned"]')).to_have_text(
+        f"{row['ap_attended_aligned']:.3f} ± 0.010"
+    )
+    expect(page.locator('[data-fact="ap_attended"]')).to_have_count(0)
+    over = row["ap_attended"] - row["ap_attended_bias"]
+    expect(page.locator("#attention-facts")).to_contain_text(f"over a bin {over:.3f} ±")
+    expect(page.locator("#attention-facts")).not_to_contain_text("NaN")
+
+
+def test_errors_and_biases_are_folded_and_corrected_values_are_the_metric(page: Page) -> None:
+    errors = page.locator("#metrics details")
+    expect(errors).to_have_count(1)
+    expect(errors.locator('[data-metric="ap_aligned_se"]')).to_be_hidden()
+    expect(page.locator('[data-metric$="_corrected"]')).to_have_count(0)
+    errors.locator("summary").click()
+    expect(errors.locator('[data-metric="ap_aligned_se"]')).to_be_visible()
+
+
 def test_the_words_are_explained(page: Page) -> None:
     page.locator('[data-help="card-phase"]').click()
     terms = page.locator("#glossary-words dt").all_text_contents()
@@ -154,7 +180,9 @@ def test_the_cells_are_downloaded_as_the_table_of_bins(
     download.value.save_as(tmp_path / "bins.csv")
     found, expected = pd.read_csv(tmp_path / "bins.csv"), runs[0].bins
     assert list(found.columns[:5]) == list(expected.columns[:5])
+    over = found.pop("pooled_corrected")
     assert set(found.columns) < set(expected.columns)
+    assert over.astype(np.float32).tolist() == singles(expected["pooled"] - expected["pooled_bias"])
     assert found["plasticity"].astype(np.float32).tolist() == singles(expected["plasticity"])
 
 
@@ -181,8 +209,9 @@ def test_a_run_of_an_earlier_version_says_what_it_shows(page: Page) -> None:
     show(page, "run=old")
     page.wait_for_selector(READY)
     assert titles(page)[0] == "Plasticity over a bucket"
-    expect(page.locator(".card").first).to_contain_text(
-        "At one position: it was not computed; run the analysis again"
+    expect(page.locator(".card").first).to_contain_text("the rotation of RoPE counts too; at one")
+    expect(page.locator("#warnings li")).to_have_text(
+        "Plasticity at one position is not known: it was not computed; run the analysis again."
     )
     expect(page.locator("#cells-note")).to_contain_text(f"{BUCKET} per query bucket and key bucket")
     columns = page.locator("[data-sort]").evaluate_all("all => all.map((one) => one.dataset.sort)")

@@ -51,7 +51,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     for path in small.glob("*.csv"):
         table = pd.read_csv(path)
         table[table["layer"] < 3].to_csv(path, index=False)
-    changed(small, "head_metrics.csv", ap_aligned_drop=lambda table: table["ap_first20"] / 9)
     info = json.loads((small / "run.json").read_text())
     info["head_layout"]["num_layers"] = 3
     (small / "run.json").write_text(json.dumps(info))
@@ -178,8 +177,8 @@ def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> Non
     assert best != drops.argmax()
     low, high = (f"{drops[best] + sign * half[best]:.3f}".replace("-", "−") for sign in (-1, 1))
     expect(reason).to_have_text(
-        "Selected at first: the head whose 95 % interval of the plasticity drop lies farthest from "
-        f"0 ({low} to {high})."
+        "Selected at first: the head whose 95 % interval of the drop over a bucket lies farthest "
+        f"from 0 ({low} to {high})."
     )
     layer, head = runs[0].head_metrics.loc[best, ["layer", "q_head"]].astype(int)
     expect(page.locator("#head-title")).to_have_text(f"Layer {layer} · head {head}")
@@ -191,13 +190,13 @@ def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> Non
     expect(reason).to_have_text("")
 
 
-def test_the_first_head_without_intervals_has_the_largest_drop_at_one_position(
+def test_the_first_head_without_intervals_has_the_largest_drop(
     page: Page, runs: list[FinishedRun]
 ) -> None:
     table = runs[2].head_metrics
     show(page, "run=small")
     expect(page.locator("#head-reason")).to_contain_text("Selected at first: the head with the")
-    layer, head = table.loc[table["ap_aligned_drop"].idxmax(), ["layer", "q_head"]].astype(int)
+    layer, head = table.loc[table["ap_drop"].idxmax(), ["layer", "q_head"]].astype(int)
     expect(page.locator("#head-title")).to_have_text(f"Layer {layer} · head {head}")
 
 

@@ -17,19 +17,20 @@ from filelock import FileLock
 
 from commands import start
 from commands_here import analyze_here
-from dumps import make_dump
+from dumps import add_rotary, make_dump, rotary_file
 from lasting_workers import workers as workers  # a fixture of all tests here
 
 TABLES = (
     *("head_metrics.csv", "head_bucket_plasticity.csv"),
-    *("head_component_weights.csv", "head_influences.csv"),
+    *("head_component_weights.csv", "head_influences.csv", "head_bin_plasticity.csv"),
 )
 
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Large enough that a run can be caught half-way."""
-    return make_dump(tmp_path_factory.mktemp("dump"), layers=3, q_heads=4, k_heads=2, n=6000, d=32)
+    folder = tmp_path_factory.mktemp("dump")
+    return add_rotary(make_dump(folder, layers=3, q_heads=4, k_heads=2, n=3000, d=32), 3, 32)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +82,11 @@ def wait_until_gone(workers: list[str]) -> None:
 def test_any_number_of_workers_gives_the_same_bytes(
     dump: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", tmp_path, "--max_workers", 4)
-    assert analyze_here(*words).returncode == 0
-    assert tables(tmp_path) == whole
+    """Also with the rotary records in a file of their own."""
+    file = rotary_file(dump, tmp_path / "rotary.json")
+    words = ("--dataset_local_root", dump, "--output_dir", tmp_path / "out", "--max_workers", 4)
+    assert analyze_here(*words, "--rotary", file).returncode == 0
+    assert tables(tmp_path / "out") == whole
 
 
 def test_a_killed_run_ends_its_workers_and_continues_with_the_same_bytes(
@@ -259,20 +262,25 @@ def test_only_heads_whose_files_are_broken_or_change_fail_and_a_killed_worker_co
 def test_a_full_disk_is_told_and_leaves_earlier_results_whole(
     small_disk: Path, tmp_path: Path
 ) -> None:
+    """The disk has room for two versions of the tables, as new ones are written beside the old."""
+    subprocess.run(["mount", "-o", "remount,size=512k", str(small_disk)], check=True)
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=60, d=4)
+    add_rotary(dump, width=4)
     out, filler = small_disk / "out", small_disk / "filler"
     words = ("--dataset_local_root", dump, "--output_dir", out)
     assert analyze_here(*words).returncode == 0
     before = tables(out)
-    for moment, culprit in (
-        ("writing the tables", r"\.csv|run\.json|settings\.json"),
-        ("recording a head", r"l00h01\.json|settings\.json"),
+    for moment, spare, culprit in (  # spare: bytes that stay free
+        ("beginning", 0, r"settings\.json"),
+        ("writing the tables", 8192, r"\.csv|run\.json"),
+        ("recording a head", 8192, r"l00h01\.json"),
     ):
         if moment == "recording a head":
             (out / ".heads" / "l00h01.json").unlink()
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(b"x" * 512)
+        os.truncate(filler, filler.stat().st_size - spare)
         full = analyze_here(*words)
         assert full.returncode == 1, moment
         place = rf"{re.escape(str(out))}\S*({culprit}): cannot be written"

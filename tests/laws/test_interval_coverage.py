@@ -12,7 +12,9 @@ from attention_plasticity.comparison.differences import difference
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import HeadColumn, mean_half_width
 from interval_coverage import Coverage, measure
+from rope_coverage import COLUMNS, measure_rope
 from simulated_heads import Population
+from simulated_rope import RopePopulation
 
 DUMPS, HEADS, ATTENDED_HEADS = 60, 12, 2
 
@@ -46,6 +48,28 @@ def test_means_over_heads_need_the_correction_of_bias(coverage: Coverage) -> Non
 
 def test_gaussian_heads_are_rarely_flagged(coverage: Coverage) -> None:
     assert np.mean(coverage.hits["flagged"]) < 0.05
+
+
+@pytest.fixture(scope="module")
+def at_one_position() -> Coverage:
+    """Heads with RoPE, 48 queries of 12 texts in a bin. Errors of the truth are below 0.004."""
+    population = RopePopulation(width=8, length=128, bin_size=16)
+    settings = {"num_pairs_per_bucket": 24}
+    return measure_rope(population, 50, 3, {"each": 192, "texts": 200}, **settings)
+
+
+@pytest.mark.parametrize("quantity", [*COLUMNS, "model mean"])
+def test_intervals_at_one_position_cover_90_to_98_percent(
+    at_one_position: Coverage, quantity: str
+) -> None:
+    """The truth is counted at one position. Shares have a standard error of 2 to 3 %."""
+    assert 0.90 <= at_one_position.share(quantity) <= 0.98
+
+
+def test_plasticity_at_one_position_is_not_that_of_a_bin(at_one_position: Coverage) -> None:
+    assert at_one_position.share("pooled") < 0.2
+    for quantity in COLUMNS:
+        assert abs(at_one_position.bias(quantity)) < 0.01
 
 
 ELIGIBLE, CHOSEN, TEXT_GROUPS, SAMPLES = 40, 8, 12, 600

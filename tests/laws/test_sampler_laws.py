@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity import analyze_dump
-from attention_plasticity.metrics import TOKEN_MEANS
+from attention_plasticity.metrics import ALIGNED_DROP, TOKEN_MEANS
 from lasting_workers import workers as workers  # a fixture of all tests here
 from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
@@ -44,7 +44,7 @@ def tables(root: Path) -> dict[str, pd.DataFrame]:
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "log_uniform"])
-@pytest.mark.parametrize("name", TOKEN_MEANS)
+@pytest.mark.parametrize("name", [*TOKEN_MEANS, ALIGNED_DROP])
 def test_samplers_agree_within_errors(
     tables: dict[str, pd.DataFrame], name: str, sampler: str
 ) -> None:

@@ -85,9 +85,13 @@ def test_lists_of_any_length_are_read(tmp_path: Path) -> None:
         ({"received": lists(changed(2, 1.5))}, "row 2: impossible value in received"),
         ({"received": lists(changed(3, -0.1))}, "row 3: impossible value in received"),
         ({"received": lists(changed(4, np.nan))}, "row 4: impossible value in received"),
+        ({"received": lists(changed(5, np.inf))}, "row 5: impossible value in received"),
         ({"inclusion": pa.array([0.5] * 5 + [0.0])}, "row 5: impossible value in inclusion"),
         ({"inclusion": pa.array([1.5] + [0.5] * 5)}, "row 0: impossible value in inclusion"),
         ({"inclusion": pa.array([0.5, None] * 3)}, "row 1: impossible value in inclusion"),
+        ({"inclusion": pa.array([0.5, np.inf] * 3)}, "row 1: impossible value in inclusion"),
+        ({"inclusion": pa.array([0.5, np.nan] * 3)}, "row 1: impossible value in inclusion"),
+        ({"inclusion": pa.array([-0.5, 0.5] * 3)}, "row 0: impossible value in inclusion"),
         (
             {"received": pa.array([[0.1], [0.1, 0.2]] * 3, pa.list_(pa.float32()))},
             "row 1: received has another number of values",

@@ -21,14 +21,12 @@ from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.comparison.scores import correlation_text
 from attention_plasticity.plots.shown import capitalised, parts_of_context, phase_sentence
 from attention_plasticity.tables.layer_types import type_words
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.pair_words import PAIR_WORDS
 from qk_toolkit.formatting import count
 
-_SETTINGS = (
-    *("query_model", "pair_sampling", "num_pairs_per_bucket"),
-    *("single_example", "equal_texts", "seed"),
-)
+_SETTINGS = ("pair_sampling", "num_pairs_per_bucket", "single_example", "equal_texts", "seed")
 
 
 def profiles_caption(data: ComparisonData) -> str:
@@ -62,9 +60,9 @@ def scores_caption(data: ComparisonData) -> str:
     drawn = drawn_drops(data.table)
     what = (
         f"Drop of {drawn.shown.name} from the first to the last fifth of the context, mean over "
-        "heads, against benchmark scores; one point per run. Intervals of correlations are 95 % "
-        "intervals by Fisher's z, with the variance 1/(n - 3) for Pearson's correlation and "
-        "(1 + r²/2)/(n - 3) for Spearman's."
+        f"heads, against benchmark scores; one point per run. {phase_sentence(drawn.shown)} "
+        "Intervals of correlations are 95 % intervals by Fisher's z, with the variance 1/(n - 3) "
+        "for Pearson's correlation and (1 + r²/2)/(n - 3) for Spearman's."
     )
     found = [f"Correlation of the {correlation_text(found)}." for found in data.relations]
     return _caption(data, " ".join([what, *found]), drawn, "correlations", "means")
@@ -109,17 +107,19 @@ def _model(run: ComparedRun) -> str:
 def _caption(data: ComparisonData, what: str, drawn: Drawn, *concerned: Concerned) -> str:
     cautions = [clean(text) for text in texts_about(data.cautions, *concerned)]
     lines = [what, "", f"{count(len(data.runs), 'run')}:"]
-    shared = {_settings(run) for run in data.runs}
-    lines += [f"- {_run(run, with_settings=len(shared) > 1)}" for run in data.runs]
-    if len(shared) == 1 and (settings := next(iter(shared))):
-        lines.append(f"Settings of all runs: {settings}.")
+    settings = [_settings(run, drawn.shown) for run in data.runs]
+    shared = settings[0] if len(set(settings)) == 1 else None
+    for run, own in zip(data.runs, settings, strict=True):
+        lines.append(f"- {_run(run, own if shared is None else '')}")
+    if shared:
+        lines.append(f"Settings of all runs: {shared}.")
     lines += ["", _errors(drawn)]
     if cautions:
         lines += ["", "Cautions:", *(f"- {text}" for text in cautions)]
     return "\n".join(lines) + "\n"
 
 
-def _run(run: ComparedRun, *, with_settings: bool) -> str:
+def _run(run: ComparedRun, settings: str) -> str:
     heads = len(run.run.head_metrics)
     layers = sum(map(len, run.layers.values()))
     parts = [f"model {_model(run)}"]
@@ -131,14 +131,19 @@ def _run(run: ComparedRun, *, with_settings: bool) -> str:
     parts.append(f"context {context}")
     if texts := run.texts.get("count"):
         parts.append(count(int(texts), "text"))
-    if with_settings and (settings := _settings(run)):
+    if settings:
         parts.append(settings)
     return f"{run.label}: {', '.join(parts)}"
 
 
-def _settings(run: ComparedRun) -> str:
-    """`query_model positional, pair_sampling bucket`; empty if they are not recorded."""
-    known = {name: run.settings.get(name) for name in _SETTINGS}
+def _settings(run: ComparedRun, shown: PlasticityColumns) -> str:
+    """`query_model positional, pair_sampling bucket`; empty if they are not recorded.
+
+    Plasticity at one position has bins, and a query model of its own.
+    """
+    name = "bin_size" if shown is AT_ONE_POSITION else "query_model"
+    value = run.run.info.get(name) if shown is AT_ONE_POSITION else run.settings.get(name)
+    known = {name: value} | {name: run.settings.get(name) for name in _SETTINGS}
     return ", ".join(f"{name} {value}" for name, value in known.items() if _is_set(value))
 
 

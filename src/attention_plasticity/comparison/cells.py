@@ -19,6 +19,7 @@ CORRELATION_HEADINGS = ("score", "Pearson", "Spearman", "runs")
 UNEQUAL, OTHER_HEADS = "†", "‡"
 CORRELATIONS_NOTE = "[ ]: 95 % interval by Fisher's z, over runs."
 _WHOLE = ("heads", "context")
+_UNKNOWN = "–"  # in place of a difference
 
 
 def headings(shown: PlasticityColumns) -> dict[str, str]:
@@ -74,11 +75,9 @@ def difference_cells(differences: pd.DataFrame, shown: PlasticityColumns) -> lis
     for (run, minus, layer_type), rows in differences.groupby(keys, sort=False):
         named = rows.set_index("quantity").reindex([shown.level, shown.drop])
         if named["standard_error"].notna().any():
-            overall, drop = (
-                _interval(row) + OTHER_HEADS * (not row["same_heads"])
-                for row in named.to_dict("records")
-            )
-            drop += "" if bool(named["equal_contexts"].all()) else UNEQUAL
+            overall, drop = map(_interval, named.to_dict("records"))
+            if drop != _UNKNOWN and not bool(named["equal_contexts"].all()):
+                drop += UNEQUAL
             texts = "same" if bool(named["paired"].all()) else "other"
             names = clean(str(minus)), clean(str(run)), part_words(str(layer_type))
             lines.append(DifferenceCells(*names, overall, drop, texts))
@@ -91,9 +90,10 @@ def differences_note(lines: Sequence[DifferenceCells]) -> str:
         "[ ]: 95 % interval. Runs on the same texts are compared text by text; runs on other texts "
         "are independent samples."
     )
-    if any("[" not in value for line in lines for value in (line.plasticity, line.drop)):
+    values = [value for line in lines for value in (line.plasticity, line.drop)]
+    if any("[" not in value for value in values if value != _UNKNOWN):
         text += " A value without an interval has no known error."
-    if any(OTHER_HEADS in value for line in lines for value in (line.plasticity, line.drop)):
+    if any(OTHER_HEADS in value for value in values):
         text += f" {OTHER_HEADS}: the two means go over different heads."
     if any(line.drop.endswith(UNEQUAL) for line in lines):
         text += f" {UNEQUAL}: the contexts are unequal, so the drops are over other positions."
@@ -137,11 +137,12 @@ def _cell(name: str, value: float, error: float) -> str:
 
 
 def _interval(row: dict[Any, Any]) -> str:
+    """A difference with its interval, and a mark if the means go over different heads."""
     if math.isnan(row["difference"]):
-        return "–"
+        return _UNKNOWN
     ends = (row["low"], row["high"])
     interval = "" if any(map(math.isnan, ends)) else f" [{', '.join(map(_signed, ends))}]"
-    return f"{_signed(row['difference'])}{interval}"
+    return f"{_signed(row['difference'])}{interval}{OTHER_HEADS * (not row['same_heads'])}"
 
 
 def _signed(value: float) -> str:

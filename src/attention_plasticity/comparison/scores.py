@@ -188,7 +188,8 @@ def correlation_values(found: Correlation) -> tuple[str, str]:
 def _with_interval(value: float, low: float, high: float) -> str:
     if math.isnan(value):
         return "–"
-    return f"{value:.2f}" if math.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    shown, *ends = (f"{round(number, 2) + 0.0:.2f}" for number in (value, low, high))  # no -0.00
+    return shown if math.isnan(low) else f"{shown} [{', '.join(ends)}]"
 
 
 def evidence(found: Correlation) -> str | None:

@@ -2,7 +2,8 @@
 
 Keys are random. Queries are random plus a drift along one direction, which grows with position. If
 the drift has strength s at a position, the standardised margin of a random key pair is N(0, s²),
-and the expected plasticity is `1 − (2/π)·arcsin(s²/(1+s²))`.
+and the expected plasticity is `1 − (2/π)·arcsin(s²/(1+s²))`. There is no rotary embedding, so this
+is plasticity at one position.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ from rich import box
 from rich.table import Table
 
 from attention_plasticity.run.finish import Outcome
+from attention_plasticity.tables.main_plasticity import main_plasticity_of_rows
 from attention_plasticity.tables.summary import mean_of
 from qk_dump.layout import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
@@ -101,6 +104,10 @@ def _kept_positions(shape: DemoShape, rng: np.random.Generator) -> tuple[Ints, I
 def _manifest(shape: DemoShape, seed: int) -> DumpManifest:
     types = ["full_attention"] * len(shape.drifts)
     types[shape.windowed_layer] = "sliding_attention"
+    layers: list[dict[str, Any]] = [
+        {"layer": layer, "type": name, "rope": False} for layer, name in enumerate(types)
+    ]
+    layers[shape.windowed_layer]["window"] = shape.window
     return DumpManifest(
         model="known answer (generated)",
         num_layers=len(shape.drifts),
@@ -108,6 +115,8 @@ def _manifest(shape: DemoShape, seed: int) -> DumpManifest:
         num_k_heads=shape.k_heads,
         head_dim=shape.width,
         layer_types=types,
+        layers=layers,
+        sampler={"type": "uniform", "base_rate": shape.bucket_size / shape.keep_one_of},
         bucket_type="uniform",
         min_bucket_size=shape.bucket_size,
         dtype="float32",
@@ -117,10 +126,10 @@ def _manifest(shape: DemoShape, seed: int) -> DumpManifest:
 
 def print_known_answer(outcome: Outcome) -> None:
     """Print the measured plasticity next to the expected plasticity."""
-    shape = DemoShape()
+    shape, shown = DemoShape(), main_plasticity_of_rows(outcome.metrics)
     table = Table(
         box=box.SIMPLE,
-        title="Comparison with the known answer (plasticity in the last fifth)",
+        title=f"Comparison with the known answer ({shown.name}, in the last fifth)",
         title_justify="left",
     )
     for name in ("layer", "drift", "expected", "measured"):
@@ -129,7 +138,7 @@ def print_known_answer(outcome: Outcome) -> None:
         members = [row for row in outcome.metrics if row["layer"] == layer]
         last_fifth = np.linspace(0.8 * shape.context, shape.context, 100)
         expected = float(expected_plasticity(drift, last_fifth, shape.context).mean())
-        measured = mean_of(members, "ap_last20")
+        measured = mean_of(members, shown.fifths[-1])
         window = f" (window {shape.window})" if layer == shape.windowed_layer else ""
         table.add_row(f"{layer}{window}", f"{drift:g}", f"{expected:.3f}", f"{measured:.3f}")
     command_console().print(table)

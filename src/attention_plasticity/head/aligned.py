@@ -3,7 +3,7 @@
 With RoPE, the same question at two positions is two vectors. The covariance of the queries of a
 bucket takes this rotation for content. Here every query of a bin is turned to the mean position of
 the bin, and keys stay as they are. The same pairs are also scored with the queries as captured; the
-difference is the part of the rotary phase.
+difference is the rotary phase.
 
 In layers with a window or chunks, pairs are drawn for each bin of queries, by tokens, and their
 keys are turned to the position of a query that sees both (`head/windows.py`).
@@ -11,6 +11,7 @@ keys are turned to the position of a query that sees both (`head/windows.py`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -38,6 +39,7 @@ from attention_plasticity.numeric.eligibility import earlier_cells
 from attention_plasticity.numeric.errors.bucket_influences import moments_with_influences
 from attention_plasticity.numeric.errors.counting import CountingSums
 from attention_plasticity.numeric.errors.influences import GroupedQueries
+from attention_plasticity.numeric.errors.variance_parts import VarianceParts, VarianceSums
 from attention_plasticity.numeric.key_pairs import KeyPairs
 from attention_plasticity.numeric.pair_pool import WeightedKeys
 from attention_plasticity.numeric.pair_samples import (
@@ -73,6 +75,7 @@ NO_BINS = "the bins of the run are not known"
 
 _ALIGNED_SEED = 2  # beside the seed of the pairs, so that other pairs do not change
 _NONE = np.empty(0)
+_UNLIMITED = 1 << 40  # pairs that are drawn with replacement
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,13 @@ def aligned_plasticity(
     return head.plasticity(num_pairs, seed)
 
 
+def aligned_parts(head: BinnedHead | str, seed: int, num_pairs: int) -> VarianceParts | None:
+    """Parts of the squared standard error of `ap_aligned`; None if the error is not known."""
+    if isinstance(head, str) or head.keys.rotation.problem is not None:
+        return None
+    return head.parts(num_pairs, seed)
+
+
 @dataclass(frozen=True)
 class BinnedHead:
     """All that is needed to score key pairs of a head in bins."""
@@ -200,6 +210,43 @@ class BinnedHead:
         found = score_models(models, sample, of_cells=self._of_cells)
         pooled = replace(found[-1], counted=None)
         return AlignedPlasticity(self.bins, found[0], pooled, self.weights, self.window is not None)
+
+    def parts(self, num_pairs: int, seed: int) -> VarianceParts | None:
+        """Parts of the squared error of plasticity of turned queries; None if it is not known."""
+        (model, texts, turn), key_text = self.models[0], self.keys.rows.example_id
+        if texts is None or self.queries.example_id is None or key_text is None:
+            return None
+        used = model.moments.bucket
+        sample = self._sample(used, num_pairs, np.random.default_rng([seed, _ALIGNED_SEED]))
+        sums = VarianceSums(texts.queries, self.queries.example_id, len(used))
+        texts = replace(texts, variance=sums)
+        of_cells = self._of_cells
+        (found,) = score_models([QuerySample(model, texts, turn)], sample, of_cells=of_cells)
+        assert found.uncertainty is not None
+        weights = self.weights.everywhere  # (query bins, g)
+        overall = found.uncertainty.weighted(found.profile, weights)
+        if math.isnan(overall.standard_error):
+            return None
+        available = self._available(sample)
+        parts = sums.finish(
+            found.profile,
+            weights.sum(axis=1),
+            overall.value,
+            key_text,
+            texts.key_group,
+            available,
+            num_pairs,
+        )
+        return replace(parts, queries_per_bucket=tuple(model.moments.count.tolist()))
+
+    def _available(self, sample: PairSample) -> Ints:
+        """Possible pairs per key bin, or for context pairs per bin of queries and key bin."""
+        index, sampling = self.keys.bin_index, self.config.pair_sampling
+        if self.window is not None or sampling == "local":
+            return np.full(len(index.buckets), _UNLIMITED)
+        if sampling == "bucket":
+            return index.available
+        return index.available_per_bucket(sample.eligible)
 
     @cached_property
     def models(self) -> tuple[QuerySample, ...]:

@@ -8,9 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.head.aligned import AlignedPlasticity
-from attention_plasticity.head.cell_columns import text_counts
+from attention_plasticity.head.cell_columns import (
+    missing_counts,
+    missing_estimates,
+    missing_texts,
+    text_counts,
+)
 from attention_plasticity.head.plasticity_columns import COUNTING_OFF, NO_COUNTS, why_no_drop
-from attention_plasticity.head.result import Columns
+from attention_plasticity.head.result import Columns, MissingCells
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.head.windows import FEW_VISIBLE
@@ -24,6 +29,7 @@ from attention_plasticity.metrics import (
     POOLED,
     POOLED_BIN_QUANTITY,
 )
+from attention_plasticity.numeric.errors.text_groups import MIN_BUCKET_GROUPS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.profile import AttentionPlasticity, weighted_mean
 from qk_dump.reader import HeadRows
@@ -34,10 +40,14 @@ NO_QUERY_BIN = "no bin except the first has two queries"
 NO_EARLIER_KEYS = "no bin of queries sees keys of an earlier bin"
 NO_PAIRS = "no bin of queries sees two keys that make a pair"
 EMPTY_FIFTH = "no bin with key pairs has queries in this fifth of the context"
+FEW_BIN_TEXTS = (
+    f"the bin of queries has texts of fewer than {MIN_BUCKET_GROUPS} groups, or the pairs are of "
+    "one group"
+)
 
 
 def add_aligned(values: HeadValues, found: AlignedPlasticity | str, why_no_errors: str) -> None:
-    """Plasticity at one position, in fifths of the context, and by counting; the part of the phase.
+    """Plasticity at one position, in fifths of the context, and by counting; the rotary phase.
 
     A text in place of the result is the reason why it is not known.
     """
@@ -150,6 +160,21 @@ def bin_columns(found: AlignedPlasticity | str, keys: KeyHead, queries: HeadRows
     }
     texts = text_counts(q_bin, bins.of(queries.position), queries.example_id)
     return {name: column.tolist() for name, column in columns.items()} | {"n_texts": texts}
+
+
+def missing_bins(
+    found: AlignedPlasticity | str, texts_known: bool, why_no_errors: str
+) -> MissingCells:
+    """Missing values of the table of bins: column → reason → number of cells."""
+    if isinstance(found, str):
+        return {}
+    aligned, pooled = found.aligned, found.pooled
+    return {
+        **missing_texts(len(aligned.n_pairs), texts_known),
+        **missing_estimates("plasticity", aligned, FEW_BIN_TEXTS, why_no_errors),
+        **missing_counts(aligned, why_no_errors),
+        **missing_estimates("pooled", pooled, FEW_BIN_TEXTS, why_no_errors),
+    }
 
 
 def _cell_errors(name: str, plasticity: AttentionPlasticity) -> dict[str, Array]:

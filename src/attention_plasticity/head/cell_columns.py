@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from attention_plasticity.head.layer import NO_TEXTS
 from attention_plasticity.head.plasticity_columns import COUNTING_OFF
-from attention_plasticity.head.result import Columns
+from attention_plasticity.head.result import Columns, MissingCells
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.values import NOT_FINITE
 from attention_plasticity.numeric.errors.text_groups import MIN_BUCKET_GROUPS
@@ -85,29 +85,57 @@ def _cell_error_columns(plasticity: AttentionPlasticity) -> Columns:
 
 def missing_cells(
     plasticity: AttentionPlasticity, texts_known: bool, why_no_errors: str
-) -> dict[str, dict[str, int]]:
+) -> MissingCells:
     """Missing values of the table of cells: column → reason → number of cells."""
-    empty = int(np.count_nonzero(plasticity.n_pairs == 0))
-    cells, found = len(plasticity.n_pairs), {"plasticity": {NO_CELL_PAIRS: empty}}
-    found["n_texts"] = {} if texts_known else {NO_TEXTS: cells}
-    uncertainty, counted = plasticity.uncertainty, plasticity.counted
+    return {
+        **missing_texts(len(plasticity.n_pairs), texts_known),
+        **missing_estimates("plasticity", plasticity, FEW_CELL_TEXTS, why_no_errors),
+        **missing_counts(plasticity, why_no_errors),
+    }
+
+
+def missing_texts(cells: int, texts_known: bool) -> MissingCells:
+    """Why the numbers of texts are missing."""
+    return {} if texts_known else _not_empty({"n_texts": {NO_TEXTS: cells}})
+
+
+def missing_estimates(
+    name: str, plasticity: AttentionPlasticity, few_texts: str, why_no_errors: str
+) -> MissingCells:
+    """Why plasticity, errors and bias of cells are missing; `name` is the column of plasticity."""
+    empty, uncertainty = _without_pairs(plasticity), plasticity.uncertainty
+    error, bias = f"{name}_se", f"{name}_bias"
+    found = {name: {NO_CELL_PAIRS: empty}}
     if uncertainty is None:
-        names = ("plasticity_se", "plasticity_bias", "plasticity_counted")
-        return _not_empty(found | {name: {why_no_errors: cells} for name in names})
+        cells = len(plasticity.n_pairs)
+        return _not_empty(found | {column: {why_no_errors: cells} for column in (error, bias)})
     chosen = plasticity.q_code, plasticity.k_code
     no_error = int(np.isnan(uncertainty.cell_se[chosen]).sum()) - empty
-    found["plasticity_se"] = {NO_CELL_PAIRS: empty, FEW_CELL_TEXTS: no_error}
+    found[error] = {NO_CELL_PAIRS: empty, few_texts: no_error}
     no_bias = int(np.isnan(uncertainty.cell_bias[chosen]).sum()) - empty
-    found["plasticity_bias"] = {NO_CELL_PAIRS: empty, NOT_FINITE: no_bias}
-    if counted is None:
-        found["plasticity_counted"] = {COUNTING_OFF: cells}
-    else:
-        no_count = int(np.isnan(counted.cells[chosen]).sum()) - empty
-        found["plasticity_counted"] = {NO_CELL_PAIRS: empty, NO_CELL_COUNTS: no_count}
+    found[bias] = {NO_CELL_PAIRS: empty, NOT_FINITE: no_bias}
     return _not_empty(found)
 
 
-def _not_empty(found: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+def missing_counts(plasticity: AttentionPlasticity, why_no_errors: str) -> MissingCells:
+    """Why counts of cells are missing."""
+    cells, counted = len(plasticity.n_pairs), plasticity.counted
+    if plasticity.uncertainty is None:
+        reasons = {why_no_errors: cells}
+    elif counted is None:
+        reasons = {COUNTING_OFF: cells}
+    else:
+        empty = _without_pairs(plasticity)
+        no_count = int(np.isnan(counted.cells[plasticity.q_code, plasticity.k_code]).sum()) - empty
+        reasons = {NO_CELL_PAIRS: empty, NO_CELL_COUNTS: no_count}
+    return _not_empty({"plasticity_counted": reasons})
+
+
+def _without_pairs(plasticity: AttentionPlasticity) -> int:
+    return int(np.count_nonzero(plasticity.n_pairs == 0))
+
+
+def _not_empty(found: MissingCells) -> MissingCells:
     kept = {
         name: {why: number for why, number in reasons.items() if number}
         for name, reasons in found.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -146,7 +147,7 @@ def _turnable(vectors: Vectors) -> Vectors:
 def _no_record(dump: Dump) -> str:
     """The reason of a missing record, with the command that adds it."""
     manifest = dump.manifest
-    model = (manifest and manifest.model) or "MODEL"
+    model = shlex.quote((manifest and manifest.model) or "MODEL")
     text = "there is no rotary record of the layer; add it with: attention-plasticity add-rotary"
     command = f"DUMP --model.name {model}"
     if manifest is None or not manifest.layers or isinstance(dump.path, RemotePath):

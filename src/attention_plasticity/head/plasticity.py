@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -58,15 +59,18 @@ def head_plasticity(
     config: RunnerConfig,
     seed: int,
     attended: KeyAttention | None = None,
+    at_one_position: VarianceParts | None = None,
 ) -> HeadPlasticity:
     """Plasticity of a head. `seed` is that of its key pairs.
 
-    If the settings demand attended pairs, `attended` is the attention of the keys.
+    If the settings demand attended pairs, `attended` is the attention of the keys. With `auto`, the
+    number of pairs follows from the parts of the error of plasticity at one position. Where these
+    are not known, it follows from those of plasticity over a bucket.
     """
     head = _Head.of(queries, keys, window, config, seed)
     pairs = config.num_pairs_per_bucket
     if pairs == "auto":
-        pairs = enough_pairs(head.parts(FIRST_PAIRS))
+        pairs = enough_pairs(at_one_position or head.parts(FIRST_PAIRS))
     return head.plasticity(pairs, attended)
 
 
@@ -74,12 +78,18 @@ def variance_parts(
     queries: RotatedQueries, keys: KeyHead, window: int | None, config: RunnerConfig, seed: int
 ) -> VarianceParts | None:
     """Parts of the squared standard error of a head; None if the error is not known."""
-    head = _Head.of(queries, keys, window, config, seed)
+    return parts_of_pairs(_Head.of(queries, keys, window, config, seed).parts, config)
+
+
+def parts_of_pairs(
+    parts: Callable[[int], VarianceParts | None], config: RunnerConfig
+) -> VarianceParts | None:
+    """`parts` for the number of pairs per bucket of the settings, or for that of `auto`."""
     if config.num_pairs_per_bucket != "auto":
-        return head.parts(config.num_pairs_per_bucket)
-    first = head.parts(FIRST_PAIRS)
+        return parts(config.num_pairs_per_bucket)
+    first = parts(FIRST_PAIRS)
     pairs = enough_pairs(first)
-    return first if pairs == FIRST_PAIRS else head.parts(pairs)
+    return first if pairs == FIRST_PAIRS else parts(pairs)
 
 
 def enough_pairs(parts: VarianceParts | None) -> int:
@@ -223,9 +233,7 @@ class _Head:
             return index.available
         if sampling == "local":  # drawn with replacement
             return np.full(len(index.buckets), _UNLIMITED)
-        reach = self.eligible.sum(axis=1)  # (query buckets,)
-        pools = np.array([index.context_available(row) for row in self.eligible], np.int64)
-        return np.asarray(pools[reach > 0] // reach[reach > 0])
+        return index.available_per_bucket(self.eligible)
 
 
 def _eligible(

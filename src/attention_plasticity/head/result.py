@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Columns = dict[str, list[Any]]
+MissingCells = dict[str, dict[str, int]]  # column → reason → number of cells
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class HeadResult:
     attention: Columns = field(default_factory=dict)  # only if the dump has attention columns
     bins: Columns = field(default_factory=dict)  # only if plasticity at one position is known
     missing: dict[str, str] = field(default_factory=dict)  # column of `metrics` → why it is NaN
-    missing_cells: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Missing values of `buckets`: column → reason → number of cells."""
+    missing_cells: MissingCells = field(default_factory=dict)  # of `buckets`
+    missing_bins: MissingCells = field(default_factory=dict)  # of `bins`
 
     @property
     def bucket_plasticity(self) -> pd.DataFrame:

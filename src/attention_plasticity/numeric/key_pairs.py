@@ -135,6 +135,15 @@ class KeyIndex:
         sizes = np.bincount(self.examples[eligible[self.codes]])
         return int((sizes * (sizes - 1) // 2).sum())
 
+    def available_per_bucket(self, eligible: Bools) -> Ints:
+        """Context pairs per eligible key bucket, for each row of `eligible` that has one.
+
+        `eligible` is (query buckets, key buckets).
+        """
+        reach = eligible.sum(axis=1)  # (query buckets,)
+        pools = np.array([self.context_available(row) for row in eligible], np.int64)
+        return np.asarray(pools[reach > 0] // reach[reach > 0])
+
     @cached_property
     def _groups(self) -> _Groups:
         order = self.by_bucket

@@ -21,6 +21,7 @@ from attention_plasticity.page.estimates import (
     head_estimates,
     head_means,
     mean_with_intervals,
+    stored_heads,
 )
 from attention_plasticity.page.payload import Column
 from attention_plasticity.page.provenance import provenance
@@ -53,7 +54,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     types, means_of_types = type_means(run, profiles, cells.quantity)
     mean = mean_with_intervals(run, mean_profile(profiles), cells.quantity)
     tables = {
-        "heads": _columns(heads),
+        "heads": _columns(stored_heads(heads)),
         "cells": _columns(cells.stored, single=True),
         "profiles": _columns(profiles, single=True),
         "mean": _columns(mean),
@@ -71,6 +72,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     selected = selected_words(run, size[0])
     about = {
         "label": label,
+        "head_columns": [name for name in heads if name != "layer_type"],
         "layer_types": {str(layer): name for layer, name in layer_types(heads).items()},
         "types": types,
         "has_layer_type": "layer_type" in heads,
@@ -121,7 +123,7 @@ def _missing(run: FinishedRun) -> list[dict[str, Any]]:
 def _metrics(run: FinishedRun) -> pd.DataFrame:
     path = run.path("head_metrics")
     table = _ordered(run.head_metrics, HEAD, path)
-    require_values(table, "ap_overall", path)
+    require_values(table, main_plasticity(table).level, path)
     return table
 
 

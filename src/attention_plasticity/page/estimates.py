@@ -1,4 +1,4 @@
-"""Values corrected for bias and their 95 % intervals, for the page."""
+"""95 % intervals of values, marks of heads and means over heads, for the page."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pandas as pd
 
 from attention_plasticity.metrics import (
     BUCKET_QUANTITY,
+    CORRECTED,
     DRIFT_COLUMNS,
     MEAN_COLUMNS,
     PHASE,
@@ -20,7 +21,6 @@ from attention_plasticity.run.head_means import gap_is_large
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import (
     bucket_errors,
-    corrected,
     head_half_width,
     mean_bucket_errors,
     mean_over_heads,
@@ -32,16 +32,30 @@ _GAP = ["ap_gaussian_gap", "ap_gaussian_gap_se"]
 _BUCKET = [*HEAD, "q_bucket"]
 
 
-def head_estimates(heads: pd.DataFrame, influences: pd.DataFrame | None) -> dict[str, Column]:
-    """Columns with one value per head; empty if neither bias nor errors are known.
+def stored_heads(heads: pd.DataFrame) -> pd.DataFrame:
+    """The table of heads without the corrected values: the page computes value minus bias."""
+    names = [str(name) for name in heads]
+    computed = [name for name in names if name.endswith(CORRECTED) and _is_difference(heads, name)]
+    return heads.drop(columns=computed)
 
-    `NAME` is a value corrected for bias, `NAME_half_width` half the width of its 95 % interval, and
-    `gap_is_large` is 1 in heads whose Gaussian model differs from the count.
+
+def _is_difference(heads: pd.DataFrame, name: str) -> bool:
+    """Whether a corrected value is a column minus its bias in every head, up to rounding."""
+    value, bias = name.removesuffix(CORRECTED), f"{name.removesuffix(CORRECTED)}_bias"
+    if value not in heads or bias not in heads:
+        return False
+    difference = heads[value] - heads[bias]  # (heads,)
+    return bool(np.allclose(heads[name], difference, rtol=1e-12, atol=1e-15, equal_nan=True))
+
+
+def head_estimates(heads: pd.DataFrame, influences: pd.DataFrame | None) -> dict[str, Column]:
+    """Columns with one value per head; empty if errors are not known.
+
+    `NAME_half_width` is half the width of the 95 % interval of a value, and `gap_is_large` is 1 in
+    heads whose Gaussian model differs from the count.
     """
     found: dict[str, Column] = {}
     for name in WITH_ERROR:
-        if _known(heads, f"{name}_bias"):
-            found[name] = corrected(heads, name).to_numpy(np.float32)  # (heads,)
         if _known(heads, f"{name}_se"):
             half = head_half_width(heads, name, influences)  # (heads,)
             if np.isfinite(half).any():

@@ -106,6 +106,7 @@ def _words() -> dict[str, dict[str, Any]]:
             "share": metric.format == "share",
             "decimals": metric.decimals,
             "optional": metric.optional,
+            "error_of": metric.error_of,
         }
         for metric in METRICS.values()
         if metric.group

@@ -14,12 +14,14 @@ from attention_plasticity.metrics import (
     BIN_QUANTITY,
     BUCKET_PLASTICITY,
     BUCKET_QUANTITY,
+    CORRECTED,
     POOLED_BIN_QUANTITY,
 )
 from attention_plasticity.page.estimates import with_intervals
 from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
@@ -29,7 +31,7 @@ from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.profiles import HEAD, head_profiles
 
 _BIN_KEYS = {"q_bin": "q_bucket", "k_bin": "k_bucket"}
-_NOT_STORED = {"pooled_se", "q_weight"} | {
+_NOT_STORED = {"pooled", "pooled_se", "pooled_bias", "q_weight"} | {
     f"{kind}_{name}" for kind in ("q", "k") for name in ("position", "start", "end")
 }
 """Columns of the table of bins that the page does not need: bins have their positions once."""
@@ -57,10 +59,11 @@ class ShownCells:
 
     @property
     def stored(self) -> pd.DataFrame:
-        """The columns that the page stores."""
+        """The columns that the page stores; plasticity over a bin corrected for bias."""
         if not self.at_one_position:
             return self.table
-        return self.table[[name for name in self.table if name not in _NOT_STORED]]
+        kept = self.table[[name for name in self.table if name not in _NOT_STORED]]
+        return kept.assign(**{f"pooled{CORRECTED}": corrected(self.table, "pooled")})
 
     @property
     def quantity(self) -> str:

@@ -69,8 +69,6 @@ def attended_figure(
         for axes, (x, points) in zip(grid[0], panels.items(), strict=True):
             labels = f"plasticity {_NAMES[x]}", "attended plasticity"
             drawn, diagonal = draw_points(axes, points, labels, cmap, layers, len(panels))
-            above = points.table["y"] - points.table["x"]
-            name_heads(axes, points, [above, -above], _NAMED, len(panels))
             if axes is not grid[0][0]:
                 axes.set_ylabel("")
                 axes.tick_params(labelleft=False)
@@ -78,6 +76,9 @@ def attended_figure(
                 rows = legend_above(axes, [diagonal], ["equal values"])
         coloured = layer_bar(figure, drawn, grid[0], layers)
         _write_words(words, figure, grid[0][0] if single else None, metrics, panels, coloured, rows)
+        for axes, points in zip(grid[0], panels.values(), strict=True):
+            above = points.table["y"] - points.table["x"]
+            name_heads(axes, points, [above, -above], _NAMED)
     return figure
 
 
@@ -114,7 +115,7 @@ def _write_words(
         f"{points.correlation} {_NAMES[x]}" for x, points in panels.items() if points.correlation
     ]
     notes = [
-        words.heads(heads),
+        words.heads(heads, len(metrics)),
         *rhos,
         correction_note(metrics, *columns),
         first.interval_note("the attended plasticity"),

@@ -89,6 +89,9 @@ def add_run(figure: Figure, run: FinishedRun) -> None:
         settings += tuple(_settings(run, shown))
     if shown is OVER_BUCKETS and not _has_aligned(run):
         details += (f"{_NOT_KNOWN}.",)
+    if shown is AT_ONE_POSITION and (missing := _without_aligned(run)):
+        has = "has" if missing == 1 else "have"
+        details += (f"{count(missing, 'further head')} {has} no {AT_ONE_POSITION.name}.",)
     _CAPTIONS[figure] = replace(
         caption, sample=(*caption.sample, *_sample(run)), details=details, settings=settings
     )
@@ -98,6 +101,15 @@ def _has_aligned(run: FinishedRun) -> bool:
     """Whether the run has plasticity at one position."""
     known = run.path("head_metrics").exists()
     return run.has_bins or (known and main_plasticity(run.head_metrics) is AT_ONE_POSITION)
+
+
+def _without_aligned(run: FinishedRun) -> int:
+    """How many heads have no plasticity at one position, in a run where others have it."""
+    if not run.path("head_metrics").exists():
+        return 0
+    metrics = run.head_metrics
+    known = main_plasticity(metrics) is AT_ONE_POSITION
+    return int(metrics[AT_ONE_POSITION.level].isna().sum()) if known else 0
 
 
 def interval_sentence(

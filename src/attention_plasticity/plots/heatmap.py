@@ -103,7 +103,7 @@ def heatmap_figure(
                 _label_panel(axes, panel, number, len(panels))
         label = f"{shown.name},\n{agg} over heads"
         if color_range == "data" and vmin is None and vmax is None:
-            label += " (range of the data)"
+            label += "\n(range of the data)" if len(panels) > 1 else " (range of the data)"
         bar = figure.colorbar(mesh, ax=grid, label=label, pad=0.02)
         bar.outline.set_visible(False)
         _write_words(words, figure, grid, panels, cells, agg, shown)

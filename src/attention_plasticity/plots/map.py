@@ -26,6 +26,7 @@ from attention_plasticity.plots.drop_tests import LEGEND, DropTests, legend_of_t
 from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.shown import (
     DROPS,
+    NONE_AT_ONE_POSITION,
     capitalised,
     column_label,
     phase_note,
@@ -43,6 +44,7 @@ from attention_plasticity.plots.style import (
     beside_axes,
     figure_style,
     figure_text,
+    label_lines,
     legend_above,
     new_figure,
     require_colormap,
@@ -66,6 +68,7 @@ Ints = npt.NDArray[np.int64]
 DROP = "drop"
 """Metric of a map: the drop at one position, or over a bucket if no head has it."""
 _LONGEST_RANGES = 40  # characters; numbers of layers in the footnote
+_AROUND, _LEGEND_ROW = 1.05, 0.3  # inches; height of the texts around a map, and of a legend
 _STRIP, _SPACE = 5.0, 2.0  # points; width of the strip of layer types, space beside it
 _TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
 
@@ -110,16 +113,18 @@ def map_figure(
     require_columns(metrics, [metric], "the table of heads")
     if not pd.api.types.is_numeric_dtype(metrics[metric]):
         raise ConfigError(f"metric: {metric}: holds words, not numbers; choose another column")
+    if main is OVER_BUCKETS and _settings_of(metric) is AT_ONE_POSITION:
+        raise ConfigError(f"the table of heads: {NONE_AT_ONE_POSITION}")
     require_values(metrics, metric, "the table of heads")
     tests = DropTests.of(metrics, metric, influences, fade=fade) if metric in DROPS else None
     layers = np.unique(metrics["layer"].to_numpy(np.int64))
     grid = head_grid(metrics.assign(**{metric: corrected(metrics, metric)}), metric)
     with figure_style():
-        height = min(6.5, max(2.6, 1.4 + 0.085 * len(layers))) + (LEGEND if tests else 0.0)
-        figure, axes = new_figure(height=height)
+        height = min(6.5, max(2.6, 1.4 + 0.085 * len(layers)))
+        figure, axes = new_figure(height=height + (LEGEND if tests else 0.0))
         drawn = _draw_grid(axes, grid, metric, cmap, (vmin, vmax))
         _axes(axes, layers)
-        bar = figure.colorbar(drawn, ax=axes, label=figure_text(column_label(metric)), pad=0.02)
+        bar = figure.colorbar(drawn, ax=axes, pad=0.02)
         bar.outline.set_visible(False)
         sign = "dashes" if tests else "dots"
         _mark_missing(axes, grid, sign)
@@ -128,6 +133,8 @@ def map_figure(
             legend = legend_of_tests(figure, axes, tests)
         _mark_gaps(axes, layers)
         rows = _mark_types(axes, layer_types(metrics), layers)
+        room = height - _AROUND - _LEGEND_ROW * rows
+        bar.set_label(label_lines(figure_text(column_label(metric)), room))
         if tests and rows:  # two legends
             axes.add_artist(legend)
             legend.set_clip_on(False)
@@ -249,6 +256,8 @@ def _write_words(
         phase_note(shown) if shown else None,
     ]
     meaning = METRICS[metric].meaning if metric in METRICS else ""
+    if metric == AT_ONE_POSITION.level:  # the next sentence tells what one position means
+        meaning = METRICS[OVER_BUCKETS.level].meaning
     meaning += "; 0: no change from start to end" if metric in DROPS else ""
     meaning = f" ({meaning})" if meaning else ""
     caption = words.caption(

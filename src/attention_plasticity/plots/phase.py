@@ -1,7 +1,7 @@
 """Plasticity at one position against plasticity over a bin, one point per head.
 
-Both have the same bins, pairs and weights. Their difference is the part of the rotary phase: what
-the rotation of RoPE inside a bin adds.
+Both have the same bins, pairs and weights. Their difference is the rotary phase: what the rotation
+of RoPE inside a bin adds.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def phase_figure(
     cmap: str = SEQUENTIAL,
     **texts: Unpack[TextOptions],
 ) -> Figure:
-    """Draw a point per head, coloured by layer, and name the heads with the largest phase.
+    """Draw a point per head, coloured by layer, and name the heads with the largest rotary phase.
 
-    Across: plasticity over a bin. Up: plasticity at one position. The distance of a point from the
-    diagonal is the part of the phase. Values are corrected for bias if it is known. With at most
-    400 heads, each has its 95 % intervals. With the table of `influences` of the run, these have
+    Across: plasticity over a bin. Up: plasticity at one position. The distance of a point below the
+    diagonal is the rotary phase. Values are corrected for bias if it is known. With at most 400
+    heads, each has its 95 % intervals. With the table of `influences` of the run, these have
     the degrees of freedom of each value, else those of the head.
 
     `metrics` has one row per query head, such as `Run.head_metrics`.
@@ -64,12 +64,11 @@ def phase_figure(
     with figure_style():
         figure, axes = new_figure(height=3.6)
         drawn, diagonal = draw_points(axes, points, labels, cmap, points.table["layer"])
-        name_heads(axes, points, [phase], _NAMED)
         coloured = layer_bar(figure, drawn, axes, points.table["layer"])
         rows = legend_above(axes, [diagonal], ["equal values"])
-        mean = f"part of the phase: {phase.mean():.3f} in the mean over heads"
+        mean = f"rotary phase: {phase.mean():.3f} in the mean over heads"
         notes = [
-            words.heads(heads),
+            words.heads(heads, len(metrics)),
             points.correlation,
             mean,
             correction_note(metrics, POOLED, ALIGNED),
@@ -80,10 +79,9 @@ def phase_figure(
             "Plasticity over a bin (queries as captured) against plasticity at one position (every "
             f"query turned to one position of its bin), one point per head{coloured}.",
             "Both have the same bins, key pairs and weights. The distance below the diagonal is "
-            "the part of the phase: what the rotation of RoPE inside a bin adds. It is "
+            "the rotary phase: what the rotation of RoPE inside a bin adds. It is "
             f"{phase.mean():.3f} in the mean over heads, and {phase.max():.3f} at most.",
-            "The heads with the largest part of the phase have names: L is the layer, H the query "
-            "head.",
+            "The heads with the largest rotary phase have names: L is the layer, H the query head.",
             f"{points.correlation} over these heads." if points.correlation else None,
             interval_sentence("Lines are 95 % intervals,", points.groups)
             if points.has_lines
@@ -91,10 +89,11 @@ def phase_figure(
             correction=correction_note(metrics, POOLED, ALIGNED),
             plasticity=AT_ONE_POSITION,
         )
-        words.write(figure, axes, "Part of the rotary phase", notes, caption, rows)
+        words.write(figure, axes, "Rotary phase", notes, caption, rows)
+        name_heads(axes, points, [phase], _NAMED)
     return figure
 
 
 def has_phase(metrics: pd.DataFrame) -> bool:
-    """Whether some head of the table has the part of the phase."""
+    """Whether some head of the table has a rotary phase."""
     return PHASE in metrics and bool(metrics[PHASE].notna().any())

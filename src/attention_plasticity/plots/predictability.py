@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.metrics import METRICS
 from attention_plasticity.plots.intervals import correction_note
+from attention_plasticity.plots.scatter import rank_correlation
 from attention_plasticity.plots.settings import Shown
 from attention_plasticity.plots.shown import (
     phase_note,
@@ -37,7 +38,9 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
 BEFORE = "q_R2_unrotated"
+_MARGIN = 0.06  # of the axis, left of the smallest value
 _FAR = 3.0  # quartile distances beyond the third quartile
+_LABEL = "variance from position,"
 _ROOM = 1.25  # the axis is cut only if the largest value is this much larger than its end
 
 
@@ -65,8 +68,8 @@ def predictability_figure(
         >>> from attention_plasticity.plots import predictability_figure
         >>> run = open_run("results/sample")
         >>> figure = predictability_figure(run.head_metrics)
-        >>> figure.axes[0].get_xlabel()
-        'as captured (R²)'
+        >>> figure.axes[0].get_ylabel()
+        'plasticity at one position'
     """
     words = Words(**texts)
     column = "q_R2_total" if "q_R2_total" in metrics else "q_R2_pos"
@@ -80,7 +83,8 @@ def predictability_figure(
     parts = {f"{METRICS[column].label} (R²)": known.assign(share=known[column])}
     if BEFORE in metrics and metrics[BEFORE].notna().any():
         undone = values.copy().assign(share=corrected(metrics, BEFORE)).dropna(subset=["share"])
-        parts = {"as captured (R²)": parts.popitem()[1], "before RoPE (R²)": undone}
+        captured = parts.popitem()[1]
+        parts = {f"{_LABEL}\nas captured (R²)": captured, f"{_LABEL}\nbefore RoPE (R²)": undone}
     with figure_style():
         figure, grid = new_figure(ncols=len(parts), sharey=True, squeeze=False)
         shades = _shades(known["layer"], cmap)
@@ -114,10 +118,12 @@ def _draw_panel(
     _draw_points(axes, heads[~beyond], shades)
     plasticity_axis(axes, labels[1])
     axes.set_xlabel(labels[0])
-    axes.set_xlim(min(0.0, float(share.min())), end)
+    last = float(share.max()) if end is None else end
+    low = float(share.min())
+    axes.set_xlim(min(0.0, low - _MARGIN * (last - low)), end)
     if end is not None:
         _draw_beyond(axes, heads[beyond], shades, end)
-    rho = _correlation(share, heads["plasticity"])
+    rho = rank_correlation(share, heads["plasticity"])
     return _Panel(rho, int(beyond.sum()), f"{share.max():.2f}")
 
 
@@ -136,7 +142,7 @@ def _write_words(
     outside = sum(one.outside for one in drawn)
     largest = max((one.largest for one in drawn if one.outside), default="")
     notes = [
-        words.heads(heads),
+        words.heads(heads, len(metrics)),
         *rhos,
         correction_note(metrics, shown.level),
         phase_note(shown),
@@ -204,9 +210,3 @@ def _draw_beyond(axes: Axes, heads: pd.DataFrame, shades: ScalarMappable, end: f
         clip_on=False,
         zorder=3,
     )
-
-
-def _correlation(x: pd.Series[float], y: pd.Series[float]) -> str | None:
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return None
-    return f"Spearman's ρ {x.corr(y, method='spearman'):.2f}"

@@ -80,9 +80,11 @@ def profile_figure(
     shown = shown_plasticity(metrics, plasticity)
     fifths = shown.fifths
     require_columns(metrics, fifths, "the table of heads")
-    values = np.column_stack([corrected(metrics, name) for name in fifths])  # (heads, 5)
-    if np.isnan(values).all():
+    total = len(metrics)
+    metrics = metrics[metrics[list(fifths)].notna().any(axis=1)]
+    if metrics.empty:
         raise ConfigError("the table of heads: every fifth is NaN, so there is nothing to draw")
+    values = np.column_stack([corrected(metrics, name) for name in fifths])  # (heads, 5)
     x = np.arange(len(fifths))
     estimates = [mean_of_heads(metrics, influences, name, eligible_heads) for name in fifths]
     means = np.array([estimate.value for estimate in estimates])
@@ -104,7 +106,8 @@ def profile_figure(
         reached = texts_by_fifth(None if cells is None else bin_cells(cells), metrics)
         middle = np.asarray(reached.index, np.float64)
         draw_texts(axes, reached, middle - 0.5, middle + 0.5)
-        notes = _notes(words, metrics, shown, values, halves, reached, eligible_heads)
+        others = _notes(metrics, shown, values, halves, reached, eligible_heads)
+        notes = [words.heads(len(values), total), *others]
         caption = _caption(words, metrics, shown, estimates, halves, reached)
         title = f"{capitalised(shown.name)}, by fifths"
         words.write(figure, axes, title, notes, caption, rows)
@@ -119,7 +122,6 @@ def _quantiles(values: Floats) -> Floats:
 
 
 def _notes(
-    words: Words,
     metrics: pd.DataFrame,
     shown: PlasticityColumns,
     values: Floats,
@@ -129,7 +131,6 @@ def _notes(
 ) -> list[str | None]:
     gaps = int(np.isnan(values).any(axis=1).sum())
     return [
-        words.heads(len(values)),
         f"{gaps:,} of them lack a value in some fifth" if gaps else None,
         correction_note(metrics, *shown.fifths),
         interval_note("whiskers", halves, eligible),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.lines import Line2D
 
-from attention_plasticity.plots.style import FAINT, INK, QUIET, line_shades, plasticity_axis
+from attention_plasticity.plots.head_names import Drawn, name_points
+from attention_plasticity.plots.style import FAINT, QUIET, line_shades, plasticity_axis
 from attention_plasticity.tables.intervals import corrected, head_half_width, quantity_groups
 from qk_toolkit.errors import ConfigError
 
@@ -20,7 +21,6 @@ Floats = npt.NDArray[np.float64]
 
 MOST_WHISKERS = 400  # heads that are drawn with their intervals
 _LEAST_GAP = 0.025  # distance from the diagonal of a head with a name
-_NAME_WIDTH, _NAME_HEIGHT, _NAME_SPACE = 0.16, 0.055, 0.01  # of a name, on the axes of one panel
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,14 @@ class HeadPoints:
     @property
     def correlation(self) -> str | None:
         """Spearman's correlation over heads."""
-        x, y = self.table["x"], self.table["y"]
-        if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-            return None
-        return f"Spearman's ρ {x.corr(y, method='spearman'):.2f}"
+        return rank_correlation(self.table["x"], self.table["y"])
+
+
+def rank_correlation(x: pd.Series[float], y: pd.Series[float]) -> str | None:
+    """Spearman's correlation in words; None if there is none."""
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    return f"Spearman's ρ {round(x.corr(y, method='spearman'), 2) + 0.0:.2f}"  # no -0.00
 
 
 def draw_points(
@@ -123,79 +127,29 @@ def draw_points(
 
 
 def name_heads(
-    axes: Axes, points: HeadPoints, gaps: Sequence[pd.Series[float]], number: int, panels: int = 1
+    axes: Axes, points: HeadPoints, gaps: Sequence[pd.Series[float]], number: int
 ) -> None:
     """Write the names of the heads with the largest gaps, `number` for each of the gaps.
 
-    A name is beside its point, on the side that is further from the diagonal. Names that would
-    cover another name are left out. `panels` is the number of panels side by side.
+    Call it when everything else of the figure is drawn.
     """
-    places = points.table[["x", "y"]].to_numpy(np.float64)  # (heads, 2)
-    size = (_NAME_WIDTH * panels, _NAME_HEIGHT)
-    taken: list[_Box] = []
+    table = points.table
+    named: list[tuple[str, int]] = []
     for gap in gaps:
-        named = 0
-        for row in gap[gap > _LEAST_GAP].sort_values(ascending=False, kind="stable").index:
-            head = points.table.loc[row]
-            free = [box for box in _boxes(head["x"], head["y"], size) if not _covers(box, taken)]
-            if not free:
-                continue
-            box = min(free, key=lambda one: one.number_of(places))
-            _name(axes, f"L{head['layer']:.0f} H{head['q_head']:.0f}", (head["x"], head["y"]), box)
-            taken.append(box)
-            named += 1
-            if named == number:
-                break
+        far = gap[gap > _LEAST_GAP].sort_values(ascending=False, kind="stable").index[:number]
+        for place in table.index.get_indexer(far):
+            head = table.iloc[place]
+            named.append((f"L{head['layer']:.0f} H{head['q_head']:.0f}", int(place)))
+    name_points(axes, named, Drawn(table[["x", "y"]].to_numpy(np.float64), _lines(points)))
 
 
-@dataclass(frozen=True)
-class _Box:
-    """Where a name would be, on the axes."""
-
-    left: float
-    right: float
-    bottom: float
-    top: float
-    is_left: bool  # of its point
-    is_below: bool
-
-    def number_of(self, places: Floats) -> int:
-        """How many of (n, 2) points it covers."""
-        x, y = places.T
-        inside = (x > self.left) & (x < self.right) & (y > self.bottom) & (y < self.top)
-        return int(inside.sum())
-
-
-def _boxes(x: float, y: float, size: tuple[float, float]) -> Iterator[_Box]:
-    """The boxes beside a point that are inside the axes, the best first."""
-    (width, height), space = size, _NAME_SPACE
-    below = x > y
-    bottom, top = (y - space - height, y - space) if below else (y + space, y + space + height)
-    right = _Box(x + space, x + space + width, bottom, top, False, below)
-    left = _Box(x - space - width, x - space, bottom, top, True, below)
-    for box in (right, left) if below else (left, right):
-        if box.left > -0.02 and box.right < 1.02 and box.bottom > -0.02 and box.top < 1.02:
-            yield box
-
-
-def _covers(box: _Box, others: Iterable[_Box]) -> bool:
-    return any(
-        box.left < one.right
-        and one.left < box.right
-        and box.bottom < one.top
-        and one.bottom < box.top
-        for one in others
-    )
-
-
-def _name(axes: Axes, name: str, place: tuple[float, float], box: _Box) -> None:
-    axes.annotate(
-        name,
-        place,
-        xytext=(-4 if box.is_left else 4, -4 if box.is_below else 4),
-        textcoords="offset points",
-        ha="right" if box.is_left else "left",
-        va="top" if box.is_below else "bottom",
-        fontsize=7,
-        color=INK,
-    )
+def _lines(points: HeadPoints) -> Floats:
+    """(lines, 2 ends, 2) of the drawn intervals."""
+    if not points.has_lines:
+        return np.empty((0, 2, 2))
+    table = points.table
+    places = table[["x", "y"]].to_numpy(np.float64)  # (heads, 2)
+    halves = np.nan_to_num(table[["x_half", "y_half"]].to_numpy(np.float64))  # (heads, 2)
+    steps = halves[:, None] * np.eye(2)  # (heads, axis, 2)
+    ends = places[:, None, None] + steps[:, :, None] * np.array([[-1.0], [1.0]])
+    return np.asarray(ends.reshape(-1, 2, 2))

@@ -19,11 +19,21 @@ NONE_AT_ONE_POSITION = (
     "has no plasticity at one position; it needs the rotary records of the dump: "
     "attention-plasticity add-rotary, and analyze again"
 )
-_LABELS = {
-    OVER_BUCKETS.level: OVER_BUCKETS.name,
-    OVER_BUCKETS.drop: f"drop of {OVER_BUCKETS.name}",
-    AT_ONE_POSITION.drop: f"drop of {AT_ONE_POSITION.name}",
-}
+_FIFTHS = tuple(f"{start}–{start + 20} %" for start in range(0, 100, 20))
+
+
+def _labels(columns: PlasticityColumns) -> dict[str, str]:
+    """Labels that say which plasticity a column is."""
+    fifths = (f"{columns.name}, {part}" for part in _FIFTHS)
+    return {
+        columns.level: columns.name,
+        columns.drop: f"drop of {columns.name}",
+        columns.counted: f"counted {columns.name}",
+        **dict(zip(columns.fifths, fifths, strict=True)),
+    }
+
+
+_LABELS = _labels(AT_ONE_POSITION) | _labels(OVER_BUCKETS)
 DROPS = (AT_ONE_POSITION.drop, OVER_BUCKETS.drop)
 
 

@@ -61,6 +61,7 @@ _FOOTNOTE = 7.2  # points
 _NARROW = 0.25  # range of plasticity that is drawn without the rest of 0 to 1
 _LEGEND_ROW, _LEGEND_HANDLE, _LEGEND_LETTER = 11.5, 25.0, 4.6  # points
 _LEGEND_WIDTH, _LINE_OF_LABEL = 280.0, 12.0  # points; a further line of the y label
+_LABEL_LETTER = 4.6  # points
 
 
 @contextmanager
@@ -171,6 +172,21 @@ def line_shades(name: str) -> Colormap:
     shades = mpl.colormaps[require_colormap(name)](np.linspace(0, 1, 256))  # (256, rgba)
     dark = shades @ [0.299, 0.587, 0.114, 0.0] < 0.78
     return ListedColormap(shades[dark] if dark.sum() >= 64 else shades)
+
+
+def label_lines(label: str, length: float) -> str:
+    """The label of an axis of this length, in inches, in as many lines as it needs.
+
+    A line ends before "at one position" or "over a bucket" if that is enough.
+    """
+    letters = max(12, int(length * 72 / _LABEL_LETTER))
+    if len(label) <= letters:
+        return label
+    for words in (" at one position", " over a "):
+        start = label.find(words)
+        if 0 < start <= letters and len(label) - start - 1 <= letters:
+            return f"{label[:start]}\n{label[start + 1 :]}"
+    return textwrap.fill(label, letters)
 
 
 def beside_axes(axes: Axes, data: Literal["x", "y"]) -> Transform:

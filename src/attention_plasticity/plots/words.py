@@ -36,9 +36,11 @@ class Words:
     model_name: str | None = None
     selection: str | None = None
 
-    def heads(self, number: int) -> str:
-        """`12 heads`, or `12 heads of layers 0-3`."""
+    def heads(self, number: int, total: int | None = None) -> str:
+        """`12 heads`, or `12 heads of layers 0-3`. With fewer than the total: `9 of 12 heads`."""
         heads = count(number, "head")
+        if total is not None and number < total:
+            heads = f"{number:,} of {count(total, 'head')}"
         return f"{heads} of {self.selection}" if self.selection else heads
 
     def caption(

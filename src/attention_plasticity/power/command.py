@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attention_plasticity.numeric.errors.variance_parts import VarianceParts
     from attention_plasticity.power.rows import RowCounts
     from attention_plasticity.tables.finished_run import FinishedRun
+    from attention_plasticity.tables.main_plasticity import PlasticityColumns
     from qk_dump.layout import Dump
 
 _PROGRAM = "attention-plasticity power"
@@ -42,19 +43,31 @@ def power(arguments: Sequence[str]) -> int:
     from qk_toolkit.terminal import command_console
 
     run = FinishedRun.open(given["run"])
-    parts, rows = _parts_of(run, given["heads"], given["dump"])
-    print_power(parts, len(run.head_metrics), rows, given["wanted"], command_console())
+    shown = _shown(run)
+    parts, rows = _parts_of(run, given["heads"], given["dump"], shown)
+    print_power(parts, len(run.head_metrics), rows, given["wanted"], shown, command_console())
     return 0
 
 
+def _shown(run: FinishedRun) -> PlasticityColumns:
+    """Plasticity at one position if a head has its error, else plasticity over a bucket."""
+    from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, OVER_BUCKETS
+
+    error = f"{AT_ONE_POSITION.level}_se"
+    known = error in run.head_metrics and bool(run.head_metrics[error].notna().any())
+    return AT_ONE_POSITION if known else OVER_BUCKETS
+
+
 def _parts_of(
-    run: FinishedRun, most: int, place: str | None
+    run: FinishedRun, most: int, place: str | None, shown: PlasticityColumns
 ) -> tuple[list[VarianceParts], RowCounts]:
     """Parts of the error of at most `most` heads of a run, evenly spaced, and their rows."""
     from attention_plasticity.config import ANALYSIS_FIELDS, make_config
     from attention_plasticity.head_analysis import head_variance_parts
     from attention_plasticity.power.rows import RowCounts
     from attention_plasticity.tables.csv_tables import require_columns
+    from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
+    from qk_dump.rotary_file import with_rotary
     from qk_toolkit.terminal import TerminalWatcher
 
     recorded = run.info.get("config") or {}
@@ -73,8 +86,11 @@ def _parts_of(
             "Run the analysis with another pair_sampling"
         )
     fields = {name: recorded[name] for name in ANALYSIS_FIELDS if name in recorded}
-    config = make_config(fields | {"error_bars": True})
+    config = make_config(fields | {"error_bars": True, "rotary": recorded.get("rotary")})
+    at_one_position = shown is AT_ONE_POSITION
     dump = _open(run, place)
+    if at_one_position:
+        dump = with_rotary(dump, config.rotary)
     require_columns(run.head_metrics, ("layer", "q_head", "k_head"), run.path("head_metrics"))
     heads = run.head_metrics[["layer", "q_head", "k_head"]].to_numpy().tolist()
     texts = _texts(run, dump, {layer for layer, _, _ in heads}, config)
@@ -85,7 +101,9 @@ def _parts_of(
     found = []
     try:
         for layer, q_head, k_head in chosen:
-            parts = head_variance_parts(dump, layer, q_head, k_head, config, texts)
+            parts = head_variance_parts(
+                dump, layer, q_head, k_head, config, texts, at_one_position=at_one_position
+            )
             if parts is not None:
                 found.append(parts)
             watcher.advance()

@@ -65,7 +65,7 @@ NO_LIMITS = Limits()
 
 
 def typical_error(heads: Sequence[VarianceParts], change: Change, deviations: float = 0.0) -> float:
-    """Standard error of `ap_overall` of a head after a change of the sample.
+    """Standard error of the plasticity of a head after a change of the sample.
 
     The root of the mean over heads of the squared error. The parts of texts and keys are uncertain
     in a single head, so they are averaged over heads before they are cut at zero. `deviations` is

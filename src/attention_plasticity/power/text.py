@@ -19,6 +19,7 @@ from attention_plasticity.power.prediction import (
     typical_error,
 )
 from attention_plasticity.power.rows import LEAST_PAIRS, LEAST_QUERIES, RowCounts
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_toolkit.formatting import count
 
 _PARTS = {"texts": "texts", "queries": "queries", "keys": "keys", "pairs": "key pairs"}
@@ -44,13 +45,15 @@ def print_power(
     all_heads: int,
     rows: RowCounts,
     wanted: float | None,
+    shown: PlasticityColumns,
     console: Console,
 ) -> None:
     """Print the parts of the error, predicted errors and one sentence of advice."""
     now = typical_error(heads, Change())
     measured = f"{count(len(heads), 'head')} of {all_heads:,}"
     console.print(
-        f"standard error of ap_overall of a head: {now:.4f} (root mean square, {measured})"
+        f"standard error of {shown.name} of a head ({shown.level}): {now:.4f} (root mean square, "
+        f"{measured})"
     )
     if now == 0:
         console.print("The error is 0, so no change can reduce it.")

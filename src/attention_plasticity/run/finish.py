@@ -64,7 +64,7 @@ def finish_run(
         paths = replace(paths, bins=None)
     if paths.attention is None or paths.bins is None:
         set_aside(paths, include_own=False)  # such a table of an earlier run
-    settings, missing = facts.settings, MissingSums()
+    settings, missing = facts.settings, MissingSums(with_bins=paths.bins is not None)
     means = HeadMeans(eligible_heads(facts.input["dump"] or {}, facts.config))
     sizes = SampleSizes(single_example=settings.single_example, equal_texts=settings.equal_texts)
     manifest = facts.manifest

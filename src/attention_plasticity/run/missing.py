@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from attention_plasticity.head.result import HeadResult
+from attention_plasticity.head.result import HeadResult, MissingCells
 from attention_plasticity.metrics import HEAD_METRICS, METRICS
 from qk_toolkit.formatting import index_ranges
 from qk_toolkit.settings import index_list
@@ -38,7 +38,9 @@ class MissingValues:
 class MissingSums:
     """Collects the missing values of the heads of a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_bins: bool = True) -> None:
+        """`with_bins`: whether the run has the table of bins."""
+        self._with_bins = with_bins
         self._heads: dict[tuple[str, str, str], list[Head]] = {}  # by table, column and reason
         self._values: dict[tuple[str, str, str], int] = {}
 
@@ -49,9 +51,14 @@ class MissingSums:
             if metric.is_missing(result.metrics[metric.column]):
                 reason = result.missing.get(metric.column, NOT_RECORDED)
                 self._add("head_metrics", metric.column, reason, head, 1)
-        for column, reasons in result.missing_cells.items():
+        self._add_cells("bucket_plasticity", result.missing_cells, head)
+        if self._with_bins:
+            self._add_cells("bins", result.missing_bins, head)
+
+    def _add_cells(self, table: str, missing: MissingCells, head: Head) -> None:
+        for column, reasons in missing.items():
             for reason, cells in reasons.items():
-                self._add("bucket_plasticity", column, reason, head, cells)
+                self._add(table, column, reason, head, cells)
 
     def _add(self, table: str, column: str, reason: str, head: Head, values: int) -> None:
         key = table, column, reason

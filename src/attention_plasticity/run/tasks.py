@@ -9,6 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from qk_toolkit.files import user_path
+
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.head.result import Failure, HeadResult
@@ -31,8 +33,10 @@ class Job:
     def as_message(self) -> dict[str, object]:
         """The job as values for JSON. Workers can have another current folder."""
         path = self.dump.absolute() if isinstance(self.dump, Path) else self.dump
-        texts = self.texts.as_message()
-        return {"dump": str(path), "texts": texts, "config": self.config.model_dump()}
+        config = self.config.model_dump()
+        if self.config.rotary is not None:
+            config["rotary"] = str(user_path(self.config.rotary).absolute())
+        return {"dump": str(path), "texts": self.texts.as_message(), "config": config}
 
 
 class Task(NamedTuple):

@@ -12,8 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.attended_columns import FROM_CAPTURE
 from attention_plasticity.head.result import Failure
-from attention_plasticity.metrics import ATTENDED, FIFTH_NAMES, METRICS, PHASE, POOLED
+from attention_plasticity.metrics import (
+    ATTENDED,
+    ATTENDED_ALIGNED,
+    FIFTH_NAMES,
+    METRICS,
+    PHASE,
+    POOLED,
+)
 from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
@@ -45,8 +53,8 @@ _HEADINGS = {
 """Headings of columns below a title that says which plasticity they have."""
 _BAR = 24
 _MOST_NAMES = 4
-_CHOSEN = ("error_bars is off", "counting is off", "single_example is set")
-"""Reasons of missing values that the user chose by a setting."""
+_EXPECTED = ("error_bars is off", "counting is off", "single_example is set", FROM_CAPTURE)
+"""Reasons of missing values that the user chose by a setting, or that need no value."""
 
 
 def print_summary(outcome: Outcome, console: Console | None = None) -> None:
@@ -340,24 +348,28 @@ def _print_gaps(metrics: Sequence[Metrics], console: Console) -> None:
 def _print_attention(means: dict[str, MeanEstimate], distant_from: int, console: Console) -> None:
     """Where the attention goes, and plasticity of keys that receive attention."""
     sinks, far, attended = (means[name] for name in ("attn_sink_mass", "attn_far_mass", ATTENDED))
+    aligned = means[ATTENDED_ALIGNED]
     if sinks.heads:
         console.print(
             f"Attention: {_estimate(sinks)} on the first four tokens of a text, {_estimate(far)} "
             f"on other tokens at a distance of {distant_from:,} or more; means over "
             f"{sinks.over}"
         )
-    if attended.heads:
+    name = "Plasticity of keys in proportion to their attention"
+    if aligned.heads:
         console.print(
-            f"Plasticity of keys in proportion to their attention: {_estimate(attended)}; mean "
-            f"over {attended.over}"
+            f"{name}, at one position: {_estimate(aligned)}; mean over {aligned.over}; over a bin "
+            f"{_of_other_heads(attended, aligned.heads)}"
         )
+    elif attended.heads:
+        console.print(f"{name}, over a bin: {_estimate(attended)}; mean over {attended.over}")
 
 
 def _print_missing(outcome: Outcome, console: Console) -> None:
     """Values of heads that are missing, with the reason, unless a warning has the reason."""
     by_reason: dict[str, list[str]] = {}
     for missing in outcome.missing:
-        told = missing.reason in _CHOSEN or any(
+        told = missing.reason in _EXPECTED or any(
             missing.reason in warning.text for warning in outcome.warnings
         )
         if missing.table == "head_metrics" and not told:

@@ -13,10 +13,12 @@ import attention_plasticity as ap
 from analysed import analyse_together
 from attention_plasticity.cli import main
 from attention_plasticity.comparison.cautions import pairing_cautions, same_texts
+from attention_plasticity.comparison.cells import difference_cells, differences_note
 from attention_plasticity.comparison.differences import run_differences
 from attention_plasticity.comparison.runs import labelled
 from attention_plasticity.metrics import GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 from dumps import make_dump
 from qk_dump.examples import Example, write_examples
 
@@ -126,3 +128,16 @@ def test_runs_without_errors_are_compared_without_them(
     text = capsys.readouterr().out
     assert "minus" not in text
     assert "±" not in text
+
+
+def test_a_difference_that_is_not_known_has_no_marks(runs: dict[str, ap.Run]) -> None:
+    """One run has no drop, so it has no mean that could go over other heads or positions."""
+    table = run_differences(labelled([runs["one"], runs["other seed"]], ["a", "b"]))
+    unknown = table["quantity"] == "ap_drop"
+    table.loc[unknown, ["difference", "standard_error", "low", "high"]] = math.nan
+    table.loc[unknown, ["same_heads", "equal_contexts"]] = False
+    (line,) = difference_cells(table, OVER_BUCKETS)
+    assert line.drop == "–"
+    assert "[" in line.plasticity
+    note = differences_note([line])
+    assert note.endswith("are independent samples.")

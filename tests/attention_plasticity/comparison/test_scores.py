@@ -15,6 +15,7 @@ import attention_plasticity as ap
 from attention_plasticity.cli import main
 from attention_plasticity.comparison.scores import (
     Correlation,
+    correlation_values,
     correlations,
     evidence,
     fisher_interval,
@@ -152,3 +153,8 @@ def test_what_few_runs_show(runs: int, pearson: float, told: str | None) -> None
     ends = fisher_interval(pearson, runs) if runs > 2 else (math.nan, math.nan)
     found = evidence(Correlation("s", runs, pearson, pearson, *ends, *ends))
     assert found is None if told is None else told in str(found)
+
+
+def test_zero_has_no_sign() -> None:
+    found = Correlation("s", 5, -0.001, -0.2, -0.9, 0.9, -0.004, 0.5)
+    assert correlation_values(found) == ("0.00 [-0.90, 0.90]", "-0.20 [0.00, 0.50]")

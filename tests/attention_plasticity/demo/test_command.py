@@ -40,8 +40,9 @@ def test_the_known_answer_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[s
     words = ["demo", "--known_answer", "--output_dir", str(tmp_path / "demo")]
     assert main(words) == 0
     told = capsys.readouterr().out
-    assert "Comparison with the known answer" in told
+    assert "Comparison with the known answer (plasticity at one position, in the last" in told
     assert "Warning" not in told
+    assert "Note" not in told
     results = tmp_path / "demo" / "results"
     require_expected_plasticity(results)
     before = (results / "head_metrics.csv").read_bytes()
@@ -59,6 +60,10 @@ def require_expected_plasticity(results: Path) -> None:
         assert abs((head.plasticity - expected).mean()) < 0.02
         assert np.abs(head.plasticity - expected).max() < 0.12
     for row in run.head_metrics.itertuples():
+        assert row.ap_phase == 0  # no rotary embedding
+        last = np.linspace(0.8 * shape.context, shape.context, 100)
+        expected = expected_plasticity(shape.drifts[row.layer], last, shape.context).mean()
+        assert abs(row.ap_aligned_last20 - row.ap_aligned_last20_bias - expected) < 0.04
         if shape.drifts[row.layer] == 0:
             assert abs(row.ap_drop) < 0.01
             assert row.q_R2_total < 0.001

@@ -11,8 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import attention_plasticity as ap
+from attention_plasticity.head.aligned import aligned_parts, binned_head
+from attention_plasticity.head.plasticity import enough_pairs
+from attention_plasticity.head.rows import KeyHead, read_queries
+from attention_plasticity.head.token_weights import token_weights
 from attention_plasticity.head.windows import NO_CHUNK_SIZE
+from attention_plasticity.head_analysis import head_variance_parts, pair_seed
+from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 from one_position import counted_at_one_position, tapped_dump
+from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
 
 ALIGNED = ("ap_aligned", "ap_aligned_drop", "ap_pooled", "ap_phase")
@@ -162,3 +169,32 @@ def test_a_run_has_the_same_bytes_for_workers_and_resume(tmp_path: Path) -> None
     assert set(starts[2]) == {0, *starts[1]}  # with a window, queries of the first bin take part
     assert (one.bins["q_weight"] == 256).all()  # all tokens of 16 texts
     assert one.head_metrics["ap_aligned_se"].notna().all()
+
+
+def parts_of(dump: ap.Dump, layer: int, q_head: int, config: ap.RunnerConfig) -> VarianceParts:
+    """Parts of the squared error of plasticity at one position."""
+    keys = KeyHead.read(dump, layer, q_head // 3, config)
+    rows, _ = read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
+    head = binned_head(rows, token_weights(dump, "q", rows), keys, None, config)
+    parts = aligned_parts(head, pair_seed(config, layer, q_head), 256)
+    assert parts is not None
+    return parts
+
+
+@pytest.mark.parametrize("sampling", ["bucket", "context", "local"])
+def test_auto_takes_the_error_at_one_position(sampling: str) -> None:
+    dump, (layer, q_head) = ap.open_sample(), (0, 1)
+    config = ap.make_config(pair_sampling=sampling)
+    parts = parts_of(dump, layer, q_head, config)
+    row = ap.analyze_head(layer, q_head, dump=dump, config=config).metrics
+    total = parts.texts + parts.queries + parts.keys + parts.pairs
+    assert total == pytest.approx(row["ap_aligned_se"] ** 2, rel=0.15)
+    auto = ap.make_config(pair_sampling=sampling, num_pairs_per_bucket="auto")
+    chosen = enough_pairs(parts)
+    given = ap.make_config(pair_sampling=sampling, num_pairs_per_bucket=chosen)
+    rows = [ap.analyze_head(layer, q_head, dump=dump, config=how).metrics for how in (auto, given)]
+    for name in ("ap_aligned", "ap_overall"):
+        assert rows[0][name] == rows[1][name]
+    if sampling != "context":
+        over = head_variance_parts(dump, layer, q_head, 0, config)
+        assert chosen < enough_pairs(over)

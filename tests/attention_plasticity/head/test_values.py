@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity import HeadError
+from attention_plasticity.head.aligned_columns import FEW_BIN_TEXTS
+from attention_plasticity.head.cell_columns import NO_CELL_COUNTS, NO_CELL_PAIRS
 from attention_plasticity.head.plasticity_columns import (
     COUNTING_OFF,
     EMPTY_FIFTH,
@@ -29,6 +31,7 @@ from attention_plasticity.head.position_columns import (
 from attention_plasticity.head.values import FEW_GROUPS, HeadValues
 from dumps import head_rows
 from head_pairs import analyze, small_head, write_pair
+from qk_dump.manifest import DumpManifest, write_manifest
 from reference_checks import assert_reasons_are_complete
 
 
@@ -59,6 +62,13 @@ def flat(rows: dict[str, Any], dimensions: slice) -> dict[str, Any]:
 
 def chosen(rows: dict[str, Any], which: Any) -> dict[str, Any]:
     return {name: values[which] for name, values in rows.items()}
+
+
+def without_rope(dump: Path) -> Path:
+    """Say that the layer has no RoPE, so that plasticity at one position is known."""
+    layer = {"layer": 0, "type": "full_attention", "rope": False}
+    write_manifest(dump, DumpManifest(layers=[layer]))
+    return dump
 
 
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
@@ -152,8 +162,22 @@ def test_every_missing_value_has_its_reason(
     settings: dict[str, Any],
     reasons: dict[str, str],
 ) -> None:
-    result = analyze(write_pair(tmp_path, *heads()), **settings)
+    result = analyze(without_rope(write_pair(tmp_path, *heads())), **settings)
     assert {name: result.missing[name] for name in reasons} == reasons
+    assert_reasons_are_complete(result)
+
+
+def test_cells_of_bins_have_reasons(tmp_path: Path) -> None:
+    """Keys of early bins are of different texts, and few texts reach the last bin."""
+    queries, keys = several(), own_texts_before(several(), bucket=2)
+    queries["example_id"] = np.where(queries["bucket"] == 7, 0, queries["example_id"])
+    result = analyze(without_rope(write_pair(tmp_path, queries, keys)), bin_size=128)
+    bins, missing = result.bins, result.missing_bins
+    early = sum(number < 2 for number in bins["k_bin"])
+    assert missing["plasticity"] == missing["pooled"] == {NO_CELL_PAIRS: early}
+    late = sum(q == 7 and k >= 2 for q, k in zip(bins["q_bin"], bins["k_bin"], strict=True))
+    assert missing["pooled_se"] == {NO_CELL_PAIRS: early, FEW_BIN_TEXTS: late}
+    assert missing["plasticity_counted"] == {NO_CELL_PAIRS: early, NO_CELL_COUNTS: late}
     assert_reasons_are_complete(result)
 
 

@@ -46,7 +46,7 @@ def test_masses_and_intervals_are_rounded_to_four_digits(run: Path) -> None:
     assert {kinds[name] for name in kinds if name.startswith(("mass_", "half_"))} <= {"u1", "u2"}
     assert about["distant_from"] == DISTANT
     estimates = tables["estimates"]
-    assert {"ap_attended", "ap_attended_half_width", "attn_sink_mass_half_width"} <= set(estimates)
+    assert {"ap_attended_half_width", "attn_sink_mass_half_width"} <= set(estimates)
     assert "attn_sink_mass" not in estimates  # it has no bias
 
 

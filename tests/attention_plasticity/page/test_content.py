@@ -21,9 +21,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_metrics_are_exact_and_cells_are_rounded_to_singles(run: Path) -> None:
-    _, tables = run_content(FinishedRun.open(run), "x")
+    about, tables = run_content(FinishedRun.open(run), "x")
     metrics = pd.read_csv(run / "head_metrics.csv")
-    assert [*tables["heads"], "layer_type"] == list(metrics.columns)
+    assert [*about["head_columns"], "layer_type"] == list(metrics.columns)
     for name, column in tables["heads"].items():
         np.testing.assert_array_equal(column, metrics[name])
     cells = pd.read_csv(run / "head_bucket_plasticity.csv")

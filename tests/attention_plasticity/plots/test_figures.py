@@ -291,19 +291,28 @@ def test_predictability_is_a_point_per_head() -> None:
     assert "R² of position" in older.axes[0].get_xlabel()
 
 
+PARTS = ("as captured", "before RoPE")
+
+
 def test_variance_before_rope_has_a_panel_of_its_own() -> None:
     metrics = metrics_table().assign(
-        q_R2_unrotated=np.linspace(0.001, 0.01, 12), q_R2_unrotated_bias=0.0005
+        q_R2_unrotated=np.linspace(0.0, 0.01, 12), q_R2_unrotated_bias=0.0005
     )
     figure = predictability_figure(metrics)
     left, right = figure.axes[:2]
-    assert [axes.get_xlabel() for axes in (left, right)] == ["as captured (R²)", "before RoPE (R²)"]
+    names = [axes.get_xlabel().split("\n") for axes in (left, right)]
+    assert names == [["variance from position,", f"{part} (R²)"] for part in PARTS]
+    figure.draw_without_rendering()
+    first, second = (axes.xaxis.label.get_window_extent() for axes in (left, right))
+    assert first.x1 < second.x0
+    assert right.get_xlim()[0] < -0.0008  # the first point, at -0.0005, is not cut
     before = metrics["q_R2_unrotated"] - 0.0005
-    for axes, share in ((left, metrics["q_R2_total"]), (right, before)):
+    shares = (metrics["q_R2_total"], before)
+    for axes, share, part in zip((left, right), shares, PARTS, strict=True):
         points = one(axes.collections, PathCollection)
         np.testing.assert_allclose(points.get_offsets()[:, 0], share)  # type: ignore[index]
         rho = share.corr(metrics["ap_overall"], method="spearman")
-        assert f"Spearman's ρ {rho:.2f} {axes.get_xlabel()[:-5]}" in note(figure)
+        assert f"Spearman's ρ {rho:.2f} {part}" in note(figure)
     assert "how far RoPE turns the mean query" in caption_of(figure)
     metrics.loc[3, "q_R2_unrotated"] = 0.2
     assert "triangles: 1 beyond the axis, up to 0.20" in note(predictability_figure(metrics))

@@ -54,7 +54,7 @@ def caption(figure: Figure) -> str:
 def label(figure: Figure, kind: str) -> str:
     """The label of the axis or of the colour bar that shows plasticity."""
     axes = figure.axes[-1] if kind in ("heatmap", "map") else figure.axes[0]
-    return axes.get_ylabel()
+    return " ".join(axes.get_ylabel().split())
 
 
 def title(figure: Figure) -> str:
@@ -224,8 +224,24 @@ def test_the_map_of_drops_tests_the_drop_that_it_shows(run: Run) -> None:
     assert "12 of 12 tested heads" in caption(figure)
     older = map_figure(metrics, metric="ap_drop")
     assert "tested heads" not in caption(older)  # its errors are not known
-    assert older.axes[-1].get_ylabel() == f"drop of {BUCKET}"
-    assert run.plot("map", metric="ap_phase").axes[-1].get_ylabel() == "part of the phase"
+    assert label(older, "map") == f"drop of {BUCKET}"
+    assert run.plot("map", metric="ap_phase").axes[-1].get_ylabel() == "rotary phase"
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("ap_aligned_first20", f"{POSITION}, 0–20 %"),
+        ("ap_last20", f"{BUCKET}, 80–100 %"),
+        ("ap_counted", f"counted {BUCKET}"),
+    ],
+)
+def test_a_map_says_which_plasticity_its_column_is(metric: str, words: str) -> None:
+    table = aligned_metrics(metrics_table()).assign(ap_counted=0.5)
+    figure = map_figure(table, metric=metric)
+    assert label(figure, "map") == words
+    assert title(figure) == f"{words[0].upper()}{words[1:]} by head"
+    assert caption(figure).startswith(words[0].upper() + words[1:])
 
 
 def test_phase_is_the_distance_from_the_diagonal(run: Run) -> None:
@@ -240,7 +256,7 @@ def test_phase_is_the_distance_from_the_diagonal(run: Run) -> None:
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["equal values"]
     names = [text.get_text() for text in axes.texts]
     assert names[0] in ("L0 H3", "L1 H3", "L2 H3")  # the last head has the largest phase
-    assert "part of the phase: 0.200 in the mean over heads" in note(figure)
+    assert "rotary phase: 0.200 in the mean over heads" in note(figure)
     for words in ("same bins, key pairs and weights", "0.350 at most", "8 groups of texts"):
         assert words in caption(figure)
     many = phase_figure(pd.concat([metrics] * 40, ignore_index=True))
@@ -273,6 +289,31 @@ def test_attended_plasticity_has_a_panel_at_one_position_and_one_over_a_bin(tmp_
     figure.draw_without_rendering()
     alone = attended_figure(run.head_metrics)  # attended plasticity at one position is not known
     assert alone.axes[0].get_xlabel() == BUCKET
+
+
+@pytest.mark.parametrize("kind", ["map", "profile", "phase", "predictability", "plasticity"])
+def test_heads_without_a_value_are_told(run: Run, kind: str) -> None:
+    path = run.folder / "head_metrics.csv"
+    metrics = pd.read_csv(path)
+    aligned = [name for name in metrics if "aligned" in name or name in ("ap_pooled", "ap_phase")]
+    metrics.loc[metrics["layer"] == 1, aligned] = np.nan
+    metrics.to_csv(path, index=False, na_rep="nan")
+    bins = pd.read_csv(run.folder / "head_bin_plasticity.csv").query("layer != 1")
+    bins.to_csv(run.folder / "head_bin_plasticity.csv", index=False)
+    figure = open_run(run.folder).plot(kind)
+    heads = "8 heads" if kind in ("map", "plasticity") else "8 of 12 heads"
+    assert note(figure).startswith(heads)
+    assert "8 query heads of Tiny-1B" in caption(figure)
+    assert f"4 further heads have no {POSITION}." in caption(figure)
+    assert "lack a value" not in note(figure)
+
+
+def test_a_map_without_values_names_the_command_that_adds_rotary_records() -> None:
+    table = aligned_metrics(metrics_table())
+    empty = table.assign(ap_aligned=np.nan, ap_phase=np.nan)
+    for metric in ("ap_aligned", "ap_phase"):
+        with pytest.raises(ConfigError, match="attention-plasticity add-rotary, and analyze"):
+            map_figure(empty, metric=metric)
 
 
 def test_a_bin_of_influences_is_an_integer(run: Run) -> None:

@@ -44,6 +44,14 @@ def test_legends_cover_no_data_and_texts_stay_in_the_figure(tmp_path: Path) -> N
         assert allowed.containsx(drawn.x1), name
         assert allowed.containsy(drawn.y0), name
         assert allowed.containsy(drawn.y1), name
+        require_room(figure, name)
+
+
+def require_room(figure: Figure, name: str) -> None:
+    """Labels are not longer than their axes."""
+    for axes in figure.axes:
+        label, extent = axes.yaxis.label.get_window_extent(), axes.get_window_extent()
+        assert label.height <= 1.05 * extent.height, (name, axes.get_ylabel())
 
 
 def test_title_and_footnote_can_be_replaced_or_left_out(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from attention_plasticity.power.prediction import (
 )
 from attention_plasticity.power.rows import RowCounts
 from attention_plasticity.power.text import advice
-from dumps import make_dump
+from dumps import add_rotary, make_dump
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId
 from qk_dump.reader import HeadRows
@@ -64,6 +65,17 @@ def parts() -> list[VarianceParts]:
 
 
 @pytest.fixture(scope="module")
+def aligned_parts() -> list[VarianceParts]:
+    """The parts of the error of plasticity at one position."""
+    dump, found = open_sample(), []
+    for layer, head in HEADS:
+        parts = head_variance_parts(dump, layer, head, head // 3, CONFIG, at_one_position=True)
+        assert parts is not None
+        found.append(parts)
+    return found
+
+
+@pytest.fixture(scope="module")
 def heads() -> dict[tuple[int, int], tuple[KeyHead, HeadRows]]:
     """Keys and queries of the heads; their attention, which has errors of its own, is left out."""
     dump, found = open_sample(), {}
@@ -79,21 +91,22 @@ def observed(
     queries: Choice,
     keys: Choice,
     config: RunnerConfig,
-) -> float:
-    """Root mean square over heads of the standard error of subsamples of the rows."""
-    squares = []
+) -> dict[str, float]:
+    """Root mean square over heads of the standard errors of subsamples of the rows."""
+    squares: dict[str, list[float]] = {"ap_overall": [], "ap_aligned": []}
     for (layer, head), (key_head, rows) in heads.items():
         for seed in range(1 if (queries, keys) == (every, every) else 2):  # all rows: one is enough
             rng = np.random.default_rng([seed, layer, head])
             some = part_of(key_head.rows, keys(key_head.rows, rng))
             assert some.example_id is not None
             index = KeyIndex(some.position, some.bucket, some.example_id)
-            small = KeyHead(some, key_head.signs, index, key_head.all_texts)
+            small = replace(key_head, rows=some, index=index, known_weights=None)
             result = analyze_rows(
                 layer, head, head // 3, part_of(rows, queries(rows, rng)), small, config
             )
-            squares.append(result.metrics["ap_overall_se"] ** 2)
-    return math.sqrt(np.mean(squares))
+            for column, values in squares.items():
+                values.append(result.metrics[f"{column}_se"] ** 2)
+    return {column: math.sqrt(np.mean(values)) for column, values in squares.items()}
 
 
 def every(rows: HeadRows, rng: np.random.Generator) -> np.ndarray:
@@ -123,12 +136,16 @@ CASES: dict[str, tuple[Change, Choice, Choice, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_predicted_errors_are_those_of_real_subsamples(
-    name: str, parts: list[VarianceParts], heads: dict[tuple[int, int], tuple[KeyHead, HeadRows]]
+    name: str,
+    parts: list[VarianceParts],
+    aligned_parts: list[VarianceParts],
+    heads: dict[tuple[int, int], tuple[KeyHead, HeadRows]],
 ) -> None:
     """Fifteen percent: the errors of 12 heads and two subsamples are that uncertain themselves."""
     change, queries, keys, settings = CASES[name]
     real = observed(heads, queries, keys, CONFIG.model_copy(update=settings))
-    assert typical_error(parts, change) == pytest.approx(real, rel=0.15)
+    assert typical_error(parts, change) == pytest.approx(real["ap_overall"], rel=0.15)
+    assert typical_error(aligned_parts, change) == pytest.approx(real["ap_aligned"], rel=0.15)
 
 
 def test_the_parts_sum_to_the_squared_error_up_to_small_sample_factors(
@@ -254,6 +271,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     two = make_dump(root / "two", layers=1, q_heads=1, k_heads=1, examples=2)
     starved = make_dump(root / "starved", layers=1, q_heads=1, k_heads=1, examples=8, n=56)
     nothing = make_dump(root / "nothing", layers=1, q_heads=1, k_heads=1, examples=8, n=7)
+    rotary = make_dump(root / "turned", layers=1, q_heads=2, k_heads=1, examples=8, n=2000)
+    add_rotary(rotary)
     for dump in (starved, nothing):
         write_examples(dump, [Example(number, number, 1024, "") for number in range(8)])
     analyse_together(
@@ -263,6 +282,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             root / "run": (eight, {}),
             root / "without errors": (two, {}),
             root / "few rows": (starved, {}),
+            root / "rotary": (rotary, {"bin_size": 256}),
             root / "hardly a row": (nothing, {}),
         }
     )
@@ -287,6 +307,22 @@ def test_the_verb_prints_parts_predictions_and_advice(
         assert part in text
     assert main(["power", str(runs / "run"), "--wanted", "0.00001"]) == 0
     assert "No change up to 16 times" in capsys.readouterr().out
+
+
+def test_the_error_is_that_of_plasticity_at_one_position_if_it_is_known(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors = open_run(runs / "rotary").head_metrics["ap_aligned_se"]
+    assert main(["power", str(runs / "rotary")]) == 0
+    told = re.search(
+        r"standard error of plasticity at one position of a head \(ap_aligned\): (\S+) ",
+        " ".join(capsys.readouterr().out.split()),
+    )
+    assert told
+    assert float(told[1]) == pytest.approx(np.sqrt((errors**2).mean()), rel=0.15)
+    assert main(["power", str(runs / "run")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("standard error of plasticity over a bucket of a head (ap_overall): 0.")
 
 
 def test_a_starved_run_is_told_to_capture_more_rows_of_its_texts(

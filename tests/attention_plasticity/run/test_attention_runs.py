@@ -165,7 +165,7 @@ def test_the_summary_has_lines_about_attention(outcomes: dict[str, Outcome]) -> 
     assert "Attention: 0." in printed["some"]
     assert "on the first four tokens of a text, 0.000 ± 0.000 on other tokens" in printed["some"]
     assert "at a distance of 256 or more; means over 2 heads" in printed["some"]
-    assert "Plasticity of keys in proportion to their attention: 0." in printed["some"]
+    assert "Plasticity of keys in proportion to their attention, over a bin: 0." in printed["some"]
     assert "Attention:" not in printed["none"]
     note = (
         "Note         The probability with which tokens were kept is not known: dump.json has no "

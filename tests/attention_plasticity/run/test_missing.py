@@ -16,7 +16,9 @@ from attention_plasticity.head.layer import NO_COLUMNS
 from attention_plasticity.head.result import HeadResult
 from attention_plasticity.metrics import AVERAGED, HEAD_METRICS, HEAD_NUMBERS
 from attention_plasticity.run.missing import NOT_RECORDED, MissingSums, heads_of
-from dumps import make_dump
+from dumps import add_rotary, head_rows, make_dump
+from qk_dump.layout import HeadId
+from qk_dump.writer import write_head
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Few texts: some fifths have no errors, and there are no attention columns."""
     folder = tmp_path_factory.mktemp("run")
     dump = make_dump(folder / "dump", layers=2, q_heads=4, k_heads=2, n=90, examples=5)
-    return analyze_dump(dump, output_dir=folder / "out")
+    return analyze_dump(add_rotary(dump, layers=2), output_dir=folder / "out")
 
 
 def test_every_nan_of_the_table_of_heads_has_one_reason(run: Run) -> None:
@@ -46,7 +48,12 @@ def test_every_nan_of_the_table_of_heads_has_one_reason(run: Run) -> None:
 
 
 def test_numbers_of_heads_and_values_agree_with_the_tables(run: Run) -> None:
-    tables = {"head_metrics": run.head_metrics, "bucket_plasticity": run.bucket_plasticity}
+    assert run.bins.isna().any(axis=None)
+    tables = {
+        "head_metrics": run.head_metrics,
+        "bucket_plasticity": run.bucket_plasticity,
+        "bins": run.bins,
+    }
     sums: dict[tuple[str, str], int] = {}
     for record in run.info["missing"]:
         heads = list(heads_of(record["where"]))
@@ -58,6 +65,17 @@ def test_numbers_of_heads_and_values_agree_with_the_tables(run: Run) -> None:
         empty = table.drop(columns=["sliding_window"], errors="ignore").isna().sum()
         expected = {str(name): int(number) for name, number in empty.items() if number}
         assert {name: n for (found, name), n in sums.items() if found == kind} == expected
+
+
+def test_a_run_without_the_table_of_bins_has_no_missing_values_of_it(tmp_path: Path) -> None:
+    """One key per text makes no pair: all values at one position are missing."""
+    keys = head_rows(60)
+    keys["example_id"] = np.arange(60)
+    dump = add_rotary(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=60))
+    write_head(dump, HeadId(0, 0, "k"), **keys)
+    run = analyze_dump(dump, output_dir=tmp_path / "out")
+    assert "bins" not in run.info["tables"]
+    assert {record["table"] for record in run.info["missing"]} <= set(run.info["tables"])
 
 
 def test_columns_with_one_reason_are_joined(run: Run) -> None:

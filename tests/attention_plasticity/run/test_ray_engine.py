@@ -25,7 +25,7 @@ from attention_plasticity.run.ray_engine import _Deaths, run_ray
 from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.tasks import Job, Task
 from attention_plasticity.run.worker_log import WorkerLog
-from dumps import make_dump
+from dumps import add_rotary, make_dump, rotary_file
 from qk_dump.source import open_dump
 from qk_toolkit import ray_cluster
 
@@ -92,7 +92,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dump(tmp_path_factory.mktemp("dump"), layers=2, q_heads=2, k_heads=1, n=4000, d=32)
+    folder = tmp_path_factory.mktemp("dump")
+    return add_rotary(make_dump(folder, layers=2, q_heads=2, k_heads=1, n=4000, d=32), 2, 32)
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +102,8 @@ def expected(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return tables(run_analysis(config(dump, tmp_path_factory.mktemp("local"))))
 
 
-def config(dump: Path, out: Path, engine: str = "local") -> ap.RunnerConfig:
-    words = {"dataset_local_root": str(dump), "output_dir": str(out), "engine": engine}
+def config(dump: Path, out: Path, engine: str = "local", **words: str) -> ap.RunnerConfig:
+    words |= {"dataset_local_root": str(dump), "output_dir": str(out), "engine": engine}
     return ap.make_config(words, max_workers=1)
 
 
@@ -143,7 +144,11 @@ def test_tables_are_the_same_as_without_ray_and_vectors_stay_in_the_workers(
         return value
 
     monkeypatch.setattr(ray, "get", counting)
-    found = run_analysis(config(dump, tmp_path, "ray"))
+    rotary_file(dump, tmp_path / "rotary.json")
+    monkeypatch.chdir(tmp_path)  # the workers have another current folder
+    found = run_analysis(config(dump, tmp_path, "ray", rotary="rotary.json"))
+    assert found.failures == []
+    assert found.paths.bins is not None
     assert len(found.metrics) == 4
     assert tables(found) == expected
     assert 0 < sum(received) < 4 * 4000 * 32 * 4 / 10  # bytes of the queries

@@ -16,7 +16,7 @@ from attention_plasticity.run.plan import make_plan
 from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.shards import Shard, ShardOutcome, run_shard, shard_of
 from commands_here import run_here
-from dumps import head_rows, make_dump
+from dumps import add_rotary, head_rows, make_dump, rotary_file
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
@@ -26,12 +26,15 @@ from qk_toolkit.files import try_lock
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dump(tmp_path_factory.mktemp("dump"), layers=3, q_heads=4, k_heads=2, n=120)
+    folder = tmp_path_factory.mktemp("dump")
+    return add_rotary(make_dump(folder, layers=3, q_heads=4, k_heads=2, n=120), layers=3)
 
 
 @pytest.fixture(scope="module")
 def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run_analysis(config(dump, tmp_path_factory.mktemp("whole")))
+    run = run_analysis(config(dump, tmp_path_factory.mktemp("whole")))
+    assert "bins" in run.paths.tables
+    return run
 
 
 def config(dump: Path, out: Path, **fields: Any) -> ap.RunnerConfig:
@@ -84,6 +87,25 @@ def test_shards_with_folders_of_their_own(dump: Path, whole: Outcome, tmp_path: 
     shard(dump, other, 0, seed=5)
     with pytest.raises(ap.ConfigError, match=r"other: differs from .*0 in seed \(0 and 5\)"):
         merge_shards([folders[0], other])
+
+
+def test_shards_with_rotary_records_in_a_file(
+    dump: Path, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be elsewhere for every shard; its content must be the same."""
+    bare, out = Path(shutil.copytree(dump, tmp_path / "bare")), tmp_path / "out"
+    file = rotary_file(dump, tmp_path / "rotary.json")
+    add_rotary(bare, layers=3, rotary=None, rotary_problem="not measured")
+    monkeypatch.chdir(tmp_path)
+    places = ["rotary.json", str(file), str(shutil.copy(file, tmp_path / "copy.json"))]
+    for index, place in enumerate(places):
+        shard(bare, out, index, rotary=place)
+    merged = merge_shards([out])
+    assert merged.paths.bins is not None
+    for kind, path in whole.paths.tables.items():
+        assert merged.paths.tables[kind].read_bytes() == path.read_bytes(), kind
+    with pytest.raises(ap.ConfigError, match="differs in rotary"):
+        shard(bare, out, 0)
 
 
 def test_dumps_are_not_mixed(tmp_path: Path) -> None:

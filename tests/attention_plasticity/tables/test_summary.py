@@ -89,6 +89,19 @@ def test_plasticity_at_one_position_comes_first(outcomes: dict[str, Outcome]) ->
     assert "rotary phase" in text
 
 
+def test_attended_plasticity_at_one_position_comes_first(outcomes: dict[str, Outcome]) -> None:
+    outcome = deepcopy(outcomes["rotary"])
+    means = outcome.means.estimates
+    means["ap_attended"], means["ap_attended_aligned"] = means["ap_pooled"], means["ap_aligned"]
+    line = next(line for line in printed(outcome).splitlines() if "proportion" in line)
+    aligned, pooled = means["ap_aligned"], means["ap_pooled"]
+    assert line == (
+        "Plasticity of keys in proportion to their attention, at one position: "
+        f"{aligned.value:.3f} ± {aligned.standard_error:.3f}; mean over 12 heads; over a bin "
+        f"{pooled.value:.3f} ± {pooled.standard_error:.3f}"
+    )
+
+
 def test_without_rotary_records_plasticity_is_over_a_bucket(outcomes: dict[str, Outcome]) -> None:
     text = printed(outcomes["three layers"], width=200)
     assert " over a bucket\n" in text

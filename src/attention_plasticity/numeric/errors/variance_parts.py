@@ -1,6 +1,6 @@
 """Where the standard error of a head comes from: its texts, queries, keys and key pairs.
 
-Arrays in, arrays out; numpy only. Every query and every key pair has an influence on `ap_overall`.
+Arrays in, arrays out; numpy only. Every query and every key pair has an influence on the mean.
 The squared error is the sum over texts of the squared sum of influences, so it is a sum of products
 of two influences. A product of a query with itself belongs to the queries, of a pair with itself to
 the pairs, of two pairs with one common key to the keys. All other products are those of rows that
@@ -29,11 +29,12 @@ from attention_plasticity.numeric.sizes import GROUPS
 Array = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
+Numbers = Array | Ints
 
 
 @dataclass(frozen=True)
 class VarianceParts:
-    """Parts of the squared standard error of `ap_overall`, and the size of the sample."""
+    """Parts of the squared standard error of a mean of plasticity, and the size of the sample."""
 
     by_group: tuple[float, ...]  # part of the texts, by group; by chance it can be negative
     queries: float
@@ -80,8 +81,12 @@ class VarianceSums:
         self._curvature[code] += X.T @ X
         self._pairs.append((code, first, second, scored.scores.value))
 
-    def query_influences(self, profile: Array, counts: Ints, overall: float) -> Array:
-        """(n,) influences of all queries on the mean of `profile`, weighted by `counts`."""
+    def query_influences(self, profile: Array, counts: Numbers, overall: float) -> Array:
+        """(n,) influences of all queries on the mean of `profile`, weighted by `counts`.
+
+        `counts` (query buckets,) are numbers of queries, or sums of their weights. The queries of a
+        bucket share its sum equally.
+        """
         used = ~np.isnan(profile)
         total = float(counts[used].sum())
         n_pairs = self._pairs_per_bucket(len(profile))
@@ -90,7 +95,8 @@ class VarianceSums:
             weight = counts[code] / total
             a, B = self._gradient[code] / n_pairs[code], self._curvature[code] / n_pairs[code]
             influences[members.rows] += weight * self._within_bucket(members, a, B)
-            influences[members.rows] += (profile[code] - overall) / total
+            share = counts[code] / len(members.y)  # 1 if queries are counted
+            influences[members.rows] += share * (profile[code] - overall) / total
             if members.first is not None:
                 assert self._queries.first is not None
                 influences += weight * _regression_part(self._queries.first, members, a[0], B[0, 0])
@@ -112,7 +118,9 @@ class VarianceSums:
             sizes[code] += len(first)
         return sizes
 
-    def pair_influences(self, profile: Array, counts: Ints, keys: int) -> tuple[Ints, Ints, Array]:
+    def pair_influences(
+        self, profile: Array, counts: Numbers, keys: int
+    ) -> tuple[Ints, Ints, Array]:
         """First key, second key and influence of every pair, summed over query buckets."""
         total = float(counts[~np.isnan(profile)].sum())
         n_pairs = self._pairs_per_bucket(len(profile))
@@ -135,7 +143,7 @@ class VarianceSums:
     def finish(
         self,
         profile: Array,
-        counts: Ints,
+        counts: Numbers,
         overall: float,
         key_text: Ints,
         key_group: Ints,

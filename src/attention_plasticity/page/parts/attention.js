@@ -139,26 +139,34 @@ function showAttentionKeys(run, other, mine, theirs) {
 
 /** The pairs of keys of a run, by its pair_sampling. */
 const PAIRS = {
-  bucket: "pairs of keys of one range of positions, drawn uniformly",
+  bucket: "pairs of keys of one text and one range of positions, drawn uniformly",
   local: "pairs of nearby keys",
   context: "pairs of earlier keys of a text, drawn uniformly",
   attended: "pairs of keys in proportion to their attention",
 };
 
+/** Attended plasticity at one position, or as captured if no head of the run has it. */
+const attendedMetric = (run) => (run.at_one_position && spreadOf(run, "ap_attended_aligned") ? "ap_attended_aligned" : "ap_attended");
+
+function attendedWords(run, key, metric) {
+  const [pairs, later] = ["ap_attended_ess", "n_later_queries"].map((name) => metricOf(run, key, name));
+  if (!Number.isFinite(pairs)) return wordsOf(metric).meaning;
+  return [
+    PAIRS.attended, ...(metric === "ap_attended" ? [] : [`over a bin ${unbroken(showHeadValue(run, key, "ap_attended"))}`]),
+    `${whole(pairs)} effective pairs${Number.isFinite(later) ? `, ${later.toFixed(1)} later queries per key` : ""}`,
+  ].join("; ");
+}
+
 /** The numbers beside the chart. Metrics that no head has are left out. */
 function showFacts(run, other, key) {
-  const attended = () => {
-    const [pairs, later] = ["ap_attended_ess", "n_later_queries"].map((name) => metricOf(run, key, name));
-    return Number.isFinite(pairs) ? `pairs of keys in proportion to their attention; ${whole(pairs)} effective pairs, ${later.toFixed(1)} later queries per key` : wordsOf("ap_attended").meaning;
-  };
-  const far = farMetric(run);
+  const far = farMetric(run), attended = attendedMetric(run);
   const meanings = {
     attn_sink_mass: "on the first four tokens of the text",
     [far]: `on keys at least ${run.distant_from === null ? "distant_from" : whole(run.distant_from)} tokens before the query${far === "attn_far_mass" ? ", without the first four tokens of the text" : ""}`,
     attn_entropy: "nats; 0: all attention on one key",
     attn_max_logit: "mean over queries",
     [kindOf(run).level]: PAIRS[run.pair_sampling] ?? wordsOf(kindOf(run).level).meaning,
-    ap_attended: attended(),
+    [attended]: attendedWords(run, key, attended),
   };
   const facts = Object.entries(meanings).filter(([name]) => spreadOf(run, name)).map(([name, meaning]) => {
     const number = fillEstimate(make("dd", "", { class: "number", "data-fact": name }), showHeadValue(run, key, name));

@@ -4,7 +4,7 @@
 function cardsOf(kind) {
   const atOnePosition = kind === page.kinds.position;
   return [
-    [`Plasticity ${kind.words}`, [kind.level], "mean over heads", "card-plasticity"],
+    [`Plasticity ${kind.words}`, [kind.level], "mean", "card-plasticity"],
     ...(atOnePosition ? [["Rotary phase", ["ap_phase"], "what RoPE adds", "card-phase"]] : []),
     ["Drop over the context", [kind.drop], `${kind.words}, first fifth minus last fifth`, "card-drop"],
     ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries, as captured", "card-variance"],
@@ -14,11 +14,18 @@ function cardsOf(kind) {
 /** What is said below the number of a card besides its meaning. */
 function cardNotes(run, other, metric) {
   const notes = [];
-  if (metric === page.kinds.bucket.level) notes.push(overBucketsWords(run));
-  if (metric === "ap_phase") notes.push(`over a bin${run.bin_size ? ` of ${plural(run.bin_size, "token")}` : ""}: ${showMean(run, "ap_pooled")}`);
-  if (metric === "q_R2_total" && spreadOf(run, "q_R2_unrotated")) notes.push(`before RoPE: ${showMean(run, "q_R2_unrotated")}`);
+  if (metric === page.kinds.bucket.level) notes.push(run.at_one_position ? "the rotation of RoPE counts too" : "the rotation of RoPE counts too; at one position: see below");
+  if (metric === "ap_phase") notes.push(`over a bin${run.bin_size ? ` of ${plural(run.bin_size, "token")}` : ""}: ${unbroken(showMean(run, "ap_pooled"))}`);
+  if (metric === "q_R2_total" && spreadOf(run, "q_R2_unrotated")) notes.push(`before RoPE: ${unbroken(showMean(run, "q_R2_unrotated"))}`);
   if (other && isDrop(metric) && contextsDiffer(run, other)) notes.push(`contexts of ${whole(contextOf(run))} and ${whole(contextOf(other))} tokens: do not compare these drops`);
   return notes.filter(Boolean);
+}
+
+/** Over how many heads the mean of a card goes: always for plasticity, for others if it is another number. */
+function headsOf(run, metric) {
+  const heads = (name) => spreadOf(run, name, state.layers)?.count ?? 0, { level } = shownKind();
+  if (metric !== level && heads(metric) === heads(level)) return "";
+  return `${metric === level ? " over" : ", mean over"} ${plural(heads(metric), "head")}`;
 }
 
 function showCards(run, other) {
@@ -27,7 +34,7 @@ function showCards(run, other) {
     const sampled = eligibleHeads(run) === null ? "" : " over texts and the choice of heads";
     const known = metric && Number.isFinite(meanOf(run, metric).error) ? ` ± standard error${sampled}` : "";
     const reason = metric && commonReason(run, metric);
-    const notes = [reason ? `missing: ${reason}` : `${meaning}${known}`, ...cardNotes(run, other, metric)];
+    const notes = [reason ? `missing: ${reason}` : `${meaning}${headsOf(run, metric)}${known}`, ...cardNotes(run, other, metric)];
     return card(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, typeLines(run, other, metric));
   });
   cards.push(headsCard(run, other));
@@ -58,7 +65,7 @@ function card(title, help, number, otherNumber, meaning, other, lines) {
 }
 
 function showWarnings(shown) {
-  const lines = shown.flatMap((run) => run.warnings.map((text) => (shown.length > 1 ? `${run.label}: ${text}` : text)));
+  const lines = shown.flatMap((run) => [...overBucketsNote(run), ...run.warnings].map((text) => (shown.length > 1 ? `${run.label}: ${text}` : text)));
   byId("warnings").replaceChildren(...lines.map((text) => make("li", text)));
   byId("warnings").hidden = lines.length === 0;
 }

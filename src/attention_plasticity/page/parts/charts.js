@@ -97,7 +97,7 @@ function cellsFigure(run, key) {
     z[k][q] = Number.isFinite(value) ? value : null;
     const counted = Number.isFinite(rows.plasticity_counted?.[i]) ? `<br>counted: ${showShare(rows.plasticity_counted[i])}` : "";
     const pairs = rows.n_pairs ? `<br>${plural(rows.n_pairs[i], "pair")} of keys` : "";
-    const pooled = Number.isFinite(rows.pooled?.[i]) ? `<br>over a bin: ${showShare(rows.pooled[i] - (rows.pooled_bias?.[i] || 0))}` : "";
+    const pooled = Number.isFinite(rows.pooled_corrected?.[i]) ? `<br>over a bin: ${showShare(rows.pooled_corrected[i])}` : "";
     text[k][q] = `<b>${withError(showShare(value), rows.plasticity_se?.[i])}</b> ${cellsWords(run)}${pooled}<br>queries ${span(q)}<br>keys ${span(k)}${pairs}${counted}`;
   }
   const trace = {

@@ -26,6 +26,25 @@ function openTable({ rows, columns }, buffer) {
   return { rows, names: columns.map(([name]) => name), columns: arrays };
 }
 
+/** Add the columns of the file that the page does not store: a value minus its bias. */
+function addComputed({ names, columns }, all) {
+  for (const name of all) {
+    const value = name.replace(/_corrected$/, "");
+    columns[name] ??= columns[value].map((number, row) => number - columns[`${value}_bias`][row]);
+  }
+  names.splice(0, names.length, ...all);
+}
+
+/** The columns with a known bias as they are shown: minus the bias of the heads that have one. */
+function correctedColumns({ names, columns }) {
+  const found = {};
+  for (const name of names) {
+    const bias = columns[`${name}_bias`];
+    if (bias?.some(Number.isFinite)) found[name] = columns[name].map((value, row) => value - (bias[row] || 0));
+  }
+  return found;
+}
+
 const keyOf = (layer, head) => `${layer}.${head}`;
 
 /** For a table sorted by head: map from the key of a head to [first row, end row). */
@@ -52,7 +71,8 @@ async function openRun(about, number) {
   const { layer, q_head: head } = tables.heads.columns;
   const rowOf = new Map();
   for (let row = 0; row < tables.heads.rows; row++) rowOf.set(keyOf(layer[row], head[row]), row);
-  return { ...about, number, tables, ranges, rowOf, spreads: new Map() };
+  addComputed(tables.heads, about.head_columns);
+  return { ...about, number, tables, corrected: correctedColumns(tables.heads), ranges, rowOf, spreads: new Map() };
 }
 
 /** Rows of a head in a table of the run, as arrays by column; null if there are none. */

@@ -10,7 +10,7 @@ const isSure = () => state.sure ?? isDrop(state.metric);
 const estimatesOf = (run) => run.tables.estimates?.columns ?? {};
 
 /** A column of the table of heads, corrected for bias if the bias is known. */
-const columnOf = (run, metric) => estimatesOf(run)[metric] ?? run.tables.heads.columns[metric];
+const columnOf = (run, metric) => run.corrected[metric] ?? run.tables.heads.columns[metric];
 
 /** The standard error of a metric of a head; NaN if it is not known. */
 const errorOf = (run, key, metric) => run.tables.heads.columns[`${metric}_se`]?.[run.rowOf.get(key)] ?? NaN;
@@ -30,6 +30,9 @@ const gapIsLarge = (run, key) => Boolean(estimatesOf(run).gap_is_large?.[run.row
 
 /** `0.687 ± 0.003`, or the value alone if the error is not known. */
 const withError = (text, error) => (Number.isFinite(error) ? `${text} ± ${error.toFixed(3)}` : text);
+
+/** A value and its error as text that is not broken into two lines. */
+const unbroken = (text) => text.replaceAll(" ", "\u00a0");
 
 function showHeadValue(run, key, metric) {
   if (metric === "sliding_window" && run.rowOf.has(key)) return windowWords(run, key);
@@ -51,7 +54,7 @@ function showMean(run, metric, type = state.layers) {
 
 /** Names the runs without a known bias among runs with it, because their values differ a little. */
 function uncorrectedWords(shown) {
-  const without = shown.filter((run) => !estimatesOf(run)[kindOf(run).level]);
+  const without = shown.filter((run) => !run.corrected[kindOf(run).level]);
   if (!without.length || without.length === shown.length) return "";
   return `; not corrected for bias: ${without.map((run) => run.label).join(", ")}`;
 }

@@ -66,7 +66,7 @@ function parseFilter(run, text) {
     const words = simple(text.slice(end, found.index));
     end = found.index + found[0].length;
     const name = longestName(words, names);
-    if (name === null) return { problem: unknownName(takeTypes(words, known, types), names) };
+    if (name === null) return { problem: unknownName(run, takeTypes(words, known, types), names) };
     places.push(words.slice(0, words.length - name.length));
     const metric = names.get(name), compare = TESTS[OTHER_SIGNS[found[1]] ?? found[1]], limit = Number(found[2].replace("−", "-"));
     tests.push((key) => compare(metricOf(run, key, metric), limit, metric));
@@ -92,11 +92,12 @@ function longestName(words, names) {
   return null;
 }
 
-function unknownName(words, names) {
+function unknownName(run, words, names) {
+  const { drop } = kindOf(run);
   const rest = words.replace(new RegExp(`^(${PLACE.source.slice(1)}\\s*)+`), "").trim() || words;
   if (!rest) return "a comparison needs a name before its sign, such as plasticity>0.9";
   const near = [...names.keys()].filter((name) => name.includes(rest)).slice(0, 3);
-  const help = near.length ? `did you mean ${near.map((name) => `“${name}”`).join(" or ")}?` : "give a column such as ap_drop, or a name of the menu Colour such as drop at one position";
+  const help = near.length ? `did you mean ${near.map((name) => `“${name}”`).join(" or ")}?` : `give a column such as ${drop}, or a name of the menu Colour such as ${wordsOf(drop).label}`;
   return `“${rest}” is not a metric of this run; ${help}`;
 }
 

@@ -1,13 +1,13 @@
 // Words of the page, explained behind the "?" of each card.
 
 const GLOSSARY = {
-  attended: ["Attended plasticity", "Plasticity of pairs of keys that are drawn in proportion to the attention they receive. Plasticity itself counts all pairs alike."],
+  attended: ["Attended plasticity", "Plasticity of pairs of keys that are drawn in proportion to the attention they receive, without the first four tokens of the text. Plasticity itself counts all pairs alike."],
   beforeRope: ["Before RoPE", "RoPE turns queries and keys by angles that grow with their position. Before RoPE means that this rotation is undone."],
   bias: ["Corrected for bias", "A small sample moves plasticity a little in one direction. This expected error is subtracted from the values shown."],
   cells: ["Cell", "One range of positions of queries and one of keys. Its colour is the mean plasticity of the pairs of these keys for these queries."],
   bin: ["Bin", "A range of positions, such as 512–1,023. Every run has bins of one width, whatever positions the capture kept. Plasticity at one position is computed in bins."],
   component: ["Share of linear position R²", "A linear function of the position predicts each dimension of the query, with an R². The bars are these R², divided by their sum."],
-  context: ["Context", "The largest captured position of a query, plus one. Fifths are fifths of this length."],
+  context: ["Context", "The largest captured position of a query, plus one. Fifths are fifths of this length; those at one position are fifths of the longest text."],
   distance: ["Distance", "Position of the query minus position of the key, in tokens. Bins double in width: 1, 2–3, 4–7, and so on."],
   distant: ["Distant attention", "The share of attention on keys that are at least distant_from tokens before the query. The dashed line is at this distance. The first four tokens are included."],
   drop: ["Drop", "Plasticity in the first fifth of the context minus plasticity in the last fifth. Positive: the query decides less at later positions. 0: no change from start to end."],
@@ -17,7 +17,7 @@ const GLOSSARY = {
   gap: ["◇ Gaussian model differs from the count", "Plasticity comes from a Gaussian model of the queries. At these heads it differs clearly from a count of real queries, over a bucket. Use the counted plasticity there."],
   head: ["Head", "A query head of an attention layer. Several query heads can use one key head."],
   interval: ["95 % interval", "A range around the value. It is made so that in 95 of 100 samples of texts the range contains the true value."],
-  keyBucket: ["Key bucket", "A range of positions of keys, such as 0–511. The two keys of a pair come from one key bucket, unless the run draws pairs in another way."],
+  keyBucket: ["Key bucket", "A range of positions of keys, such as 0–511. The two keys of a pair come from one key bucket, or from one bin, unless the run draws pairs in another way."],
   layerType: ["Layers", "Full attention: a query can attend to all earlier keys. Sliding window: only to the last keys, such as 512. Means over both are means of different things."],
   mean: ["Mean of heads", "The mean over all captured heads, or over the heads of the chosen layers."],
   middle: ["Middle 50 % of heads", "A quarter of the heads is below this range, and a quarter is above it."],
@@ -29,7 +29,7 @@ const GLOSSARY = {
   share: ["Share of the context", "Position divided by the length of the context of the same run. It makes runs with different contexts comparable."],
   sink: ["Attention on sinks", "The share of attention on the first four tokens of the text."],
   standardError: ["± standard error", "How much the value would vary with other texts of the same kind."],
-  sure: ["How sure", "Fades heads whose 95 % interval is wider than the spread between heads. The sample cannot order these heads. With the plasticity drop, it fades heads whose interval contains 0, and is on at first."],
+  sure: ["How sure", "Fades heads whose 95 % interval is wider than the spread between heads. The sample cannot order these heads. With a drop, it fades heads whose interval contains 0, and is on at first."],
   texts: ["Texts", "The strip below the profile has the number of texts with queries in each query bucket. Few texts: the value depends on single texts."],
   variance: ["Variance from position", "The share of the variance of the queries that a linear function of their position explains. 0: none, 1: all. As captured, it is mostly how far RoPE turns the mean query, not what queries ask."],
   varianceBefore: ["Variance from position, before RoPE", "The same after the rotation of RoPE is undone: how far the content of queries drifts with position."],

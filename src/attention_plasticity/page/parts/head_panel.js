@@ -46,7 +46,7 @@ function showMetrics(run, other, key) {
     const value = metricOf(run, key, name), reason = reasonOf(run, key, name);
     meaning.textContent = reason ? `missing: ${reason}` : wordsOf(name).meaning;
     fillEstimate(mine, showHeadValue(run, key, name));
-    mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}${estimatesOf(run)[name] ? "; shown minus its bias" : ""}`;
+    mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}${run.corrected[name] ? "; shown minus its bias" : ""}`;
     placeDot(dot, run, name, value);
     if (!other) continue;
     const otherValue = metricOf(other, key, name);
@@ -62,8 +62,10 @@ function makeMetrics(run, other) {
   byId("metrics").replaceChildren(...metricGroups(run).map(([title, names]) => {
     const made = names.map((name) => metricRow(run, other, name));
     rows.push(...made);
-    const body = make("tbody", "", {}, made.map(({ row }) => row));
-    return make("section", "", { class: "metric-group" }, [make("h3", title), make("table", "", {}, [body])]);
+    const table = (kept) => make("table", "", {}, [make("tbody", "", {}, kept.map(({ row }) => row))]);
+    const errors = made.filter(({ name }) => wordsOf(name).error_of), others = made.filter(({ name }) => !wordsOf(name).error_of);
+    const folded = errors.length ? [make("details", "", {}, [make("summary", `${plural(errors.length, "column")} of standard errors and biases`), table(errors)])] : [];
+    return make("section", "", { class: "metric-group" }, [make("h3", title), ...(others.length ? [table(others)] : []), ...folded]);
   }));
   Object.assign(metricsTable, { run, other, rows });
 }

@@ -13,8 +13,11 @@ const partWord = (run) => (run.at_one_position ? "bin" : "bucket");
 /** What the profiles and cells of a run show. */
 const cellsWords = (run) => `plasticity ${kindOf(run).words}`;
 
-/** Why a run shows plasticity over a bucket; empty if it does not. */
-const overBucketsWords = (run) => (run.at_one_position ? "" : `over a bucket: the rotation of RoPE counts too. At one position: ${run.why_over_buckets}`);
+/** Why a run shows plasticity over a bucket, as a list of at most one sentence. It is empty if a warning of the run has the reason. */
+function overBucketsNote(run) {
+  if (run.at_one_position || run.warnings.some((text) => text.includes(run.why_over_buckets))) return [];
+  return [`Plasticity at one position is not known: ${run.why_over_buckets}.`];
+}
 
 /** A sentence that names the runs over a bucket beside runs at one position. */
 function mixedWords(shown) {

@@ -1,9 +1,9 @@
 // All runs with their means, and the origin of the numbers.
 
-/** The metrics of the table: plasticity at one position where runs have it, and over a bucket. */
+/** The metrics of the table: plasticity at one position where runs have it, and over a bucket. With both kinds there is no room for fifths. */
 function runMetrics() {
-  const { position, bucket } = page.kinds, ends = ({ level, fifths, drop }) => [level, fifths[0], fifths.at(-1), drop];
   const some = runs.some((run) => run.at_one_position), all = runs.every((run) => run.at_one_position);
+  const { position, bucket } = page.kinds, ends = ({ level, fifths, drop }) => (some && !all ? [level, drop] : [level, fifths[0], fifths.at(-1), drop]);
   return [...(some ? [...ends(position), "ap_phase"] : []), ...(all ? [bucket.level] : ends(bucket)), "q_R2_total", "q_R2_unrotated"];
 }
 

@@ -44,10 +44,11 @@ function wordsOf(metric) {
   return page.words[metric] ?? { label: metric, meaning: "a column of head_metrics.csv", signed: false, share: false, decimals: null, optional: false };
 }
 
-/** Metrics of a run by group. Unknown columns are last. Optional metrics without a value are left out. */
+/** Metrics of a run by group. Unknown columns are last. Optional metrics without a value, and corrected values, which the metric itself shows, are left out. */
 function metricGroups(run) {
   const ids = new Set(["layer", "q_head", "k_head"]);
-  const shown = (name) => !ids.has(name) && (!wordsOf(name).optional || spreadOf(run, name));
+  const repeated = (name) => name.endsWith("_corrected") && run.corrected[name.replace(/_corrected$/, "")];
+  const shown = (name) => !ids.has(name) && !repeated(name) && (!wordsOf(name).optional || spreadOf(run, name));
   const remaining = new Set(run.tables.heads.names.filter(shown));
   const groups = page.groups.map(([title, names]) => [title, names.filter((name) => remaining.delete(name))]);
   groups.push(["Other columns", [...remaining]]);

@@ -1,0 +1,121 @@
+"""Coverage of the intervals of plasticity at one position, on simulated heads with RoPE.
+
+    make coverage      # a table of docs/coverage.md, about half an hour
+
+The heads of a simulated dump share a part of their text effects.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attention_plasticity.head.result import HeadResult
+from attention_plasticity.metrics import GROUP_COLUMNS
+from attention_plasticity.tables.intervals import half_width
+from interval_coverage import Coverage, write_table
+from simulated_rope import RopePopulation, draw_rope_head, true_values
+
+BEGIN, END = "<!-- one position -->", "<!-- end of one position -->"
+COLUMNS = {
+    "ap_aligned": "one position",
+    "ap_aligned_first20": "first fifth",
+    "ap_aligned_last20": "last fifth",
+    "ap_aligned_drop": "drop",
+    "ap_phase": "phase",
+    "ap_attended_aligned": "attended",
+}
+MEAN, POOLED_INSTEAD = "model mean", "pooled"
+"""The mean of `ap_aligned` over heads; `ap_pooled` taken for plasticity at one position."""
+CASES = {
+    "4 texts, ρ = 0.3": RopePopulation(texts=4, rate=0.5),
+    "6 texts, ρ = 0.3": RopePopulation(texts=6, rate=0.375),
+    "12 texts, ρ = 0.3": RopePopulation(),
+    "12 texts, ρ = 0.3, context pairs": RopePopulation(pairs="context"),
+    "12 texts, ρ = 0.3, log-uniform sampler": RopePopulation(sampler="log_uniform"),
+    "16 texts, ρ = 0.3, 60 % of full length": RopePopulation(texts=16, reach_end=0.6),
+    "40 texts, ρ = 0.1": RopePopulation(texts=40, rate=0.0625, similarity=0.1),
+}
+
+
+def measure_rope(
+    population: RopePopulation, dumps: int, heads: int, truth: dict[str, Any], **settings: Any
+) -> Coverage:
+    """Analyse `heads` heads of `dumps` simulated dumps and compare with counts at one position.
+
+    `truth` are settings of `true_values`, `settings` those of the analysis.
+    """
+    coverage = Coverage()
+    populations = [replace(population, seed=seed) for seed in range(heads)]
+    truths = [true_values(one, **truth) for one in populations]
+    settings = {"pair_sampling": population.pairs, "counting": False, **settings}
+    size = (2, population.texts, population.width)
+    for number in range(dumps):
+        rng = np.random.default_rng([21, number])
+        common = rng.standard_normal(size)
+        errors, influences = [], []
+        for head, (one, true) in enumerate(zip(populations, truths, strict=True)):
+            effects = (common + rng.standard_normal(size)) / math.sqrt(2)
+            result = draw_rope_head(one, rng, effects).analyse(head, **settings)
+            error, groups = _record(result, true.values, coverage)
+            errors.append(error)
+            influences.append(groups)
+        half = half_width(np.linalg.norm(np.mean(influences, axis=0)), _groups(population))
+        coverage.hits[MEAN].append(bool(abs(np.mean(errors)) <= half))
+    return coverage
+
+
+def _groups(population: RopePopulation) -> int:
+    return min(population.texts, len(GROUP_COLUMNS))
+
+
+def _record(
+    result: HeadResult, truth: dict[str, float], coverage: Coverage
+) -> tuple[float, np.ndarray]:
+    """Record one head; return the error of `ap_aligned` and its influences.
+
+    A quantity has the degrees of freedom of its own groups. Without an interval (too few groups in
+    a fifth), a quantity of a head is left out.
+    """
+    table = result.influences
+    influences = np.array([table[name] for name in GROUP_COLUMNS]).T  # (rows, g)
+    row = {name: number for number, name in enumerate(table["quantity"])}
+    reach = half_width(np.linalg.norm(influences, axis=1), table["n_groups"])  # (rows,)
+    value = np.subtract(table["value"], table["bias"])  # (rows,)
+    for name, true in truth.items():
+        known = not math.isnan(reach[row[name]])
+        coverage.hits[f"{name} known"].append(known)
+        if known:
+            error = float(value[row[name]] - true)
+            coverage.hits[name].append(abs(error) <= reach[row[name]])
+            coverage.errors[name].append(error)
+    true, own, pooled = truth["ap_aligned"], row["ap_aligned"], row["ap_pooled"]
+    coverage.hits[POOLED_INSTEAD].append(bool(abs(value[pooled] - true) <= reach[pooled]))
+    coverage.errors["value"].append(table["value"][own] - true)
+    return float(value[own] - true), influences[own]
+
+
+def main() -> None:
+    """Write the table of docs/coverage.md."""
+    names = [*COLUMNS.values(), MEAN, POOLED_INSTEAD]
+    errors = ("value", "ap_aligned", "ap_aligned_drop", "ap_phase", "ap_attended_aligned")
+    titles = ("value", "corrected", "error of drop", "of phase", "of attended")
+    lines = [
+        f"| simulated | {' | '.join(names)} | {' | '.join(titles)} |",
+        "|---" + "|---:" * (len(names) + len(titles)) + "|",
+    ]
+    for name, population in CASES.items():
+        found = measure_rope(population, dumps=100, heads=8, truth={})
+        shares = (100 * found.share(one) for one in (*COLUMNS, MEAN, POOLED_INSTEAD))
+        cells = [f"{share:.0f}" for share in shares] + [f"{found.bias(one):+.4f}" for one in errors]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+        known = {one: found.share(f"{one} known") for one in COLUMNS}
+        print(lines[-1], {one: share for one, share in known.items() if share < 1}, flush=True)
+    write_table(lines, BEGIN, END)
+
+
+if __name__ == "__main__":
+    main()
