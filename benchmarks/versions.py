@@ -1,7 +1,8 @@
 """Time per query head of this version and of another one, in one run.
 
     git worktree add ../earlier SOME_COMMIT
-    python -m benchmarks.versions ../earlier/src            # shapes b and c
+    python -m benchmarks.versions ../earlier/src                 # shapes b and c
+    python -m benchmarks.versions ../earlier/src --dump FOLDER   # a captured dump
 
 Both versions run in a process of their own, with the settings of a worker, and take turns. The best
 time of each counts. This version is also timed without counts and without error bars.
@@ -25,7 +26,7 @@ SETTINGS = {
 
 WORK = """
 import json, sys, time
-source, root, data, shape, settings = sys.argv[1:]
+source, root, data, shape, layer, settings = sys.argv[1:]
 sys.path[:0] = [source, root]
 import pyarrow
 pyarrow.set_cpu_count(1)
@@ -36,12 +37,19 @@ from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head_analysis import analyze_group
 from benchmarks.shapes import SHAPES, make_shape
 from qk_dump.source import open_dump
-shape = SHAPES[shape]
-dump = open_dump(make_shape(Path(data), shape, "gaussian"))
-config, heads = RunnerConfig(**json.loads(settings)), list(range(shape.group_size))
+dump = open_dump(make_shape(Path(data), SHAPES[shape], "gaussian") if shape else Path(data))
+config, layer = RunnerConfig(**json.loads(settings)), int(layer)
+heads = list(range(dump.manifest.num_q_heads // dump.manifest.num_k_heads))
+try:
+    from attention_plasticity.head.rows import run_texts
+    texts = run_texts(dump, [layer], config)
+except ImportError:  # versions without bins
+    from attention_plasticity.head.texts import texts_of_dump
+    texts = texts_of_dump(dump, [layer])
 for _ in sys.stdin:
     began = time.perf_counter()
-    assert all(hasattr(one, "metrics") for one in analyze_group(dump, 0, 0, heads, config))
+    found = analyze_group(dump, layer, 0, heads, config, texts)
+    assert all(hasattr(one, "metrics") for one in found)
     print((time.perf_counter() - began) / len(heads), flush=True)
 """
 
@@ -51,23 +59,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("earlier", type=Path, help="folder src of the other version")
     parser.add_argument("--shapes", default="b,c", help="some of a,b,c")
+    parser.add_argument("--dump", type=Path, help="a dump in place of the shapes")
+    parser.add_argument("--layer", type=int, default=0, help="of the dump")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--data", type=Path, default=ROOT / "bench-data")
     options = parser.parse_args()
-    for shape in options.shapes.split(","):
-        processes = {"earlier": _start(options.earlier.resolve(), shape, options.data, {})}
+    data, layer = options.dump or options.data, str(options.layer)
+    for shape in [""] if options.dump else options.shapes.split(","):
+        of = [str(data), shape, layer]
+        processes = {"earlier": _start(options.earlier.resolve(), of, {})}
         for name, settings in SETTINGS.items():
-            processes[name] = _start(ROOT / "src", shape, options.data, settings)
+            processes[name] = _start(ROOT / "src", of, settings)
         best = _take_turns(processes, options.rounds)
-        print(f"\nshape {shape}: time per query head, one worker")
+        print(f"\n{f'shape {shape}' if shape else data}: time per query head, one worker")
         for name, seconds in best.items():
             print(f"{name:<16}{1e3 * seconds:>8.0f} ms{seconds / best['earlier']:>8.2f}")
 
 
-def _start(
-    source: Path, shape: str, data: Path, settings: dict[str, bool]
-) -> subprocess.Popen[str]:
-    arguments = [str(source), str(ROOT), str(data), shape, json.dumps(settings)]
+def _start(source: Path, of: list[str], settings: dict[str, bool]) -> subprocess.Popen[str]:
+    arguments = [str(source), str(ROOT), *of, json.dumps(settings)]
     return subprocess.Popen(
         [sys.executable, "-c", WORK, *arguments],
         stdin=subprocess.PIPE,
