@@ -47,6 +47,7 @@ RUNS = [
     "step-3000",
     "step-4000",
     "context",
+    "sample",
 ]
 RUN_VERBS = ("analyze", "merge", "plot", "compare", "report", "power")
 OTHER_PROGRAMS = ("pip", "export", "git")
@@ -67,12 +68,12 @@ def blocks(language: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with 13 layers, errors and attention, and a dump."""
+    """A run with 13 layers, plasticity at one position, errors and attention, and a dump."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_runs, "LAYERS", 13)
         patch.setattr(report_runs, "HEADS", 4)
-        run = report_runs.write_run(folder / "run", model="owner/tiny", errors=True)
+        run = report_runs.write_run(folder / "run", model="owner/tiny", errors=True, position=True)
     add_attention(run)
     make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=200)
     return folder
