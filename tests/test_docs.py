@@ -50,6 +50,19 @@ def test_links_and_anchors_exist() -> None:
             assert not anchor or anchor in anchors(target), (page, link)
 
 
+def test_formulas_are_mathematics_and_not_code() -> None:
+    """`$…$` and `$$…$$` are set as formulas, in the site and by code hosts; code is not."""
+    signs = re.compile(r"`[^`\n]*[Α-Ωα-ω√²³⁰ᵀ₀-₉·−∈∝⟨‖½⌈⌊′″][^`\n]*`")
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for line in text.splitlines():
+            spans = "".join(re.findall(r"`[^`\n]*`", line))
+            assert not signs.search(spans), (page, line)
+        assert not re.search(r"^    .*[√Σ²].*", text, flags=re.MULTILINE), page
+        for formula in re.findall(r"\$\$.*?\$\$|\$[^\s$][^$\n]*\$", without_code(text), re.DOTALL):
+            assert not re.search(r"\\[^a-zA-Z]", formula), (page, formula)  # lost on code hosts
+
+
 @pytest.mark.parametrize("package", [attention_plasticity, qk_sniffer], ids=lambda it: it.__name__)
 def test_the_api_reference_has_every_public_name(package: object) -> None:
     name, public = package.__name__, set(package.__all__)  # type: ignore[attr-defined]
