@@ -1,4 +1,4 @@
-"""The documentation, built as `make docs` builds it and opened from the disk: formulas."""
+"""The documentation, built as `make docs` builds it and opened from the disk: formulas, search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[2]
-KATEX = ROOT / "docs" / "katex"
 SOURCE = re.compile(r"\\[(\[]|\\[a-zA-Z]{2,}|\$[^\s$]([^$\n]*[^\s$])?\$")  # of a formula
 PROSE = """() => {
     const article = document.querySelector("article").cloneNode(true);
@@ -65,8 +64,23 @@ def test_formulas_have_their_fonts_and_fit_on_a_phone(page: Page, site: Path) ->
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_katex_is_the_documented_version() -> None:
-    told = (KATEX / "README.txt").read_text(encoding="utf-8")
-    for name in ("katex.min.js", "katex.min.css"):
-        digest = hashlib.sha256((KATEX / name).read_bytes()).hexdigest()
-        assert f"sha256 of {name}: {digest}" in re.sub(" +", " ", told)
+@pytest.mark.parametrize("name", ["index.html", "api/errors.html"])
+def test_the_search_works_from_the_disk(page: Page, site: Path, name: str) -> None:
+    page.goto((site / name).as_uri())
+    page.locator("[data-md-component=search-query]").click()
+    page.keyboard.type("Householder reflection")
+    found = page.locator(".md-search-result__item a").first
+    found.wait_for()
+    found.click()
+    page.wait_for_url(f"{(site / 'method.html').as_uri()}*")
+
+
+@pytest.mark.parametrize(
+    "text", sorted((ROOT / "docs").glob("*/README.txt")), ids=lambda it: it.parent.name
+)
+def test_scripts_of_others_are_the_documented_versions(text: Path) -> None:
+    told = re.findall(r"sha256 of (\S+): +(\w+)", text.read_text(encoding="utf-8"))
+    assert told
+    for name, digest in told:
+        assert hashlib.sha256((text.parent / name).read_bytes()).hexdigest() == digest
+    assert (text.parent / "LICENSE").exists()
