@@ -48,7 +48,6 @@ types: $(VENV)/.dev
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The documentation is in $(CURDIR)/site/index.html"
-	@echo "Its search needs a server: $(BIN)/python -m http.server --directory site"
 
 bench: $(VENV)/.base
 	$(BIN)/python -m benchmarks.analysis $(ARGS)

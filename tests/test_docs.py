@@ -28,6 +28,13 @@ PAGES = [
 ]
 
 
+ORDER = (  # of a reader
+    *("first-study", "method", "phase", "figures", "report", "gallery", "capture", "data-format"),
+    *("hub", "findings-smollm2", "scale-analysis", "scale-capture", "scale-stores", "scale-cost"),
+    *("reliability", "benchmarks"),
+)
+
+
 def without_code(text: str) -> str:
     return re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
 
@@ -48,6 +55,39 @@ def test_links_and_anchors_exist() -> None:
             assert target.exists(), (page, link)
             assert target.resolve().is_relative_to(ROOT), (page, link)
             assert not anchor or anchor in anchors(target), (page, link)
+
+
+def test_pages_are_in_the_order_of_a_reader() -> None:
+    """In the site and in the README. A page that is not written yet has a place."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Read on")[2]
+    written = [name for name in ORDER if (ROOT / "docs" / f"{name}.md").exists()]
+    for listed in (re.findall(r": ([\w-]+)\.md$", nav, re.MULTILINE), _linked(readme)):
+        assert [name for name in listed if name in ORDER] == written
+
+
+def _linked(text: str) -> list[str]:
+    return re.findall(r"\]\(docs/([\w-]+)\.md\)", text)
+
+
+def test_benchmarks_are_short() -> None:
+    """What a user needs; all measurements are in the appendix."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 1200
+    assert "benchmarks-history.md" in text
+
+
+def test_formulas_are_mathematics_and_not_code() -> None:
+    """`$…$` and `$$…$$` are set as formulas, in the site and by code hosts; code is not."""
+    signs = re.compile(r"`[^`\n]*[Α-Ωα-ω√²³⁰ᵀ₀-₉·−∈∝⟨‖½⌈⌊′″][^`\n]*`")
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for line in text.splitlines():
+            spans = "".join(re.findall(r"`[^`\n]*`", line))
+            assert not signs.search(spans), (page, line)
+        assert not re.search(r"^    .*[√Σ²].*", text, flags=re.MULTILINE), page
+        for formula in re.findall(r"\$\$.*?\$\$|\$[^\s$][^$\n]*\$", without_code(text), re.DOTALL):
+            assert not re.search(r"\\[^a-zA-Z]", formula), (page, formula)  # lost on code hosts
 
 
 @pytest.mark.parametrize("package", [attention_plasticity, qk_sniffer], ids=lambda it: it.__name__)
@@ -129,7 +169,7 @@ def test_the_cost_of_a_study_is_what_the_formulas_give() -> None:
     """Every number of hours, dollars and gigabytes that `make cost` prints is in the page."""
     command = [sys.executable, "-m", "benchmarks.cost"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "scale-cost.md").read_text(encoding="utf-8")
     costs = re.findall(r"capture, .*?([\d.]+) h +([\d,.]+) \$", printed)
     assert len(costs) == 10
     for hours, dollars in costs:
