@@ -26,8 +26,8 @@ _PROGRAM = "attention-plasticity baseline"
 _STORY = """\
 Repeat the capture of a run with few texts, once with random weights and once with the tokens of
 every text in random order, and analyse both as the run was analysed. The model, the texts and all
-settings are those that the run records. The results are in RUN/baseline. The summary and the
-figures of the run then show both.
+settings are those that the run records. The results are in RUN/baseline. The summary, the figures
+and the page of the run then show both as reference lines.
 """
 _EXAMPLES = """\
 commands to paste:
