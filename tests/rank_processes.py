@@ -5,8 +5,10 @@ Every forward is written to a log, and a process can be killed in one of its for
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
+import pkgutil
 import signal
 import socket
 import sys
@@ -20,6 +22,7 @@ from typing import Any
 
 from sniffing import ONE_THREAD
 
+SNIFF_QK = "qk_sniffer.cli:main"
 _PATIENCE = 120.0  # seconds
 _PRELOADED = (  # imported by a capture of a llama, and by this file and its helpers
     "datasets",
@@ -125,9 +128,17 @@ def run_ranks(flags: Sequence[str], forwards: Forwards, folder: Path) -> Ended:
     return Ended(codes, [path.read_text() for path in errors])
 
 
-def start_alone(flags: Sequence[str], output: Path | None = None) -> ForkServerProcess:
-    """Start the command as a single process, which writes what it says to a file."""
-    return _start(flags, output or Path(os.devnull))
+def start_alone(
+    flags: Sequence[str],
+    output: Path | None = None,
+    forwards: Forwards | None = None,
+    command: str = SNIFF_QK,
+) -> ForkServerProcess:
+    """Start the command as a single process, which writes what it says to a file.
+
+    `command` is a function that takes the words of a command line, as `module:name`.
+    """
+    return _start(flags, output or Path(os.devnull), forwards=forwards, command=command)
 
 
 def ended(process: ForkServerProcess) -> int | None:
@@ -147,9 +158,11 @@ def _start(
     variables: Mapping[str, str] | None = None,
     forwards: Forwards | None = None,
     rank: int = 0,
+    command: str = SNIFF_QK,
 ) -> ForkServerProcess:
     environment = {**os.environ, **ONE_THREAD, **(variables or {})}
-    process = _context().Process(target=_run, args=(flags, output, environment, forwards, rank))
+    given = (flags, output, environment, forwards, rank, command)
+    process = _context().Process(target=_run, args=given)
     process.start()
     return process
 
@@ -160,6 +173,7 @@ def _run(
     environment: Mapping[str, str],
     forwards: Forwards | None,
     rank: int,
+    command: str,
 ) -> None:
     os.environ.clear()  # the variables of the process from which this one was forked
     os.environ.update(environment)
@@ -171,7 +185,5 @@ def _run(
     torch.set_num_threads(1)
     if forwards is not None:
         forwards.watch(rank)
-    sys.argv = ["sniff-qk", *flags]
-    from qk_sniffer.entry import main
-
-    sys.exit(main())
+    importlib.import_module("qk_sniffer.entry")  # quiet signals
+    sys.exit(pkgutil.resolve_name(command)(flags))

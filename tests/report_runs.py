@@ -24,6 +24,7 @@ from attention_plasticity.metrics import (
     POOLED,
     POOLED_BIN_QUANTITY,
 )
+from attention_plasticity.tables.baselines import BASELINES, baseline_folder, record_capture
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from attention_plasticity.tables.profiles import head_profiles
 
@@ -232,3 +233,16 @@ def _info(model: str, heads: int, dump: dict[str, Any]) -> dict[str, Any]:
         "seconds": 1.5,
         "versions": {"python": "3.11.7", "numpy": "2.4.6"},
     }
+
+
+def write_baselines(run: Path, **changes: Any) -> dict[str, Path]:
+    """Baselines of a run with plasticity at one position, by name; `changes` are of run.json."""
+    info = json.loads((run / "run.json").read_text())
+    record_capture(run, info)
+    folders = {name: baseline_folder(run, name) for name in BASELINES}
+    for seed, folder in enumerate(folders.values(), 10):
+        write_run(folder, seed=seed, position=True)
+        own = json.loads((folder / "run.json").read_text())
+        own["input"]["texts"] = {"count": 8, "digest": None}
+        (folder / "run.json").write_text(json.dumps(own | changes))
+    return folders

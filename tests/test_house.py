@@ -55,13 +55,17 @@ def imports_of(path: Path) -> set[str]:
     return {module.split(".")[0] for module in modules_imported_by(path)}
 
 
+STAGES = {"attention_plasticity", "qk_sniffer"}
+
+
 @pytest.mark.parametrize(
     ("package", "forbidden"),
     [
-        ("qk_toolkit", {"attention_plasticity", "qk_sniffer", "qk_dump", "torch", "transformers"}),
-        ("qk_dump", {"attention_plasticity", "qk_sniffer", "torch", "transformers"}),
-        ("attention_plasticity", {"qk_sniffer", "torch", "transformers"}),
-        ("qk_sniffer", {"attention_plasticity"}),
+        ("qk_toolkit", {*STAGES, "qk_dump", "qk_study", "torch", "transformers"}),
+        ("qk_dump", {*STAGES, "qk_study", "torch", "transformers"}),
+        ("attention_plasticity", {"qk_sniffer", "qk_study", "torch", "transformers"}),
+        ("qk_sniffer", {"attention_plasticity", "qk_study"}),
+        ("qk_study", {"torch", "transformers"}),
     ],
 )
 def test_imports_run_down(package: str, forbidden: set[str]) -> None:
@@ -162,9 +166,10 @@ import qk_sniffer
 from attention_plasticity.cli import main
 from qk_sniffer.add_rotary.command import add_rotary
 from qk_sniffer.cli import main as main_of_qk_sniffer
+from qk_study.baseline.command import baseline
 verbs = "analyze", "capture", "verify", "report", "push", "pull", "plot", "compare", "merge"
-for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (main, ["plot", "map"]),
-                    *[(main, [verb]) for verb in verbs]]:
+for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (baseline, []),
+                    (main, ["plot", "map"]), *[(main, [verb]) for verb in verbs]]:
     try:
         main([*words, "--help"])
     except SystemExit as end:
@@ -188,7 +193,7 @@ def test_every_config_loads(path: Path) -> None:
 
 
 def test_packages_are_typed() -> None:
-    for package in ("attention_plasticity", "qk_dump", "qk_sniffer", "qk_toolkit"):
+    for package in ("attention_plasticity", "qk_dump", "qk_sniffer", "qk_study", "qk_toolkit"):
         assert (ROOT / "src" / package / "py.typed").exists()
 
 

@@ -122,11 +122,11 @@ PLOT_LIBRARY = """
 PLOT_FLAGS = "run output layers layer_type model_name title footnote"
 ALL_FLAGS = "run output_dir format layers layer_type model_name title footnote"
 OWN_PLOT_FLAGS = """
-    agg alpha attention_csv bucket_csv bucket_min_size bucket_type by_position cmap
+    agg alpha attention_csv baselines bucket_csv bucket_min_size bucket_type by_position cmap
     color_by_layer color_range color_trend component_csv distance_csv fade head layer limit
     line_width metric metrics_csv plasticity trend_threshold vmax vmin ylabel
 """
-VERBS = "capture verify add-rotary analyze merge power plot compare report push pull demo"
+VERBS = "capture verify add-rotary analyze merge baseline power plot compare report push pull demo"
 
 
 def test_names_of_the_libraries() -> None:

@@ -53,6 +53,7 @@ How flexibly attention heads choose between keys as context grows.
   add-rotary  add to a dump how RoPE turns its queries and keys
   analyze     compute tables of plasticity, head by head, from a dump of queries and keys
   merge       make the tables of an analysis whose heads were computed by several commands
+  baseline    repeat a small capture with random weights and with shuffled tokens, for comparison
   power       show what the errors come from, and what would reduce them
   plot        draw figures of an analysis, for a paper
   compare     compare several analyses, also with benchmark scores

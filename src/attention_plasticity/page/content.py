@@ -17,6 +17,7 @@ from attention_plasticity.page.architecture import (
     selected_words,
 )
 from attention_plasticity.page.attention import attention_columns, distant_from
+from attention_plasticity.page.baselines import baseline_content
 from attention_plasticity.page.estimates import (
     head_estimates,
     head_means,
@@ -53,13 +54,14 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     places, unit = cells.places(run)
     types, means_of_types = type_means(run, profiles, cells.quantity)
     mean = mean_with_intervals(run, mean_profile(profiles), cells.quantity)
+    baselines, means_of_baselines = baseline_content(run, cells.at_one_position)
     tables = {
         "heads": _columns(stored_heads(heads)),
         "cells": _columns(cells.stored, single=True),
         "profiles": _columns(profiles, single=True),
         "mean": _columns(mean),
         "places": _columns(places),
-        **{name: _columns(table) for name, table in means_of_types.items()},
+        **{name: _columns(part) for name, part in (means_of_types | means_of_baselines).items()},
     }
     if estimates := head_estimates(heads, run.influences):
         tables["estimates"] = estimates
@@ -75,6 +77,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "head_columns": [name for name in heads if name != "layer_type"],
         "layer_types": {str(layer): name for layer, name in layer_types(heads).items()},
         "types": types,
+        "baselines": baselines,
         "has_layer_type": "layer_type" in heads,
         "model": run.model_name,
         "grid": size,

@@ -27,6 +27,7 @@ _SCRIPTS = (
     "filters.js",
     "glossary.js",
     "images.js",
+    "baselines.js",
     "map.js",
     "charts.js",
     "profile.js",

@@ -67,7 +67,9 @@ _MISSING: dict[TableKind, str] = {
 }
 _PLACES = frozenset({"run", "output", *_TABLE_OF})  # where a command reads and writes
 _OF_CELLS = ("plasticity", "heatmap")  # figures of the table of bins or of cells
-_CHOICES = frozenset({"layers", "layer_type", "bucket_type", "bucket_min_size", "model_name"})
+_CHOICES = frozenset(
+    {"layers", "layer_type", "bucket_type", "bucket_min_size", "model_name", "baselines"}
+)
 
 
 _LONGEST_HEADER = 1 << 16  # characters
@@ -150,6 +152,7 @@ def _beside(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]
             "pair_sampling": run.pair_sampling if run else None,
             "at_starts": settings.has_buckets,
             "eligible_heads": run.eligible_heads if run else None,
+            "baselines": run.baselines if run and settings.baselines else None,
         }
     if kind == "heatmap":
         types = run.layer_types if run and _has(run, "head_metrics") else None
@@ -162,6 +165,7 @@ def _beside(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]
             "influences": run.influences,
             "cells": getattr(run, table) if _has(run, table) else None,
             "eligible_heads": run.eligible_heads,
+            "baselines": run.baselines if settings.baselines else None,
         }
     if kind in ("map", "attended", "phase"):
         return {"influences": run.influences}

@@ -18,6 +18,14 @@ from scipy.stats import rankdata
 
 from attention_plasticity.plots.captions import Caption, interval_sentence
 from attention_plasticity.plots.intervals import band, correction_note, interval_note
+from attention_plasticity.plots.references import (
+    Baselines,
+    Reference,
+    draw_references,
+    known_references,
+    references_reach,
+    references_sentence,
+)
 from attention_plasticity.plots.shown import (
     capitalised,
     parts_of,
@@ -73,6 +81,7 @@ def plasticity_figure(
     pair_sampling: str | None = None,
     at_starts: bool = False,
     eligible_heads: int | None = None,
+    baselines: Baselines | None = None,
     color_by_layer: bool = False,
     color_trend: bool = False,
     trend_threshold: float = 0.5,
@@ -90,7 +99,8 @@ def plasticity_figure(
     the table of `influences` of the run, bands show 95 % intervals: of the mean, and of each head
     if there are at most 6. If the heads were sampled at random from `eligible_heads` heads, the
     interval of the mean is that of the mean over all these heads. A strip
-    above the x axis has the number of texts in each bucket.
+    above the x axis has the number of texts in each bucket. Lines with bands show the means of
+    `baselines`, such as `Run.baselines`.
 
     `cells` has one row per query head, bin of queries and bin of keys, such as `Run.bins`, or per
     query head, query bucket and key bucket, such as `Run.bucket_plasticity`.
@@ -113,6 +123,7 @@ def plasticity_figure(
     geometry = bin_geometry(cells) if has_bins(cells) else geometry
     cells = bin_cells(cells, pair_sampling)
     grid = _Grid(cells, errors, geometry, at_starts, eligible_heads)
+    references = _references(baselines or {}, shown, geometry, at_starts)
     with figure_style():
         figure, axes = new_figure()
         opacity = alpha if alpha is not None else min(0.7, 0.3 + 6.0 / len(grid.heads))
@@ -126,15 +137,37 @@ def plasticity_figure(
             lines.set_color(BLUE)
         _draw_mean(axes, grid)
         _head_bands(axes, grid, lines)
-        _axes(axes, grid, geometry, shown)
+        draw_references(axes, references)
+        _axes(axes, grid, geometry, shown, references_reach(references))
         rows = _legend(axes, color_by_layer, color_trend)
         reached = texts_by_bucket(cells).reindex(grid.buckets).dropna()
         draw_texts(axes, reached, *_borders(grid, geometry, reached.index.to_numpy()))
         colours = "layer" if color_by_layer else "trend with position" if color_trend else None
         notes = [*_notes(words, cells, grid, reached, part), phase_note(shown)]
-        caption = _caption(words, cells, grid, reached, colours, shown)
+        told = references_sentence(references, baselines or {})
+        caption = _caption(words, cells, grid, reached, colours, shown, told)
         words.write(figure, axes, capitalised(shown.name), notes, caption, rows)
     return figure
+
+
+def _references(
+    baselines: Baselines,
+    shown: PlasticityColumns,
+    geometry: BucketGeometry | None,
+    at_starts: bool,
+) -> list[Reference]:
+    """The means over heads of the baselines, in the bins or buckets of the figure."""
+    found = []
+    for words, run in baselines.items():
+        in_bins = shown is AT_ONE_POSITION
+        if in_bins and not run.has_bins:
+            continue
+        table = run.bins if in_bins else run.bucket_plasticity
+        errors = None if run.influences is None else bucket_rows(run.influences, quantity_of(table))
+        cells = bin_cells(table, run.pair_sampling)
+        grid = _Grid(cells, errors, geometry, at_starts, run.eligible_heads)
+        found.append(Reference(words, grid.mean_x, grid.mean, grid.mean_half))
+    return known_references(found)
 
 
 def _notes(
@@ -158,6 +191,7 @@ def _caption(
     reached: pd.Series[float],
     colours: str | None,
     shown: PlasticityColumns,
+    references: str | None,
 ) -> Caption:
     known = np.isfinite(grid.mean_half)
     sentence = interval_sentence(
@@ -173,6 +207,7 @@ def _caption(
         + "and the mean over heads (black).",
         phase_sentence(shown),
         sentence if known.any() else None,
+        references,
         texts_sentence(reached, "bin" if shown is AT_ONE_POSITION else "query bucket"),
         correction=correction_note(cells, "plasticity"),
         plasticity=shown,
@@ -268,11 +303,16 @@ def _width_of_a_head(grid: _Grid) -> str | None:
 
 
 def _axes(
-    axes: Axes, grid: _Grid, geometry: BucketGeometry | None, shown: PlasticityColumns
+    axes: Axes,
+    grid: _Grid,
+    geometry: BucketGeometry | None,
+    shown: PlasticityColumns,
+    others: Floats,
 ) -> None:
+    """Set up both axes; `others` are values that are drawn beside those of heads."""
     axes.autoscale_view()
     reach = np.nan_to_num(grid.half) if len(grid.heads) <= _MOST_BANDS else 0.0
-    plasticity_axis(axes, shown.name, grid.values - reach, grid.values + reach)
+    plasticity_axis(axes, shown.name, grid.values - reach, grid.values + reach, others)
     if grid.from_table or geometry is not None:
         log = geometry is not None and geometry.type == "log"
         position_axis(axes, grid.x[np.isfinite(grid.x)], log)
@@ -305,7 +345,7 @@ def _legend(axes: Axes, color_by_layer: bool, color_trend: bool) -> int:
     if not (color_by_layer or color_trend):
         handles.insert(0, Line2D([], [], color=BLUE, linewidth=1.0, alpha=0.7))
         labels.insert(0, "a head")
-    return legend_above(axes, handles, labels)
+    return legend_above(axes, handles, labels, colour_bar=color_by_layer)
 
 
 def _borders(

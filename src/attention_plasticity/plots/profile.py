@@ -13,6 +13,14 @@ from matplotlib.figure import Figure
 from attention_plasticity.metrics import FIFTH_NAMES
 from attention_plasticity.plots.captions import Caption, interval_sentence
 from attention_plasticity.plots.intervals import correction_note, interval_note, whiskers
+from attention_plasticity.plots.references import (
+    Baselines,
+    Reference,
+    draw_references,
+    known_references,
+    references_reach,
+    references_sentence,
+)
 from attention_plasticity.plots.settings import Shown
 from attention_plasticity.plots.shown import (
     capitalised,
@@ -38,6 +46,7 @@ from attention_plasticity.tables.intervals import (
     corrected,
     mean_half_width,
     mean_of_heads,
+    mean_over_heads,
 )
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_toolkit.errors import ConfigError
@@ -54,6 +63,7 @@ def profile_figure(
     influences: pd.DataFrame | None = None,
     cells: pd.DataFrame | None = None,
     eligible_heads: int | None = None,
+    baselines: Baselines | None = None,
     plasticity: Shown | None = None,
     **texts: Unpack[TextOptions],
 ) -> Figure:
@@ -65,6 +75,7 @@ def profile_figure(
     whiskers show the 95 % interval of the mean. If the heads were sampled at random from
     `eligible_heads` heads, the interval is that of the mean over all these heads. With its table of
     `cells` or bins, a strip above the x axis has the number of texts that reach each fifth.
+    Lines with bands show the means of `baselines`, such as `Run.baselines`.
 
     `metrics` has one row per query head, such as `Run.head_metrics`.
 
@@ -89,6 +100,7 @@ def profile_figure(
     estimates = [mean_of_heads(metrics, influences, name, eligible_heads) for name in fifths]
     means = np.array([estimate.value for estimate in estimates])
     halves = np.array([mean_half_width(estimate) for estimate in estimates])
+    references = _references(baselines or {}, shown)
     with figure_style():
         figure, axes = new_figure()
         low, q1, q3, high = _quantiles(values)
@@ -97,21 +109,35 @@ def profile_figure(
         interval = whiskers(axes, x, means, halves, INK)
         width, dot = (1.0, 2.0) if interval else (1.8, 3.5)  # whiskers can be short
         (line,) = axes.plot(x, means, color=INK, linewidth=width, marker="o", markersize=dot)
-        reach = np.nan_to_num(halves)
-        plasticity_axis(axes, shown.name, low, high, means - reach, means + reach)
+        lines = draw_references(axes, references)
+        ends = (means - np.nan_to_num(halves), means + np.nan_to_num(halves))
+        plasticity_axis(axes, shown.name, low, high, *ends, references_reach(references))
         axes.set_xticks(x, FIFTH_NAMES)
         axes.set_xlabel(f"part of the {parts_of_context(shown)}")
         axes.set_xlim(-0.5, len(fifths) - 0.5)
-        rows = legend_above(axes, [line, half, wide], ["mean", *_SPREADS])
+        labels = ["mean", *_SPREADS, *(one.words for one in references)]
+        rows = legend_above(axes, [line, half, wide, *lines], labels)
         reached = texts_by_fifth(None if cells is None else bin_cells(cells), metrics)
         middle = np.asarray(reached.index, np.float64)
         draw_texts(axes, reached, middle - 0.5, middle + 0.5)
         others = _notes(metrics, shown, values, halves, reached, eligible_heads)
         notes = [words.heads(len(values), total), *others]
-        caption = _caption(words, metrics, shown, estimates, halves, reached)
+        told = references_sentence(references, baselines or {})
+        caption = _caption(words, metrics, shown, estimates, halves, reached, told)
         title = f"{capitalised(shown.name)}, by fifths"
         words.write(figure, axes, title, notes, caption, rows)
     return figure
+
+
+def _references(baselines: Baselines, shown: PlasticityColumns) -> list[Reference]:
+    """The means of the baselines in every fifth."""
+    found = []
+    for words, run in baselines.items():
+        means = [mean_over_heads(run, name) for name in shown.fifths]
+        values = np.array([mean.value for mean in means])  # (5,)
+        halves = np.array([mean_half_width(mean) for mean in means])  # (5,)
+        found.append(Reference(words, np.arange(len(means), dtype=np.float64), values, halves))
+    return known_references(found)
 
 
 def _quantiles(values: Floats) -> Floats:
@@ -146,6 +172,7 @@ def _caption(
     estimates: Sequence[MeanEstimate],
     halves: Floats,
     reached: pd.Series[float],
+    references: str | None,
 ) -> Caption:
     known = np.isfinite(halves)
     groups = [estimate.groups for estimate in estimates]
@@ -161,6 +188,7 @@ def _caption(
         "with bands of the middle 50 % and the middle 90 % of heads.",
         phase_sentence(shown),
         sentence if known.any() else None,
+        references,
         texts_sentence(reached, "fifth"),
         correction=correction_note(metrics, *shown.fifths),
         plasticity=shown,

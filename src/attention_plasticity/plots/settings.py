@@ -74,6 +74,14 @@ class _OfPlasticity(BaseModel):
     )
 
 
+class _OverContext(BaseModel):
+    baselines: bool = Field(
+        title=_LOOK,
+        default=True,
+        description="draw the baselines of the run, made by the verb baseline, as reference lines",
+    )
+
+
 class _CellSettings(_OfPlasticity, _Settings):
     bucket_csv: str | None = Field(
         title=_DATA,
@@ -110,7 +118,7 @@ class _CellSettings(_OfPlasticity, _Settings):
         return self.bucket_type is not None or self.bucket_min_size is not None
 
 
-class PlasticityPlot(_CellSettings):
+class PlasticityPlot(_OverContext, _CellSettings):
     """Plasticity over the context, one line per head."""
 
     color_by_layer: bool = Field(title=_LOOK, default=False, description="colour lines by layer")
@@ -220,7 +228,7 @@ class MapPlot(_HeadSettings):
         return self
 
 
-class ProfilePlot(_OfPlasticity, _HeadSettings):
+class ProfilePlot(_OverContext, _OfPlasticity, _HeadSettings):
     """Plasticity by fifths of the context, with the spread over heads."""
 
 

@@ -25,7 +25,8 @@ from qk_toolkit.settings import nearest
 WIDTH, HEIGHT = 4.4, 3.1  # inches; 9 pt text becomes 7 pt in a column of 3.4 inches
 INK, QUIET, FAINT = "#222222", "#6b6b6b", "#c8c8c8"
 BLUE, VERMILION, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#e69f00"  # by Okabe and Ito
-PALETTE = (BLUE, VERMILION, GREEN, "#cc79a7", ORANGE, "#56b4e9", INK)
+PINK = "#cc79a7"
+PALETTE = (BLUE, VERMILION, GREEN, PINK, ORANGE, "#56b4e9", INK)
 SEQUENTIAL, SIGNED = "viridis", "PuOr"
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -62,6 +63,7 @@ _NARROW = 0.25  # range of plasticity that is drawn without the rest of 0 to 1
 _LEGEND_ROW, _LEGEND_HANDLE, _LEGEND_LETTER = 11.5, 25.0, 4.6  # points
 _LEGEND_WIDTH, _LINE_OF_LABEL = 280.0, 12.0  # points; a further line of the y label
 _LABEL_LETTER = 4.6  # points
+_COLOUR_BAR = 55.0  # points, with its ticks and label
 
 
 @contextmanager
@@ -121,12 +123,15 @@ def _headline_text(title: str | None, default: str, model_name: str | None) -> s
     return text
 
 
-def legend_above(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> int:
+def legend_above(
+    axes: Axes, handles: Sequence[Any], labels: Sequence[str], colour_bar: bool = False
+) -> int:
     """Put a legend between the axes and the title, where it covers no data.
 
-    Returns its number of rows, for `headline`.
+    With `colour_bar`, the axes are narrower. Returns its number of rows, for `headline`.
     """
     room = _LEGEND_WIDTH - _LINE_OF_LABEL * axes.get_ylabel().count("\n")
+    room -= _COLOUR_BAR if colour_bar else 0.0
     columns = next(number for number in (4, 3, 2, 1) if number == 1 or _fits(labels, number, room))
     axes.legend(
         handles,

@@ -16,6 +16,7 @@ from attention_plasticity.run.head_sampling import eligible_heads
 from attention_plasticity.run.missing import heads_of
 from attention_plasticity.run.outputs import RUN_FILE, sha256_of
 from attention_plasticity.run.run_info import read_run_info
+from attention_plasticity.tables.baselines import baselines_of
 from attention_plasticity.tables.csv_tables import FILE_NAMES, read_table
 from attention_plasticity.tables.fetched_run import fetched_run
 from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
@@ -206,6 +207,19 @@ class FinishedRun:
         if self.layers is None:
             return table
         return table[table["layer"].isin(self.layers)].reset_index(drop=True)
+
+    @cached_property
+    def baselines(self) -> dict[str, Self]:
+        """Small runs of the same heads with `random weights` and with `shuffled tokens`.
+
+        The verb `baseline` makes them. Those with another capture or other settings of the analysis
+        than this run are left out.
+        """
+        return {
+            one.words: replace(self, folder=one.folder, info=one.info)
+            for one in baselines_of(self.folder, self.info)
+            if one.fits
+        }
 
     @property
     def dump(self) -> dict[str, Any]:

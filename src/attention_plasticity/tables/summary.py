@@ -31,6 +31,7 @@ from attention_plasticity.run.records import FinishedHeads, Metrics
 from attention_plasticity.run.runner import Refused
 from attention_plasticity.run.shards import ShardOutcome
 from attention_plasticity.run.warnings import LARGE_BIAS, RunWarning
+from attention_plasticity.tables.baseline_text import baseline_lines
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
@@ -64,6 +65,8 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     if metrics:
         means, shown = outcome.means.estimates, main_plasticity_of_rows(metrics)
         _print_level(means, shown, outcome.facts, console)
+        for line in baseline_lines(outcome.paths.folder, shown):
+            console.print(line, markup=False)
         _print_position(metrics, means, console)
         _print_profile(means, shown, console)
         _print_layer_types(outcome.means.by_layer_type, shown, console)

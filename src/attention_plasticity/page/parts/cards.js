@@ -35,7 +35,7 @@ function showCards(run, other) {
     const known = metric && Number.isFinite(meanOf(run, metric).error) ? ` ± standard error${sampled}` : "";
     const reason = metric && commonReason(run, metric);
     const notes = [reason ? `missing: ${reason}` : `${meaning}${headsOf(run, metric)}${known}`, ...cardNotes(run, other, metric)];
-    return card(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, typeLines(run, other, metric));
+    return card(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, [...typeLines(run, other, metric), ...baselineLines(run, metric)]);
   });
   cards.push(headsCard(run, other));
   byId("cards").style.setProperty("--cards", cards.length);

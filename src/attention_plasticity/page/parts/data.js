@@ -72,7 +72,8 @@ async function openRun(about, number) {
   const rowOf = new Map();
   for (let row = 0; row < tables.heads.rows; row++) rowOf.set(keyOf(layer[row], head[row]), row);
   addComputed(tables.heads, about.head_columns);
-  return { ...about, number, tables, corrected: correctedColumns(tables.heads), ranges, rowOf, spreads: new Map() };
+  const baselines = openBaselines(about.baselines, tables);
+  return { ...about, number, tables, baselines, corrected: correctedColumns(tables.heads), ranges, rowOf, spreads: new Map() };
 }
 
 /** Rows of a head in a table of the run, as arrays by column; null if there are none. */

@@ -3,6 +3,7 @@
 const GLOSSARY = {
   attended: ["Attended plasticity", "Plasticity of pairs of keys that are drawn in proportion to the attention they receive, without the first four tokens of the text. Plasticity itself counts all pairs alike."],
   beforeRope: ["Before RoPE", "RoPE turns queries and keys by angles that grow with their position. Before RoPE means that this rotation is undone."],
+  baseline: ["Random weights, shuffled tokens", "Baselines: the same heads of the same model with random weights, and with the tokens of every text in random order, on a few texts. A value near that of shuffled tokens does not depend on the order of words. A value near that of random weights is what the architecture gives without training."],
   bias: ["Corrected for bias", "A small sample moves plasticity a little in one direction. This expected error is subtracted from the values shown."],
   cells: ["Cell", "One range of positions of queries and one of keys. Its colour is the mean plasticity of the pairs of these keys for these queries."],
   bin: ["Bin", "A range of positions, such as 512–1,023. Every run has bins of one width, whatever positions the capture kept. Plasticity at one position is computed in bins."],
@@ -38,14 +39,14 @@ const GLOSSARY = {
 
 /** The words of each card, the most important first. */
 const CARD_WORDS = {
-  "card-plasticity": ["plasticity", "onePosition", "overBucket", "standardError", "bias", "mean", "layerType"],
-  "card-phase": ["phase", "onePosition", "overBucket", "bin", "beforeRope", "standardError"],
-  "card-drop": ["drop", "plasticity", "context", "standardError", "layerType"],
+  "card-plasticity": ["plasticity", "onePosition", "overBucket", "baseline", "standardError", "bias", "mean", "layerType"],
+  "card-phase": ["phase", "onePosition", "overBucket", "bin", "baseline", "beforeRope", "standardError"],
+  "card-drop": ["drop", "plasticity", "context", "baseline", "standardError", "layerType"],
   "card-variance": ["variance", "varianceBefore", "beforeRope", "mean", "layerType"],
   "card-heads": ["head", "context", "layerType"],
   map: ["head", "plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "window", "layerType", "gap", "sure"],
   heads: ["filter", "plasticity", "onePosition", "phase", "drop", "variance", "standardError"],
-  head: ["plasticity", "onePosition", "overBucket", "phase", "bin", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "interval", "bias", "component", "share"],
+  head: ["plasticity", "onePosition", "overBucket", "phase", "bin", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "baseline", "interval", "bias", "component", "share"],
   attention: ["distance", "attended", "plasticity", "sink", "far", "distant", "entropy", "queryBucket", "interval"],
   metrics: ["plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "varianceBefore", "middle", "standardError", "bias", "gap"],
   runs: ["plasticity", "onePosition", "overBucket", "phase", "drop", "variance", "varianceBefore", "context", "share", "interval", "layerType"],

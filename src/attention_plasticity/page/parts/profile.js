@@ -55,7 +55,7 @@ function drawProfile(run, other, key) {
 /** The selected head, the mean of heads, and the same head of the other run, or its mean if heads do not correspond. */
 function profileFigure(run, other, key, width) {
   const shown = [run, other].filter(Boolean), rows = rowsOfHead(run, "profiles", key), mean = meanProfile(run);
-  const traces = mean ? meanTraces(run, mean, shown) : [];
+  const traces = [...(mean ? meanTraces(run, mean, shown) : []), ...baselineTraces(run, shown)];
   if (rows) traces.push(...intervalTraces("interval of the head", placesOf(run, rows, shown), rows, theme.one));
   if (rows?.pooled) traces.push(...pooledTraces(run, rows, shown));
   if (other && !headsBeside()) traces.push(...otherMeanTraces(other, shown));
@@ -205,6 +205,7 @@ function showProfileKeys(run, other, key) {
   if (pooled) entries.push(entry(theme.one, "this head, over a bin (with rotary phase)", "dotted"));
   if (other) entries.push(entry(theme.two, otherWords(other, key), "dashed"));
   if (mean) entries.push(withBand(theme.mean, meanWords(run), ofMean), entry(theme.band, "middle 50 % of heads", "band"));
+  for (const baseline of drawnBaselines(run)) entries.push(entry(baselineColour(baseline), `${baseline.words}, mean of heads`, ["dashed", "dotted"][baseline.look]));
   byId("profile-keys").replaceChildren(...entries);
 }
 

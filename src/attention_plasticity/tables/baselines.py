@@ -1,0 +1,129 @@
+"""Baselines of a run: small runs of the same model with random weights or with shuffled tokens.
+
+The verb `baseline` makes them in `RUN/baseline/<name>`, each with its dump. A file beside them
+records of which capture they are. Baselines with other settings than the run are not used: their
+values cannot be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attention_plasticity.run.outputs import RUN_FILE
+from attention_plasticity.run.run_info import read_run_info
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import read_json, write_text
+
+BASELINES = {"random": "random weights", "shuffled": "shuffled tokens"}
+"""The names of the baselines, and what they are."""
+FOLDER = "baseline"
+DUMP_FOLDER = "dump"
+_FILE = "baseline.json"
+_SAME_SETTINGS = (
+    *("layers", "heads", "pair_sampling", "query_model"),
+    *("max_rel_dist", "single_example", "equal_texts"),
+)
+"""Settings of the analysis that decide which quantity the values are."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A finished baseline of a run."""
+
+    name: str
+    folder: Path
+    info: dict[str, Any]  # its run.json
+    fits: bool  # whether it has the capture and the settings of the run
+
+    @property
+    def words(self) -> str:
+        """`random weights` or `shuffled tokens`."""
+        return BASELINES[self.name]
+
+    @property
+    def texts(self) -> int:
+        """Number of texts; 0 if it is not known."""
+        return int(((self.info.get("input") or {}).get("texts") or {}).get("count") or 0)
+
+    def mean(self, column: str) -> tuple[float, float]:
+        """Mean over heads of a column, and its standard error; NaN if they are not known."""
+        return recorded_mean(self.info, column)
+
+
+def recorded_mean(info: Mapping[str, Any], column: str) -> tuple[float, float]:
+    """A mean over heads of run.json, and its standard error; NaN if they are not known."""
+    found = (info.get("means") or {}).get(column) or {}
+    error = found.get("standard_error")
+    return float(found.get("value", math.nan)), math.nan if error is None else float(error)
+
+
+def baseline_folder(run: Path, name: str) -> Path:
+    """The folder of a baseline of the run in a folder."""
+    return run / FOLDER / name
+
+
+def baselines_of(run: Path, info: Mapping[str, Any]) -> list[Baseline]:
+    """The finished baselines of the run in a folder. `info` is its run.json."""
+    try:
+        of_capture = read_json(run / FOLDER / _FILE)["capture"]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(run / FOLDER / _FILE, run) from error
+    found = []
+    for name in BASELINES:
+        folder = baseline_folder(run, name)
+        try:
+            own = read_run_info(folder / RUN_FILE)
+        except FileNotFoundError:
+            continue
+        except ConfigError as error:
+            raise _damaged(folder / RUN_FILE, run) from error
+        fits = of_capture == capture_digest(info) and _same_settings(info, own)
+        found.append(Baseline(name, folder, own, fits))
+    return found
+
+
+def record_capture(run: Path, info: Mapping[str, Any], overwrite: bool = False) -> None:
+    """Record of which capture the baselines of a run are.
+
+    Raises a `ConfigError` if there are baselines of another capture and `overwrite` is not set.
+    """
+    file, digest = run / FOLDER / _FILE, capture_digest(info)
+    try:
+        found = None if overwrite else read_json(file)["capture"]
+    except (OSError, ValueError, TypeError, KeyError):
+        found = None
+    if found is not None and found != digest:
+        raise ConfigError(
+            f"{file.parent}: holds baselines of another capture; give --overwrite true to discard "
+            "them"
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps({"capture": digest}) + "\n")
+
+
+def capture_digest(info: Mapping[str, Any]) -> str:
+    """A digest of the settings of the capture of a run."""
+    dump = (info.get("input") or {}).get("dump") or {}
+    content = json.dumps(dump.get("capture"), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    ours, theirs = one.get("config") or {}, other.get("config") or {}
+    same_bins = one.get("bin_size") in (None, other.get("bin_size"))
+    return same_bins and all(ours.get(name) == theirs.get(name) for name in _SAME_SETTINGS)
+
+
+def _damaged(file: Path, run: Path) -> ConfigError:
+    return ConfigError(
+        f"{file}: was edited or damaged; remove the folder {run / FOLDER}, or repeat "
+        f"attention-plasticity baseline {run} --overwrite true"
+    )

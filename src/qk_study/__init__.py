@@ -1,0 +1,1 @@
+"""Studies that need both stages: a capture, then its analysis."""

@@ -1,0 +1,1 @@
+"""Baselines of a run: the same capture with random weights and with shuffled tokens."""
