@@ -329,7 +329,9 @@ class BinnedHead:
     ) -> CountingSums:
         cells = counted_pairs(sample) if self._of_cells else None
         query_bins, key_bins = sample.eligible.shape
-        return CountingSums(grouped, 0.0, query_bins, key_bins, cells, weights.everywhere)
+        return CountingSums(
+            grouped, 0.0, query_bins, key_bins, cells, weights.everywhere, with_gap=False
+        )
 
 
 def _query_model(moments: BucketMoments) -> QueryModel:
