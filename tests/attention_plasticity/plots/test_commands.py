@@ -286,6 +286,9 @@ def test_context_pairs_have_a_figure_of_distances(
     assert plot("all", run.folder) == 0
     assert capsys.readouterr().out.split()[-1] == str(run.folder / "figures" / "distances.png")
     figure = distances_figure(run.distances)
+    figure.draw_without_rendering()
+    label, axes = figure.axes[0].yaxis.label, figure.axes[0]
+    assert label.get_window_extent().height <= axes.get_window_extent().height
     mesh = next(one for one in figure.axes[0].collections if isinstance(one, QuadMesh))
     drawn = np.ma.filled(np.ma.asarray(mesh.get_array()).astype(float), np.nan)
     table = run.distances
