@@ -48,23 +48,21 @@ class QueryModel(NamedTuple):
 
 def bucket_moments(p: Array, b: Ints, X: Vectors, *, with_first: bool = False) -> BucketMoments:
     """Moments of the query buckets with at least two queries; bucket 0 only `with_first`."""
-    buckets, starts, counts = np.unique(b, return_index=True, return_counts=True)
-    is_sorted = bool((b[1:] >= b[:-1]).all())
-    order = None if is_sorted else np.argsort(b, kind="stable")
-    if not is_sorted:
-        starts = np.cumsum(counts) - counts
-    kept = np.flatnonzero(((buckets != 0) | with_first) & (counts >= 2))
+    order = None if (b[1:] >= b[:-1]).all() else np.argsort(b, kind="stable")
+    buckets, rows = bucket_rows(b if order is None else b[order], with_first=with_first)
     d = X.shape[1]
-    mean, covariance = np.empty((len(kept), d)), np.empty((len(kept), d, d))
-    position = np.empty(len(kept))
-    for slot, code in enumerate(kept):
-        members: slice | npt.NDArray[np.intp] = slice(starts[code], starts[code] + counts[code])
-        if order is not None:
-            members = order[members]
-        mean[slot], covariance[slot] = _mean_and_covariance(X[members])
-        positions = p[members]
-        position[slot] = positions[0] + (positions - positions[0]).mean()
-    return BucketMoments(buckets[kept], counts[kept], position, mean, covariance)
+    mean, covariance = np.empty((len(rows), d)), np.empty((len(rows), d, d))
+    count, position = np.empty(len(rows), np.int64), np.empty(len(rows))
+    for code, members in enumerate(rows):
+        chosen = members if order is None else order[members]
+        mean[code], covariance[code] = _mean_and_covariance(X[chosen])
+        count[code], position[code] = members.stop - members.start, mean_position(p[chosen])
+    return BucketMoments(buckets, count, position, mean, covariance)
+
+
+def mean_position(positions: Array) -> float:
+    """Mean of the positions of a bucket, without the rounding errors of a large sum."""
+    return float(positions[0] + (positions - positions[0]).mean())
 
 
 def bucket_rows(b: Ints, *, with_first: bool = False) -> tuple[Ints, list[slice]]:

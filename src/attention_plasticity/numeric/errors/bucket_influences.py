@@ -19,7 +19,7 @@ from attention_plasticity.numeric.errors.influences import (
     unit_of,
 )
 from attention_plasticity.numeric.errors.text_groups import rows_per_group
-from attention_plasticity.numeric.query_model import BucketMoments, bucket_rows
+from attention_plasticity.numeric.query_model import BucketMoments, bucket_rows, mean_position
 from attention_plasticity.numeric.sizes import GROUPS
 
 Array = npt.NDArray[np.float64]
@@ -82,7 +82,7 @@ def moments_with_influences(
         if len(known) < _most_kept(d):
             known[code] = found
     count = np.array([members.stop - members.start for members in rows], np.int64)
-    at = np.array([_mean(position[members]) for members in rows])
+    at = np.array([mean_position(position[members]) for members in rows])
     moments = BucketMoments(buckets, count, at, mean, covariance)
     return moments, BucketInfluences(queries, rows, moments, known)
 
@@ -90,10 +90,6 @@ def moments_with_influences(
 def _most_kept(d: int) -> int:
     """Number of buckets whose influences are kept."""
     return max(1, _KEPT_INFLUENCES // (GROUPS * d**2))
-
-
-def _mean(values: Array) -> float:
-    return float(values[0] + (values - values[0]).mean())
 
 
 def _centred(queries: GroupedQueries, members: slice) -> tuple[Array, CentredQueries]:
