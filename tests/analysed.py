@@ -1,4 +1,4 @@
-"""Runs of several dumps or settings in one worker process, whose start takes longer than they."""
+"""Runs of several dumps or settings in one worker process; to start one for each takes long."""
 
 from __future__ import annotations
 

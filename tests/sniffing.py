@@ -43,16 +43,16 @@ def sniff_first(
     patch: pytest.MonkeyPatch, number: int, model: Path, texts: Path, dump: Path, **fields: object
 ) -> None:
     """Run the capture, and interrupt it after its first batches."""
-    from qk_sniffer.pipeline import hand_out
+    from qk_sniffer.pipeline import batch_scheduler
 
     def interrupted(setup: Any, batch: int, group: Any) -> Any:
         if batch >= number:
             raise KeyboardInterrupt
         return make_batch(setup, batch, group)
 
-    make_batch = hand_out.make_batch
+    make_batch = batch_scheduler.make_batch
     with patch.context() as change:
-        change.setattr(hand_out, "make_batch", interrupted)
+        change.setattr(batch_scheduler, "make_batch", interrupted)
         assert sniff(model, texts, dump, **fields) == 130
 
 

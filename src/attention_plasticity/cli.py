@@ -112,7 +112,7 @@ def _analyze(arguments: Sequence[str], program: str = "attention-plasticity anal
     helps = {"-h", "--help", "--dry_run", "--dry-run"} & set(arguments)
     with EarlyWorkers(0 if helps else 1) as workers:  # imports while this process plans
         from attention_plasticity.config import RunnerConfig, one_dump
-        from attention_plasticity.run.several import are_several
+        from attention_plasticity.run.several import is_multi_dump
 
         parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
         parser.usage = f"{program} [DUMP …] [--FIELD VALUE …]"
@@ -120,7 +120,7 @@ def _analyze(arguments: Sequence[str], program: str = "attention-plasticity anal
         if config.engine == "ray":
             workers.stop()  # the cluster has its own
         dumps = [*dumps, *(config.dumps or ())]
-        if dumps and are_several(dumps):
+        if dumps and is_multi_dump(dumps):
             return _analyze_several(config, dumps, workers)
         if dumps:
             config = one_dump(config, dumps[0])

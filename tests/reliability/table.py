@@ -49,7 +49,7 @@ ATTACKS = (
     Attack("Ctrl-C twice, 0.05 to 1 s after the start", interrupted_commands, step=23),
     Attack("members of run.json have another type", strange_run_json, step=149),
     Attack("settings are hostile (YAML)", hostile_settings, step=7),
-    Attack("a Hub answers with malice", malicious_hub, step=7),
+    Attack("a Hub sends harmful answers", malicious_hub, step=7),
     Attack("a model is not as its config says", architectures, step=19),
 )
 _COLUMNS = (Outcome.REFUSED, Outcome.UNHARMED, Outcome.TRACEBACK, Outcome.WRONG, Outcome.LOST)

@@ -193,7 +193,7 @@ def _with_interval(value: float, low: float, high: float) -> str:
 
 
 def evidence(found: Correlation) -> str | None:
-    """How little a correlation over few runs shows; None for ten runs or more."""
+    """A sentence that warns of a correlation over few runs; None for ten runs or more."""
     if not found.is_known or found.models >= FEW_RUNS:
         return None
     runs, low, high = found.models, found.pearson_low, found.pearson_high

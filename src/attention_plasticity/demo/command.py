@@ -71,7 +71,7 @@ def _given(arguments: Sequence[str]) -> dict[str, Any]:
         raise ConfigError("--capture: cannot be used together with --known_answer; choose one")
     for name in _OF_A_CAPTURE:
         if given[name] is not None and not given["capture"]:
-            raise ConfigError(f"--{name}: is for --capture")
+            raise ConfigError(f"--{name}: can only be used with --capture")
     return given
 
 

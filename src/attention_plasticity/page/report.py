@@ -58,10 +58,10 @@ def make_report(
         about, tables = run_content(run, name)
         packed.append((about, *pack(tables)))
     title = title or f"Attention plasticity: {', '.join(names)}"
-    return Report(page_html(title, packed, _run_beside(runs, names)))
+    return Report(page_html(title, packed, _second_run(runs, names)))
 
 
-def _run_beside(runs: Sequence[FinishedRun], names: Sequence[str]) -> int | None:
+def _second_run(runs: Sequence[FinishedRun], names: Sequence[str]) -> int | None:
     """The run beside the first when the page opens: the second, if `compare` would take both."""
     from attention_plasticity.comparison.cautions import obstacles
     from attention_plasticity.comparison.runs import labelled

@@ -133,7 +133,7 @@ def _draw(settings: Any, source: _Source) -> Figure:
             model_name=name,
             selection=source.selection,
             **options,
-            **_beside(kind, settings, run),
+            **_extra_inputs(kind, settings, run),
         )
     except ConfigError as error:
         message = str(error).replace("the table of", f"{source.path}, the table of", 1)
@@ -143,8 +143,8 @@ def _draw(settings: Any, source: _Source) -> Figure:
     return figure
 
 
-def _beside(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]:
-    """What a figure needs beside its table."""
+def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]:
+    """Arguments of a figure in addition to its table."""
     if kind == "plasticity":
         return {
             "influences": run.influences if run else None,

@@ -14,7 +14,7 @@ from qk_toolkit.ray_cluster import import_ray
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.run.tasks import Computed, Task
+    from attention_plasticity.run.tasks import Computed, SlowToPrepare, Task
 
 
 def require_engine(config: RunnerConfig) -> None:
@@ -24,7 +24,7 @@ def require_engine(config: RunnerConfig) -> None:
 
 
 def make_engine(
-    tasks: Iterable[Task | None],
+    tasks: Iterable[Task | SlowToPrepare],
     config: RunnerConfig,
     workers: EarlyWorkers | None = None,
     note: Callable[[str], None] = lambda text: None,

@@ -24,7 +24,7 @@ SHARED_FILES = (MANIFEST_NAME, EXAMPLES_FILE)
 
 
 class InputFiles:
-    """States of the files of a dump at the first access.
+    """Fingerprints of the files of a dump, read when a head is first analysed.
 
     The fingerprint of a file is its size and a hash of its Parquet footer. The footer lists every
     column chunk with its offset, size and statistics. The fingerprint does not depend on the path.

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Self
 
 from attention_plasticity.head.result import Failure
 from attention_plasticity.run.retries import Retries
-from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
+from attention_plasticity.run.tasks import Computed, Job, SlowToPrepare, Task, TaskQueue
 from attention_plasticity.run.worker import MEMORY_VARIABLES, THREAD_VARIABLES, outcome_of
 from attention_plasticity.run.worker_log import MOST_BYTES, group_name
 
@@ -49,7 +49,7 @@ class EarlyWorkers:
 
 
 def run_local(
-    tasks: Iterable[Task | None], workers: int, early: EarlyWorkers | None = None
+    tasks: Iterable[Task | SlowToPrepare], workers: int, early: EarlyWorkers | None = None
 ) -> Generator[Computed]:
     """Analyse groups in worker processes and yield each head as it finishes.
 

@@ -18,10 +18,9 @@ from attention_plasticity.head.result import Columns, HeadResult
 from attention_plasticity.metrics import HEAD_METRICS, IDS, TABLES, TableKind
 from attention_plasticity.run.run_info import read_run_info
 from qk_dump.card import CARD_FILE
-from qk_dump.examples import EXAMPLES_FILE
+from qk_dump.dump_files import FILES_BESIDE_HEADS
 from qk_dump.layout import UNFINISHED, parse_head
 from qk_dump.manifest import MANIFEST_NAME
-from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import (
     cannot_write,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from _csv import Writer
 
 RUN_FILE = "run.json"
-_BESIDE_HEADS = (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE, CARD_FILE)  # files of a dump
+_BESIDE_HEADS = (*FILES_BESIDE_HEADS, CARD_FILE)  # files of a dump
 _LOG_FILE = "workers.log"
 PREVIOUS = "previous"
 """Beginning of the names of folders with files of earlier runs."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.head.result import Failure
 from attention_plasticity.run.retries import ATTEMPTS
-from attention_plasticity.run.tasks import Computed, Task, TaskQueue
+from attention_plasticity.run.tasks import Computed, SlowToPrepare, Task, TaskQueue
 from attention_plasticity.run.worker import (
     MEMORY_VARIABLES,
     THREAD_VARIABLES,
@@ -38,7 +38,7 @@ _SECONDS_BEFORE_NOTE = 30.0  # until a note reports that no CPU of the cluster i
 
 
 def run_ray(
-    tasks: Iterable[Task | None],
+    tasks: Iterable[Task | SlowToPrepare],
     config: RunnerConfig,
     note: Callable[[str], None] = lambda text: None,
 ) -> Generator[Computed]:

@@ -15,7 +15,7 @@ from attention_plasticity.run.engines import make_engine, require_engine
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, OpenRun, compute, open_run
-from attention_plasticity.run.tasks import Task
+from attention_plasticity.run.tasks import SlowToPrepare, Task
 from qk_dump.layout import Dump
 from qk_toolkit.errors import HubError, StoreError, ToolkitError
 from qk_toolkit.watcher import Watcher
@@ -85,10 +85,10 @@ class _Runs:
         self._ended: list[Outcome | Refused] = []
         self._finished_heads = 0  # of closed runs
 
-    def tasks(self) -> Iterator[Task | None]:
-        """The heads of all runs as work for an engine. A run is opened after each None."""
+    def tasks(self) -> Iterator[Task | SlowToPrepare]:
+        """The heads of all runs as work for an engine. Each run is opened after a mark."""
         for config in self._configs:
-            yield None
+            yield SlowToPrepare()
             heads = self._opened(config)
             if heads is not None:
                 yield from heads.tasks()

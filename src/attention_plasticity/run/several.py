@@ -13,7 +13,7 @@ from qk_toolkit.files import resolved, user_path
 from qk_toolkit.urls import is_url, require_usable, url_name, without_file_scheme
 
 
-def are_several(dumps: Sequence[str]) -> bool:
+def is_multi_dump(dumps: Sequence[str]) -> bool:
     """Whether these are several dumps: more than one, or every branch of a dataset."""
     return len(dumps) > 1 or any(map(is_every_branch, dumps))
 

@@ -46,15 +46,19 @@ class Task(NamedTuple):
     group: Group
 
 
+class SlowToPrepare:
+    """A mark in a sequence of tasks: the next task takes long to prepare, as a run is opened."""
+
+
 class TaskQueue:
     """Tasks that wait. They are taken from their source one by one, as preparing one takes time.
 
     An engine prepares further tasks when it has nothing else to do. Tasks that are computed again,
-    after the death of a worker, come first. None in the source stands before a task that takes long
-    to prepare; it is prepared when no other task waits.
+    after the death of a worker, come first. A task that follows `SlowToPrepare` in the source is
+    prepared when no other task waits.
     """
 
-    def __init__(self, tasks: Iterable[Task | None]) -> None:
+    def __init__(self, tasks: Iterable[Task | SlowToPrepare]) -> None:
         self._source = iter(tasks)
         self._waiting: deque[Task] = deque()
         self._next_takes_long = False
@@ -75,8 +79,8 @@ class TaskQueue:
 
     def _advance(self) -> bool:
         for task in self._source:
-            self._next_takes_long = task is None
-            if task is not None:
+            self._next_takes_long = isinstance(task, SlowToPrepare)
+            if isinstance(task, Task):
                 self._waiting.append(task)
             return True
         return False

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from qk_dump.card import CARD_FILE, card, is_card
+from qk_dump.dump_files import FILES_BESIDE_HEADS
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.head_counts import check_file
 from qk_dump.hub.client import is_transient
 from qk_dump.hub.files import RemoteFile, is_commit
 from qk_dump.layout import Dump
-from qk_dump.manifest import MANIFEST_NAME, DumpManifest
+from qk_dump.manifest import DumpManifest
 from qk_dump.parquet import opened_parquet
 from qk_dump.remote import local
 from qk_dump.tokens import TOKENS_FILE
@@ -45,7 +46,7 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
         for path in shards:
             check_file(path)
             files[f"{head.folder}/{path.name}"] = LocalFile(_own_file(local(path), home))
-    for name in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE, CARD_FILE):
+    for name in (*FILES_BESIDE_HEADS, CARD_FILE):
         if os.path.lexists(home / name):
             files[name] = LocalFile(_own_file(home / name, home))
     for name in (EXAMPLES_FILE, TOKENS_FILE):

@@ -15,18 +15,17 @@ from threading import Lock
 from typing import Any
 
 from qk_dump.card import CARD_FILE
-from qk_dump.examples import EXAMPLES_FILE
+from qk_dump.dump_files import FILES_BESIDE_HEADS
 from qk_dump.hub.cache_records import CacheRecords, KnownCommit
 from qk_dump.hub.client import hub_api, hub_errors, with_retries, without_client_bars
 from qk_dump.hub.files import commit_id, download, list_files
 from qk_dump.hub.place import HubPlace
 from qk_dump.layout import ATTENDED, HeadId, parse_folder, require_head
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
-from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, HubError
 from qk_toolkit.files import cannot_write, link_to, resolved, user_path
 
-_SMALL_FILES = (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE, CARD_FILE)
+_SMALL_FILES = (*FILES_BESIDE_HEADS, CARD_FILE)
 _WORKERS = 8
 _TRIES = 3  # downloads of a file before wrong bytes are an error
 

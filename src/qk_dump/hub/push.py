@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qk_dump.card import CARD_FILE, MOST_CARD_BYTES, is_card, overview_card
-from qk_dump.examples import EXAMPLES_FILE
+from qk_dump.dump_files import is_dump_file
 from qk_dump.hub.client import (
     hide_client_bars,
     hub_api,
@@ -34,14 +34,13 @@ from qk_dump.hub.files import (
 )
 from qk_dump.hub.place import HubPlace, parse_place
 from qk_dump.hub.published import LocalFile, dump_files, local_errors
-from qk_dump.layout import Dump, open_folder, parse_folder, parse_head
+from qk_dump.layout import Dump, open_folder, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
     MOST_MANIFEST_BYTES,
     DumpManifest,
     read_manifest,
 )
-from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, HubError
 
 MOST_CONFIGS = 3000
@@ -97,7 +96,7 @@ def push_dump(
         remote = _Remote(hub_api(token), place)
         remote.create_missing(private)
         quiet = lambda done, total: None  # noqa: E731
-        commit, changed = _publish(remote, remote.state(), files, on_bytes or quiet, _is_of_a_dump)
+        commit, changed = _publish(remote, remote.state(), files, on_bytes or quiet, is_dump_file)
     with hub_errors(place, "the dump is published, but listing it on main"):
         notes = _list_branches(_Remote(remote.api, HubPlace(repo, "main")))
     if len(dump.all_folders) > MOST_CONFIGS:
@@ -357,13 +356,6 @@ def _manifest_of(main: _Remote, commit: str, scratch: Path) -> DumpManifest | No
 
 def _holds_heads(files: Mapping[str, RemoteFile]) -> bool:
     return any(parse_head(Path(path).parent.name) for path in files if path.endswith(".parquet"))
-
-
-def _is_of_a_dump(path: str) -> bool:
-    folder, _, name = path.rpartition("/")
-    if not folder:
-        return name in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE)
-    return parse_folder(folder) is not None and name.endswith(".parquet")
 
 
 def _chunks(files: Mapping[str, LocalFile]) -> Iterator[list[str]]:

@@ -20,8 +20,8 @@ from typing import Any
 from filelock import FileLock
 
 from qk_dump.card import CARD_FILE, is_card
-from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.layout import UNFINISHED, parse_folder, parse_head
+from qk_dump.dump_files import is_dump_file
+from qk_dump.layout import UNFINISHED, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
     json_text,
@@ -29,7 +29,6 @@ from qk_dump.manifest import (
     read_manifest,
     read_plan,
 )
-from qk_dump.tokens import TOKENS_FILE
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.pipeline.result import CaptureResult, SentDump
 from qk_sniffer.pipeline.work_folder import PLAN, SEGMENTS, locked_work_folder
@@ -195,7 +194,7 @@ class _Copy:
             for path in self.folder.rglob("*")
             if path.is_file() and not path.name.startswith(".")
         }
-        old = [name for name in self._mirror.listed if _is_of_a_dump(name) and name not in files]
+        old = [name for name in self._mirror.listed if is_dump_file(name) and name not in files]
         store = self._mirror.store
         store.remove([MANIFEST_NAME])
         store.write(_PLAN_NAME, json_text(plan).encode())
@@ -239,7 +238,7 @@ class _Copy:
         return any(parse_head(path.name) for path in self.folder.iterdir())
 
     def _refuse_heads(self) -> None:
-        found = [name for name in self._mirror.listed if _is_of_a_dump(name)]
+        found = [name for name in self._mirror.listed if is_dump_file(name)]
         if found:
             raise ConfigError(f"{self.url}: holds another dump ({found[0]}); {_REMEDY}")
 
@@ -250,15 +249,8 @@ class _Copy:
             )
 
 
-def _is_of_a_dump(name: str) -> bool:
-    folder, _, file = name.rpartition("/")
-    if not folder:
-        return file in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE)
-    return parse_folder(folder) is not None and file.endswith(".parquet")
-
-
 class _Renamed(Watcher):
-    """Passes everything on, with other names in the notes."""
+    """The same watcher, with other names in the notes."""
 
     def __init__(self, watcher: Watcher, renamed: Callable[[str], str]) -> None:
         self._watcher = watcher

@@ -4,7 +4,7 @@ Three threads share the work. One tokenises the next batch and samples its posit
 thread runs the model, and one checks and writes the rows of the previous batch. Each holds one or
 two batches, so memory does not grow with the number of texts. Finished batches are saved within a
 minute and are not run again when the command is repeated. Several processes may share a capture;
-`hand_out` decides which of them runs a batch.
+`scheduler` decides which of them runs a batch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import run_backbone
 from qk_sniffer.model.memory import is_out_of_memory, out_of_memory_advice
 from qk_sniffer.pipeline.at_url import capture_to_url
+from qk_sniffer.pipeline.batch_scheduler import BatchScheduler, longest_first
 from qk_sniffer.pipeline.batches import Batch
 from qk_sniffer.pipeline.claims import Claims
 from qk_sniffer.pipeline.description import capture_manifest, capture_plan
-from qk_sniffer.pipeline.hand_out import HandOut, longest_first
 from qk_sniffer.pipeline.optional_columns import optional_columns
 from qk_sniffer.pipeline.publishing import publish, require_publishable
 from qk_sniffer.pipeline.ranks import ANOTHER_ENDED, Ranks, is_lost_connection, ranks_from
@@ -134,15 +134,15 @@ def _run_all(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watche
                 f"{capture.folder}: {len(missing):,} batches are not on disk, the first is "
                 f"{missing[0]}. Run the same command again."
             )
-        turn = capture.lock_to_finish()
-        if turn is None:
+        conversion_lock = capture.lock_to_finish()
+        if conversion_lock is None:
             return False
         try:
             _require_rows(setup, capture)
-            if _finish(setup, capture, num_batches, watcher, turn):
+            if _finish(setup, capture, num_batches, watcher, conversion_lock):
                 return True
         finally:
-            turn.release()
+            conversion_lock.release()
         if together:  # the other processes have ended
             raise ToolkitError(
                 f"{capture.folder}: rows on disk were damaged. Run the same command again; it runs "
@@ -300,7 +300,7 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
         watcher.note(f"continuing: {len(capture.digests):,} texts are finished")
     watcher.start("texts", setup.texts.total, len(capture.digests), rate="tokens")
     writer = BackgroundWriter()
-    hand_out = HandOut(setup, capture, watcher, ranks.knows_folder_is_shared)
+    scheduler = BatchScheduler(setup, capture, watcher, ranks.knows_folder_is_shared)
     shares_texts = ranks.world > 1 and not setup.config.model.tensor_parallel
     claims = _claims(setup, capture) if shares_texts else None
 
@@ -309,7 +309,7 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
         capture.flush()
 
     try:
-        run = hand_out.shared(claims, save) if claims else hand_out.in_order()
+        run = scheduler.shared(claims, save) if claims else scheduler.in_order()
         with _row_tap(setup) as tap, closing(run):
             for batch in run:
                 setup.layout.rotary_tables.reset()
@@ -330,9 +330,9 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
         if claims:
             claims.close()
         watcher.stop()
-    if hand_out.num_batches == 0:
+    if scheduler.num_batches == 0:
         raise ConfigError(f"dataset.path: {setup.config.dataset.path}: holds no texts")
-    return hand_out.num_batches
+    return scheduler.num_batches
 
 
 def _row_tap(setup: Setup) -> RowTap:
@@ -402,7 +402,11 @@ def _store(
 
 
 def _finish(
-    setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Watcher, turn: FileLock
+    setup: Setup,
+    capture: CaptureFolder,
+    num_batches: int,
+    watcher: Watcher,
+    conversion_lock: FileLock,
 ) -> bool:
     config = setup.config
     made = config.dataset.made
@@ -425,7 +429,7 @@ def _finish(
         num_batches,
         manifest=manifest,
         heads=expected_heads(setup),
-        turn=turn,
+        conversion_lock=conversion_lock,
         on_head=partial(watcher.show, "writing heads"),
         token_texts=partial(token_texts, setup.tokenizer) if config.capture.tokens else None,
     )

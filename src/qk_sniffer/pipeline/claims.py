@@ -175,7 +175,7 @@ class Claims:
             return True
 
     def begin(self, number: int) -> bool:
-        """Take a reserved batch; False if another process was faster."""
+        """Take a reserved batch; False if another process has taken it."""
         with self._thread_lock, locked_work_folder(self._folder) as place:
             if not (place / PLAN).exists():
                 return False

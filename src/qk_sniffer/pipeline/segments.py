@@ -24,7 +24,8 @@ import numpy as np
 from filelock import FileLock
 
 from qk_dump.card import CARD_FILE, is_card
-from qk_dump.examples import EXAMPLES_FILE, Example
+from qk_dump.dump_files import FILES_BESIDE_HEADS
+from qk_dump.examples import Example
 from qk_dump.layout import ATTENDED, UNFINISHED, parquet_files, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
@@ -34,7 +35,6 @@ from qk_dump.manifest import (
     read_manifest,
     read_plan,
 )
-from qk_dump.tokens import TOKENS_FILE
 from qk_sniffer.pipeline.blocks import (
     Block,
     DamagedSegmentError,
@@ -203,13 +203,13 @@ def finish_capture(
     manifest: DumpManifest,
     heads: Sequence[ExpectedHead],
     *,
-    turn: FileLock | None = None,
+    conversion_lock: FileLock | None = None,
     on_head: Callable[[int, int], None] | None = None,
     token_texts: TokenTexts | None = None,
 ) -> bool:
     """Convert the segments to the dump; False if a segment is damaged.
 
-    A damaged segment is removed, and its batches must be captured again. `turn` is the lock of
+    A damaged segment is removed, and its batches must be captured again. `conversion_lock` is from
     `lock_to_finish`; without it, this function waits while another process converts. The plan and
     the number of examples are added to `manifest`. `on_head` is called with the number of written
     heads and of all heads. With `token_texts`, the texts of the tokens are written, too.
@@ -217,9 +217,9 @@ def finish_capture(
     if capture.complete:
         return True
     capture.flush()
-    own_turn = None
+    own_lock = None
     try:
-        own_turn = None if turn else _wait_for_turn(capture)
+        own_lock = None if conversion_lock else _wait_for_conversion(capture)
         if not _is_complete(capture.folder, capture.plan):
             segments = _read_segments(capture.folder)
             _require_batches(capture.folder, segments, num_batches)
@@ -237,19 +237,19 @@ def finish_capture(
     except OSError as error:
         raise cannot_write(capture.folder, error) from error
     finally:
-        if own_turn:
-            own_turn.release()
+        if own_lock:
+            own_lock.release()
     capture.complete = True
     return True
 
 
-def _wait_for_turn(capture: CaptureFolder) -> FileLock | None:
+def _wait_for_conversion(capture: CaptureFolder) -> FileLock | None:
     """Wait until no process converts the segments; None if one has converted them."""
-    while (turn := capture.lock_to_finish()) is None:
+    while (lock := capture.lock_to_finish()) is None:
         if not (capture.folder / UNFINISHED / PLAN).exists():
             return None
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-    return turn
+    return lock
 
 
 def _join(
@@ -306,9 +306,7 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
     if finished is not None:
         _refuse_difference(folder, plan_difference(finished, plan, ignored="versions"))
         return True
-    found = [
-        name for name in (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE) if (folder / name).exists()
-    ]
+    found = [name for name in FILES_BESIDE_HEADS if (folder / name).exists()]
     found += [head.name for head in _head_folders(folder) if parquet_files(head)]
     if found:
         raise ConfigError(
@@ -336,7 +334,7 @@ def _head_folders(folder: Path) -> list[Path]:
 def _discard(folder: Path) -> None:
     """Remove the files of a finished or unfinished dump, and no other files."""
     shutil.rmtree(folder / UNFINISHED / SEGMENTS, ignore_errors=True)
-    for name in (f"{UNFINISHED}/{PLAN}", MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE):
+    for name in (f"{UNFINISHED}/{PLAN}", *FILES_BESIDE_HEADS):
         (folder / name).unlink(missing_ok=True)
     if is_card(folder / CARD_FILE):
         (folder / CARD_FILE).unlink()

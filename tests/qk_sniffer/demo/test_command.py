@@ -46,7 +46,7 @@ def test_from_a_wheel_and_a_book_to_figures_and_a_page(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--book", "moby-dick"], "--book: is for --capture"),
+        (["--book", "moby-dick"], "--book: can only be used with --capture"),
         (["--capture", "--known_answer"], "choose one"),
         (["--capture", "--book", "ulysses"], "expected one of moby-dick, jargon-file"),
         (["--capture", "--context", "7"], "--context: expected an integer of at least 1024"),

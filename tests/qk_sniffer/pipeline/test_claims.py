@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qk_sniffer.pipeline.batch_scheduler import longest_first
 from qk_sniffer.pipeline.claims import Claims
-from qk_sniffer.pipeline.hand_out import longest_first
 
 
 class Folder:

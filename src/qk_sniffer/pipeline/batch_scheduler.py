@@ -22,7 +22,7 @@ from qk_toolkit.watcher import Watcher
 
 
 @dataclass
-class HandOut:
+class BatchScheduler:
     """The batches of a capture that one process runs."""
 
     setup: Setup
