@@ -96,7 +96,7 @@ def _entry_point_verb(arguments: list[str], own: Iterable[str]) -> int:
     from qk_toolkit.settings import SEE_HELP, nearest
 
     hint = nearest(arguments[0], [*own, *others.names], otherwise=SEE_HELP)
-    raise ConfigError(f"{arguments[0]!r}: unknown verb{hint}")
+    raise ConfigError(f"{arguments[0]!r}: unknown command{hint}")
 
 
 def analyze() -> int:

@@ -14,7 +14,7 @@ from qk_dump.examples import read_examples
 from qk_dump.head_counts import count_rows
 from qk_dump.remote import size_of
 from qk_dump.source import open_dump
-from qk_toolkit.formatting import index_ranges
+from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.terminal import command_console
 from qk_toolkit.watcher import Watcher
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from qk_sniffer.config import CaptureConfig
     from qk_sniffer.pipeline.estimate import Estimate
     from qk_sniffer.pipeline.result import CaptureResult
+
+_EMPTY = "{} without tokens; no row is kept of them"
+_SIMILAR = 4.0  # texts whose lengths differ by less can be cut to the shortest one
 
 
 def print_result(result: CaptureResult, watcher: Watcher) -> None:
@@ -47,13 +50,21 @@ def _print_dump(folder: Path) -> None:
     size = sum(size_of(file) for head in dump.all_folders for file in dump.files(head))
     attended = f"{drawn:,} keys drawn by attention, " if dump.attended else ""
     examples = read_examples(folder)
-    texts = f"{examples.num_rows:,} texts, " if examples is not None else ""
+    texts, empty = "", 0
+    if examples is not None:
+        texts = f"{examples.num_rows:,} texts, "
+        empty = examples["num_tokens"].to_pylist().count(0)
     print(
         f"{folder}: {len(dump.query_heads):,} query heads, {len(dump.key_heads):,} key heads, "
         f"{texts}{rows:,} rows, {attended}{decimal(size)}"
     )
+    if empty:
+        print(f"warning: {_EMPTY.format(count(empty, 'text'))}")
     if dump.query_heads and dump.key_heads:
-        print(f"next: attention-plasticity analyze --dataset_local_root {shlex.quote(str(folder))}")
+        print(
+            f"next: attention-plasticity analyze --dataset_local_root {shlex.quote(str(folder))} "
+            f"--output_dir {shlex.quote(f'results/{folder.resolve().name}')}"
+        )
 
 
 def print_estimate(config: CaptureConfig, found: Estimate) -> None:
@@ -73,7 +84,10 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     if windows:
         table.add_row("sliding windows", ", ".join(f"{window:,} tokens" for window in windows))
     table.add_row("texts", "unknown (streaming)" if number is None else f"{number:,}")
-    table.add_row("tokens per text", f"{found.tokens_per_text:,.0f}")
+    table.add_row(
+        "tokens per text",
+        f"{found.shortest:,} to {found.longest:,}, on average {found.tokens_per_text:,.0f}",
+    )
     table.add_row("rows per head and text", _per_kind(found.rows_per_text, ",.1f"))
     if found.attended_per_text is not None:
         table.add_row(
@@ -94,7 +108,11 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     if found.choice is not None:
         print(found.choice.describe(config.capture.min_bucket_size))
     if found.few_rows is not None:
-        print(found.few_rows)
+        print(f"warning: {found.few_rows}")
+        if found.longest / _SIMILAR <= found.shortest < found.longest:
+            print(f"To cut all texts to the shortest one: --tokenizer.max_length {found.shortest}")
+    if found.empty:
+        print(f"warning: {_EMPTY.format(count(found.empty, 'text'))}")
     if found.conversion is not None:
         print(
             f"{config.model.gguf_file} is not converted yet. The capture converts it once, which "

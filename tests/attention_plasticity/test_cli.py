@@ -56,8 +56,8 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["analyse"], "'analyse': unknown verb; did you mean analyze?"),
-        (["captur"], "'captur': unknown verb; did you mean capture?"),
+        (["analyse"], "'analyse': unknown command; did you mean analyze?"),
+        (["captur"], "'captur': unknown command; did you mean capture?"),
         (["analyze", "--sead", "1"], "--sead: unknown flag; did you mean --seed?"),
         (["analyze", "--seed", "x"], "--seed: expected an integer of at least 0, got 'x'"),
         (["analyze", "--seed"], "--seed: expected one argument"),

@@ -32,6 +32,7 @@ from attention_plasticity.run.runner import Refused
 from attention_plasticity.run.shards import ShardOutcome
 from attention_plasticity.run.warnings import LARGE_BIAS, RunWarning
 from attention_plasticity.tables.baseline_text import baseline_lines
+from attention_plasticity.tables.drop_text import significant_drops
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
@@ -69,6 +70,9 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
             console.print(line, markup=False)
         _print_position(metrics, means, console)
         _print_profile(means, shown, console)
+        drops = significant_drops(metrics, shown, outcome.paths.influences)
+        if drops is not None:
+            console.print(drops)
         _print_layer_types(outcome.means.by_layer_type, shown, console)
         _print_extremes(metrics, shown, console)
         _print_gaps(metrics, console)
@@ -83,6 +87,10 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     files = outcome.paths.all if metrics else (outcome.paths.run,)
     for label, path in zip(["Files", *[""] * len(files)], files, strict=False):
         print_line(console, label, outcome.paths.shown(path))
+    if metrics:
+        place = shlex.quote(outcome.paths.place)
+        print_line(console, "Next", f"attention-plasticity report {place}")
+        print_line(console, "", f"attention-plasticity plot all {place}")
 
 
 def _warnings_of_values(outcome: Outcome) -> list[RunWarning]:

@@ -42,7 +42,7 @@ _FETCHED = ".at-url"  # ending of names of small files that were fetched to be c
 _REPLACES = ".replaces-url"
 _SENT = ".sent"  # in a work folder whose dump is sent, until the folder is empty
 _WRITE_TEST = ".write-test"
-_REMEDY = "choose another output.data_root, or set overwrite to discard it."
+_REMEDY = "choose another output.data_root, or add --overwrite to discard it."
 
 RunCapture = Callable[[CaptureConfig, Watcher], CaptureResult]
 

@@ -163,7 +163,7 @@ def _require_rows(setup: Setup, capture: CaptureFolder) -> None:
     raise ConfigError(
         f"capture.sampler: no position of any text was kept (type {sampler.type}, base_rate "
         f"{sampler.base_rate:g}, min_bucket_size {sampler.min_bucket_size}). Raise "
-        "capture.sampler.base_rate, or give longer texts, and set overwrite."
+        "capture.sampler.base_rate, or give longer texts, and add --overwrite."
     )
 
 

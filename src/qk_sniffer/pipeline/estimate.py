@@ -49,7 +49,10 @@ class Estimate:
     wanted: tuple[WantedLayer, ...]
     texts: int | None  # None when the number is not known
     looked_at: int
-    tokens_per_text: float
+    tokens_per_text: float  # mean
+    shortest: int  # tokens, of texts that are not empty
+    longest: int  # tokens
+    empty: int  # texts without tokens
     rows_per_text: dict[Kind, float]  # of one query head, and of one key head
     value_bytes: int
     columns: dict[Kind, tuple[str, ...]]  # the optional ones
@@ -126,6 +129,9 @@ def estimate(config: CaptureConfig) -> Estimate:
         texts=texts.total,
         looked_at=len(lengths),
         tokens_per_text=sum(lengths) / len(lengths),
+        shortest=min(filter(None, lengths), default=0),
+        longest=max(lengths),
+        empty=lengths.count(0),
         rows_per_text={
             kind: sum(sampler.expected_rows(length, kind) for length in lengths) / len(lengths)
             for kind in KINDS

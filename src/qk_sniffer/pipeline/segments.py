@@ -59,7 +59,7 @@ __all__ = ["Block", "CaptureFolder", "Example", "ExpectedHead", "finish_capture"
 
 _FINISH_LOCK = "finish.lock"
 _SECONDS_BETWEEN_LOOKS = 0.2  # of a process that waits for the one that converts
-_REMEDY = "choose another output.data_root, or set overwrite to {}."
+_REMEDY = "choose another output.data_root, or add --overwrite to {}."
 
 
 class CaptureFolder:

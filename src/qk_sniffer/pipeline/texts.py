@@ -250,7 +250,7 @@ def _reader(path: Path) -> str | None:
 
 
 def _refuse_a_missing_path(path: str) -> None:
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
+    looks_local = path.startswith((".", "/", "~")) or path.endswith("/") or path.count("/") > 1
     if looks_local or _reader(Path(path)) is not None:
         raise ConfigError(f"dataset.path: {path}: does not exist")
 
@@ -285,4 +285,6 @@ def _unreadable_error(path: str, error: BaseException) -> ConfigError:
     if isinstance(cause, StopIteration):  # a file without rows
         return ConfigError(f"dataset.path: {path}: holds no texts")
     reason = " ".join(str(cause).split())[:300] or type(cause).__name__
+    if not user_path(path).exists():
+        reason += "; it is not a file or folder here, so it was looked for on the Hub"
     return ConfigError(f"dataset.path: {path}: cannot be read: {reason}")

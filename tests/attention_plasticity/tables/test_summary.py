@@ -89,6 +89,28 @@ def test_plasticity_at_one_position_comes_first(outcomes: dict[str, Outcome]) ->
     assert "rotary phase" in text
 
 
+def test_significant_drops_are_counted(outcomes: dict[str, Outcome]) -> None:
+    """By the definition of Benjamini and Hochberg, with errors that make four drops significant."""
+    outcome = deepcopy(outcomes["rotary"])
+    drops = [0.3, 0.2, -0.25, 0.28, *[0.001] * 8]
+    for row, drop in zip(outcome.metrics, drops, strict=True):
+        row |= {"ap_aligned_drop": drop, "ap_aligned_drop_bias": 0.0, "ap_aligned_drop_se": 0.02}
+    assert (
+        "the drop differs from 0 in 4 of 12 heads (false discovery rate 5 %): 3 lower in the last "
+        "fifth, 1 higher"
+    ) in printed(outcome, width=200)
+    for row in outcome.metrics:
+        row["ap_aligned_drop_se"] = float("nan")
+    assert "false discovery" not in printed(outcome, width=200)
+
+
+def test_the_next_commands_are_named(outcomes: dict[str, Outcome]) -> None:
+    place = outcomes["rotary"].paths.place
+    lines = printed(outcomes["rotary"], width=400).splitlines()
+    assert lines[-2].endswith(f"attention-plasticity report {place}")
+    assert lines[-1].endswith(f"attention-plasticity plot all {place}")
+
+
 def test_attended_plasticity_at_one_position_comes_first(outcomes: dict[str, Outcome]) -> None:
     outcome = deepcopy(outcomes["rotary"])
     means = outcome.means.estimates

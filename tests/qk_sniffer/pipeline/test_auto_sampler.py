@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,29 @@ def test_too_few_rows_are_told_before_and_after(
     assert message in capsys.readouterr().err
     assert main([*given, "--dry_run", "--capture.capture_queries", "false"]) == 0
     assert "fewer than" not in capsys.readouterr().out
+
+
+def test_texts_of_similar_length_can_be_cut(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = flags(model, save_texts(tmp_path / "texts", [200, 400, 300, 220]), tmp_path / "dump")
+    assert main([*given, "--dry_run"]) == 0
+    told = capsys.readouterr().out
+    assert "warning: expected per head: " in told
+    shortest = re.search(r"tokens per text +(\d+) to", told)
+    assert shortest is not None
+    cut = f"--tokenizer.max_length {shortest[1]}"
+    assert f"To cut all texts to the shortest one: {cut}\n" in told
+    assert main([*given, *cut.split(), "--dry_run"]) == 0
+    assert "fewer than 4 texts" not in capsys.readouterr().out
+
+
+def test_an_empty_text_is_told(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = save_texts(tmp_path / "texts", [300, 0, 300])
+    assert main(flags(model, texts, tmp_path / "dump")) == 0
+    assert "warning: 1 text without tokens; no row is kept of them" in capsys.readouterr().out
 
 
 def test_texts_without_tokens_are_refused(

@@ -110,7 +110,7 @@ def test_another_plan_is_refused_with_the_first_difference(
     if value is None:
         told = 'sampler ({"base_rate": 2.0, "type": "uniform"} then, null now)'
     assert f"holds a capture that differs in {told}" in message
-    assert "another output.data_root, or set overwrite" in message
+    assert "another output.data_root, or add --overwrite" in message
     assert opened(tmp_path).finished == {0, 1, 2}
 
 
@@ -129,7 +129,7 @@ def test_a_finished_dump_of_another_plan_is_refused(tmp_path: Path) -> None:
     make_capture(tmp_path, 2)
     message = refusal(tmp_path, changed("model.name", "big"))
     assert 'differs in model.name ("tiny" then, "big" now)' in message
-    assert "set overwrite" in message
+    assert "add --overwrite" in message
 
 
 def test_a_dump_that_is_not_ours_is_refused(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_another_capture_is_refused_by_the_field_that_differs(
     assert sniff(model, texts, tmp_path, dataset__max_samples=2) == 2
     message = refusal(capsys)
     assert "dataset.max_samples (1 then, 2 now)" in message
-    assert "set overwrite" in message
+    assert "add --overwrite" in message
 
 
 def test_another_dump_is_refused(

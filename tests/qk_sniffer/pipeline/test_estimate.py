@@ -167,7 +167,8 @@ def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture
     assert printed["model"] == str(model)
     assert printed["heads"] == "16 query, 8 key, in layers 0-3"
     assert printed["texts"] == "5"
-    assert printed["tokens per text"] == f"{rows / 5:.0f}"
+    assert printed["tokens per text"] == f"41 to 512, on average {rows / 5:.0f}"
+    assert "warning: 1 text without tokens; no row is kept of them" in printed
     assert printed["rows per head and text"] == f"{rows / 5:.1f}"
     assert printed["rows per head"] == f"{rows:,}"
     assert printed["rows"] == f"{rows * 24:,}"

@@ -247,8 +247,22 @@ def test_an_empty_table_is_told(tmp_path: Path, streaming: bool) -> None:
 
 
 def test_a_missing_path_is_named() -> None:
-    for path in ("/nowhere/book.txt", "/nowhere", "./nothing", "~/nothing", "book.txt", "a/b/c"):
+    for path in (
+        "/nowhere/book.txt",
+        "/nowhere",
+        "./nothing",
+        "~/nothing",
+        "book.txt",
+        "a/b/c",
+        "a/",
+    ):
         assert refusal(path) == "dataset.path: PATH: does not exist"
+
+
+def test_a_name_that_is_not_on_the_hub_either_is_told() -> None:
+    assert refusal("txts").endswith(
+        "it is not a file or folder here, so it was looked for on the Hub"
+    )
 
 
 @BOTH_WAYS
