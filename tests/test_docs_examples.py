@@ -51,7 +51,7 @@ RUNS = [
     "sample",
 ]
 RUN_VERBS = ("analyze", "merge", "plot", "compare", "report", "power")
-OTHER_PROGRAMS = ("pip", "export", "git")
+OTHER_PROGRAMS = ("pip", "python3", "export", "git")
 LAUNCHERS = ("torchrun", "accelerate", "srun")
 FLAG = re.compile(r"--[a-z_.-]+")
 
