@@ -22,7 +22,8 @@ def significant_drops(
     `influences` is the table of influences of the run.
     """
     table = pd.DataFrame(metrics)
-    p = p_values(table, shown.drop, pd.read_csv(influences))  # (heads,)
+    known = pd.read_csv(influences) if influences.exists() else None  # it can be at a URL
+    p = p_values(table, shown.drop, known)  # (heads,)
     tested = int(np.count_nonzero(~np.isnan(p)))
     if tested == 0:
         return None
