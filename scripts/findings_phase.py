@@ -96,13 +96,13 @@ def draw_heads(run: ap.Run, dump: Path, path: Path) -> None:
                 axes.set_xlabel("query position (tokens)")
                 axes.xaxis.set_major_locator(MaxNLocator(4))
                 axes.xaxis.set_major_formatter("{x:,.0f}")
-        grid[0, 0].set_ylabel("score of key 1 minus key 2")
+        grid[0, 0].set_ylabel("score difference")
         grid[1, 0].set_ylabel("plasticity")
         handles, labels = grid[1, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=8)
         footnote(
             figure,
-            "upper row: one pair of keys, one point per query of 12 texts; key 1 wins above 0",
+            "upper row: score of key 1 minus key 2 for one pair of keys, one point per query of 12 texts",
             "scores in standard deviations of the points as captured",
             "lower row: all pairs, corrected for bias; band: 95 % interval over texts",
         )
