@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 import attention_plasticity as ap
 
 RESULTS, PICTURE = "results/smollm2-135m", Path("docs/images/page.png")
-WIDTH, HEIGHT = 1440, 1022
+WIDTH, HEIGHT = 1440, 1070
 READY = "html[data-state=ready]"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
