@@ -1,4 +1,4 @@
-"""Time per query head of this version and of another one, in one run.
+"""CPU time per query head of this version and of another one, in one run.
 
     git worktree add ../earlier SOME_COMMIT
     python -m benchmarks.versions ../earlier/src                 # shapes b and c
@@ -47,10 +47,10 @@ except ImportError:  # versions without bins
     from attention_plasticity.head.texts import texts_of_dump
     texts = texts_of_dump(dump, [layer])
 for _ in sys.stdin:
-    began = time.perf_counter()
+    began = time.process_time()
     found = analyze_group(dump, layer, 0, heads, config, texts)
     assert all(hasattr(one, "metrics") for one in found)
-    print((time.perf_counter() - began) / len(heads), flush=True)
+    print((time.process_time() - began) / len(heads), flush=True)
 """
 
 
@@ -71,7 +71,7 @@ def main() -> None:
         for name, settings in SETTINGS.items():
             processes[name] = _start(ROOT / "src", of, settings)
         best = _take_turns(processes, options.rounds)
-        print(f"\n{f'shape {shape}' if shape else data}: time per query head, one worker")
+        print(f"\n{f'shape {shape}' if shape else data}: CPU time per query head, one worker")
         for name, seconds in best.items():
             print(f"{name:<16}{1e3 * seconds:>8.0f} ms{seconds / best['earlier']:>8.2f}")
 

@@ -15,8 +15,8 @@ import torch
 
 import attention_plasticity as ap
 import qk_sniffer
-from attention_plasticity.head.aligned import BinnedHead, BinnedQueries
-from attention_plasticity.head.layer import before_rope
+from attention_plasticity.head.aligned import BinnedHead
+from attention_plasticity.head.binned_queries import BinnedQueries
 from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head.token_weights import token_weights
 from attention_plasticity.head_analysis import pair_seed
@@ -60,13 +60,7 @@ def counted_at_one_position(
     assert bins is not None
     sampling = config.pair_sampling
     assert isinstance(config.num_pairs_per_bucket, int)
-    queries = BinnedQueries.of(
-        rows,
-        token_weights(dump, "q", rows),
-        bins,
-        keys.rotation,
-        before_rope(rows.vectors, rows.position, keys.rotation),
-    )
+    queries = BinnedQueries.of(rows, token_weights(dump, "q", rows), bins, keys)
     rng = np.random.default_rng([pair_seed(config, layer, q_head), 2])
     pairs = BinnedHead(queries, keys, bins, config)._pairs(config.num_pairs_per_bucket, rng)
     key_bins = np.floor(keys.rows.position / bins.size).astype(int)

@@ -17,7 +17,6 @@ from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head import attended
 from attention_plasticity.head.aligned import BinnedHead, binned_head
 from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
-from attention_plasticity.head.layer import before_rope
 from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head.token_weights import token_weights
 from attention_plasticity.head_analysis import analyze_head
@@ -305,7 +304,6 @@ def package_draw(head: Head, config: RunnerConfig, seed: int) -> tuple[int, Atte
         keys,
         head.window,
         config,
-        before_rope(rows.vectors, rows.position, keys.rotation),
     )
     assert isinstance(binned, BinnedHead)
     attended_in = AttendedKeys(keys.bin_index, own.attention)

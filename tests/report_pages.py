@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page
+
+from attention_plasticity.page import make_report
+from attention_plasticity.tables.finished_run import FinishedRun
 
 READY = "html[data-state=ready]"
 
@@ -21,6 +24,14 @@ def open_report(browser: Browser, path: Path) -> Iterator[Page]:
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.goto(path.as_uri())
+        yield page
+
+
+@contextmanager
+def open_runs(browser: Browser, folder: Path, runs: Mapping[str, FinishedRun]) -> Iterator[Page]:
+    """A report of several runs, named by label, in `folder`."""
+    path = make_report(list(runs.values()), labels=list(runs)).save(folder / "report.html")
+    with open_report(browser, path) as page:
         yield page
 
 

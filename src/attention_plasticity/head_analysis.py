@@ -51,6 +51,8 @@ from attention_plasticity.head.texts import DumpTexts
 from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import FULL_ATTENTION, SLIDING_ATTENTION
+from attention_plasticity.numeric.drift import Drift, drift
+from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
@@ -191,8 +193,7 @@ def analyze_rows(
         keys = by_attention.keys
     seed = pair_seed(config, layer, q_head)
     attention_of_keys = None if by_attention is None else by_attention.attention
-    before = before_rope(rows.vectors, rows.position, base.rotation)  # (n, d)
-    binned = binned_head(rows, weights, keys, window, config, before, by_attention)
+    binned = binned_head(rows, weights, keys, window, config, by_attention)
     parts = None
     if config.num_pairs_per_bucket == "auto":
         parts = aligned_parts(binned, seed, FIRST_PAIRS)
@@ -206,7 +207,8 @@ def analyze_rows(
     add_attention(values, attention.means, no_errors)
     add_attended(values, _attended(binned, own, seed), no_errors)
     add_aligned(values, aligned, no_errors)
-    add_drift(values, rows, before, base, weights, groups, no_errors)
+    of_queries = _drift(rows, weights, base, None if groups is None else keys.groups, binned)
+    add_drift(values, of_queries, base, with_errors=groups is not None, why_no_errors=no_errors)
     return HeadResult(
         layer=layer,
         q_head=q_head,
@@ -259,6 +261,25 @@ def _attended(
     return binned if isinstance(binned, str) else attended_plasticity(binned, own, seed)
 
 
+def _drift(
+    rows: HeadRows,
+    weights: TokenWeights,
+    keys: KeyHead,
+    groups: TextGroups | None,
+    binned: BinnedHead | str,
+) -> Drift | None:
+    """How far the queries drift with position before RoPE; None if RoPE cannot be undone."""
+    if isinstance(binned, BinnedHead) and keys.rotation.problem is None:
+        return binned.queries.drift(keys.rotation, groups)
+    vectors = before_rope(rows.vectors, rows.position, keys.rotation)  # (n, d)
+    if vectors is None:
+        return None
+    group = None
+    if groups is not None and rows.example_id is not None:
+        group = groups.of(rows.example_id)
+    return drift(rows.position, vectors, weights.weight, group)
+
+
 def _groups(rows: HeadRows, keys: KeyHead, config: RunnerConfig) -> Ints | None:
     """Groups of the texts of the queries, for errors; None if there are no errors."""
     if rows.example_id is None or config.single_example or not config.error_bars:
@@ -286,9 +307,8 @@ def head_variance_parts(
     window = common_window(rows, keys.rows, head.folder)
     seed = pair_seed(config, layer, q_head)
     if at_one_position:
-        before = before_rope(rows.vectors, rows.position, keys.rotation)  # (n, d)
         weights = token_weights(dump, "q", rows)
-        binned = binned_head(rows, weights, keys, window, config, before)
+        binned = binned_head(rows, weights, keys, window, config)
         return parts_of_pairs(partial(aligned_parts, binned, seed), config)
     queries = RotatedQueries.of(rows, keys.signs)
     return variance_parts(queries, keys, window, config, seed)

@@ -22,6 +22,7 @@ from report_pages import (
     first_rows,
     of_head,
     open_report,
+    open_runs,
     settled,
     show,
     without_errors,
@@ -44,10 +45,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
 def opened(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, runs: list[FinishedRun]
 ) -> Iterator[Page]:
-    path = make_report(runs, labels=["sure", "unknown", "earlier"]).save(
-        tmp_path_factory.mktemp("page") / "report.html"
-    )
-    with open_report(browser, path) as page:
+    named = dict(zip(("sure", "unknown", "earlier"), runs, strict=True))
+    with open_runs(browser, tmp_path_factory.mktemp("page"), named) as page:
         yield page
 
 

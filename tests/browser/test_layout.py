@@ -101,3 +101,35 @@ def test_no_number_is_cut_and_no_space_is_empty(page: Page, size: tuple[int, int
             assert (ticks[0], ticks[-1]) == ("0", "8,192")
         if width > 1080:
             assert page.evaluate(EMPTY_SPACE) < 40
+
+
+SMALL_TARGETS = """() => [...document.querySelectorAll('button, input, select, summary')]
+    .filter(target => target.offsetParent)
+    .map(target => (target.closest('label') ?? target))
+    .map(target => [target.textContent || target.id, target.getBoundingClientRect()])
+    .filter(([, box]) => box.width < 24 || box.height < 24)
+    .map(([name]) => name)"""
+
+
+def test_fingers_have_large_targets(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = make_report([open_run("results/smollm2-135m")]).save(
+        tmp_path_factory.mktemp("touch") / "report.html"
+    )
+    phone = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, offline=True
+    )
+    with phone as context:
+        page = context.new_page()
+        page.goto(path.as_uri())
+        settled(page)
+        assert page.evaluate(SMALL_TARGETS) == []
+        assert page.evaluate(TEXTS_THAT_ARE_CUT) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        for field in ("metric", "search"):  # phones zoom into fields with smaller text
+            size = page.evaluate(f"getComputedStyle(document.getElementById('{field}')).fontSize")
+            assert size == "16px"
+        box = page.locator("#metric").bounding_box()
+        assert box
+        assert box["width"] > 0.7 * 390

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import corrected, head_half_width, mean_over_heads
@@ -20,7 +19,7 @@ from report_pages import (
     READY,
     data_of,
     of_head,
-    open_report,
+    open_runs,
     settled,
     show,
     singles,
@@ -48,10 +47,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
 def opened(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, runs: list[FinishedRun]
 ) -> Iterator[Page]:
-    path = make_report(runs, labels=["new", "old"]).save(
-        tmp_path_factory.mktemp("page") / "report.html"
-    )
-    with open_report(browser, path) as page:
+    named = dict(zip(("new", "old"), runs, strict=True))
+    with open_runs(browser, tmp_path_factory.mktemp("page"), named) as page:
         yield page
 
 

@@ -21,7 +21,7 @@ MARKERS = "osD^vP*X"
 ROUND_STEPS = [1, 2, 2.5, 5, 10]  # of ticks
 _LONGEST_NAME, _LONGEST_NAME_IN_NOTES = 56, 26  # characters
 _LONG_LINE = 4.5  # in a legend, in letters
-_LEGEND_LINE, _NOTE_LINE, _LETTER = 0.178, 0.122, 0.066  # inches
+_LEGEND_LINE, _NOTE_LINE, _LETTER = 0.178, 0.136, 0.066  # inches
 
 
 def require_values(drawn: Drawn) -> None:

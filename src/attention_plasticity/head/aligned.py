@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.attended_keys import AttendedHead
-from attention_plasticity.head.layer import LayerRotation, after_rope
+from attention_plasticity.head.binned_queries import BinnedQueries
 from attention_plasticity.head.limits import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights
@@ -65,7 +65,6 @@ from attention_plasticity.numeric.scoring import (
 )
 from attention_plasticity.numeric.windows import Window
 from qk_dump.reader import HeadRows
-from qk_dump.rotary import rotate
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -89,59 +88,15 @@ class AlignedPlasticity:
     windowed: bool = False  # pairs were drawn by tokens, as queries see them
 
 
-@dataclass(frozen=True)
-class BinnedQueries:
-    """Queries sorted by bin, as they enter the attention of the model, and turned."""
-
-    bin: Ints  # (n,)
-    position: Array  # (n,)
-    example_id: Ints | None  # (n,)
-    weight: Array  # (n,)
-    target: Array  # (n,) mean position of the bin
-    vectors: Vectors  # (n, d)
-    turned: Vectors  # (n, d) to the mean position of the bin; `vectors` without RoPE
-
-    @classmethod
-    def of(
-        cls,
-        rows: HeadRows,
-        weights: TokenWeights,
-        bins: Bins,
-        rotation: LayerRotation,
-        before: Vectors | None,
-    ) -> BinnedQueries:
-        """Sort the queries and turn them. `before` (n, d) are the queries before RoPE, if known."""
-        numbers = bins.of(rows.position)
-        order = np.argsort(numbers, kind="stable")
-        number, position = numbers[order], rows.position[order]
-        vectors = after_rope(rows.vectors[order], position, rotation)
-        target, turned = _mean_positions(number, position), vectors
-        if rotation.record is not None:
-            assert before is not None
-            turned = rotate(before[order], 0.0, target, rotation.record)
-        examples = None if rows.example_id is None else rows.example_id[order]
-        return cls(number, position, examples, weights.weight[order], target, vectors, turned)
-
-
-def _mean_positions(number: Ints, position: Array) -> Array:
-    """(n,) the mean position of the queries of the bin of each query; bins are ascending."""
-    starts = np.flatnonzero(np.diff(number, prepend=-1))
-    sizes = np.diff(starts, append=len(number))  # (bins,)
-    return np.repeat(np.add.reduceat(position, starts) / sizes, sizes)
-
-
 def binned_head(
     rows: HeadRows,
     weights: TokenWeights,
     keys: KeyHead,
     window: int | None,
     config: RunnerConfig,
-    before: Vectors | None,
     attended: AttendedHead | None = None,
 ) -> BinnedHead | str:
     """The queries `rows` in bins, or the reason why bins cannot be used.
-
-    `before` (n, d) are the queries before RoPE (`before_rope`).
 
     With `attended`, the pairs are those of the settings if these demand attended pairs.
     """
@@ -156,7 +111,7 @@ def binned_head(
     number = max(len(np.unique(bins.of(rows.position))), len(keys.bin_index.buckets))
     if number > MOST_BUCKETS or number * rows.width**2 > MOST_COVARIANCES:
         return f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
-    queries = BinnedQueries.of(rows, weights, bins, rotation, before)
+    queries = BinnedQueries.of(rows, weights, bins, keys)
     return BinnedHead(queries, keys, bins, config, visible, attended)
 
 
@@ -374,7 +329,9 @@ class BinnedHead:
     ) -> CountingSums:
         cells = counted_pairs(sample) if self._of_cells else None
         query_bins, key_bins = sample.eligible.shape
-        return CountingSums(grouped, 0.0, query_bins, key_bins, cells, weights.everywhere)
+        return CountingSums(
+            grouped, 0.0, query_bins, key_bins, cells, weights.everywhere, with_gap=False
+        )
 
 
 def _query_model(moments: BucketMoments) -> QueryModel:

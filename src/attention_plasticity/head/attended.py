@@ -81,6 +81,7 @@ def _with_counts(
     assert own.keys.rows.example_id is not None
     counting = None
     if head.config.counting:
-        counting = CountingSums(texts.queries, 0.0, bins, 1, None, head.weights.everywhere)
+        weights = head.weights.everywhere
+        counting = CountingSums(texts.queries, 0.0, bins, 1, None, weights, with_gap=False)
     groups = own.keys.groups.of(own.keys.rows.example_id)
     return sample._replace(texts=replace(texts, key_group=groups, counting=counting))

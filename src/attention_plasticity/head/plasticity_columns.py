@@ -43,9 +43,10 @@ def _estimates(plasticity: AttentionPlasticity, context: float) -> dict[str, Est
         for name, buckets in zip(MEAN_COLUMNS, chosen, strict=False)
     }
     estimates["ap_drop"] = estimates["ap_first20"].minus(estimates["ap_last20"])
-    if plasticity.counted is not None:
-        estimates["ap_counted"] = plasticity.counted.counted
-        estimates["ap_gaussian_gap"] = plasticity.counted.gap
+    counted = plasticity.counted
+    if counted is not None:
+        assert counted.gap is not None
+        estimates |= {"ap_counted": counted.counted, "ap_gaussian_gap": counted.gap}
     return estimates
 
 

@@ -12,16 +12,14 @@ from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.queries import RotatedQueries
 from attention_plasticity.head.result import Columns
 from attention_plasticity.head.rows import KeyHead
-from attention_plasticity.head.token_weights import TokenWeights
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import DRIFT_COLUMNS
-from attention_plasticity.numeric.drift import drift
+from attention_plasticity.numeric.drift import Drift
 from attention_plasticity.numeric.normality import (
     compute_first_component_residual_stats,
     compute_noise_normality_stats,
 )
 from attention_plasticity.numeric.position import Regression, predictability_from_scores
-from qk_dump.reader import HeadRows
 from qk_toolkit.errors import HeadError
 
 Ints = npt.NDArray[np.int64]
@@ -79,29 +77,26 @@ def add_normality(values: HeadValues, queries: RotatedQueries, config: RunnerCon
 
 def add_drift(
     values: HeadValues,
-    rows: HeadRows,
-    vectors: Vectors | None,
+    of_queries: Drift | None,
     keys: KeyHead,
-    weights: TokenWeights,
-    groups: Ints | None,
+    *,
+    with_errors: bool,
     why_no_errors: str,
 ) -> None:
     """Share of position in queries and keys before RoPE, and share of the mean query.
 
-    `vectors` (n, d) are the queries before RoPE; None if it cannot be undone. `groups` (n,) are the
-    groups of the texts of the queries; None if there are no errors.
+    `of_queries` is None if RoPE cannot be undone.
     """
     of_keys = keys.drift
-    if vectors is None or of_keys is None:
+    if of_queries is None or of_keys is None:
         why, unknown = keys.rotation.problem or "", None
         for name in DRIFT_COLUMNS:
             values.add_estimate(name, math.nan, unknown, why, why)
         return
-    of_queries = drift(rows.position, vectors, weights.weight, groups)
     found = (of_queries.r2, of_keys.r2, of_queries.mean_share)
     for name, estimate in zip(DRIFT_COLUMNS, found, strict=True):
-        with_errors = None if groups is None or math.isnan(estimate.value) else estimate
-        values.add_estimate(name, estimate.value, with_errors, ALL_ZERO, why_no_errors)
+        known = None if not with_errors or math.isnan(estimate.value) else estimate
+        values.add_estimate(name, estimate.value, known, ALL_ZERO, why_no_errors)
 
 
 def component_columns(fit: Regression) -> Columns:

@@ -8,6 +8,7 @@ the u_g and its bias is the sum of the b_g. Both follow from a few sums per grou
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,13 +57,30 @@ class _GroupSums:
         return int(np.count_nonzero(self.rows))
 
 
-def drift(t: Array, X: Vectors, weight: Array, group: Ints | None) -> Drift:
+class TurnedRows(NamedTuple):
+    """Rows that were all turned by one angle, and the functions that turn vectors (m, d)."""
+
+    rows: slice
+    turn: Callable[[Array], Array]
+    undo: Callable[[Array], Array]
+
+
+def drift(
+    t: Array,
+    X: Vectors,
+    weight: Array,
+    group: Ints | None,
+    turned: Sequence[TurnedRows] | None = None,
+) -> Drift:
     """The drift of vectors `X` (n, d) at positions `t` (n,) with weights `weight` (n,).
 
     `group` (n,) are the groups of texts; None: not known. Variances that are rounding errors of the
-    vectors count as zero; the share of position is then 0, as it is for one position.
+    vectors count as zero; the share of position is then 0, as it is for one position. If the
+    vectors were turned, part by part, the drift is that of the vectors before: the sums of a part
+    are turned back, not its rows.
     """
-    sums = _group_sums(t, X, weight, np.zeros(len(t), np.int64) if group is None else group)
+    known_group = np.zeros(len(t), np.int64) if group is None else group
+    sums = _group_sums(t, X, weight, known_group, turned or [_all_rows(len(t))])
     total, W = float(sums.yy.sum()), float(sums.weight.sum())
     mean_square = total / W + float(sums.mean @ sums.mean)
     noise = mean_square * (_ROUNDING * float(np.finfo(X.dtype).eps)) ** 2
@@ -71,40 +89,65 @@ def drift(t: Array, X: Vectors, weight: Array, group: Ints | None) -> Drift:
     return Drift(_estimate(*share, sums, known), _estimate(*_mean_share(sums), sums, known))
 
 
-def _group_sums(t: Array, X: Vectors, weight: Array, group: Ints) -> _GroupSums:
-    n, d = X.shape
+def _all_rows(n: int) -> TurnedRows:
+    """Rows that were not turned."""
+    return TurnedRows(slice(0, n), np.asarray, np.asarray)
+
+
+def _group_sums(
+    t: Array, X: Vectors, weight: Array, group: Ints, parts: Sequence[TurnedRows]
+) -> _GroupSums:
+    d = X.shape[1]
     w = weight / weight.max()  # (n,)
     w_total = float(w.sum())
     tau = t - t[0]
     tau -= float(w @ tau) / w_total  # (n,)
-    origin = near_mean(X)  # (d,)
-    sums, squares = np.zeros((2, GROUPS, d)), np.zeros(n)
     factors = np.stack([w, w * tau])  # (2, n)
-    for rows in row_blocks(n, d):
-        dev = X[rows] - origin  # (b, d)
-        squares[rows] = np.einsum("nd,nd->n", dev, dev)
-        member = group[rows]
-        starts = np.flatnonzero(np.diff(member, prepend=-1))  # texts are together in a dump
-        for begin, end in zip(starts, np.append(starts[1:], len(member)), strict=True):
-            part = factors[:, rows.start + begin : rows.start + end]
-            sums[:, member[begin]] += part @ dev[begin:end]
+    origin = parts[0].undo(near_mean(X[parts[0].rows])[None])  # (1, d)
+    sums, squares = np.zeros((2, GROUPS, d)), np.zeros(GROUPS)
+    for rows, turn, undo in parts:
+        near = near_mean(X[rows]).astype(X.dtype)  # (d,)
+        own, own_squares = _sums_of_part(X[rows], near, factors[:, rows], group[rows])
+        scales = _summed(group[rows], factors[:, rows])  # (2, g)
+        apart = near - turn(origin)[0]  # (d,)
+        own_squares += 2.0 * own[0] @ apart + scales[0] * (apart @ apart)
+        own += np.multiply.outer(scales, apart)
+        sums += undo(own.reshape(-1, d)).reshape(own.shape)
+        squares += own_squares
     first, second = sums
-
-    def summed(values: Array) -> Array:
-        return np.asarray(np.bincount(group, values, GROUPS), np.float64)
-
+    weights, t_sums = _summed(group, factors)  # (g,) each
     shift = first.sum(axis=0) / w_total  # (d,) mean minus origin
-    weights, t_sums = summed(w), summed(w * tau)
     return _GroupSums(
         rows=rows_per_group(group),
         weight=weights,
         t=t_sums,
-        tt=summed(w * tau**2),
+        tt=_summed(group, [factors[1] * tau])[0],
         y=first - np.multiply.outer(weights, shift),
         ty=second - np.multiply.outer(t_sums, shift),
-        yy=np.maximum(summed(w * squares) - 2.0 * first @ shift + weights * (shift @ shift), 0.0),
-        mean=origin + shift,
+        yy=np.maximum(squares - 2.0 * first @ shift + weights * (shift @ shift), 0.0),
+        mean=origin[0] + shift,
     )
+
+
+def _summed(group: Ints, values: Iterable[Array]) -> Array:
+    """(m, g) sums of each of the m `values` (n,) over the rows of every group."""
+    return np.array([np.bincount(group, one, GROUPS) for one in values])
+
+
+def _sums_of_part(X: Vectors, origin: Vectors, factors: Array, group: Ints) -> tuple[Array, Array]:
+    """Sums over rows minus `origin` (d,), times both `factors`: (2, g, d); of squares: (g,)."""
+    n, d = X.shape
+    sums, squares = np.zeros((2, GROUPS, d)), np.zeros(n)
+    factors_of_rows = factors.astype(X.dtype)  # (2, n)
+    for rows in row_blocks(n, d):
+        dev = X[rows] - origin  # (b, d)
+        squares[rows] = np.einsum("nd,nd->n", dev, dev)
+        member = group[rows]
+        starts = np.flatnonzero(np.diff(member, prepend=-1))  # rows of a text are together
+        for begin, end in zip(starts, np.append(starts[1:], len(member)), strict=True):
+            part = factors_of_rows[:, rows.start + begin : rows.start + end]
+            sums[:, member[begin]] += part @ dev[begin:end]
+    return sums, _summed(group, [factors[0] * squares])[0]
 
 
 _Parts = tuple[float, Array, Array]  # value, u_g (g,) and b_g (g,)

@@ -38,6 +38,7 @@ _SCRIPTS = (
     "runs_panel.js",
     "downloads.js",
     "address.js",
+    "print.js",
     "main.js",
 )
 _FOLDER = files("attention_plasticity.page")

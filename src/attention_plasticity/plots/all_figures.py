@@ -31,6 +31,13 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "attended": ("attended", {}),
 }
 
+_NEEDS_CONTEXT_PAIRS = "needs pair_sampling: context"
+_NEEDS_ATTENTION = "needs a dump with attention columns: capture.attention"
+_NEEDS_ONE_POSITION = (
+    "needs plasticity at one position: attention-plasticity add-rotary, and analyze again"
+)
+_EQUAL_AXES = "all pairs of this run are attended, so both axes would be equal"
+
 
 def save_all(
     run: FinishedRun | str | os.PathLike[str],
@@ -55,22 +62,47 @@ def save_all(
 
 def figures_of(run: FinishedRun) -> list[str]:
     """The names of the figures that the tables of a run allow."""
-    missing = set()
+    missing = left_out(run).keys() | {_spare_map(run)}
+    return [name for name in FIGURES if name not in missing]
+
+
+def left_out(run: FinishedRun) -> dict[str, str]:
+    """The figures that the tables of a run do not allow, each with the reason.
+
+    Of the maps of far and of distant attention only one is drawn; the other one is not named.
+    """
+    reasons: dict[str, str] = {}
     if not run.has_distances:
-        missing.add("distances")
+        reasons["distances"] = _NEEDS_CONTEXT_PAIRS
     if not run.has_attention:
-        missing.add("attention")
-    if run.pair_sampling == "attended" or not has_attended(run.head_metrics):
-        missing.add("attended")  # with attended pairs both axes would be equal
+        reasons["attention"] = _NEEDS_ATTENTION
+    if run.pair_sampling == "attended":
+        reasons["attended"] = _EQUAL_AXES
+    elif not has_attended(run.head_metrics):
+        reasons["attended"] = _NEEDS_ATTENTION
     if not has_phase(run.head_metrics):
-        missing.add("phase")
+        reasons["phase"] = _NEEDS_ONE_POSITION
     for name, (_, options) in FIGURES.items():
         metric = options.get("metric", "")
         if metric.startswith("attn_") and not _known(run, metric):
-            missing.add(name)
-    if "map-far-mass" not in missing:
-        missing.add("map-distant-mass")
-    return [name for name in FIGURES if name not in missing]
+            reasons[name] = _NEEDS_ATTENTION
+    reasons.pop(_spare_map(run), None)
+    return {name: reasons[name] for name in FIGURES if name in reasons}
+
+
+def left_out_lines(run: FinishedRun) -> list[str]:
+    """What `plot all` says about figures that it does not draw: one line for each reason."""
+    reasons = left_out(run)
+    return [
+        f"not drawn: {', '.join(name for name in reasons if reasons[name] == reason)} ({reason})"
+        for reason in dict.fromkeys(reasons.values())
+    ]
+
+
+def _spare_map(run: FinishedRun) -> str:
+    """The map that another one replaces: distant attention, unless only that is known."""
+    only_distant = _known(run, "attn_distant_mass") and not _known(run, "attn_far_mass")
+    return "map-far-mass" if only_distant else "map-distant-mass"
 
 
 def _known(run: FinishedRun, metric: str) -> bool:

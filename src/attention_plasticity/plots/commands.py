@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,9 @@ def plot_one(kind: str, arguments: Sequence[str], program: str, shown: str | Non
     )
 
     if settings.output is None:
+        figure = draw(settings)  # first: a wrong path is reported before a missing display
         require_display()
-        show_figure(draw(settings))
+        show_figure(figure)
         return 0
     with output_file(settings.output) as (path, output):
         require_target(path)
@@ -87,13 +89,18 @@ def _plot_all(arguments: Sequence[str], program: str) -> int:
     from qk_toolkit.output_folder import output_folder
 
     settings: Any = _settings(AllPlots, arguments, program, "results/mine --format pdf")
-    from attention_plasticity.plots.all_figures import save_all
+    from attention_plasticity.plots.all_figures import left_out_lines, save_all
+    from attention_plasticity.plots.drawing import with_layers
+    from attention_plasticity.tables.finished_run import FinishedRun
 
     place = settings.output_dir or f"{settings.run.rstrip('/')}/figures"
     options = settings.model_dump(exclude={"run", "output_dir", "format"})
+    run = FinishedRun.open(settings.run)
     with output_folder(place) as output:
-        for path in save_all(settings.run, output.folder, settings.format, **options):
+        for path in save_all(run, output.folder, settings.format, **options):
             print(output.shown(path))
+    for line in left_out_lines(with_layers(run, settings.layers, settings.layer_type)):
+        print(f"note: {line}", file=sys.stderr)
     return 0
 
 
@@ -109,8 +116,6 @@ def _settings(model: type[Any], arguments: Sequence[str], program: str, example:
 
 def script(kind: str, file: str) -> int:
     """Run a script of `scripts/`, which draws one kind of figure: plasticity over a bucket."""
-    import sys
-
     from qk_toolkit.command_line import guarded
 
     program = f"python scripts/{Path(file).name}"

@@ -14,6 +14,7 @@ from attention_plasticity.plots.shown import capitalised, phase_note, phase_sent
 from attention_plasticity.plots.style import (
     SEQUENTIAL,
     figure_style,
+    label_lines,
     new_figure,
     require_colormap,
 )
@@ -50,8 +51,8 @@ def distances_figure(
         >>> from attention_plasticity.plots import distances_figure
         >>> run = open_run("results/context")
         >>> figure = distances_figure(run.distances)
-        >>> figure.axes[0].get_ylabel()
-        'between the two keys (buckets)'
+        >>> figure.axes[0].get_xlabel()
+        'distance to the nearer key (buckets)'
     """
     words = Words(**texts)
     require_colormap(cmap)
@@ -67,8 +68,8 @@ def distances_figure(
             vmin=0.0,
             vmax=1.0,
         )
-        axes.set_xlabel(f"from the query to the nearer key ({_unit(geometry)})")
-        axes.set_ylabel("between the two keys (buckets)")
+        axes.set_xlabel(f"distance to the nearer key ({_unit(geometry)})")
+        axes.set_ylabel(label_lines("distance between the keys (buckets)", 2.0))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(8, integer=True))
         for side in ("top", "right"):

@@ -134,5 +134,4 @@ def legend_of_tests(figure: Figure, axes: Axes, tests: DropTests) -> Legend:
         handletextpad=0.6,
         handlelength=1.0,
         handleheight=0.8,
-        fontsize=7.5,
     )

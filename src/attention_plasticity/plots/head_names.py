@@ -11,18 +11,20 @@ from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
-from attention_plasticity.plots.style import INK, QUIET
+from attention_plasticity.plots.style import INK, QUIET, SMALLEST
 
 Floats = npt.NDArray[np.float64]
 
-_SIZE = 7.0  # points, like all lengths here
-_RADIUS = 3.0  # of a point, with a margin
+_RADIUS = 3.0  # points, like all lengths here; of a point, with a margin
 _DISTANCES = (4.0, 9.0, 14.0, 20.0, 27.0, 35.0, 44.0, 54.0)  # of a name from its point
 _LINE_FROM = 8.0  # a name that is further away has a line to its point
 _EDGE = 2.0  # between a name and the axes, the diagonal or another name
 _CROSSING = 12.0  # what a crossed diagonal or interval costs, as a distance
-_HIDDEN = 60.0  # what a line across a point or a name costs
-_SIDES = ((1, 0), (-1, 0), (1, -1), (-1, 1), (1, 1), (-1, -1), (0, -1), (0, 1))  # of a point
+_HIDDEN = 60.0  # what a line across a point or along another line costs
+_DIRECTIONS = (  # from a point to its name; the first of equally good places is taken
+    *((1, 0), (-1, 0), (1, -1), (-1, 1), (1, 1), (-1, -1), (0, -1), (0, 1)),
+    *((2, -1), (-2, -1), (2, 1), (-2, 1), (1, -2), (-1, -2), (1, 2), (-1, 2)),
+)
 _DIAGONAL = ((0.0, 0.0), (1.0, 1.0))
 
 
@@ -40,7 +42,7 @@ class _Box:
 
     low: Floats  # (2,) left and bottom
     high: Floats  # (2,) right and top
-    side: tuple[int, int]
+    side: tuple[int, int]  # of the point where the name is: right 1, left -1; above 1, below -1
     distance: float
 
     def holds(self, places: Floats, margin: float) -> npt.NDArray[np.bool_]:
@@ -58,6 +60,10 @@ class _Box:
         side = np.array(self.side)
         middle = (self.low + self.high) / 2
         return np.where(side > 0, self.low, np.where(side < 0, self.high, middle))
+
+    def route(self, point: Floats) -> Floats:
+        """(n, 2) places on the line from the point to the name."""
+        return _along(np.array([point, self.end]))
 
 
 @dataclass(frozen=True)
@@ -83,8 +89,8 @@ def name_points(axes: Axes, names: Iterable[tuple[str, int]], drawn: Drawn) -> N
     """Write names beside points, `(name, number of the point)`, the most important one first.
 
     Call it when everything else of the figure is drawn: the places come from its layout. A name
-    that does not fit beside its point is further away, with a line. A name without any free place
-    is left out.
+    that does not fit beside its point is further away, with a line, which crosses no other name. A
+    name without any free place is left out.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -107,41 +113,48 @@ def name_points(axes: Axes, names: Iterable[tuple[str, int]], drawn: Drawn) -> N
             if not box.holds(points, _RADIUS).any()
             and not any(box.overlaps(other) for other in taken)
             and not any(box.holds(route, _EDGE).any() for route in routes)
+            and not any(other.holds(box.route(points[number]), _EDGE).any() for other in taken)
         ]
         if not free:
             continue
         others = np.delete(points, number, axis=0)
-        box = min(free, key=lambda one: _cost(one, points[number], others, lines, taken))
+        box = min(free, key=lambda one: _cost(one, points[number], others, lines, routes))
         taken.append(box)
-        routes.append(_along(np.array([points[number], box.end])))
+        routes.append(box.route(points[number]))
         _write(axes, name, drawn.points[number], points[number], box)
 
 
 def _extent(name: str) -> Floats:
     """(2,) width and height of a name."""
-    box = TextPath((0, 0), name, prop=FontProperties(size=_SIZE)).get_extents()
+    box = TextPath((0, 0), name, prop=FontProperties(size=SMALLEST)).get_extents()
     return np.array([box.width + 1.0, box.height])
 
 
 def _boxes(point: Floats, extent: Floats, window: Floats) -> Iterator[_Box]:
     """The places around a point that are inside the axes."""
     for distance in _DISTANCES:
-        for side in _SIDES:
-            length = distance / np.hypot(*side)
-            nearest = point + np.array(side) * length
-            low = nearest - extent * (1 - np.array(side)) / 2
-            box = _Box(low, low + extent, side, distance)
+        for direction in _DIRECTIONS:
+            step = np.array(direction) / np.hypot(*direction)  # (2,) of length 1
+            side = np.rint(step).astype(int)  # (2,)
+            low = point + distance * step - extent * (1 - side) / 2
+            box = _Box(low, low + extent, (int(side[0]), int(side[1])), distance)
             if (box.low > window[0] + _EDGE).all() and (box.high < window[1] - _EDGE).all():
                 yield box
 
 
-def _cost(box: _Box, point: Floats, others: Floats, lines: _Lines, taken: Iterable[_Box]) -> float:
+def _cost(
+    box: _Box, point: Floats, others: Floats, lines: _Lines, routes: Iterable[Floats]
+) -> float:
     """How bad a place is: its distance, and what the name and its line cross."""
-    route = _along(np.array([point, box.end]))  # (n, 2)
-    apart = np.linalg.norm(others[:, None] - route[None], axis=2)  # (heads - 1, n)
-    hidden = int((apart < _RADIUS).any(axis=1).sum())
-    hidden += sum(bool(other.holds(route, _EDGE).any()) for other in taken)
+    route = box.route(point)  # (n, 2)
+    hidden = int((_gaps(others, route) < _RADIUS).any(axis=1).sum())
+    hidden += sum(bool((_gaps(other, route) < _EDGE).any()) for other in routes)
     return box.distance + _HIDDEN * hidden + _CROSSING * lines.crossed(box)
+
+
+def _gaps(places: Floats, route: Floats) -> Floats:
+    """(n, m) distances between places (n, 2) and places on a line (m, 2)."""
+    return np.asarray(np.linalg.norm(places[:, None] - route[None], axis=2))
 
 
 def _along(ends: Floats) -> Floats:
@@ -158,7 +171,7 @@ def _write(axes: Axes, name: str, place: Floats, point: Floats, box: _Box) -> No
         at,
         xytext=tuple((box.low - point).tolist()),
         textcoords="offset points",
-        fontsize=_SIZE,
+        fontsize=SMALLEST,
         color=INK,
     )
     text.set_in_layout(False)  # the layout is known

@@ -78,7 +78,8 @@ def rank_correlation(x: pd.Series[float], y: pd.Series[float]) -> str | None:
     """Spearman's correlation in words; None if there is none."""
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
-    return f"Spearman's ρ {round(x.corr(y, method='spearman'), 2) + 0.0:.2f}"  # no -0.00
+    rho = round(x.corr(y, method="spearman"), 2) + 0.0  # no -0.00
+    return f"Spearman's ρ {rho:.2f}".replace("-", "−")
 
 
 def draw_points(

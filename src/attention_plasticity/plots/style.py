@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 from matplotlib.transforms import Affine2D, ScaledTranslation, Transform, blended_transform_factory
 
@@ -22,7 +24,8 @@ from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import nearest
 
-WIDTH, HEIGHT = 4.4, 3.1  # inches; 9 pt text becomes 7 pt in a column of 3.4 inches
+WIDTH, HEIGHT = 4.4, 3.1  # inches
+SMALLEST = 8.0  # points; 6 points in a column of 3.3 inches, the least that journals accept
 INK, QUIET, FAINT = "#222222", "#6b6b6b", "#c8c8c8"
 BLUE, VERMILION, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#e69f00"  # by Okabe and Ito
 PINK = "#cc79a7"
@@ -46,9 +49,9 @@ _STYLE: Any = {
     "ytick.color": QUIET,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
-    "xtick.labelsize": 8.0,
-    "ytick.labelsize": 8.0,
-    "legend.fontsize": 8.0,
+    "xtick.labelsize": SMALLEST,
+    "ytick.labelsize": SMALLEST,
+    "legend.fontsize": SMALLEST,
     "legend.frameon": False,
     "figure.facecolor": "white",
     "hatch.linewidth": 0.5,
@@ -57,8 +60,7 @@ _STYLE: Any = {
     "pdf.fonttype": 42,
     "text.usetex": False,  # names can contain special characters of TeX
 }
-_LONGEST_TITLE, _LONGEST_LABEL, _LONGEST_FOOTNOTE = 160, 48, 78  # characters
-_FOOTNOTE = 7.2  # points
+_LONGEST_TITLE, _LONGEST_LABEL, _LONGEST_FOOTNOTE = 160, 48, 70  # characters
 _NARROW = 0.25  # range of plasticity that is drawn without the rest of 0 to 1
 _LEGEND_ROW, _LEGEND_HANDLE, _LEGEND_LETTER = 11.5, 25.0, 4.6  # points
 _LEGEND_WIDTH, _LINE_OF_LABEL = 280.0, 12.0  # points; a further line of the y label
@@ -81,19 +83,26 @@ def new_figure(width: float = WIDTH, height: float = HEIGHT, **layout: Any) -> t
 
 def footnote(figure: Figure, *notes: str | None) -> int:
     """Small text at the bottom, in lines of bounded width. Returns the number of lines."""
-    width = int(_LONGEST_FOOTNOTE * figure.get_figwidth() / WIDTH)
+    width = int(_LONGEST_FOOTNOTE * figure.get_figwidth() / WIDTH)  # characters of any shape
+    room = 72 * 0.97 * figure.get_figwidth()  # points
     lines: list[str] = []
     for note in filter(None, notes):
         joined = f"{lines[-1]}  ·  {note}" if lines else note
-        if lines and len(joined) <= width:
+        if lines and _length(joined) <= room:
             lines[-1] = joined
         else:
             for part in note.splitlines():
                 lines += textwrap.wrap(part, width) or [""]
     if lines:
         text = "\n".join(lines)
-        figure.supxlabel(text, x=0.01, ha="left", fontsize=_FOOTNOTE, color=QUIET)
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=SMALLEST, color=QUIET)
     return len(lines)
+
+
+def _length(text: str) -> float:
+    """The length of a line of small text, in points."""
+    font = FontProperties(family=_STYLE["font.sans-serif"], size=SMALLEST)
+    return float(TextPath((0, 0), text, prop=font).get_extents().width)
 
 
 def headline(

@@ -10,14 +10,14 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle
 
 from attention_plasticity.numeric.profile import fifth_of
-from attention_plasticity.plots.style import INK, QUIET, beside_axes
+from attention_plasticity.plots.style import INK, QUIET, SMALLEST, beside_axes
 from attention_plasticity.tables.profiles import HEAD, head_profiles
 from qk_toolkit.formatting import count
 
 Floats = npt.NDArray[np.float64]
 
-_HEIGHT, _SPACE, _TEXT = 9.0, 2.0, 6.5  # points: the strip, above and below it, its numbers
-_DIGIT = 0.72 * _TEXT  # points; width of a digit with space
+_HEIGHT, _SPACE = 10.0, 2.0  # points: the strip, above and below it
+_DIGIT = 0.72 * SMALLEST  # points; width of a digit with space
 _AXES_WIDTH = 200.0  # points, about
 _LIGHT, _DARK = 0.96, 0.62  # greys of no text and of most texts
 
@@ -98,7 +98,7 @@ def draw_texts(axes: Axes, texts: pd.Series[float], left: Floats, right: Floats)
         textcoords="offset points",
         ha="right",
         va="center",
-        fontsize=7,
+        fontsize=SMALLEST,
         color=QUIET,
     )
     axes.spines["bottom"].set_position(("outward", 2 * _SPACE + _HEIGHT))
@@ -121,7 +121,7 @@ def _write(axes: Axes, x: float, y: float, text: str) -> None:
         transform=beside_axes(axes, "x"),
         ha="center",
         va="center",
-        fontsize=_TEXT,
+        fontsize=SMALLEST,
         color=INK,
         clip_on=False,
     )

@@ -16,6 +16,8 @@ from attention_plasticity.tables.names import clean
 from qk_toolkit.formatting import count
 
 _LONGEST_FOOTNOTE = 600  # characters
+_FOOTNOTE_LINES = 2  # in the usual height of a figure; it grows with further lines
+_FOOTNOTE_LINE = 0.13  # inches
 
 
 class TextOptions(TypedDict, total=False):
@@ -77,7 +79,9 @@ class Words:
         else:
             headline(axes, self.title, default, self.model_name, legend_rows)
         if self.footnote is None:
-            footnote(figure, *notes)
+            lines = footnote(figure, *notes)
         else:
-            footnote(figure, figure_text(self.footnote, _LONGEST_FOOTNOTE))
+            lines = footnote(figure, figure_text(self.footnote, _LONGEST_FOOTNOTE))
+        more = max(0, lines - _FOOTNOTE_LINES)
+        figure.set_figheight(figure.get_figheight() + more * _FOOTNOTE_LINE)
         set_caption(figure, caption)

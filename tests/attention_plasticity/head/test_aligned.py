@@ -12,7 +12,6 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.head.aligned import aligned_parts, binned_head
-from attention_plasticity.head.layer import before_rope
 from attention_plasticity.head.plasticity import enough_pairs
 from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head.token_weights import token_weights
@@ -176,8 +175,7 @@ def parts_of(dump: ap.Dump, layer: int, q_head: int, config: ap.RunnerConfig) ->
     """Parts of the squared error of plasticity at one position."""
     keys = KeyHead.read(dump, layer, q_head // 3, config)
     rows, _ = read_queries(dump, HeadId(layer, q_head, "q"), keys, config)
-    before = before_rope(rows.vectors, rows.position, keys.rotation)
-    head = binned_head(rows, token_weights(dump, "q", rows), keys, None, config, before)
+    head = binned_head(rows, token_weights(dump, "q", rows), keys, None, config)
     parts = aligned_parts(head, pair_seed(config, layer, q_head), 256)
     assert parts is not None
     return parts

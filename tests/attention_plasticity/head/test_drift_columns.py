@@ -86,7 +86,8 @@ def test_rope_alone_is_no_drift(tmp_path: Path, record: RotaryRecord) -> None:
     for name in DRIFT_COLUMNS:
         for column in (name, f"{name}_se", f"{name}_bias"):
             assert after[column] == pytest.approx(before[column], rel=1e-4, abs=1e-7)
-    assert before["q_R2_total"] == pytest.approx(before["q_R2_unrotated"], rel=1e-9)
+    # the sums of turned queries are float32
+    assert before["q_R2_total"] == pytest.approx(before["q_R2_unrotated"], rel=1e-5)
 
 
 @pytest.mark.parametrize("factor", [1e-250, 3.0, 1e250])
@@ -129,7 +130,7 @@ def test_without_a_record_the_reason_has_the_command(tmp_path: Path) -> None:
             assert "attention-plasticity add-rotary DUMP --model.name owner/tiny" in missing[column]
     write_manifest(root, DumpManifest(pre_rope=True))  # no record is needed
     metrics, missing = metrics_of(root)
-    assert metrics["q_R2_unrotated"] == pytest.approx(metrics["q_R2_total"], rel=1e-9)
+    assert metrics["q_R2_unrotated"] == pytest.approx(metrics["q_R2_total"], rel=1e-5)
 
 
 def test_errors_need_texts(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from attention_plasticity.numeric.drift import Drift, drift
+from attention_plasticity.numeric.drift import Drift, TurnedRows, drift
 from reference_drift import plain_shares
 
 
@@ -110,3 +110,26 @@ def test_few_groups_have_neither_error_nor_bias() -> None:
         assert estimate.groups == 3
         assert math.isnan(estimate.standard_error)
         assert math.isnan(estimate.bias)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_turned_vectors_drift_as_the_vectors_before(dtype: type[np.floating]) -> None:
+    """The sums of every part are turned back; plain sums are of the rows before."""
+    t, X, w, group = random_rows(d=6, groups=8, seed=3)
+    order = np.argsort(t // 250, kind="stable")
+    t, X, w, group = t[order], X[order] + 5.0, w[order], group[order]
+    turned, parts = X.copy(), []
+    for part in range(4):
+        inside = np.flatnonzero(t // 250 == part)
+        rows = slice(int(inside[0]), int(inside[-1]) + 1)
+        turn = np.linalg.qr(np.random.default_rng(part).standard_normal((6, 6)))[0]
+        turned[rows] = X[rows] @ turn
+        forward, back = (lambda Y, R=turn: Y @ R), (lambda Y, R=turn: Y @ R.T)
+        parts.append(TurnedRows(rows, forward, back))
+    precise = dtype is np.float64
+    found = drift(t, turned.astype(dtype), w, group, parts)
+    assert values(found) == pytest.approx(plain_shares(t, X, w), rel=1e-9 if precise else 1e-5)
+    for one, other in zip(found, drift(t, X, w, group), strict=True):
+        rtol = 1e-7 if precise else 1e-3
+        np.testing.assert_allclose(one.influences, other.influences, rtol=rtol, atol=rtol * 1e-2)
+        assert one.bias == pytest.approx(other.bias, rel=1e-7 if precise else 1e-3)

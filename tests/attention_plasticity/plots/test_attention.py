@@ -124,7 +124,7 @@ def test_attended_plasticity_is_a_point_per_head(table: pd.DataFrame, errors: bo
     np.testing.assert_allclose(points.get_offsets(), places)
     np.testing.assert_allclose(points.get_array(), known["layer"])
     rho = pd.Series(places[:, 0]).corr(pd.Series(places[:, 1]), method="spearman")
-    assert f"Spearman's ρ {rho:.2f}" in note(figure)
+    assert f"Spearman's ρ {rho:.2f}".replace("-", "−") in note(figure)
     assert "L1 H3" in [text.get_text() for text in axes.texts]  # row 7
     assert note(figure).startswith("11 of 12 heads")
     intervals = [one for one in axes.collections if isinstance(one, LineCollection)]

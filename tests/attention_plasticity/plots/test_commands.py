@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import shutil
 import subprocess
@@ -19,9 +20,10 @@ from matplotlib.collections import QuadMesh
 from attention_plasticity import analyze_dump
 from attention_plasticity.cli import main
 from attention_plasticity.plots import distances_figure, save_figure, style
-from attention_plasticity.plots.all_figures import FIGURES, figures_of
+from attention_plasticity.plots.all_figures import FIGURES, figures_of, left_out
 from attention_plasticity.plots.drawing import draw
 from attention_plasticity.plots.settings import (
+    KINDS,
     ComponentsPlot,
     HeatmapPlot,
     MapPlot,
@@ -61,17 +63,42 @@ def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixtu
     assert plot("all", add_bins(add_attention(run))) == 0
     left_out = ("distances", "map-distant-mass")  # the latter is for runs without far mass
     paths = [run / "figures" / f"{name}.png" for name in FIGURES if name not in left_out]
-    assert capsys.readouterr().out.split() == [str(path) for path in paths]
+    printed = capsys.readouterr()
+    assert printed.out.split() == [str(path) for path in paths]
+    assert printed.err == "note: not drawn: distances (needs pair_sampling: context)\n"
     for path in paths:
         picture = matplotlib.image.imread(path)  # (height, width, rgba)
         assert picture.shape[1] > 1000
         assert np.ptp(picture[..., :3]) > 0.5
 
 
+def test_figures_that_are_left_out_are_named_with_the_reason(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plot("all", run) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "note: not drawn: phase (needs plasticity at one position: attention-plasticity "
+        "add-rotary, and analyze again)",
+        "note: not drawn: distances (needs pair_sampling: context)",
+        "note: not drawn: attention, map-sink-mass, map-far-mass, attended (needs a dump with "
+        "attention columns: capture.attention)",
+    ]
+
+
+def test_a_run_with_attended_pairs_says_why_it_has_no_figure_of_them(run: Path) -> None:
+    info = json.loads((add_attention(run) / "run.json").read_text())
+    info["config"]["pair_sampling"] = "attended"
+    (run / "run.json").write_text(json.dumps(info))
+    reasons = left_out(FinishedRun.open(run))
+    assert reasons["attended"] == "all pairs of this run are attended, so both axes would be equal"
+    assert "attention" not in reasons
+
+
 def test_runs_without_far_mass_have_a_map_of_distant_mass(run: Path) -> None:
     names = figures_of(FinishedRun.open(add_attention(run, earlier=True)))
     assert "map-distant-mass" in names
     assert "map-far-mass" not in names
+    assert "map-far-mass" not in left_out(FinishedRun.open(run))
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
@@ -219,6 +246,17 @@ def test_without_a_display_a_file_must_be_named(
     )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_display_a_missing_run_is_reported_first(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matplotlib.pyplot.switch_backend("agg")
+    assert plot(kind, tmp_path / "nowhere") == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: {tmp_path / 'nowhere'}: ")
+    assert "does not exist" in message
+
+
 def test_a_full_disk_leaves_no_half_figure(run: Path, small_disk: Path) -> None:
     path = small_disk / "figure.png"
     path.write_bytes(b"earlier")
@@ -248,6 +286,9 @@ def test_context_pairs_have_a_figure_of_distances(
     assert plot("all", run.folder) == 0
     assert capsys.readouterr().out.split()[-1] == str(run.folder / "figures" / "distances.png")
     figure = distances_figure(run.distances)
+    figure.draw_without_rendering()
+    label, axes = figure.axes[0].yaxis.label, figure.axes[0]
+    assert label.get_window_extent().height <= axes.get_window_extent().height
     mesh = next(one for one in figure.axes[0].collections if isinstance(one, QuadMesh))
     drawn = np.ma.filled(np.ma.asarray(mesh.get_array()).astype(float), np.nan)
     table = run.distances

@@ -286,7 +286,7 @@ def test_predictability_is_a_point_per_head() -> None:
     np.testing.assert_allclose(points.get_offsets(), metrics[["q_R2_total", "ap_overall"]])
     np.testing.assert_allclose(points.get_array(), metrics["layer"])
     rho = metrics["q_R2_total"].corr(metrics["ap_overall"], method="spearman")
-    assert f"ρ {rho:.2f}" in note(figure)
+    assert f"ρ {rho:.2f}".replace("-", "−") in note(figure)
     older = predictability_figure(metrics.drop(columns="q_R2_total"))
     assert "R² of position" in older.axes[0].get_xlabel()
 
@@ -312,7 +312,7 @@ def test_variance_before_rope_has_a_panel_of_its_own() -> None:
         points = one(axes.collections, PathCollection)
         np.testing.assert_allclose(points.get_offsets()[:, 0], share)  # type: ignore[index]
         rho = share.corr(metrics["ap_overall"], method="spearman")
-        assert f"Spearman's ρ {rho:.2f} {part}" in note(figure)
+        assert f"Spearman's ρ {rho:.2f} {part}".replace("-", "−") in note(figure)
     assert "how far RoPE turns the mean query" in caption_of(figure)
     metrics.loc[3, "q_R2_unrotated"] = 0.2
     assert "triangles: 1 beyond the axis, up to 0.20" in note(predictability_figure(metrics))

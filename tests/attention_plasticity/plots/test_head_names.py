@@ -14,9 +14,9 @@ from attention_plasticity.plots.style import figure_style
 from run_tables import aligned_metrics, metrics_table
 
 
-def crowded(heads: int) -> pd.DataFrame:
+def crowded(heads: int, seed: int = 0) -> pd.DataFrame:
     """Heads whose points are close together, and near the diagonal."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     rows = metrics_table().iloc[np.arange(heads) % 12].reset_index(drop=True)
     metrics = aligned_metrics(rows)
     metrics["layer"], metrics["q_head"] = np.divmod(np.arange(heads), 12)
@@ -63,3 +63,27 @@ def test_a_name_apart_from_its_point_has_a_line() -> None:
     ends = [text.xy for text in axes.texts if isinstance(text, Annotation) and text.arrow_patch]
     assert ends
     assert all(np.isclose(named, end).all(axis=1).any() for end in ends)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_line_crosses_a_name(seed: int) -> None:
+    """Heads with names at the end of a dense cloud, where few places are free."""
+    metrics = crowded(270, seed)
+    rng = np.random.default_rng(seed)
+    metrics["ap_pooled"] = rng.beta(8, 3, len(metrics))
+    metrics["ap_aligned"] = metrics["ap_pooled"] * rng.uniform(0.3, 1.0, len(metrics))
+    metrics["ap_phase"] = metrics["ap_pooled"] - metrics["ap_aligned"]
+    with figure_style():
+        figure = phase_figure(metrics, model_name="model")
+        figure.draw_without_rendering()
+    axes = figure.axes[0]
+    boxes = {name.get_text(): name.get_window_extent() for name in names_of(axes)}
+    assert len(boxes) >= 2  # names without a free place are left out
+    own = ""
+    for text in axes.texts:
+        assert isinstance(text, Annotation)
+        own = text.get_text() or own  # the line of a name is drawn after it
+        if text.arrow_patch is not None:
+            path = text.arrow_patch.get_path().transformed(text.arrow_patch.get_transform())
+            crossed = {name for name, box in boxes.items() if path.intersects_bbox(box, False)}
+            assert crossed <= {own}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from attention_plasticity import ConfigError, open_run
 from attention_plasticity.cli import main
@@ -45,6 +46,15 @@ def test_legends_cover_no_data_and_texts_stay_in_the_figure(tmp_path: Path) -> N
         assert allowed.containsy(drawn.y0), name
         assert allowed.containsy(drawn.y1), name
         require_room(figure, name)
+        require_readable(figure, name)
+
+
+def require_readable(figure: Figure, name: str) -> None:
+    """In a column of 3.3 inches every text has at least 6 points."""
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+    assert texts
+    for text in texts:
+        assert text.get_fontsize() * 3.3 / figure.get_figwidth() > 5.99, (name, text.get_text())
 
 
 def require_room(figure: Figure, name: str) -> None:

@@ -5,18 +5,29 @@ Arrays in, arrays out; numpy only.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.numeric.blocks import near_mean, row_blocks
-from attention_plasticity.numeric.errors.influences import GaussianInfluences, GroupedQueries
+from attention_plasticity.numeric.errors.influences import (
+    CentredQueries,
+    GaussianInfluences,
+    GroupedQueries,
+    is_float32_coarse,
+    unit_of,
+)
+from attention_plasticity.numeric.errors.text_groups import rows_per_group
 from attention_plasticity.numeric.query_model import BucketMoments, bucket_rows
 from attention_plasticity.numeric.sizes import GROUPS
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.floating[Any]]
 
 _KEPT_INFLUENCES = 1 << 24  # float32 values of the influences on covariances
+_SMALLEST_UNIT = 2.0**-40  # squares of much smaller values are zero in float32
 
 
 class BucketInfluences:
@@ -34,7 +45,7 @@ class BucketInfluences:
     ) -> None:
         """`bucket_rows` are the rows of every query bucket in `queries`; `known` are influences."""
         self._queries, self._rows, self._moments = queries, bucket_rows, moments
-        self._kept, self._many = known or {}, known is not None
+        self._kept = known or {}
         self._most = _most_kept(moments.mean.shape[1])
 
     def of(self, code: int) -> GaussianInfluences:
@@ -46,7 +57,7 @@ class BucketInfluences:
             queries = self._queries.centred(
                 self._rows[code], moments.mean[code], np.diagonal(moments.covariance[code])
             )
-            self._kept[code] = self._queries.influences(queries, many=self._many)
+            self._kept[code] = self._queries.influences(queries)
         return self._kept[code]
 
 
@@ -55,7 +66,8 @@ def moments_with_influences(
 ) -> tuple[BucketMoments, BucketInfluences]:
     """Moments of the query buckets, and influences on them, in one pass over the queries.
 
-    `queries` of the model `full` are sorted by `bucket` (n,). Covariances are sums of the groups'
+    `queries` of the model `full` are sorted by `bucket` (n,), and are faster if they are sorted by
+    group in each bucket. Covariances are sums of the groups'
     own sums, so they have the precision of the influences.
     """
     buckets, rows = bucket_rows(bucket, with_first=with_first)
@@ -63,9 +75,8 @@ def moments_with_influences(
     mean, covariance = np.empty((len(rows), d)), np.empty((len(rows), d, d))
     known: dict[int, GaussianInfluences] = {}
     for code, members in enumerate(rows):
-        mean[code], variances = _mean_and_variances(queries, members)
-        centred = queries.centred(members, mean[code], variances)
-        found = queries.influences(centred, many=True)
+        mean[code], centred = _centred(queries, members)
+        found = queries.influences(centred)
         scatter = found.scatter.sum(axis=0, dtype=np.float64)  # (d, d)
         covariance[code] = scatter * (centred.unit**2 / (len(centred.y) - 1))
         if len(known) < _most_kept(d):
@@ -85,9 +96,46 @@ def _mean(values: Array) -> float:
     return float(values[0] + (values - values[0]).mean())
 
 
-def _mean_and_variances(queries: GroupedQueries, members: slice) -> tuple[Array, Array]:
-    """(d,) each, of the queries with the given rows."""
-    X = queries.vectors[members]  # (n, d)
+def _centred(queries: GroupedQueries, members: slice) -> tuple[Array, CentredQueries]:
+    """The mean (d,) of the queries with the given rows, and these queries minus their mean."""
+    group = queries.group[members]
+    if queries.vectors.dtype == np.float32 and (group[1:] >= group[:-1]).all():
+        found = _centred_in_float32(queries.vectors[members])
+        if found is not None:
+            mean, unit, y = found
+            rows = np.arange(members.start, members.stop)
+            return mean, CentredQueries(rows, rows_per_group(group), unit, mean / unit, y, None)
+    mean, variances = _mean_and_variances(queries.vectors[members])
+    return mean, queries.centred(members, mean, variances)
+
+
+def _centred_in_float32(X: Vectors) -> tuple[Array, float, Vectors] | None:
+    """The mean (d,) of the rows of `X`, a unit, and the rows minus the mean in this unit.
+
+    None if float32 is too coarse for the variances.
+    """
+    n, d = X.shape
+    origin = near_mean(X).astype(np.float32)  # (d,) near the mean, so that differences are exact
+    y = np.empty((n, d), np.float32)
+    total, squares = np.zeros(d), np.zeros(d)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in row_blocks(n, d):
+            dev = np.subtract(X[rows], origin, out=y[rows])  # (b, d)
+            total += np.ones(len(dev), np.float32) @ dev
+            squares += np.einsum("nd,nd->d", dev, dev)
+        shift = total / n  # (d,)
+        variances = np.maximum(squares - n * shift**2, 0.0) / (n - 1)
+    unit = unit_of(variances)
+    if not _SMALLEST_UNIT < unit < 1.0 / _SMALLEST_UNIT or is_float32_coarse(variances):
+        return None
+    for rows in row_blocks(n, d):
+        y[rows] -= shift.astype(np.float32)
+        y[rows] *= np.float32(1.0 / unit)
+    return origin + shift, unit, y
+
+
+def _mean_and_variances(X: Vectors) -> tuple[Array, Array]:
+    """(d,) each, of the rows of `X` (n, d)."""
     n, d = X.shape
     origin = near_mean(X)  # (d,)
     total, squares = np.zeros(d), np.zeros(d)

@@ -45,7 +45,7 @@ class CountedPlasticity:
 
     cells: Array  # (query buckets, key buckets); NaN where no pair was counted
     counted: Estimate
-    gap: Estimate  # Gaussian, after subtraction of its bias, minus counted
+    gap: Estimate | None  # Gaussian, after subtraction of its bias, minus counted; if wanted
 
 
 def is_counted(rank: Ints) -> npt.NDArray[np.bool_]:
@@ -66,8 +66,8 @@ def counted_queries(n: int) -> int:
 class GroupSums(NamedTuple):
     """Sums over the queries of every group, for some pairs; y is a query minus the mean."""
 
-    squares: Array  # (pairs, g) sums of (w·y)²
     preferred: Array  # (pairs, g) numbers of queries that prefer the first key; ties count ½
+    squares: Array | None  # (pairs, g) sums of (w·y)², if wanted
 
 
 class PairValues(NamedTuple):
@@ -75,6 +75,13 @@ class PairValues(NamedTuple):
 
     value: Array  # (pairs,)
     influences: Array  # (g,)
+
+
+class _GaussianTerms(NamedTuple):
+    """Gaussian plasticity of some pairs minus its bias without κ_v, and the factor of κ_v."""
+
+    value: Array  # (pairs,)
+    variance_bias: Array  # (pairs,)
 
 
 class _PairSums:
@@ -89,15 +96,16 @@ class _PairSums:
         self,
         code: int,
         group: Ints,
-        values: tuple[Array, Array, Array],
+        counted: Array,
+        gaussian: _GaussianTerms | None,
         weight: Array | None,
     ) -> None:
-        """Add counted and Gaussian plasticity and the factor of κ_v, each (pairs,)."""
-        for sums, added in zip(
-            (self.counted, self.gaussian, self.variance_bias), values, strict=True
-        ):
-            sums[code] += np.bincount(group, _times(added, weight), GROUPS)
+        """Add counted plasticity of pairs (pairs,), and that of the Gaussian if it is wanted."""
         self.pairs[code] += np.bincount(group, weight, GROUPS)
+        self.counted[code] += np.bincount(group, _times(counted, weight), GROUPS)
+        if gaussian is not None:
+            for sums, added in zip((self.gaussian, self.variance_bias), gaussian, strict=True):
+                sums[code] += np.bincount(group, _times(added, weight), GROUPS)
 
     def gap(self, shared: Array) -> Array:
         """(query buckets, g) Gaussian minus counted, with κ_v `shared` (query buckets,)."""
@@ -115,14 +123,17 @@ class CountingSums:
         key_buckets: int,
         cell_pairs: Ints | None = None,
         weights: Array | None = None,
+        *,
+        with_gap: bool = True,
     ) -> None:
         """`alpha` is the intercept of the first component in the regression on position.
 
+        Without `with_gap`, the Gaussian of the counted queries is not computed. This is faster.
         With `cell_pairs` (query buckets, key buckets), the numbers of counted pairs, plasticity of
         a query bucket is the mean over its cells, else over its pairs. `weights` (query buckets, g)
         are the weights of the queries of every group; without them, every query counts once.
         """
-        self._cell_pairs, self._weights = cell_pairs, weights
+        self._cell_pairs, self._weights, self._with_gap = cell_pairs, weights, with_gap
         self._queries = queries
         self._alpha = alpha
         cells = (query_buckets, key_buckets)
@@ -155,27 +166,41 @@ class CountingSums:
         sample = queries.sample(counted_queries(len(queries.y)))
         self._groups[code] = sample.counts
         margin = W @ sample.mean  # (pairs,)
-        sums = sum_by_group(sample, W, margin)
-        counted = between_groups(sums.preferred, sample.counts, self._weight(code, owner))
-        if self._queries.model == "diagonal":
-            squares = W**2 @ (sample.membership @ sample.y**2).T  # (pairs, g)
-            sums = sums._replace(squares=squares.astype(np.float64))
-        if sample is not queries:
-            scored = self._score(sample, W, margin, sums.squares)
-        bias, variance_bias = bias_terms(scored.scores, scored.kappa, len(sample.y))
+        sums = sum_by_group(sample, W, margin, with_squares=self._with_gap)
         weight = self._weight(code, owner)
+        counted = between_groups(sums.preferred, sample.counts, weight)
         width = self._pairs.shape[1]
         self._counted_cells[code] += np.bincount(owner, counted.value, width)
         self._pairs[code] += np.bincount(owner, minlength=width)
-        values = counted.value, scored.scores.value - bias, variance_bias
-        self._of_keys.add(code, group, values, weight)
-        if seen_by is not None:
-            self._of_queries.add(code, seen_by, values, weight)
-        self._kappa[code] += _times(scored.kappa, weight).sum()
         self._counted_influences[code] += counted.influences
-        self._gaussian_influences[code] += self._through_queries(
-            sample, W, scored, sums.squares, weight
-        )
+        gaussian = None
+        if sums.squares is not None:
+            known = scored if sample is queries else None
+            gaussian = self._add_gaussian(code, sample, W, margin, sums.squares, known, weight)
+        self._of_keys.add(code, group, counted.value, gaussian, weight)
+        if seen_by is not None:
+            self._of_queries.add(code, seen_by, counted.value, gaussian, weight)
+
+    def _add_gaussian(
+        self,
+        code: int,
+        sample: CentredQueries,
+        W: Floats,
+        margin: Array,
+        squares: Array,
+        scored: ScoredPairs | None,
+        weight: Array | None,
+    ) -> _GaussianTerms:
+        """Add the Gaussian of the counted queries; `scored` are its scores if they are known."""
+        if self._queries.model == "diagonal":
+            own = W**2 @ (sample.membership @ sample.y**2).T  # (pairs, g)
+            squares = own.astype(np.float64)
+        if scored is None:
+            scored = self._score(sample, W, margin, squares)
+        bias, variance_bias = bias_terms(scored.scores, scored.kappa, len(sample.y))
+        self._kappa[code] += _times(scored.kappa, weight).sum()
+        self._gaussian_influences[code] += self._through_queries(sample, W, scored, squares, weight)
+        return _GaussianTerms(scored.scores.value - bias, variance_bias)
 
     def _weight(self, code: int, owner: Ints) -> Array | None:
         """(pairs,) weights with which every cell has the same weight; None if pairs have it."""
@@ -222,41 +247,63 @@ class CountingSums:
     def finish(self, counts: Ints) -> CountedPlasticity:
         """Counted plasticity of the head; `counts` (query buckets,) are the numbers of queries."""
         pairs = self._of_keys.pairs.sum(axis=1)  # (query buckets,)
-        factor = jackknife_factor(self._groups)[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):
             cells = self._counted_cells / self._pairs
             counted = self._of_keys.counted.sum(axis=1) / pairs
+            on_counted = self._factor * self._counted_influences / pairs[:, None]
+            for sums in self._all_sums:
+                on_counted += pair_influences(sums.counted, sums.pairs, counted)
+        return CountedPlasticity(
+            cells=cells,
+            counted=self._estimate(counted, on_counted, counts),
+            gap=self._gap(counts) if self._with_gap else None,
+        )
+
+    def _gap(self, counts: Ints) -> Estimate:
+        """Gaussian minus counted plasticity of the head."""
+        pairs = self._of_keys.pairs.sum(axis=1)  # (query buckets,)
+        with np.errstate(invalid="ignore", divide="ignore"):
             shared = variance_error(self._kappa / pairs, self._groups)
             if self._queries.model == "diagonal":
                 shared = np.zeros_like(shared)
             gap = self._of_keys.gap(shared).sum(axis=1) / pairs
-            on_counted = factor * self._counted_influences / pairs[:, None]
-            on_gap = factor * self._gaussian_influences / pairs[:, None] - on_counted
-            for sums in (self._of_keys, self._of_queries):
-                if sums.pairs.any():
-                    on_counted += pair_influences(sums.counted, sums.pairs, counted)
-                    on_gap += pair_influences(sums.gap(shared), sums.pairs, gap)
-        none = np.zeros(len(counts))
-        everywhere = np.ones(len(counts), np.bool_)
+            on_counted = self._factor * self._counted_influences / pairs[:, None]
+            on_gap = self._factor * self._gaussian_influences / pairs[:, None] - on_counted
+            for sums in self._all_sums:
+                on_gap += pair_influences(sums.gap(shared), sums.pairs, gap)
+        return self._estimate(gap, on_gap, counts)
+
+    @property
+    def _factor(self) -> Array:
+        """(query buckets, 1) small-sample factors."""
+        return jackknife_factor(self._groups)[:, None]
+
+    @property
+    def _all_sums(self) -> list[_PairSums]:
+        """Sums by the texts of keys, and by those of queries if pairs are drawn with queries."""
+        return [sums for sums in (self._of_keys, self._of_queries) if sums.pairs.any()]
+
+    def _estimate(self, values: Array, influences: Array, counts: Ints) -> Estimate:
+        """The mean over query buckets; `counts` (query buckets,) are the numbers of queries."""
         groups: npt.NDArray[Any] = self._groups
         totals: npt.NDArray[Any] = counts
         if self._weights is not None:
             groups, totals = self._weights, self._weights.sum(axis=1)
-        return CountedPlasticity(
-            cells=cells,
-            counted=weighted_estimate(counted, none, on_counted, groups, totals, everywhere),
-            gap=weighted_estimate(gap, none, on_gap, groups, totals, everywhere),
-        )
+        none, everywhere = np.zeros(len(counts)), np.ones(len(counts), np.bool_)
+        return weighted_estimate(values, none, influences, groups, totals, everywhere)
 
 
 def _times(values: Array, weight: Array | None) -> Array:
     return values if weight is None else values * weight
 
 
-def sum_by_group(sample: CentredQueries, W: Floats, margin: Array) -> GroupSums:
+def sum_by_group(
+    sample: CentredQueries, W: Floats, margin: Array, *, with_squares: bool = True
+) -> GroupSums:
     """Sums over queries for the pairs `W` (pairs, d) with `margin` (pairs,), the means of w·q."""
     members = np.ascontiguousarray(sample.membership.T)  # (n, g)
-    sums = np.zeros((2, len(W), GROUPS))
+    preferred = np.zeros((len(W), GROUPS))
+    squares = np.zeros((len(W), GROUPS)) if with_squares else None
     step = max(1, _MOST_SCORES // len(sample.y))
     buffers = np.empty((2, min(step, len(W)), len(sample.y)), sample.y.dtype)
     threshold = -margin.astype(sample.y.dtype)[:, None]
@@ -266,15 +313,16 @@ def sum_by_group(sample: CentredQueries, W: Floats, margin: Array) -> GroupSums:
         rows = slice(start, min(start + step, len(W)))
         scores, work = buffers[:, : rows.stop - start]  # (b, n)
         np.matmul(W[rows], sample.y.T, out=scores)
-        sums[0, rows] = np.multiply(scores, scores, out=work) @ members
+        if squares is not None:
+            squares[rows] = np.multiply(scores, scores, out=work) @ members
         if sample.first is not None:  # scores += w₁y₁, in place
             rank_one(1.0, sample.first, W[rows, 0], a=scores.T, overwrite_a=True)
         work[...] = scores > threshold[rows]
-        sums[1, rows] = work @ members
+        preferred[rows] = work @ members
         ties = scores == threshold[rows]
         if ties.any():
-            sums[1, rows] += 0.5 * (ties.astype(np.float32) @ members)
-    return GroupSums(*sums)
+            preferred[rows] += 0.5 * (ties.astype(np.float32) @ members)
+    return GroupSums(preferred, squares)
 
 
 def between_groups(preferred: Array, counts: Ints, weight: Array | None = None) -> PairValues:

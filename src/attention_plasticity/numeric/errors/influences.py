@@ -23,6 +23,7 @@ Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
 
 _LARGEST_SPAN = 2.0**60  # of variances; float32 has 24 bits and exponents from -126 to 127
+_SYMMETRIC_ROWS = 256  # from this number of rows, a symmetric product is faster than a general one
 
 
 class CentredQueries(NamedTuple):
@@ -134,7 +135,8 @@ class GroupedQueries:
         """The queries of the bucket with the given rows, mean (d,) and variances (d,)."""
         group, unit = self.group[rows], unit_of(variances)
         order = rows.start + np.argsort(group, kind="stable")
-        y = np.empty((len(order), len(mean)), _precision(variances))
+        precision = np.float64 if is_float32_coarse(variances) else np.float32
+        y = np.empty((len(order), len(mean)), precision)
         for block in row_blocks(*y.shape):
             dev = self.vectors[order[block]] - mean  # (b, d)
             dev *= 1.0 / unit
@@ -145,11 +147,8 @@ class GroupedQueries:
             y[:, 0] = 0.0
         return CentredQueries(order, rows_per_group(group), unit, mean / unit, y, first)
 
-    def influences(self, queries: CentredQueries, *, many: bool = False) -> GaussianInfluences:
-        """Influences on the Gaussian of a bucket with the given queries.
-
-        `many` is faster if groups have many queries; it differs in the last bits.
-        """
+    def influences(self, queries: CentredQueries) -> GaussianInfluences:
+        """Influences on the Gaussian of a bucket with the given queries."""
         y, counts = queries.y, queries.counts
         n, d = y.shape
         membership = queries.membership
@@ -160,19 +159,18 @@ class GroupedQueries:
         if self.model == "diagonal":
             return GaussianInfluences(queries, on_mean, membership @ y**2)
         scatter = np.empty((GROUPS, d, d), y.dtype)
-        right = y if many else y.copy()  # of a copy, numpy computes a general product
         for g, end in enumerate(np.cumsum(counts)):
-            members = slice(end - counts[g], end)
-            np.matmul(y[members].T, right[members], out=scatter[g])
+            left = right = y[end - counts[g] : end]  # (rows, d)
+            if len(left) < _SYMMETRIC_ROWS:
+                right = left.copy()  # then numpy computes a general product
+            np.matmul(left.T, right, out=scatter[g])
         return GaussianInfluences(queries, on_mean, scatter)
 
 
-def _precision(variances: Array) -> type[np.floating[Any]]:
-    """float32, or float64 if the scales of dimensions differ too much for float32."""
+def is_float32_coarse(variances: Array) -> bool:
+    """Whether the scales of dimensions with these variances (d,) differ too much for float32."""
     varying = variances[variances > 0]
-    if len(varying) and varying.max() > _LARGEST_SPAN * varying.min():
-        return np.float64
-    return np.float32
+    return bool(len(varying) and varying.max() > _LARGEST_SPAN * varying.min())
 
 
 def unit_of(variances: Array) -> float:

@@ -335,6 +335,8 @@ def scatter_products(W: Floats, weights: Array, starts: Ints, scatter: Floats) -
         squares = (W * scale) ** 2  # (pairs, d)
         return np.asarray(np.add.reduceat(squares, starts, axis=0) @ scatter.T, np.float64)
     d = W.shape[1]
+    X = W * scale  # (pairs, d)
+    right = X.copy()  # with a copy, numpy computes a general product; it is faster for few pairs
     sums = np.empty((len(starts), GROUPS))
     by_row = scatter.transpose(1, 2, 0)  # (d, d, g)
     step = max(1, _MOST_PRODUCTS // d**2)
@@ -343,7 +345,7 @@ def scatter_products(W: Floats, weights: Array, starts: Ints, scatter: Floats) -
         end = min(begin + step, len(starts))
         products = np.empty((end - begin, d, d), W.dtype)
         for cell in range(begin, end):
-            X = W[starts[cell] : ends[cell]] * scale[starts[cell] : ends[cell]]  # (pairs, d)
-            np.matmul(X.T, X, out=products[cell - begin])
+            pairs = slice(starts[cell], ends[cell])
+            np.matmul(X[pairs].T, right[pairs], out=products[cell - begin])
         sums[begin:end] = np.matmul(products.transpose(1, 0, 2), by_row).sum(axis=0)
     return sums

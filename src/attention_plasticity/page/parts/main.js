@@ -183,6 +183,8 @@ function addListeners() {
     clearTimeout(timer);
     timer = setTimeout(drawAll, 120);
   });
+  addEventListener("beforeprint", preparePrint);
+  addEventListener("afterprint", endPrint);
   addTableListeners(runShown, select);
   addDownloadListeners(runShown);
 }
