@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
-.PHONY: setup demo demo-capture sample findings gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
+.PHONY: setup demo demo-capture sample findings picture gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
 	browser architectures coverage power-table hub-faults reliability clean
 
 setup: $(VENV)/.dev
@@ -22,9 +22,13 @@ demo-capture: $(VENV)/.capture
 sample: demo-capture
 	$(BIN)/python scripts/make_sample.py
 
-# Makes every number and figure of docs/findings-smollm2.md.
+# Makes every number and figure of docs/findings-smollm2.md, docs/findings-attention.md and docs/phase.md.
 findings: $(VENV)/.capture
 	$(BIN)/python scripts/findings_smollm2.py
+
+# Makes the picture of the page in README.md; needs Chromium.
+picture: $(VENV)/.dev browser
+	$(BIN)/python scripts/page_picture.py
 
 # Makes docs/gallery.md and its images.
 gallery: $(VENV)/.capture

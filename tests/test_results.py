@@ -1,10 +1,11 @@
-"""The results in results/smollm2-135m, and the two pages of findings, which describe them."""
+"""The results in results/smollm2-135m, and the pages that describe them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import attention_plasticity as ap
@@ -13,9 +14,9 @@ from attention_plasticity.tables.intervals import corrected, mean_over_heads
 
 ROOT = Path(__file__).parents[1]
 RUN = ROOT / "results" / "smollm2-135m"
-FINDINGS, ATTENTION = (
-    (ROOT / "docs" / f"findings-{name}.md").read_text(encoding="utf-8")
-    for name in ("smollm2", "attention")
+FINDINGS, ATTENTION, PHASE = (
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("findings-smollm2", "findings-attention", "phase")
 )
 
 
@@ -24,28 +25,55 @@ def test_the_run_is_whole() -> None:
     assert len(run.head_metrics) == 270  # reading compares every table with its hash
     assert len(run.component_weights) == 270 * 64
     assert run.bucket_plasticity["plasticity"].between(0, 1).all()
+    assert run.bins["plasticity"].between(0, 1).all()
     assert run.info["heads"] == {"analysed": 270, "not_captured": 0, "failed": 0}
     assert not re.search(r'"/(home|tmp|root|work)', (RUN / "run.json").read_text())
-    for name in (*figures_of(run), "distances", "beyond"):
+    for name in (*figures_of(run), "distances", "beyond", "phase-heads"):
         assert (RUN / "figures" / f"{name}.png").is_file()
 
 
 def test_the_page_tells_the_tables_numbers() -> None:
+    """At one position first, and over a bucket in a table of its own."""
     run = ap.open_run(RUN)
-    level, drop = (mean_over_heads(run, name) for name in ("ap_overall", "ap_drop"))
+    names = ("ap_aligned", "ap_aligned_drop", "ap_phase", "ap_overall", "ap_drop")
+    level, drop, *bucket = (_cell(run, name) for name in names)
     row = next(line for line in FINDINGS.splitlines() if line.startswith("| moby-dick-8192 | 270"))
-    assert f"| {level.value:.3f} ± {level.standard_error:.3f} |" in row
-    assert row.endswith(f"| {drop.value:.3f} ± {drop.standard_error:.3f} |")
+    assert f"| {level} |" in row
+    assert row.endswith(f"| {drop} |")
+    assert f"| moby-dick-8192 | {' | '.join([level, *bucket])} |" in FINDINGS
     metrics = run.head_metrics
-    best = metrics.loc[corrected(metrics, "ap_overall").idxmax()]
-    value = f"{best.ap_overall - best.ap_overall_bias:.3f} ± {best.ap_overall_se:.3f}"
+    best = metrics.loc[corrected(metrics, "ap_aligned").idxmax()]
+    value = f"{best.ap_aligned - best.ap_aligned_bias:.3f} ± {best.ap_aligned_se:.3f}"
     assert f"| {best.layer:.0f}.{best.q_head:.0f} | {value} |" in FINDINGS
 
 
-@pytest.mark.parametrize("page", [FINDINGS, ATTENTION], ids=["smollm2", "attention"])
-def test_every_table_of_the_pages_is_filled(page: str) -> None:
+def _cell(run: ap.Run, name: str) -> str:
+    mean = mean_over_heads(run, name)
+    return f"{mean.value:.3f} ± {mean.standard_error:.3f}"
+
+
+def test_the_count_is_nearer_to_one_position() -> None:
+    """The main statement of docs/phase.md, from the published tables."""
+    run = ap.open_run(RUN)
+    heads = ["layer", "q_head"]
+    counts = pd.read_csv(RUN / "head_counts.csv").set_index(heads)["one_position"]
+    metrics = run.head_metrics.set_index(heads)
+    for name, low, high in (("ap_aligned", 0.98, 1.0), ("ap_overall", -0.2, 0.2)):
+        values = corrected(metrics, name).reindex(counts.index)
+        rho = values.corr(counts, method="spearman")
+        assert low <= rho <= high
+        assert f"| `{name}` | {values.mean():.3f} | {rho:.3f} |" in PHASE
+    assert f"| {counts.mean():.3f} | – |" in PHASE
+
+
+@pytest.mark.parametrize(
+    ("page", "tables"),
+    [(FINDINGS, 12), (ATTENTION, 6), (PHASE, 2)],
+    ids=["smollm2", "attention", "phase"],
+)
+def test_every_table_of_the_pages_is_filled(page: str, tables: int) -> None:
     names = re.findall(r"<!-- end of ([\w-]+) -->", page)
-    assert len(names) >= 6
+    assert len(names) == tables
     for name in names:
         table = page.split(f"<!-- {name} -->")[1].split(f"<!-- end of {name} -->")[0]
         assert table.count("\n|") >= 3, name
@@ -53,9 +81,8 @@ def test_every_table_of_the_pages_is_filled(page: str) -> None:
 
 def test_the_attention_page_has_the_numbers_of_the_tables() -> None:
     run = ap.open_run(RUN)
-    for name in ("ap_overall", "ap_attended"):
-        mean = mean_over_heads(run, name)
-        assert f"| {mean.value:.3f} ± {mean.standard_error:.3f} |" in ATTENTION
+    for name in ("ap_aligned", "ap_pooled", "ap_attended_aligned", "ap_attended"):
+        assert f"| {_cell(run, name)} |" in ATTENTION
     metrics = run.head_metrics
     most = metrics.loc[metrics["attn_sink_mass"].idxmax()]
     value = f"{most.attn_sink_mass:.2f} ± {most.attn_sink_mass_se:.2f}"

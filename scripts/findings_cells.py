@@ -1,0 +1,141 @@
+"""Plasticity beyond the trained context, from bins and buckets: a table and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from findings_tables import NONE, markdown
+
+import attention_plasticity as ap
+from attention_plasticity.metrics import BIN_QUANTITY, BUCKET_QUANTITY, GROUP_COLUMNS
+from attention_plasticity.plots import save_figure
+from attention_plasticity.plots.style import (
+    BLUE,
+    INK,
+    VERMILION,
+    figure_style,
+    footnote,
+    new_figure,
+    plasticity_axis,
+    position_axis,
+)
+from attention_plasticity.tables.bin_cells import bin_cells
+from attention_plasticity.tables.intervals import bucket_errors, mean_of_buckets
+from attention_plasticity.tables.profiles import HEAD, head_profiles
+
+TRAINED = 8192
+EDGES = (0, 2048, 4096, 8192, 12288, 16384)
+LAST_TRAINED = (4096, 8192)
+Parts = dict[tuple[int, int], pd.DataFrame]
+
+
+def beyond_table(run: ap.Run, counts: pd.DataFrame) -> str:
+    """Means over parts of the context, and their differences from the end of the trained part.
+
+    `counts` has the count at one position in every bin, as `counted_bins` returns it.
+    """
+    aligned, over = (_parts(positioned(run, name)) for name in (BIN_QUANTITY, BUCKET_QUANTITY))
+    rows = []
+    for low, high in pairwise(EDGES):
+        here, there = aligned[low, high], aligned[LAST_TRAINED]
+        own = (low, high) == LAST_TRAINED
+        lower = int((here["level"] < there["level"]).sum())
+        counted = counts[counts["start"].between(low, high - 1)]["one_position"].mean()
+        rows.append(
+            [
+                f"{low:,}–{high:,}",
+                f"{here['level'].mean():.3f}",
+                f"{here['level'].std():.3f}",
+                NONE if own else _change(here, there),
+                NONE if own else f"{lower} of {len(here)}",
+                f"{counted:.3f}",
+                f"{over[low, high]['level'].mean():.3f}",
+                NONE if own else _change(over[low, high], over[LAST_TRAINED]),
+            ]
+        )
+    minus = f"minus {LAST_TRAINED[0]:,}–{LAST_TRAINED[1]:,}"
+    heading = ["query position", "at one position", "spread over heads", minus, "heads lower"]
+    return markdown([*heading, "counted", "over a bucket", minus], rows)
+
+
+def positioned(run: ap.Run, quantity: str) -> pd.DataFrame:
+    """One row per head and bin (or bucket): `level` corrected for bias, influences, `q_position`.
+
+    The other columns are those of `bucket_errors`.
+    """
+    errors = bucket_errors(run, quantity)
+    assert errors is not None
+    table = run.bucket_plasticity
+    if quantity != BUCKET_QUANTITY:
+        table = bin_cells(run.bins, run.pair_sampling)
+    place = head_profiles(table)[[*HEAD, "q_bucket", "q_position"]]
+    rows = errors.merge(place, on=[*HEAD, "q_bucket"])
+    return rows.assign(level=rows["value"] - rows["bias"])
+
+
+def _parts(rows: pd.DataFrame) -> Parts:
+    """Means of every head over each part of the context."""
+    columns = ["level", *GROUP_COLUMNS]
+    position = rows["q_position"]
+    return {
+        (low, high): rows[(position >= low) & (position < high)].groupby(HEAD)[columns].mean()
+        for low, high in pairwise(EDGES)
+    }
+
+
+def _change(heads: pd.DataFrame, last: pd.DataFrame) -> str:
+    change = (heads - last).mean()  # influences of the groups of texts are subtracted as well
+    error = np.linalg.norm(change[list(GROUP_COLUMNS)].to_numpy(np.float64))
+    return f"{change['level']:+.3f} ± {error:.3f}"
+
+
+def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
+    """Draw the mean over heads of two runs, by position; the keys of `runs` are the labels."""
+    with figure_style():
+        figure, axes = new_figure(5.6, 3.4)
+        for (label, run), colour in zip(runs.items(), (BLUE, VERMILION), strict=True):
+            for quantity, words, dashes in (
+                (BIN_QUANTITY, "at one position", "-"),
+                (BUCKET_QUANTITY, "over a bucket", ":"),
+            ):
+                rows = positioned(run, quantity)
+                mean = mean_of_buckets(rows, run.eligible_heads)
+                place = rows.groupby("q_bucket")["q_position"].mean().to_numpy()
+                if quantity == BIN_QUANTITY:
+                    levels = rows.groupby("q_bucket")["level"]
+                    low, high = (levels.quantile(share).to_numpy() for share in (0.25, 0.75))
+                    axes.fill_between(place, low, high, color=colour, alpha=0.12, linewidth=0)
+                axes.errorbar(
+                    place,
+                    mean["plasticity"],
+                    mean["half_width"],
+                    color=colour,
+                    linestyle=dashes,
+                    label=f"{label}, {words}",
+                    linewidth=1.4,
+                    elinewidth=0.8,
+                    capsize=2,
+                )
+        plasticity_axis(axes, "plasticity")
+        position_axis(axes, np.array([1.0, 16384.0]), log=False)
+        axes.axvline(TRAINED, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.annotate(
+            "end of the trained context",
+            (TRAINED, 0.04),
+            (4, 0),
+            textcoords="offset points",
+            fontsize=8,
+        )
+        axes.legend(loc="upper left", fontsize=7, ncols=2)
+        axes.set_title("Beyond the trained context: SmolLM2-135M")
+        footnote(
+            figure,
+            "mean over 270 heads, corrected for bias",
+            "band: middle 50 % of heads, at one position",
+            "whiskers: 95 % interval over texts",
+        )
+    save_figure(figure, path)

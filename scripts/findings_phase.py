@@ -1,0 +1,166 @@
+"""The tables and the figure of docs/phase.md: plasticity at one position and over a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from findings_cells import positioned
+from findings_counts import BIN, Floats, Ints, Rows
+from findings_tables import NONE, corrected_cell, head_name, markdown, rank_correlation
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+import attention_plasticity as ap
+from attention_plasticity.metrics import BIN_QUANTITY, POOLED_BIN_QUANTITY
+from attention_plasticity.plots import save_figure
+from attention_plasticity.plots.style import (
+    BLUE,
+    INK,
+    VERMILION,
+    figure_style,
+    footnote,
+    new_figure,
+)
+from attention_plasticity.tables.intervals import corrected
+from attention_plasticity.tables.profiles import HEAD
+from qk_dump.rotary import rotate
+from qk_dump.rotary_records import rotary_record
+
+HEADS = ((16, 0), (29, 4), (14, 3))
+HEADS_PER_KEY = 3  # query heads of one key head
+START, SHOWN = 4096, 128  # tokens of the queries in the upper row; their keys are one bin earlier
+
+
+def phase_tables(run: ap.Run, counts: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of the tables."""
+    yield "count", _count_table(run.head_metrics, counts)
+    yield "phase-heads", _heads_table(run.head_metrics, counts)
+
+
+def _count_table(metrics: pd.DataFrame, counts: pd.DataFrame) -> str:
+    counts = counts.set_index(HEAD)
+    exact = counts["one_position"]
+    values = {
+        "count at exactly one position": exact,
+        "count over a bin": counts["over_bin"],
+        **{
+            f"`{name}`": corrected(metrics.set_index(HEAD), name).reindex(exact.index)
+            for name in ("ap_aligned", "ap_pooled", "ap_overall")
+        },
+    }
+    rows = []
+    for words, column in values.items():
+        own = column is exact
+        distance = (column - exact).abs()
+        rows.append(
+            [
+                words,
+                f"{column.mean():.3f}",
+                NONE if own else f"{rank_correlation(column, exact):.3f}",
+                NONE if own else f"{distance.mean():.3f}",
+                NONE if own else f"{distance.max():.3f}",
+            ]
+        )
+    heading = ["", "mean over heads", "ρ with the count at one position"]
+    return markdown([*heading, "mean absolute difference", "largest"], rows)
+
+
+def _heads_table(metrics: pd.DataFrame, counts: pd.DataFrame) -> str:
+    rows = metrics.merge(counts, on=HEAD).set_index(HEAD, drop=False).loc[list(HEADS)]
+    lines = [
+        [
+            head_name(head),
+            f"{head['one_position']:.3f} ± {head['one_position_se']:.3f}",
+            *(corrected_cell(head, name) for name in ("ap_aligned", "ap_overall", "ap_phase")),
+        ]
+        for head in rows.to_dict("records")
+    ]
+    heading = ["head (layer.head)", "count at one position", "`ap_aligned`"]
+    return markdown([*heading, "`ap_overall`", "`ap_phase`"], lines)
+
+
+def draw_heads(run: ap.Run, dump: Path, path: Path) -> None:
+    """Three heads: the scores of one pair of keys, and plasticity along the context."""
+    with figure_style():
+        figure, grid = new_figure(7.2, 4.6, nrows=2, ncols=3, sharey="row")
+        for number, (layer, head) in enumerate(HEADS):
+            scores, profiles = grid[:, number]
+            scores.set_title(f"layer {layer}, head {head}")
+            draw_scores(scores, example_pair(run, dump, layer, head))
+            _draw_profiles(profiles, run, layer, head)
+            for axes in (scores, profiles):
+                axes.set_xlabel("query position (tokens)")
+                axes.xaxis.set_major_locator(MaxNLocator(4))
+                axes.xaxis.set_major_formatter("{x:,.0f}")
+        grid[0, 0].set_ylabel("score difference")
+        grid[1, 0].set_ylabel("plasticity")
+        handles, labels = grid[1, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=8)
+        footnote(
+            figure,
+            "upper row: score of key 1 minus key 2, for one pair of keys; a point is a query",
+            "scores in standard deviations of the points as captured",
+            "lower row: all pairs, corrected for bias; band: 95 % interval over texts",
+        )
+    save_figure(figure, path)
+
+
+@dataclass(frozen=True)
+class ScoreDifferences:
+    """Score of one key minus that of another, for the queries of some positions."""
+
+    position: Ints  # (queries,)
+    captured: Floats  # (queries,)
+    turned: Floats  # (queries,) every query turned to one position
+
+
+def example_pair(run: ap.Run, dump: Path, layer: int, head: int) -> ScoreDifferences:
+    """The pair of keys whose two plasticities are nearest to those of the head."""
+    manifest = ap.open_dump(dump).manifest
+    assert manifest is not None
+    record = rotary_record(manifest.layers, layer)
+    assert record is not None
+    queries = Rows.read(dump / f"l{layer:02}h{head:02}q")
+    keys = Rows.read(dump / f"l{layer:02}h{head // HEADS_PER_KEY:02}k")
+    queries = queries.part((queries.position >= START) & (queries.position < START + SHOWN))
+    keys = keys.part((keys.position >= START - BIN) & (keys.position < START))
+    turned = rotate(queries.vectors, queries.position, START + SHOWN // 2, record)  # (queries, d)
+    first, second = np.argwhere(np.triu(keys.text[:, None] == keys.text, 1)).T
+    differences = keys.vectors[first] - keys.vectors[second]  # (pairs, d)
+    scores = [vectors @ differences.T for vectors in (queries.vectors, turned)]  # (queries, pairs)
+    metrics = run.head_metrics
+    own = metrics[(metrics["layer"] == layer) & (metrics["q_head"] == head)]
+    wanted = (own["ap_pooled"].item(), own["ap_aligned"].item())
+    shares = [(score > 0).mean(axis=0) for score in scores]  # (pairs,) of queries, key 1 wins
+    distance = sum(
+        np.abs(4 * share * (1 - share) - value) for share, value in zip(shares, wanted, strict=True)
+    )
+    best = int(np.argmin(distance))
+    return ScoreDifferences(queries.position, scores[0][:, best], scores[1][:, best])
+
+
+def draw_scores(axes: Axes, scores: ScoreDifferences) -> None:
+    """One point per query, as captured and turned."""
+    unit = float(scores.captured.std())
+    axes.axhline(0, color=INK, linewidth=0.8)
+    for values, colour in ((scores.captured, VERMILION), (scores.turned, BLUE)):
+        axes.plot(scores.position, values / unit, ".", color=colour, markersize=3.5)
+
+
+def _draw_profiles(axes: Axes, run: ap.Run, layer: int, head: int) -> None:
+    for quantity, words, colour in (
+        (POOLED_BIN_QUANTITY, "over a bin, as captured", VERMILION),
+        (BIN_QUANTITY, "at one position", BLUE),
+    ):
+        rows = positioned(run, quantity)
+        rows = rows[(rows["layer"] == layer) & (rows["q_head"] == head)]
+        place, level, reach = (
+            rows[name].to_numpy(np.float64) for name in ("q_position", "level", "half_width")
+        )
+        axes.fill_between(place, level - reach, level + reach, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(place, level, color=colour, linewidth=1.4, label=words)
+    axes.set_ylim(0, 1)
