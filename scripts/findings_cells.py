@@ -122,7 +122,7 @@ def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
                 )
         plasticity_axis(axes, "plasticity")
         position_axis(axes, np.array([1.0, 16384.0]), log=False)
-        axes.axvline(TRAINED, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.axvline(TRAINED, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), ymax=0.82)
         axes.annotate(
             "end of the trained context",
             (TRAINED, 0.04),

@@ -15,8 +15,8 @@ after it.
    keys receive
 8. `plasticity`: query model, key pairs and scores, with errors and counts
 9. `plasticity_columns`, `cell_columns`: means, fifths, bias, influences, cells
-   `windows`, `aligned`, `aligned_columns`: the same at one position, in bins; pairs that are seen
-   through a window
+   `windows`, `binned_queries`, `aligned`, `aligned_columns`: the same at one position, in bins;
+   pairs that are seen through a window
    `attended`, `attended_columns`: plasticity of attended pairs, in bins
 10. `attention_columns`: means of attention over queries
 
