@@ -33,14 +33,18 @@ LAST_TRAINED = (4096, 8192)
 Parts = dict[tuple[int, int], pd.DataFrame]
 
 
-def beyond_table(run: ap.Run) -> str:
-    """Means over parts of the context, and their differences from the end of the trained part."""
+def beyond_table(run: ap.Run, counts: pd.DataFrame) -> str:
+    """Means over parts of the context, and their differences from the end of the trained part.
+
+    `counts` has the count at one position in every bin, as `counted_bins` returns it.
+    """
     aligned, over = (_parts(positioned(run, name)) for name in (BIN_QUANTITY, BUCKET_QUANTITY))
     rows = []
     for low, high in pairwise(EDGES):
         here, there = aligned[low, high], aligned[LAST_TRAINED]
         own = (low, high) == LAST_TRAINED
         lower = int((here["level"] < there["level"]).sum())
+        counted = counts[counts["start"].between(low, high - 1)]["one_position"].mean()
         rows.append(
             [
                 f"{low:,}–{high:,}",
@@ -48,13 +52,14 @@ def beyond_table(run: ap.Run) -> str:
                 f"{here['level'].std():.3f}",
                 NONE if own else _change(here, there),
                 NONE if own else f"{lower} of {len(here)}",
+                f"{counted:.3f}",
                 f"{over[low, high]['level'].mean():.3f}",
                 NONE if own else _change(over[low, high], over[LAST_TRAINED]),
             ]
         )
     minus = f"minus {LAST_TRAINED[0]:,}–{LAST_TRAINED[1]:,}"
     heading = ["query position", "at one position", "spread over heads", minus, "heads lower"]
-    return markdown([*heading, "over a bucket", minus], rows)
+    return markdown([*heading, "counted", "over a bucket", minus], rows)
 
 
 def positioned(run: ap.Run, quantity: str) -> pd.DataFrame:
@@ -125,7 +130,7 @@ def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
             textcoords="offset points",
             fontsize=8,
         )
-        axes.legend(loc=(0.01, 0.1), fontsize=7, ncols=2)
+        axes.legend(loc="upper left", fontsize=7, ncols=2)
         axes.set_title("Beyond the trained context: SmolLM2-135M")
         footnote(
             figure,

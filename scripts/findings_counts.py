@@ -7,6 +7,7 @@ prefer different keys. Two queries of different texts anywhere in a bin give pla
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,19 +56,32 @@ class Count:
 
 def counted_heads(dump: Path) -> pd.DataFrame:
     """One row per query head: the counts at one position and over a bin, with their errors."""
-    names = sorted(folder.name for folder in dump.glob("l*q"))
-    group = len(names) // len(list(dump.glob("l*k")))  # query heads of one key head
     rows = []
-    for name in names:
-        layer, head = int(name[1:3]), int(name[4:6])
-        queries = Rows.read(dump / name)
-        keys = Rows.read(dump / f"l{layer:02}h{head // group:02}k")
-        generator = np.random.default_rng([layer, head])
-        exact, over = count_head(queries, keys, generator)
-        numbers = (exact.value, exact.error, over.value, over.error)
-        rows.append((layer, head, *numbers))
+    for layer, head, queries, keys in _heads(dump):
+        exact, over = count_head(queries, keys, np.random.default_rng([layer, head]))
+        rows.append((layer, head, exact.value, exact.error, over.value, over.error))
     columns = ["layer", "q_head", "one_position", "one_position_se", "over_bin", "over_bin_se"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def counted_bins(dump: Path, size: int) -> pd.DataFrame:
+    """One row per bin of `size` tokens: the mean over heads of the count at one position."""
+    found = []
+    for layer, head, queries, keys in _heads(dump):
+        exact, _ = _count_bins(queries, keys, np.random.default_rng([layer, head]), size)
+        found.append(exact[:, 0])
+    starts = size * np.arange(1, 1 + len(found[0]))
+    return pd.DataFrame({"start": starts, "one_position": np.mean(found, axis=0)})
+
+
+def _heads(dump: Path) -> Iterator[tuple[int, int, Rows, Rows]]:
+    """Layer, query head, its queries and its keys."""
+    names = sorted(folder.name for folder in dump.glob("l*q"))
+    group = len(names) // len(list(dump.glob("l*k")))  # query heads of one key head
+    for name in names:
+        layer, head = int(name[1:3]), int(name[4:6])
+        keys = dump / f"l{layer:02}h{head // group:02}k"
+        yield layer, head, Rows.read(dump / name), Rows.read(keys)
 
 
 @dataclass(frozen=True)
@@ -85,10 +99,21 @@ def count_head(
 
     A mean over bins of queries, of the mean over earlier bins of keys, of the mean over pairs.
     """
+    exact, over = _count_bins(queries, keys, generator, size)
+    return _count(exact.mean(axis=0)), _count(over.mean(axis=0))
+
+
+def _count_bins(
+    queries: Rows, keys: Rows, generator: np.random.Generator, size: int
+) -> tuple[Floats, Floats]:
+    """(bins, 1 + texts) each: the counts of every bin of queries after the first.
+
+    The first column has all texts, each of the others lacks one text.
+    """
     texts = np.unique(queries.text)
     last = int(queries.position.max()) // size
     pairs = [_key_pairs(keys.part(keys.position // size == at), generator) for at in range(last)]
-    exact: list[Floats] = []  # (1 + texts,) of every bin of queries
+    exact: list[Floats] = []
     over: list[Floats] = []
     for at in range(1, last + 1):
         here = queries.part(queries.position // size == at)
@@ -97,16 +122,12 @@ def count_head(
             (exact, same_position(here)),
             (over, _any_position(here, generator)),
         ):
-            found.append(
-                np.mean(
-                    [
-                        _without_each(here.text[chosen], cell.text, signs[chosen], texts)
-                        for cell, signs in zip(pairs[:at], prefers, strict=True)
-                    ],
-                    axis=0,
-                )
-            )
-    return _count(np.mean(exact, axis=0)), _count(np.mean(over, axis=0))
+            cells = [
+                _without_each(here.text[chosen], cell.text, signs[chosen], texts)
+                for cell, signs in zip(pairs[:at], prefers, strict=True)
+            ]
+            found.append(np.mean(cells, axis=0))
+    return np.array(exact), np.array(over)
 
 
 def same_position(rows: Rows) -> Ints:
@@ -144,7 +165,8 @@ def _without_each(
     queries = (query_texts[0] != left_out) & (query_texts[1] != left_out)  # (1 + texts, n)
     keys = key_texts != left_out  # (1 + texts, pairs)
     sums = ((queries.astype(np.float64) @ differ) * keys).sum(axis=1)  # (1 + texts,)
-    return np.asarray(2.0 * sums / (queries.sum(axis=1) * keys.sum(axis=1)))
+    pairs = queries.sum(axis=1) * keys.sum(axis=1)  # (1 + texts,)
+    return np.asarray(2.0 * sums / np.where(pairs > 0, pairs, np.nan), np.float64)
 
 
 def _count(values: Floats) -> Count:

@@ -102,7 +102,7 @@ def draw_heads(run: ap.Run, dump: Path, path: Path) -> None:
         figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=8)
         footnote(
             figure,
-            "upper row: score of key 1 minus key 2 for one pair of keys, one point per query of 12 texts",
+            "upper row: score of key 1 minus key 2, for one pair of keys; a point is a query",
             "scores in standard deviations of the points as captured",
             "lower row: all pairs, corrected for bias; band: 95 % interval over texts",
         )

@@ -12,7 +12,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from findings_attention import attention_tables
 from findings_cells import beyond_table, draw_beyond
-from findings_counts import counted_heads
+from findings_counts import counted_bins, counted_heads
 from findings_heads import head_tables
 from findings_phase import draw_heads, phase_tables
 from findings_stability import models_table, pairs_table, stability_table
@@ -44,6 +44,7 @@ CAPTURES = {
 PAIRS = ("bucket", "local", "context", "attended")
 MODELS = ("positional", "full", "diagonal")
 COUNTS = "head_counts.csv"
+LONG_BIN = 1024  # tokens of a bin of the long texts
 
 
 def main() -> None:
@@ -105,12 +106,22 @@ def _half(dump: Path, target: Path, parity: int) -> Path:
 
 
 def _counts() -> pd.DataFrame:
-    """Counts at exactly one position; made once."""
-    path = FOLDER / "results" / COUNTS
+    """Counts of every head at exactly one position."""
+    return _once(COUNTS, lambda: counted_heads(FOLDER / "dumps" / BASE))
+
+
+def _long_counts() -> pd.DataFrame:
+    """Counts of every bin of the long texts, as means over heads."""
+    return _once("bin_counts.csv", lambda: counted_bins(FOLDER / "dumps" / LONG, LONG_BIN))
+
+
+def _once(name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """A table that is kept in the folder of results, and made if it is missing."""
+    path = FOLDER / "results" / name
     if not path.exists():
-        print("counting at one position", file=sys.stderr)
+        print(f"{name}: counting", file=sys.stderr)
         draft = path.with_suffix(".draft")
-        counted_heads(FOLDER / "dumps" / BASE).to_csv(draft, index=False, float_format="%.6f")
+        make().to_csv(draft, index=False, float_format="%.6f")
         draft.rename(path)
     return pd.read_csv(path)
 
@@ -136,7 +147,7 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table of docs/findings-smollm2.md."""
     yield "perplexity", _perplexity()
     yield from head_tables({name: runs[name] for name in CAPTURES}, runs[BASE])
-    yield "beyond", beyond_table(runs[LONG])
+    yield "beyond", beyond_table(runs[LONG], _long_counts())
     halves = "six of the texts against the other six"
     others = ("another-seed", "jargon-file-8192", "moby-dick-2048", LONG)
     compared = {halves: (runs["even-texts"], runs["odd-texts"])}
