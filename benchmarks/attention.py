@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qk_sniffer.pipeline.rows import RowTap
+    from qk_sniffer.pipeline.row_tap import RowTap
 
 
 _ATTENDED_KEYS = 171  # the default for 12 texts
@@ -44,7 +44,7 @@ def _forwards(model: Any, length: int, rates: Sequence[int], rounds: int) -> Non
     from benchmarks.capture import timed
     from qk_sniffer.model.layout import decoder_of, run_backbone
     from qk_sniffer.model.probing import probe
-    from qk_sniffer.pipeline.rows import RowTap
+    from qk_sniffer.pipeline.row_tap import RowTap
     from qk_sniffer.sampling.heads import choose_heads
 
     decoder, wanted = decoder_of(model), choose_heads(probe(model))

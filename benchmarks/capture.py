@@ -170,7 +170,7 @@ class _Captured:
         self, loaded: LoadedModel, texts: int, length: int, capture: dict[str, Any], folder: str
     ) -> None:
         from benchmarks.random_models import random_setup
-        from qk_sniffer.pipeline.segments import open_capture
+        from qk_sniffer.pipeline.capture_folder import open_capture
 
         self._setup = random_setup(loaded, texts, length, capture, folder)
         self._capture = open_capture(Path(folder), {"benchmark": True})
@@ -192,11 +192,11 @@ class _Captured:
     def finish(self) -> None:
         """Make the Parquet files."""
         from qk_dump.manifest import DumpManifest
-        from qk_sniffer.pipeline.capture import expected_heads
-        from qk_sniffer.pipeline.segments import finish_capture
+        from qk_sniffer.pipeline.expected_heads import expected_heads
+        from qk_sniffer.pipeline.write_dump import write_dump
 
         heads = expected_heads(self._setup)
-        finish_capture(self._capture, self._batches, DumpManifest(), heads)
+        write_dump(self._capture, self._batches, DumpManifest(), heads)
 
 
 def memory() -> None:

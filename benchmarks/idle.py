@@ -88,8 +88,8 @@ def _rank(
 
     from benchmarks.random_models import random_model, random_setup
     from qk_sniffer.pipeline import capture
+    from qk_sniffer.pipeline.capture_folder import open_capture
     from qk_sniffer.pipeline.ranks import Ranks
-    from qk_sniffer.pipeline.segments import open_capture
     from qk_toolkit.watcher import Watcher
 
     torch.set_num_threads(1)

@@ -11,9 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qk_dump.examples import Example
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
-from qk_sniffer.pipeline.segments import Block, Example, ExpectedHead, finish_capture, open_capture
+from qk_sniffer.pipeline.blocks import Block
+from qk_sniffer.pipeline.capture_folder import open_capture
+from qk_sniffer.pipeline.expected_heads import ExpectedHead
+from qk_sniffer.pipeline.write_dump import write_dump
 
 HEADS, WIDTH, TEXTS, ROWS_PER_TEXT = 48, 128, 20, 1000
 
@@ -83,5 +87,6 @@ def _ours(folder: Path, vectors: np.ndarray) -> None:
         )
         capture.add(text, [block], [Example(text, text, ROWS_PER_TEXT, "")])
     heads = [ExpectedHead(HeadId(0, head, "q"), WIDTH, None) for head in range(HEADS)]
-    finish_capture(capture, TEXTS, DumpManifest(), heads)
+    capture.flush()
+    write_dump(capture, TEXTS, DumpManifest(), heads)
     capture.close()

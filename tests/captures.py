@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,18 +17,16 @@ import pyarrow as pa
 
 from qk_dump import writer
 from qk_dump.attention_columns import ATTENTION_TYPES, MASS_BINS, UNITS, AttentionRows
+from qk_dump.examples import Example
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
 from qk_dump.received_columns import RECEIVED_COLUMNS, ReceivedRows
 from qk_dump.schema import TOKEN, TOKEN_ID, VALUE_NORM, written_schema
-from qk_sniffer.pipeline.segments import (
-    Block,
-    CaptureFolder,
-    Example,
-    ExpectedHead,
-    finish_capture,
-    open_capture,
-)
+from qk_sniffer.pipeline.blocks import Block
+from qk_sniffer.pipeline.capture_folder import CaptureFolder, open_capture
+from qk_sniffer.pipeline.expected_heads import ExpectedHead
+from qk_sniffer.pipeline.segment_files import DamagedSegmentError
+from qk_sniffer.pipeline.write_dump import write_dump
 
 PLAN: dict[str, Any] = {
     "model": {"name": "tiny", "revision": None},
@@ -183,11 +182,32 @@ def token_texts(ids: Sequence[int]) -> dict[int, str]:
 
 
 def finish(
-    capture: CaptureFolder, num_batches: int, *, tokens: bool = False, **options: Any
+    capture: CaptureFolder,
+    num_batches: int,
+    *,
+    tokens: bool = False,
+    heads: Sequence[ExpectedHead] | None = None,
+    **options: Any,
 ) -> bool:
-    heads = expected_heads(tokens)
+    """Save the batches and write the dump when no other process writes it; False if damaged."""
+    if capture.complete:
+        return True
+    capture.flush()
+    while (lock := capture.lock_to_finish()) is None:
+        if capture.has_dump():
+            capture.end()
+            return True
+        time.sleep(0.05)
     options = {"token_texts": token_texts, **options}
-    return finish_capture(capture, num_batches, MANIFEST, heads, **options)
+    try:
+        heads = expected_heads(tokens) if heads is None else heads
+        write_dump(capture, num_batches, MANIFEST, heads, **options)
+    except DamagedSegmentError as error:
+        capture.remove_damaged(error)
+        return False
+    finally:
+        lock.release()
+    return True
 
 
 def make_capture(

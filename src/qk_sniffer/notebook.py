@@ -27,19 +27,19 @@ from qk_sniffer.model.probe_forward import is_probe_running
 from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import refuse_tensor_parallel
 from qk_sniffer.pipeline.attended_rows import AttendedTexts, DrawnKeys
+from qk_sniffer.pipeline.batch_blocks import (
+    check_attention,
+    check_finite,
+    check_received,
+    unknown_received,
+)
 from qk_sniffer.pipeline.description import capture_manifest
-from qk_sniffer.pipeline.rows import RowTap
+from qk_sniffer.pipeline.row_tap import RowTap
 from qk_sniffer.pipeline.setup import (
     attended_layers,
     attended_sampler_of,
     sampler_of,
     wanted_heads,
-)
-from qk_sniffer.pipeline.storing import (
-    check_attention,
-    check_finite,
-    check_received,
-    unknown_received,
 )
 from qk_sniffer.pipeline.token_texts import token_texts
 from qk_sniffer.sampling.heads import WantedLayer

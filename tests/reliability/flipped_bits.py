@@ -20,7 +20,7 @@ from captures import HEADS, add, opened, schema_of, segments
 from dumps import make_dump
 from qk_dump.reader import HeadRows, read_head
 from qk_dump.source import open_dump
-from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segment
+from qk_sniffer.pipeline.segment_files import DamagedSegmentError, Segment, read_segment
 from qk_toolkit.errors import DumpError
 from reliability.damaged_files import KEYS, QUERIES, whole_dump
 from reliability.outcomes import Cases, Outcome, command

@@ -6,7 +6,7 @@ give the same results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 from attention_plasticity.run.local_engine import EarlyWorkers, run_local
@@ -14,7 +14,7 @@ from qk_toolkit.ray_cluster import import_ray
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.run.tasks import Computed, SlowToPrepare, Task
+    from attention_plasticity.run.tasks import Computed, OutOfTasks, TaskQueue
 
 
 def require_engine(config: RunnerConfig) -> None:
@@ -24,15 +24,16 @@ def require_engine(config: RunnerConfig) -> None:
 
 
 def make_engine(
-    tasks: Iterable[Task | SlowToPrepare],
+    tasks: TaskQueue,
     config: RunnerConfig,
     workers: EarlyWorkers | None = None,
     note: Callable[[str], None] = lambda text: None,
-) -> Generator[Computed]:
+) -> Generator[Computed | OutOfTasks]:
     """Compute tasks with the engine of the config. Closing the generator stops its workers.
 
-    The first tasks are computed while the others are taken from `tasks`. `note` gets messages for
-    the user.
+    The first tasks are computed while the others are prepared. An engine of an open queue yields
+    `OutOfTasks` while its workers compute the last tasks; the caller then adds tasks, or closes the
+    queue. `note` gets messages for the user.
     """
     if config.engine == "ray":
         from attention_plasticity.run.ray_engine import run_ray

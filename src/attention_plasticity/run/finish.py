@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,7 +17,7 @@ from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
 from attention_plasticity.run.head_sampling import eligible_heads
 from attention_plasticity.run.missing import MissingSums, MissingValues, missing_records
-from attention_plasticity.run.outputs import OutputPaths, set_aside, write_outputs
+from attention_plasticity.run.outputs import OutputPaths, output_drafts, set_aside
 from attention_plasticity.run.records import Metrics
 from attention_plasticity.run.run_settings import NUMERIC_LIBRARIES
 from attention_plasticity.run.warnings import (
@@ -72,8 +72,14 @@ def finish_run(
         None if manifest is None else geometry_of(manifest.bucket_type, manifest.min_bucket_size)
     )
 
-    def warnings() -> list[RunWarning]:
-        return [
+    with output_drafts(paths) as drafts:
+        for head in heads:
+            result = load(*head)
+            drafts.add(result)
+            sizes.add(result)
+            means.add(result)
+            missing.add(result)
+        warnings = [
             *text_warnings(facts.input["texts"], len(heads)),
             *sizes.warnings(geometry, facts.bins[0] if facts.bins else None),
             *bias_warnings(metrics),
@@ -81,29 +87,19 @@ def finish_run(
             *selective_warnings(manifest, heads),
             *weight_warnings(manifest, metrics),
         ]
-
-    def results() -> Iterator[HeadResult]:
-        for head in heads:
-            result = load(*head)
-            sizes.add(result)
-            means.add(result)
-            missing.add(result)
-            yield result
-
-    write_outputs(
-        paths,
-        results(),
-        _provenance(facts, paths, heads, failures, fingerprint, seconds),
-        lambda: {
-            "warnings": [asdict(warning) for warning in warnings()],
-            "missing": missing_records(missing.found),
-            "means": _means_record(means.estimates),
-            "means_by_layer_type": {
-                name: _means_record(found) for name, found in means.by_layer_type.items()
-            },
-        },
-    )
-    return Outcome(paths, facts, metrics, failures, warnings(), means, missing.found)
+        by_layer_type = means.by_layer_type.items()
+        drafts.end(
+            {
+                **_provenance(facts, paths, heads, failures, fingerprint, seconds),
+                "warnings": [asdict(warning) for warning in warnings],
+                "missing": missing_records(missing.found),
+                "means": _means_record(means.estimates),
+                "means_by_layer_type": {
+                    name: _means_record(found) for name, found in by_layer_type
+                },
+            }
+        )
+    return Outcome(paths, facts, metrics, failures, warnings, means, missing.found)
 
 
 def _provenance(

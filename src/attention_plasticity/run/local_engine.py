@@ -8,14 +8,14 @@ import selectors
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Self
 
 from attention_plasticity.head.result import Failure
 from attention_plasticity.run.retries import Retries
-from attention_plasticity.run.tasks import Computed, Job, SlowToPrepare, Task, TaskQueue
+from attention_plasticity.run.tasks import Computed, Job, OutOfTasks, Task, TaskQueue
 from attention_plasticity.run.worker import MEMORY_VARIABLES, THREAD_VARIABLES, outcome_of
 from attention_plasticity.run.worker_log import MOST_BYTES, group_name
 
@@ -49,27 +49,37 @@ class EarlyWorkers:
 
 
 def run_local(
-    tasks: Iterable[Task | SlowToPrepare], workers: int, early: EarlyWorkers | None = None
-) -> Generator[Computed]:
+    waiting: TaskQueue, workers: int, early: EarlyWorkers | None = None
+) -> Generator[Computed | OutOfTasks]:
     """Analyse groups in worker processes and yield each head as it finishes.
 
     Output that the workers print goes to the log of the job. If a worker is killed, for example out
     of memory, a new worker tries its heads again; a head that was being computed at two kills
     fails. Closing the generator stops the workers.
     """
-    waiting, retries = TaskQueue(tasks), Retries()
-
-    def new_worker() -> _Worker:
-        return early.take() if early is not None else _Worker()
-
+    retries = Retries()
     with selectors.DefaultSelector() as selector:
         running: list[_Worker] = []
         try:
-            while len(running) < workers and waiting:
-                running.append(_start(new_worker(), waiting.take(), selector))
-            while running:
+            while True:
+                while waiting.is_open and not waiting:
+                    yield OutOfTasks()
+                for worker in [worker for worker in running if not worker.busy]:
+                    if worker.death is None and waiting:
+                        worker.assign(waiting.take())
+                    else:
+                        selector.unregister(worker.output)
+                        worker.stop()
+                        running.remove(worker)
+                while len(running) < workers and waiting:
+                    worker = early.take() if early is not None else _Worker()
+                    selector.register(worker.output, selectors.EVENT_READ, worker)
+                    worker.assign(waiting.take())
+                    running.append(worker)
+                if not running:
+                    return
                 for key, _ in _next_events(selector, waiting):
-                    worker: _Worker = key.data
+                    worker = key.data
                     outcomes = worker.receive()
                     if worker.death is not None:
                         job = worker.death.task.job
@@ -78,17 +88,9 @@ def run_local(
                         if again is not None:
                             waiting.put_back([Task(job, again)])
                     # the next task first: a worker does not wait while its results are recorded
-                    if worker.is_idle and waiting.has_ready():
-                        worker.assign(waiting.take())
-                    yield from outcomes
                     if worker.is_idle and waiting:
                         worker.assign(waiting.take())
-                    if not worker.busy:
-                        selector.unregister(worker.output)
-                        worker.stop()
-                        running.remove(worker)
-                        if waiting:
-                            running.append(_start(new_worker(), waiting.take(), selector))
+                    yield from outcomes
         finally:
             for worker in running:
                 worker.stop()
@@ -102,12 +104,6 @@ def _next_events(
     while not found and waiting.prepare():
         found = selector.select(timeout=0)
     return found or selector.select()
-
-
-def _start(worker: _Worker, task: Task, selector: selectors.BaseSelector) -> _Worker:
-    selector.register(worker.output, selectors.EVENT_READ, worker)
-    worker.assign(task)
-    return worker
 
 
 @dataclass(frozen=True)

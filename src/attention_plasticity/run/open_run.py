@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,16 +12,18 @@ from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.rows import run_texts
 from attention_plasticity.head.texts import UNKNOWN_TEXTS, DumpTexts, equal_texts_note
+from attention_plasticity.run.engines import make_engine
 from attention_plasticity.run.facts import Head, RunFacts
 from attention_plasticity.run.fingerprints import Files, InputFiles, joint_fingerprint
 from attention_plasticity.run.finish import Outcome, finish_run
+from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.outputs import OutputPaths, check_writable, set_aside, tables_locked
 from attention_plasticity.run.plan import Plan, split_groups
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.records import FinishedHeads, Metrics, Records
 from attention_plasticity.run.results_at_url import Destination, destination
 from attention_plasticity.run.run_settings import run_settings
-from attention_plasticity.run.tasks import Computed, Job, Task
+from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
 from attention_plasticity.run.worker_log import WorkerLog
 from qk_dump.layout import Dump, HeadId
 from qk_toolkit.errors import ConfigError
@@ -229,18 +231,14 @@ def open_run(config: RunnerConfig, watcher: Watcher, dump: Dump | None = None) -
             records.release()
 
 
-def compute(
-    engine: Generator[Computed], heads: Mapping[int, HeadsInProgress], watcher: Watcher
-) -> Iterator[HeadsInProgress]:
-    """Record heads as the engine computes them. Yields the heads of every computed head.
-
-    `heads` are by the number of their job. They can be added while the engine works.
-    """
-    with closing(engine) as computed:
-        try:
-            for job, outcome in computed:
-                heads[job.number].add(outcome)
-                watcher.advance(failed=int(isinstance(outcome, Failure)))
-                yield heads[job.number]
-        finally:
-            watcher.stop()
+def compute(heads: HeadsInProgress, workers: EarlyWorkers | None, watcher: Watcher) -> None:
+    """Compute the missing heads of a run, and record each when it is finished."""
+    engine = make_engine(TaskQueue(heads.tasks()), heads.job.config, workers, watcher.note)
+    try:
+        with closing(engine):
+            for computed in engine:
+                if isinstance(computed, Computed):
+                    heads.add(computed.outcome)
+                    watcher.advance(failed=int(isinstance(computed.outcome, Failure)))
+    finally:
+        watcher.stop()

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -281,42 +281,45 @@ def sha256_of(path: Path) -> str | None:
         return None
 
 
-def write_outputs(
-    paths: OutputPaths,
-    results: Iterable[HeadResult],
-    run: dict[str, Any],
-    later: Callable[[], dict[str, Any]] = dict,
-) -> None:
-    """Write tables and run.json as drafts, then rename them, run.json last.
+class OutputDrafts:
+    """Drafts of the tables of a run and of run.json."""
 
-    `results` are sorted. `later` returns the entries of run.json that are known only after all
-    results are written. The old run.json is deleted before the tables are renamed, so that a
-    half-finished exchange is not read as a finished run. A run in which all heads failed has no
-    tables; its run.json has the reasons.
+    def __init__(self, paths: OutputPaths, stack: ExitStack) -> None:
+        self._run = stack.enter_context(staged(paths.run))  # entered first, so renamed last
+        self._paths = paths
+        self._stack = stack
+        self._tables: dict[TableKind, tuple[Writer, TextIO]] = {}
+
+    def add(self, result: HeadResult) -> None:
+        """Write the rows of a head. Heads are added in order."""
+        for kind, path in self._paths.tables.items():
+            if kind not in self._tables:
+                table = _table(path, TABLES[kind].names)
+                self._tables[kind] = self._stack.enter_context(table)
+            self._tables[kind][0].writerows(_rows(kind, result))
+
+    def end(self, run: dict[str, Any]) -> None:
+        """Write run.json, with the hashes of the tables, and remove the old one."""
+        files = [file for _, file in self._tables.values()]
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())  # a full disk is detected here, before any file is replaced
+        names = self._paths.names() if files else ()
+        hashes = dict(zip(names, (sha256_of(Path(file.name)) for file in files), strict=True))
+        write_through(self._run, json.dumps({**run, "sha256": hashes}, indent=2) + "\n")
+        self._paths.run.unlink(missing_ok=True)
+
+
+@contextmanager
+def output_drafts(paths: OutputPaths) -> Iterator[OutputDrafts]:
+    """Drafts that replace the files of a run when the block ends, run.json last.
+
+    The old run.json is deleted before the tables are renamed, so that a half-finished exchange is
+    not read as a finished run. A run in which all heads failed has no tables; its run.json has the
+    reasons.
     """
     with ExitStack() as stack:
-        run_draft = stack.enter_context(staged(paths.run))  # entered first, so renamed last
-        hashes = _write_tables(stack, paths, results) if run["heads"]["analysed"] else {}
-        write_through(run_draft, json.dumps({**run, **later(), "sha256": hashes}, indent=2) + "\n")
-        paths.run.unlink(missing_ok=True)
-
-
-def _write_tables(
-    stack: ExitStack, paths: OutputPaths, results: Iterable[HeadResult]
-) -> dict[str, str | None]:
-    """Write drafts of the tables and return their hashes."""
-    tables = [
-        (stack.enter_context(_table(path, TABLES[kind].names)), kind)
-        for kind, path in paths.tables.items()
-    ]
-    for result in results:
-        for (writer, _), kind in tables:
-            writer.writerows(_rows(kind, result))
-    for (_, file), _ in tables:
-        file.flush()
-        os.fsync(file.fileno())  # a full disk is detected here, before any file is replaced
-    drafts = [Path(file.name) for (_, file), _ in tables]
-    return dict(zip(paths.names(), map(sha256_of, drafts), strict=True))
+        yield OutputDrafts(paths, stack)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import redirect_stderr, suppress
 from dataclasses import asdict
 from functools import lru_cache
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.head.result import Failure
 from attention_plasticity.run.retries import ATTEMPTS
-from attention_plasticity.run.tasks import Computed, SlowToPrepare, Task, TaskQueue
+from attention_plasticity.run.tasks import Computed, OutOfTasks, Task, TaskQueue
 from attention_plasticity.run.worker import (
     MEMORY_VARIABLES,
     THREAD_VARIABLES,
@@ -38,10 +38,10 @@ _SECONDS_BEFORE_NOTE = 30.0  # until a note reports that no CPU of the cluster i
 
 
 def run_ray(
-    tasks: Iterable[Task | SlowToPrepare],
+    waiting: TaskQueue,
     config: RunnerConfig,
     note: Callable[[str], None] = lambda text: None,
-) -> Generator[Computed]:
+) -> Generator[Computed | OutOfTasks]:
     """Analyse groups as tasks of one CPU each, and yield the heads of each group as it finishes.
 
     If a worker or a node of the cluster dies, the heads of its tasks are computed again, each in a
@@ -49,7 +49,8 @@ def run_ray(
     `note` gets a message if the cluster has no free CPU for a while. Raises a `ClusterLostError` if
     the cluster no longer answers.
     """
-    waiting = TaskQueue(tasks)
+    while waiting.is_open and not waiting:
+        yield OutOfTasks()
     if not waiting:
         return
     ray = import_ray()
@@ -61,7 +62,9 @@ def run_ray(
     try:
         start = _Start(ray, note)
         analyze, places = _remote(ray, _analyze), _Places(ray, connection)
-        while running or waiting:
+        while running or waiting or waiting.is_open:
+            while waiting.is_open and not waiting:
+                yield OutOfTasks()
             while len(running) < places.number() and waiting:
                 task = waiting.take()
                 number = task.job.number

@@ -6,16 +6,18 @@ workers and interruptions. Tables of another run are never mixed with those of t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.result import Failure
 from attention_plasticity.run.engines import make_engine, require_engine
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, OpenRun, compute, open_run
-from attention_plasticity.run.tasks import SlowToPrepare, Task
+from attention_plasticity.run.tasks import Computed, OutOfTasks, TaskQueue
 from qk_dump.layout import Dump
 from qk_toolkit.errors import HubError, StoreError, ToolkitError
 from qk_toolkit.watcher import Watcher
@@ -37,9 +39,7 @@ def run_analysis(
     with open_run(config, watcher, dump) as run:
         heads = run.heads
         watcher.start("heads", len(heads.triples), len(heads.done))
-        engine = make_engine(heads.tasks(), config, workers, watcher.note)
-        for _ in compute(engine, {heads.job.number: heads}, watcher):
-            pass  # the heads are recorded
+        compute(heads, workers, watcher)
         return run.finish(watcher)
 
 
@@ -58,64 +58,70 @@ def run_analyses(
 ) -> Iterator[Outcome | Refused]:
     """Analyse several dumps with one set of workers, and yield each run when it is finished.
 
-    A run is opened, and its dump is fetched, when the heads of the run before are used up. Workers
-    then do not wait for the last heads of that run. A run that cannot begin does not stop the
-    others, nor does a failed upload.
+    A run is opened, and its dump is fetched, when no head of the runs before waits. Workers then do
+    not wait for the last heads of these runs. A run that cannot begin does not stop the others, nor
+    does a failed upload.
     """
     watcher = watcher or Watcher()
     require_engine(configs[0])
     runs = _Runs(configs, watcher)
-    with closing(runs):
-        engine = make_engine(runs.tasks(), configs[0], workers, watcher.note)
-        for heads in compute(engine, runs.heads, watcher):
-            if not heads.remaining:
-                runs.finish(heads)
+    engine = make_engine(runs.tasks, configs[0], workers, watcher.note)
+    try:
+        with closing(runs), closing(engine):
+            for found in engine:
+                if isinstance(found, OutOfTasks):
+                    runs.open_next()
+                else:
+                    runs.add(found)
+                yield from runs.take_ended()
             yield from runs.take_ended()
-        yield from runs.take_ended()
+    finally:
+        watcher.stop()
 
 
 class _Runs:
     """Runs that are opened one after another, and closed when they are finished."""
 
     def __init__(self, configs: Sequence[RunnerConfig], watcher: Watcher) -> None:
-        self.heads: dict[int, HeadsInProgress] = {}  # of the open runs, by the number of their job
-        self._configs = configs
+        self.tasks = TaskQueue(is_open=True)
+        self._configs = deque(configs)
         self._watcher = watcher
-        self._open: dict[int, tuple[OpenRun, ExitStack]] = {}
+        self._open: dict[int, tuple[OpenRun, ExitStack]] = {}  # by the number of their job
         self._ended: list[Outcome | Refused] = []
         self._finished_heads = 0  # of closed runs
 
-    def tasks(self) -> Iterator[Task | SlowToPrepare]:
-        """The heads of all runs as work for an engine. Each run is opened after a mark."""
-        for config in self._configs:
-            yield SlowToPrepare()
-            heads = self._opened(config)
-            if heads is not None:
-                yield from heads.tasks()
-
-    def _opened(self, config: RunnerConfig) -> HeadsInProgress | None:
-        """The heads of a run that begins; None if it cannot begin or has nothing to compute."""
+    def open_next(self) -> None:
+        """Open the next run and add its heads to the tasks. Without one, close the queue."""
+        if not self._configs:
+            self.tasks.is_open = False
+            return
+        config = self._configs.popleft()
         with ExitStack() as stack:
             try:
                 run = stack.enter_context(open_run(config, self._watcher))
             except ToolkitError as error:
                 self._ended.append(Refused(config, error))
-                return None
-            heads = run.heads
-            self.heads[heads.job.number] = heads
-            self._open[heads.job.number] = run, stack.pop_all()
-        if not heads.remaining:
-            self.finish(heads)
-            return None
-        left = sum(one.remaining for one in self.heads.values())
-        total = self._finished_heads + sum(len(one.triples) for one in self.heads.values())
-        self._watcher.start("heads", total, total - left)
-        return heads
+                return
+            self._open[run.heads.job.number] = run, stack.pop_all()
+        if not run.heads.remaining:
+            self._finish(run.heads)
+            return
+        heads = [one.heads for one, _ in self._open.values()]
+        total = self._finished_heads + sum(len(one.triples) for one in heads)
+        self._watcher.start("heads", total, total - sum(one.remaining for one in heads))
+        self.tasks.add(run.heads.tasks())
 
-    def finish(self, heads: HeadsInProgress) -> None:
+    def add(self, computed: Computed) -> None:
+        """Record a computed head. Its run is finished with the last head."""
+        heads = self._open[computed.job.number][0].heads
+        heads.add(computed.outcome)
+        self._watcher.advance(failed=int(isinstance(computed.outcome, Failure)))
+        if not heads.remaining:
+            self._finish(heads)
+
+    def _finish(self, heads: HeadsInProgress) -> None:
         """Write the tables of a run whose heads are all computed, and close it."""
         run, stack = self._open.pop(heads.job.number)
-        del self.heads[heads.job.number]
         self._finished_heads += len(heads.triples)
         with stack:
             try:

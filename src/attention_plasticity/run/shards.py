@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.result import Failure
-from attention_plasticity.run.engines import make_engine
 from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, compute
 from attention_plasticity.run.plan import Group, Plan, split_groups
@@ -132,8 +131,6 @@ def _compute(
     """Compute the missing heads of a shard and record them."""
     began = time.monotonic()
     watcher.start(f"heads of {shard}", len(heads.triples), len(heads.done))
-    engine = make_engine(heads.tasks(), heads.job.config, workers, watcher.note)
-    for _ in compute(engine, {heads.job.number: heads}, watcher):
-        pass  # the heads are recorded
+    compute(heads, workers, watcher)
     heads.drop_changed()
     records.add_shard(shard.name, ShardRecord(heads.failures, time.monotonic() - began))

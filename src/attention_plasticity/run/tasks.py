@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,44 +46,33 @@ class Task(NamedTuple):
     group: Group
 
 
-class SlowToPrepare:
-    """A mark in a sequence of tasks: the next task takes long to prepare, as a run is opened."""
-
-
 class TaskQueue:
     """Tasks that wait. They are taken from their source one by one, as preparing one takes time.
 
     An engine prepares further tasks when it has nothing else to do. Tasks that are computed again,
-    after the death of a worker, come first. A task that follows `SlowToPrepare` in the source is
-    prepared when no other task waits.
+    after the death of a worker, come first. While the queue is `open`, tasks can be added, and an
+    engine asks for them with `OutOfTasks`.
     """
 
-    def __init__(self, tasks: Iterable[Task | SlowToPrepare]) -> None:
-        self._source = iter(tasks)
+    def __init__(self, tasks: Iterable[Task] = (), *, is_open: bool = False) -> None:
+        self._source: Iterator[Task] = iter(tasks)
         self._waiting: deque[Task] = deque()
-        self._next_takes_long = False
+        self.is_open = is_open
+
+    def add(self, tasks: Iterable[Task]) -> None:
+        """Add tasks after all others."""
+        self._source = chain(self._source, tasks)
 
     def __bool__(self) -> bool:
-        """Whether there is a task. It is prepared if none waits, even if this takes long."""
-        while not self._waiting and self._advance():
-            pass
-        return bool(self._waiting)
-
-    def has_ready(self) -> bool:
-        """Whether a task waits, or can be prepared at once."""
+        """Whether there is a task. It is prepared if none waits."""
         return bool(self._waiting) or self.prepare()
 
     def prepare(self) -> bool:
-        """Prepare the next task, unless this takes long. Returns whether a task was prepared."""
-        return not self._next_takes_long and self._advance() and not self._next_takes_long
-
-    def _advance(self) -> bool:
-        for task in self._source:
-            self._next_takes_long = isinstance(task, SlowToPrepare)
-            if isinstance(task, Task):
-                self._waiting.append(task)
-            return True
-        return False
+        """Prepare the next task. Returns whether there was one."""
+        task = next(self._source, None)
+        if task is not None:
+            self._waiting.append(task)
+        return task is not None
 
     def take(self) -> Task:
         """The next task of a queue that is not empty."""
@@ -94,6 +83,10 @@ class TaskQueue:
     def put_back(self, tasks: Iterable[Task]) -> None:
         """Add tasks that are computed again, as the next ones."""
         self._waiting.extendleft(tasks)
+
+
+class OutOfTasks:
+    """An engine yields this when no task waits and more tasks can be added to its queue."""
 
 
 class Computed(NamedTuple):

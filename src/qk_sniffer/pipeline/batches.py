@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from qk_dump.examples import Example
 from qk_dump.layout import Kind
 from qk_sniffer.pipeline.attended_rows import AttendedTexts
-from qk_sniffer.pipeline.segments import Example
 from qk_sniffer.pipeline.setup import Setup
 from qk_sniffer.pipeline.texts import Text
 from qk_sniffer.sampling.rows import KindRows, sample_rows

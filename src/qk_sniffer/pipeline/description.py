@@ -10,8 +10,7 @@ from typing import Any
 from qk_dump.manifest import DumpManifest
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import LayerFacts, ModelLayout
-from qk_sniffer.model.loading import LoadedModel
-from qk_sniffer.pipeline.setup import sampler_of
+from qk_sniffer.pipeline.setup import Setup, eligible_q_heads, sampler_of
 from qk_sniffer.sampling.auto import AutoChoice
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
@@ -27,21 +26,14 @@ _TOOLS = (
 )
 
 
-def capture_plan(
-    config: CaptureConfig,
-    loaded: LoadedModel,
-    max_length: int | None,
-    batch_size: int,
-    parts: int = 1,
-    choice: AutoChoice | None = None,
-    attended_keys: int = 0,
-) -> dict[str, Any]:
+def capture_plan(setup: Setup, parts: int = 1) -> dict[str, Any]:
     """All settings that affect the rows of a dump, and no others.
 
     `parts` is the number of processes of a tensor parallel model; their sums have another order.
-    `choice` is that of the sampler auto, which a capture keeps when it continues. `attended_keys`
-    is the number that is drawn, also where the settings leave it open.
+    What the sampler auto has chosen is part of the plan, so that a capture keeps it when it
+    continues, and the number of keys drawn by attention, also where the settings leave it open.
     """
+    config, loaded = setup.config, setup.loaded
     sections = config.model_dump(
         include={"dataset", "model", "tokenizer", "inference", "capture"},
         exclude={
@@ -65,10 +57,10 @@ def capture_plan(
     }
     if parts > 1:
         sections["model"]["tensor_parallel"] = parts
-    sections["tokenizer"]["max_length"] = max_length
-    sections["capture"] |= _positions(config, choice)
-    sections["inference"]["batch_size"] = batch_size
-    sections["capture"]["attended_keys"] = attended_keys
+    sections["tokenizer"]["max_length"] = setup.max_length
+    sections["capture"] |= _positions(config, setup.choice)
+    sections["inference"]["batch_size"] = setup.batch_size
+    sections["capture"]["attended_keys"] = setup.attended.number if setup.attended else 0
     sections["output"] = {"vector_dtype": config.output.vector_dtype}
     sections["versions"] = tool_versions()
     return sections
@@ -91,6 +83,26 @@ def _positions(config: CaptureConfig, choice: AutoChoice | None) -> dict[str, An
 def tool_versions() -> dict[str, str]:
     """The versions of Python and of the libraries that affect the rows of a dump."""
     return {"python": platform.python_version(), **{name: version(name) for name in _TOOLS}}
+
+
+def manifest_of(setup: Setup, lengths: Collection[int]) -> DumpManifest:
+    """The content of `dump.json`, without the plan. `lengths`: the tokens of each text."""
+    config = setup.config
+    made = config.dataset.made
+    return capture_manifest(
+        model=setup.loaded.title,
+        revision=setup.loaded.commit or config.model.revision,
+        text_config=setup.loaded.text_config,
+        layout=setup.layout,
+        wanted=setup.dump_heads,
+        sampler=setup.sampler,
+        dtype=setup.loaded.dtype,
+        pre_rope=config.capture.capture_pre_rope,
+        eligible_q_heads=eligible_q_heads(setup.layout, config.capture),
+        synthetic=made.as_record() if made is not None else None,
+        random_weights=config.model.random_weights or None,
+        lengths=lengths,
+    )
 
 
 def capture_manifest(

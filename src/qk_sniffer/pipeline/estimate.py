@@ -16,7 +16,7 @@ from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, ze
 from qk_sniffer.model.probe_forward import ForwardFailedError
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.encoding import TextEncoder
-from qk_sniffer.pipeline.optional_columns import optional_columns
+from qk_sniffer.pipeline.expected_heads import optional_columns
 from qk_sniffer.pipeline.setup import (
     attended_sampler_of,
     auto_choice,

@@ -6,10 +6,11 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar, cast
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _END = object()
 
@@ -62,38 +63,49 @@ def one_ahead(items: Iterable[Item]) -> Generator[Item]:
             yield cast(Item, item)
 
 
-class BackgroundWriter:
+class BackgroundWriter(Generic[Result]):
     """Runs tasks in order in a background thread; at most `depth` of them wait.
 
-    The error of a task is raised by the next `submit` or by `wait`. Later tasks do not run.
+    The error of a task is raised by the next call of another method. Later tasks do not run.
     """
 
     def __init__(self, depth: int = 2) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="write")
-        self._pending: deque[Future[None]] = deque()
+        self._pending: deque[Future[Result]] = deque()
+        self._results: list[Result] = []
         self._depth = depth
-        self._failed = False
+        self._failed = threading.Event()
 
-    def submit(self, task: Callable[[], None]) -> None:
+    def submit(self, task: Callable[[], Result]) -> None:
         """Queue a task; wait while `depth` tasks are queued."""
         while len(self._pending) >= self._depth:
-            self._pending.popleft().result()
+            self._collect()
         self._pending.append(self._pool.submit(self._run, task))
+
+    def finished(self) -> list[Result]:
+        """The results of the tasks that have ended since the last call."""
+        while self._pending and self._pending[0].done():
+            self._collect()
+        results, self._results = self._results, []
+        return results
 
     def wait(self) -> None:
         """Wait until every task is done."""
         while self._pending:
-            self._pending.popleft().result()
+            self._collect()
 
     def close(self) -> None:
         """Wait for the running task and drop the queued ones."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _run(self, task: Callable[[], None]) -> None:
-        if self._failed:
-            return
+    def _collect(self) -> None:
+        self._results.append(self._pending.popleft().result())
+
+    def _run(self, task: Callable[[], Result]) -> Result:
+        if self._failed.is_set():
+            raise CancelledError
         try:
-            task()
+            return task()
         except BaseException:
-            self._failed = True
+            self._failed.set()
             raise

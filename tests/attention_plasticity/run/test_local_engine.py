@@ -19,7 +19,7 @@ from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.texts import UNKNOWN_TEXTS
 from attention_plasticity.run.local_engine import EarlyWorkers, _worker_environment, run_local
 from attention_plasticity.run.plan import Group, make_plan
-from attention_plasticity.run.tasks import Job, Task
+from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
 from attention_plasticity.run.worker import THREAD_VARIABLES
 from attention_plasticity.run.worker_log import WorkerLog
 from dumps import make_dump
@@ -35,10 +35,12 @@ def run(
 ) -> Generator[HeadResult | Failure]:
     """The outcomes of one job."""
     job = Job(dump, UNKNOWN_TEXTS, config, WorkerLog(dump.with_name("workers.log")))
-    with closing(run_local([Task(job, group) for group in groups], workers, early)) as computed:
-        for found, outcome in computed:
-            assert found is job
-            yield outcome
+    tasks = TaskQueue(Task(job, group) for group in groups)
+    with closing(run_local(tasks, workers, early)) as computed:
+        for found in computed:
+            assert isinstance(found, Computed)
+            assert found.job is job
+            yield found.outcome
 
 
 def children() -> set[int]:
@@ -66,6 +68,31 @@ def test_workers_that_start_before_the_plan_are_used_and_ended(tmp_path: Path) -
         outcomes = list(run(dump.path, groups[:1], config, 2, early=workers))
         assert len(outcomes) == 2
         assert children() - before < started  # the one that was used has ended
+    assert children() == before
+
+
+def test_an_open_queue_asks_for_tasks_while_its_last_ones_are_computed(tmp_path: Path) -> None:
+    dump = open_dump(make_dump(tmp_path, layers=2, q_heads=2, k_heads=1, n=1000))
+    config = make_config()
+    job = Job(dump.path, UNKNOWN_TEXTS, config, WorkerLog(tmp_path / "workers.log"))
+    coming = [Task(job, group) for group in make_plan(dump, config).groups]
+    assert len(coming) > 1
+    number, tasks, before = len(coming), TaskQueue(is_open=True), children()
+    heads, asked, working = [], 0, []
+    with closing(run_local(tasks, 1)) as engine:
+        for found in engine:
+            if isinstance(found, Computed):
+                heads.append(found.outcome.q_head)
+                continue
+            asked += 1
+            working.append(len(children() - before))
+            if coming:
+                tasks.add([coming.pop()])
+            else:
+                tasks.is_open = False
+    assert asked == number + 1
+    assert working == [0] + [1] * number  # the worker computes meanwhile, and is kept
+    assert len(heads) == 4
     assert children() == before
 
 

@@ -14,6 +14,7 @@ from attention_plasticity.config import make_config
 from attention_plasticity.run import fingerprints, local_engine
 from attention_plasticity.run.engines import make_engine
 from attention_plasticity.run.open_run import open_run
+from attention_plasticity.run.tasks import TaskQueue
 from dumps import make_dump
 from qk_toolkit.watcher import Watcher
 
@@ -67,7 +68,7 @@ def test_heads_start_before_all_files_were_opened(
             assign(worker, task)
 
         monkeypatch.setattr(local_engine._Worker, "assign", recording)
-        with closing(make_engine(run.heads.tasks(), config)) as computed:
+        with closing(make_engine(TaskQueue(run.heads.tasks()), config)) as computed:
             for _ in range(2):  # the heads of the first task
                 next(computed)
         assert at_start[0] == {"l00"}

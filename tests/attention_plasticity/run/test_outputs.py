@@ -5,17 +5,24 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from attention_plasticity.config import make_config
+from attention_plasticity.head.result import HeadResult
 from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.metrics import BUCKET_PLASTICITY, COMPONENT_WEIGHTS, HEAD_METRICS
-from attention_plasticity.run.outputs import check_writable, output_paths, set_aside, write_outputs
+from attention_plasticity.run.outputs import (
+    OutputPaths,
+    check_writable,
+    output_drafts,
+    output_paths,
+    set_aside,
+)
 from dumps import make_dump
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, OutputError
@@ -28,9 +35,12 @@ SPEC_METRICS = (
 )
 
 
-def ran(heads: int) -> dict[str, Any]:
-    """A run.json with as much in it as writing needs."""
-    return {"heads": {"analysed": heads}}
+def write(paths: OutputPaths, results: Sequence[HeadResult]) -> None:
+    """Write the tables of these heads, and a small run.json."""
+    with output_drafts(paths) as drafts:
+        for result in results:
+            drafts.add(result)
+        drafts.end({"heads": {"analysed": len(results)}})
 
 
 def test_columns_begin_as_promised() -> None:
@@ -65,7 +75,7 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
     heads = [(1, 1), (0, 1), (1, 0), (0, 0)]
     results = [analyze_head(layer, head, 0, dump) for layer, head in heads]
     paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
-    write_outputs(paths, sorted(results, key=lambda r: (r.layer, r.q_head)), ran(heads=4))
+    write(paths, sorted(results, key=lambda r: (r.layer, r.q_head)))
     with paths.metrics.open() as file:
         header, *rows = csv.reader(file)
     assert header == list(HEAD_METRICS.names)
@@ -90,7 +100,7 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
 def test_missing_values_are_written_as_nan(tmp_path: Path) -> None:
     dump = open_dump(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=30))
     paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
-    write_outputs(paths, [analyze_head(0, 0, 0, dump)], ran(heads=1))
+    write(paths, [analyze_head(0, 0, 0, dump)])
     with paths.metrics.open() as file:
         row = next(csv.DictReader(file))
     assert row["sliding_window"] == "nan"
@@ -101,12 +111,12 @@ def test_a_failing_table_leaves_all_earlier_files(tmp_path: Path) -> None:
     dump = open_dump(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=30))
     paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
     result = analyze_head(0, 0, 0, dump)
-    write_outputs(paths, [result], ran(heads=1))
+    write(paths, [result])
     before = {path: path.read_bytes() for path in paths.all}
     paths.components.unlink()
     paths.components.mkdir()  # nothing can be renamed onto a folder
     with pytest.raises(OutputError, match="head_component_weights"):
-        write_outputs(paths, [result], ran(heads=1))
+        write(paths, [result])
     assert not paths.run.exists()  # half an exchange has no run.json
     assert all(path.read_bytes() == before[path] for path in (paths.metrics, paths.buckets))
     assert not list(paths.folder.glob(".*part*"))

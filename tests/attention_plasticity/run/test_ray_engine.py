@@ -23,7 +23,7 @@ from attention_plasticity.run import ray_engine
 from attention_plasticity.run.plan import Group, make_plan
 from attention_plasticity.run.ray_engine import _Deaths, run_ray
 from attention_plasticity.run.runner import run_analysis
-from attention_plasticity.run.tasks import Job, Task
+from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
 from attention_plasticity.run.worker_log import WorkerLog
 from dumps import add_rotary, make_dump, rotary_file
 from qk_dump.source import open_dump
@@ -128,8 +128,9 @@ def computed(
 ) -> list[HeadResult | Failure]:
     """The outcomes of one job."""
     job = Job(dump, UNKNOWN_TEXTS, ap.make_config(), log)
-    tasks = [Task(job, group) for group in groups]
-    return [outcome for _, outcome in run_ray(tasks, job.config, note)]
+    tasks = TaskQueue(Task(job, group) for group in groups)
+    found = list(run_ray(tasks, job.config, note))
+    return [one.outcome for one in found if isinstance(one, Computed)]
 
 
 def test_tables_are_the_same_as_without_ray_and_vectors_stay_in_the_workers(

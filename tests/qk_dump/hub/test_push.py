@@ -24,7 +24,7 @@ from qk_dump.hub import push as hub_push
 from qk_dump.hub.push import push_dump
 from qk_dump.layout import HeadId
 from qk_dump.writer import write_head
-from qk_sniffer.pipeline.segments import open_capture
+from qk_sniffer.pipeline.capture_folder import open_capture
 
 pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
 hub = hub_server.hub

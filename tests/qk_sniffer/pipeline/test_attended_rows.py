@@ -21,7 +21,7 @@ from qk_sniffer.model.logits import in_float32
 from qk_sniffer.model.probing import probe
 from qk_sniffer.notebook import tap
 from qk_sniffer.pipeline.attended_rows import AttendedRows, AttendedTexts
-from qk_sniffer.pipeline.rows import RowTap
+from qk_sniffer.pipeline.row_tap import RowTap
 from qk_sniffer.pipeline.setup import attended_layers, wanted_heads
 from qk_sniffer.sampling.attended_keys import AttendedSampler, inclusion
 from qk_sniffer.sampling.positions import PositionSampler

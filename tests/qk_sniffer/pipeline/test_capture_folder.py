@@ -23,7 +23,7 @@ from captures import (
 from dumps import make_dump
 from qk_dump.card import CARD_FILE, is_card
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_sniffer.pipeline.segments import open_capture
+from qk_sniffer.pipeline.capture_folder import open_capture
 from qk_toolkit.errors import ConfigError, OutputError
 
 

@@ -22,7 +22,7 @@ from captures import (
     undisturbed,
 )
 from odd_files import replace_by
-from qk_sniffer.pipeline.blocks import DamagedSegmentError, Segment, read_segment
+from qk_sniffer.pipeline.segment_files import DamagedSegmentError, Segment, read_segment
 from qk_toolkit.errors import OutputError
 
 
@@ -188,7 +188,7 @@ for batch in range(60):
     capture.add(batch, [block], [Example(batch, batch, n, "")])
 assert len(segments(folder)) == 60
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-finish_capture(capture, 60, MANIFEST, heads)
+finish(capture, 60, heads=heads, token_texts=None)
 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 print(pa.default_memory_pool().max_memory() >> 20, grown >> 10)
 """

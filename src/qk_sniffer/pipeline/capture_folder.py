@@ -1,10 +1,9 @@
-"""The folder of a capture: finished batches are stored in segments, then converted to the dump.
+"""The folder of a capture: its plan, its locks and its finished batches.
 
-Finished batches are collected in memory up to a limit and then written as a *segment*, a folder in
-`.capture/segments/` that appears in one step. When every batch is in a segment, the rows of each
-head are sorted by example and written as its Parquet file. `dump.json` is written last. If a
-process is killed or the disk is full, the same command continues from the finished segments. The
-files of the dump do not depend on interruptions, on the number of processes or on the segments.
+Finished batches are collected in memory up to a limit and then written as a segment, a folder in
+`.capture/segments/` that appears in one step. When every batch is in a segment, `write_dump`
+converts them to the dump. If a process is killed or the disk is full, the same command continues
+from the finished segments.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +27,21 @@ from qk_dump.examples import Example
 from qk_dump.layout import ATTENDED, UNFINISHED, parquet_files, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
-    DumpManifest,
     json_text,
     plan_difference,
     read_manifest,
     read_plan,
 )
-from qk_sniffer.pipeline.blocks import (
-    Block,
+from qk_sniffer.pipeline.blocks import Block
+from qk_sniffer.pipeline.rank_locks import busy, lock_of, lock_rank, other_ranks_running, release
+from qk_sniffer.pipeline.segment_files import (
     DamagedSegmentError,
-    Segment,
-    read_segment,
+    finished_batches,
+    read_segments,
     write_segment,
 )
-from qk_sniffer.pipeline.merging import ExpectedHead, TokenTexts, write_dump
-from qk_sniffer.pipeline.rank_locks import busy, lock_of, lock_rank, other_ranks_running, release
 from qk_sniffer.pipeline.work_folder import PLAN, SEGMENTS, locked_work_folder
-from qk_toolkit.errors import ConfigError, OutputError
+from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import (
     DRAFT_PATTERN,
     cannot_write,
@@ -55,11 +51,8 @@ from qk_toolkit.files import (
     write_text,
 )
 
-__all__ = ["Block", "CaptureFolder", "Example", "ExpectedHead", "finish_capture", "open_capture"]
-
 _FINISH_LOCK = "finish.lock"
-_SECONDS_BETWEEN_LOOKS = 0.2  # of a process that waits for the one that converts
-_REMEDY = "choose another output.data_root, or add --overwrite to {}."
+REMEDY = "choose another output.data_root, or add --overwrite to {}."
 
 
 class CaptureFolder:
@@ -88,12 +81,12 @@ class CaptureFolder:
 
     def saved_batches(self) -> frozenset[int]:
         """The batches that are in segments now, of all processes."""
-        return frozenset(_batches(_read_segments(self.folder)))
+        return frozenset(finished_batches(read_segments(self.folder)))
 
     def refresh(self) -> None:
         """Read again which batches are in segments."""
-        segments = [] if self.complete else _read_segments(self.folder)
-        self.finished = frozenset(_batches(segments))
+        segments = [] if self.complete else read_segments(self.folder)
+        self.finished = frozenset(finished_batches(segments))
         self.digests = {
             example.example_id: example.text_digest
             for segment in segments
@@ -104,7 +97,7 @@ class CaptureFolder:
 
     def text_lengths(self) -> frozenset[int]:
         """The numbers of tokens of all texts in segments, of all processes."""
-        segments = [] if self.complete else _read_segments(self.folder)
+        segments = [] if self.complete else read_segments(self.folder)
         return frozenset(e.num_tokens for segment in segments for e in segment.examples)
 
     def add(self, batch: int, blocks: Sequence[Block], examples: Sequence[Example]) -> None:
@@ -138,11 +131,11 @@ class CaptureFolder:
     @property
     def total_rows(self) -> int:
         """The number of rows of all heads in the segments of all processes."""
-        return sum(segment.num_rows for segment in _read_segments(self.folder))
+        return sum(segment.num_rows for segment in read_segments(self.folder))
 
     def missing(self, num_batches: int) -> list[int]:
         """Batches that are in no segment; an empty list if another process completed the dump."""
-        missing = sorted({*range(num_batches)} - _batches(_read_segments(self.folder)))
+        missing = sorted({*range(num_batches)} - finished_batches(read_segments(self.folder)))
         return [] if missing and _is_complete(self.folder, self.plan) else missing
 
     def lock_to_finish(self) -> FileLock | None:
@@ -152,6 +145,23 @@ class CaptureFolder:
         """
         with locked_work_folder(self.folder) as place:
             return try_lock(place / _FINISH_LOCK) if (place / PLAN).exists() else None
+
+    def has_dump(self) -> bool:
+        """Whether the folder holds the finished dump, which another process may have written."""
+        return _is_complete(self.folder, self.plan)
+
+    def end(self) -> None:
+        """Remove `.capture/`, after the dump was written."""
+        with locked_work_folder(self.folder) as place:
+            (place / PLAN).unlink(missing_ok=True)
+        self.complete = True
+
+    def remove_damaged(self, error: DamagedSegmentError) -> None:
+        """Remove a damaged segment; its batches are then not finished."""
+        shutil.rmtree(error.path, ignore_errors=True)
+        if error.path.exists():
+            raise error
+        self.refresh()
 
     def close(self) -> None:
         """Release the locks of this rank; pending batches are not written."""
@@ -195,61 +205,6 @@ def open_capture(
     except OSError as error:
         raise cannot_write(folder, error) from error
     return CaptureFolder(folder, plain, rank, locks, parts)
-
-
-def finish_capture(
-    capture: CaptureFolder,
-    num_batches: int,
-    manifest: DumpManifest,
-    heads: Sequence[ExpectedHead],
-    *,
-    conversion_lock: FileLock | None = None,
-    on_head: Callable[[int, int], None] | None = None,
-    token_texts: TokenTexts | None = None,
-) -> bool:
-    """Convert the segments to the dump; False if a segment is damaged.
-
-    A damaged segment is removed, and its batches must be captured again. `conversion_lock` is from
-    `lock_to_finish`; without it, this function waits while another process converts. The plan and
-    the number of examples are added to `manifest`. `on_head` is called with the number of written
-    heads and of all heads. With `token_texts`, the texts of the tokens are written, too.
-    """
-    if capture.complete:
-        return True
-    capture.flush()
-    own_lock = None
-    try:
-        own_lock = None if conversion_lock else _wait_for_conversion(capture)
-        if not _is_complete(capture.folder, capture.plan):
-            segments = _read_segments(capture.folder)
-            _require_batches(capture.folder, segments, num_batches)
-            write_dump(
-                capture.folder, capture.plan, segments, manifest, heads, on_head, token_texts
-            )
-        with locked_work_folder(capture.folder) as place:
-            (place / PLAN).unlink(missing_ok=True)
-    except DamagedSegmentError as error:
-        shutil.rmtree(error.path, ignore_errors=True)
-        if error.path.exists():
-            raise
-        capture.refresh()
-        return False
-    except OSError as error:
-        raise cannot_write(capture.folder, error) from error
-    finally:
-        if own_lock:
-            own_lock.release()
-    capture.complete = True
-    return True
-
-
-def _wait_for_conversion(capture: CaptureFolder) -> FileLock | None:
-    """Wait until no process converts the segments; None if one has converted them."""
-    while (lock := capture.lock_to_finish()) is None:
-        if not (capture.folder / UNFINISHED / PLAN).exists():
-            return None
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    return lock
 
 
 def _join(
@@ -310,7 +265,7 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
     found += [head.name for head in _head_folders(folder) if parquet_files(head)]
     if found:
         raise ConfigError(
-            f"{folder}: holds another dump ({found[0]}); {_REMEDY.format('discard it')}"
+            f"{folder}: holds another dump ({found[0]}); {REMEDY.format('discard it')}"
         )
     return False
 
@@ -319,7 +274,7 @@ def _refuse_difference(folder: Path, difference: str | None) -> None:
     if difference is not None:
         raise ConfigError(
             f"{folder}: holds a capture that differs in {difference}; "
-            f"{_REMEDY.format('start again')}"
+            f"{REMEDY.format('start again')}"
         )
 
 
@@ -348,48 +303,3 @@ def _discard(folder: Path) -> None:
             head.rmdir()
     with suppress(OSError):  # there is none, or it has other files
         (folder / ATTENDED).rmdir()
-
-
-def _read_segments(folder: Path) -> list[Segment]:
-    """The undamaged segments, sorted by first example; a batch in two segments counts once."""
-    known_by_part: dict[int, set[int]] = {}
-    found = []
-    paths: list[Path] = []
-    with suppress(FileNotFoundError):  # another process has just completed the dump
-        paths = sorted((folder / UNFINISHED / SEGMENTS).iterdir())
-    for path in paths:
-        segment = None if path.name.startswith(".") else read_segment(path)
-        if segment is None:
-            continue
-        known = known_by_part.setdefault(segment.part, set())
-        if segment.batches.keys() <= known:
-            continue
-        repeated = [segment.batches[batch] for batch in segment.batches.keys() & known]
-        known.update(segment.batches)
-        ids = frozenset(example.example_id for examples in repeated for example in examples)
-        found.append(replace(segment, repeated=ids))
-    return sorted(found, key=lambda segment: segment.first_example)
-
-
-def _batches(segments: Sequence[Segment]) -> set[int]:
-    """The batches of which all parts are in segments."""
-    found: dict[int, set[int]] = {}  # part → batches
-    for segment in segments:
-        found.setdefault(segment.part, set()).update(segment.batches)
-    if not segments or len(found) < segments[0].parts:
-        return set()
-    return set.intersection(*found.values())
-
-
-def _require_batches(folder: Path, segments: Sequence[Segment], num_batches: int) -> None:
-    found, wanted = _batches(segments), {*range(num_batches)}
-    if wanted - found:
-        raise OutputError(
-            f"{folder}: {len(wanted - found)} of {num_batches} batches are not captured yet "
-            f"(the first: {min(wanted - found)}). Run the same command again."
-        )
-    if found - wanted:
-        raise ConfigError(
-            f"{folder}: holds {len(found)} batches of texts, but the dataset now has only "
-            f"{num_batches}; {_REMEDY.format('start again')}"
-        )

@@ -14,8 +14,8 @@ from qk_dump.layout import Kind
 from qk_dump.received_columns import ReceivedRows
 from qk_sniffer.pipeline.attended_rows import DrawnKeys
 from qk_sniffer.pipeline.batches import Batch
-from qk_sniffer.pipeline.optional_columns import attention_columns
-from qk_sniffer.pipeline.segments import Block
+from qk_sniffer.pipeline.blocks import Block
+from qk_sniffer.pipeline.expected_heads import attention_columns
 from qk_sniffer.pipeline.setup import Setup
 from qk_sniffer.pipeline.taken_rows import TakenRows
 from qk_sniffer.sampling.heads import WantedLayer

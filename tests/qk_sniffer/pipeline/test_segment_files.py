@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from captures import (
     HEADS,
-    MANIFEST,
     PLAN,
     add,
     blocks_of,
@@ -41,8 +40,8 @@ from qk_dump.received_columns import ReceivedRows, received_arrays
 from qk_dump.schema import written_schema
 from qk_dump.source import open_dump
 from qk_dump.writer import with_head
-from qk_sniffer.pipeline import blocks
-from qk_sniffer.pipeline.segments import Block, finish_capture
+from qk_sniffer.pipeline import segment_files
+from qk_sniffer.pipeline.blocks import Block
 from qk_toolkit.errors import ConfigError, DumpError, OutputError
 
 DRAWN = HeadId(0, 1, "k", attended=True)
@@ -330,7 +329,7 @@ def test_rows_of_a_head_nobody_announced_are_refused(tmp_path: Path) -> None:
     capture = opened(tmp_path)
     add(capture, [0])
     with pytest.raises(ValueError, match="l00h03q"):
-        finish_capture(capture, 1, MANIFEST, [head for head in HEADS if head.head.head != 3])
+        finish(capture, 1, heads=[head for head in HEADS if head.head.head != 3])
     assert not (tmp_path / "dump.json").exists()
 
 
@@ -338,7 +337,7 @@ def test_another_window_than_announced_is_refused(tmp_path: Path) -> None:
     capture = opened(tmp_path)
     add(capture, range(3))
     with pytest.raises(ValueError, match="sliding window"):
-        finish_capture(capture, 3, MANIFEST, [head._replace(window=99) for head in HEADS])
+        finish(capture, 3, heads=[head._replace(window=99) for head in HEADS])
 
 
 @pytest.mark.parametrize(
@@ -374,7 +373,7 @@ def test_segments_of_another_version_are_captured_anew(tmp_path: Path) -> None:
     capture.flush()
     capture.close()
     file = segments(tmp_path)[0] / "segment.json"
-    with mock.patch.object(blocks, "_SEGMENT_VERSION", 99):
+    with mock.patch.object(segment_files, "_SEGMENT_VERSION", 99):
         assert opened(tmp_path).missing(1) == [0]
     assert file.exists()
 

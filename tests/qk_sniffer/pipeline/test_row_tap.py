@@ -17,7 +17,7 @@ from qk_dump.layout import Kind
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import decoder_of, run_backbone
 from qk_sniffer.model.probing import probe
-from qk_sniffer.pipeline.rows import RowTap
+from qk_sniffer.pipeline.row_tap import RowTap
 from qk_sniffer.pipeline.taken_rows import TakenRows
 from qk_sniffer.sampling.heads import WantedLayer, choose_heads
 from qk_sniffer.sampling.positions import PositionSampler

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from qk_sniffer.config import make_config
-from qk_sniffer.pipeline.at_url import capture_to_url
-from qk_sniffer.pipeline.result import CaptureResult
+from qk_sniffer.pipeline.url_target import UrlTarget
 from qk_toolkit import store
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError
@@ -190,7 +189,7 @@ def test_missing_permissions_and_missing_work_folders_are_reported(
         model={"name": "m"}, dataset={"path": "p"}, output={"data_root": s3.url("other")}
     )
     with pytest.raises(ConfigError, match=r"work_dir: .* holds no dump .* nodes share"):
-        capture_to_url(config, Watcher(), lambda config, _: CaptureResult(Path(config.data_root)))
+        UrlTarget(config, Watcher()).send()
 
 
 def test_two_processes_share_the_work_folder(

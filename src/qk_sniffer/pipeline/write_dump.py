@@ -1,4 +1,8 @@
-"""From the segments of a capture to the files of the dump."""
+"""From the segments of a capture to the files of the dump.
+
+The rows of each head are sorted by example and written as its Parquet file; `dump.json` is written
+last. The files do not depend on interruptions, on the number of processes or on the segments.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,24 +22,44 @@ from qk_dump.manifest import MANIFEST_NAME, DumpManifest, write_manifest
 from qk_dump.schema import TOKEN_ID, VECTOR, WINDOW, written_schema
 from qk_dump.tokens import TOKENS_FILE, write_tokens
 from qk_dump.writer import write_heads
-from qk_sniffer.pipeline.blocks import Segment
-from qk_toolkit.files import remove_drafts, sync_folder, write_text
+from qk_sniffer.pipeline.capture_folder import REMEDY, CaptureFolder
+from qk_sniffer.pipeline.expected_heads import ExpectedHead
+from qk_sniffer.pipeline.segment_files import Segment, finished_batches, read_segments
+from qk_toolkit.errors import ConfigError, OutputError
+from qk_toolkit.files import cannot_write, remove_drafts, sync_folder, write_text
 
 TokenTexts = Callable[[Sequence[int]], Mapping[int, str]]
 """Gives the text of every token id."""
 
 
-class ExpectedHead(NamedTuple):
-    """A head of the dump and what its rows must be."""
-
-    head: HeadId
-    width: int  # of the vectors
-    window: int | None
-    optional: tuple[str, ...] = ()  # its optional columns
-    group: int = 0  # query heads whose attention its keys receive, if it is measured
-
-
 def write_dump(
+    capture: CaptureFolder,
+    num_batches: int,
+    manifest: DumpManifest,
+    heads: Sequence[ExpectedHead],
+    *,
+    on_head: Callable[[int, int], None] | None = None,
+    token_texts: TokenTexts | None = None,
+) -> None:
+    """Convert the segments to the dump; the caller has the lock of `capture.lock_to_finish`.
+
+    Raises a `DamagedSegmentError` if rows on disk are damaged. The plan and the number of examples
+    are added to `manifest`. `on_head` is called with the number of written heads and of all heads.
+    With `token_texts`, the texts of the tokens are written, too.
+    """
+    try:
+        if not capture.has_dump():
+            segments = read_segments(capture.folder)
+            _require_batches(capture.folder, segments, num_batches)
+            _write_files(
+                capture.folder, capture.plan, segments, manifest, heads, on_head, token_texts
+            )
+        capture.end()
+    except OSError as error:
+        raise cannot_write(capture.folder, error) from error
+
+
+def _write_files(
     folder: Path,
     plan: dict[str, Any],
     segments: Sequence[Segment],
@@ -44,10 +68,7 @@ def write_dump(
     on_head: Callable[[int, int], None] | None,
     token_texts: TokenTexts | None,
 ) -> None:
-    """Write the files of the heads, examples.parquet, the card and, last, dump.json.
-
-    With `token_texts`, tokens.parquet is written, too.
-    """
+    """Write the files of the heads, examples.parquet, tokens.parquet, the card, then dump.json."""
     schemas = _schemas(segments, heads)
     windows = {expected.head: expected.window for expected in heads}
     ids: set[int] = set()
@@ -67,6 +88,20 @@ def write_dump(
     sync_folder(folder)
     write_manifest(folder, manifest)
     sync_folder(folder)
+
+
+def _require_batches(folder: Path, segments: Sequence[Segment], num_batches: int) -> None:
+    found, wanted = finished_batches(segments), {*range(num_batches)}
+    if wanted - found:
+        raise OutputError(
+            f"{folder}: {len(wanted - found)} of {num_batches} batches are not captured yet "
+            f"(the first: {min(wanted - found)}). Run the same command again."
+        )
+    if found - wanted:
+        raise ConfigError(
+            f"{folder}: holds {len(found)} batches of texts, but the dataset now has only "
+            f"{num_batches}; {REMEDY.format('start again')}"
+        )
 
 
 def _schemas(segments: Sequence[Segment], heads: Sequence[ExpectedHead]) -> dict[HeadId, pa.Schema]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,7 +29,7 @@ from qk_dump.manifest import (
     read_plan,
 )
 from qk_sniffer.config import CaptureConfig
-from qk_sniffer.pipeline.result import CaptureResult, SentDump
+from qk_sniffer.pipeline.result import SentDump
 from qk_sniffer.pipeline.work_folder import PLAN, SEGMENTS, locked_work_folder
 from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.files import user_path
@@ -44,42 +43,32 @@ _SENT = ".sent"  # in a work folder whose dump is sent, until the folder is empt
 _WRITE_TEST = ".write-test"
 _REMEDY = "choose another output.data_root, or add --overwrite to discard it."
 
-RunCapture = Callable[[CaptureConfig, Watcher], CaptureResult]
 
+class UrlTarget:
+    """The URL of a dump, and the work folder in which the capture makes it."""
 
-def capture_to_url(config: CaptureConfig, watcher: Watcher, capture: RunCapture) -> CaptureResult:
-    """Make the dump with `capture` in a work folder, or complete it, and send it to the URL."""
-    copy = _Copy(config.data_root, _work_folder(config), watcher.note)
-    with copy.locked():
-        copy.compare(overwrite=config.overwrite)
-    output = config.output.model_copy(update={"data_root": str(copy.folder)})
-    with copy.named_in_errors():
-        result = capture(
-            config.model_copy(update={"output": output}), _Renamed(watcher, copy.renamed)
-        )
-    if result.left_to_others:
-        return result
-    with copy.locked():
-        sent = copy.send(watcher)
-    return replace(result, url=copy.url, sent=sent)
+    def __init__(self, config: CaptureConfig, watcher: Watcher) -> None:
+        work_dir = config.output.work_dir
+        parent = None if work_dir is None else user_path(work_dir)
+        self.folder = mirror_folder(config.data_root, "captures", parent)
+        self._config = config
+        self._watcher = watcher
+        mirror = Mirror(config.data_root, self.folder, last=MANIFEST_NAME, note=watcher.note)
+        self._mirror, self.url = mirror, mirror.url
 
+    @property
+    def work_config(self) -> CaptureConfig:
+        """The config of the capture in the work folder."""
+        output = self._config.output.model_copy(update={"data_root": str(self.folder)})
+        return self._config.model_copy(update={"output": output})
 
-def _work_folder(config: CaptureConfig) -> Path:
-    work_dir = config.output.work_dir
-    parent = None if work_dir is None else user_path(work_dir)
-    return mirror_folder(config.data_root, "captures", parent)
-
-
-class _Copy:
-    """The work folder of a capture, and the dump at the URL."""
-
-    def __init__(self, url: str, folder: Path, note: Callable[[str], None]) -> None:
-        self.folder = folder
-        self._mirror = Mirror(url, folder, last=MANIFEST_NAME, note=note)
-        self.url = self._mirror.url
+    @property
+    def work_watcher(self) -> Watcher:
+        """The watcher of the capture in the work folder; its notes name the URL."""
+        return _RenamingWatcher(self._watcher, self._renamed)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Lock the work folder against other processes of the capture."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +80,7 @@ class _Copy:
         with FileLock(self.folder / ".sending.lock"):
             yield
 
-    def renamed(self, text: str) -> str:
+    def _renamed(self, text: str) -> str:
         """A message with the URL in place of the work folder."""
         return text.replace(str(self.folder), self.url)
 
@@ -101,13 +90,25 @@ class _Copy:
         try:
             yield
         except ConfigError as error:
-            raise ConfigError(self.renamed(str(error))) from error
+            raise ConfigError(self._renamed(str(error))) from error
 
-    def compare(self, *, overwrite: bool) -> None:
+    def compare(self) -> None:
         """Take over what the URL has: the work folder is complete if the URL is.
 
         Raises a `ConfigError` if the URL holds another dump.
         """
+        with self._locked():
+            self._compare(self._config.overwrite)
+
+    def send(self) -> SentDump | None:
+        """Send the dump, check the sizes at the URL and empty the work folder.
+
+        None if the dump was sent before.
+        """
+        with self._locked():
+            return self._send_if_new()
+
+    def _compare(self, overwrite: bool) -> None:
         self._clear_if_sent()
         self._list()
         if overwrite:
@@ -135,11 +136,8 @@ class _Copy:
                 (place / SEGMENTS).mkdir(exist_ok=True)
                 self._fetch(_PLAN_NAME).replace(place / PLAN)
 
-    def send(self, watcher: Watcher) -> SentDump | None:
-        """Send the dump, check the sizes at the URL and empty the work folder.
-
-        None if the dump was sent before.
-        """
+    def _send_if_new(self) -> SentDump | None:
+        watcher = self._watcher
         self._clear_if_sent()
         if not self._has_heads():
             self._require_sent()
@@ -249,7 +247,7 @@ class _Copy:
             )
 
 
-class _Renamed(Watcher):
+class _RenamingWatcher(Watcher):
     """The same watcher, with other names in the notes."""
 
     def __init__(self, watcher: Watcher, renamed: Callable[[str], str]) -> None:
