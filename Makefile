@@ -81,7 +81,7 @@ browser:
 
 # Writes the table of architectures in docs/capture.md.
 architectures: $(VENV)/.dev
-	$(BIN)/python tests/architecture_table.py
+	PYTHONPATH=tests/qk_sniffer $(BIN)/python scripts/architecture_table.py
 
 # Writes the tables of columns of docs/data-format.md.
 columns: $(VENV)/.base
@@ -93,16 +93,16 @@ reliability: $(VENV)/.dev
 
 # Writes the tables of docs/coverage.md: how often intervals contain the truth, on simulated heads.
 coverage: $(VENV)/.dev
-	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/interval_coverage.py
-	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/rope_coverage.py
+	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/interval_coverage.py
+	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/rope_coverage.py
 
 # Writes the table of docs/method.md: predictions of `power` against real errors, on thinned heads.
 power-table: $(VENV)/.dev
-	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/thinned_heads.py
+	PYTHONPATH=tests/laws:tests/qk_sniffer OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/thinned_heads.py
 
 # Writes the table of docs/hub-faults.md.
 hub-faults: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python tests/hub_fault_table.py
+	PYTHONPATH=tests/qk_dump:tests/qk_dump/hub $(BIN)/python scripts/hub_fault_table.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) site demo demo-smollm2 .pytest_cache .mypy_cache .ruff_cache .hypothesis

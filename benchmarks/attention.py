@@ -41,7 +41,7 @@ def attention(rounds: int, lengths: list[int], rates: Sequence[int]) -> None:
 def _forwards(model: Any, length: int, rates: Sequence[int], rounds: int) -> None:
     import torch
 
-    from benchmarks.capture import timed
+    from benchmarks.gpu_timing import timed
     from qk_sniffer.model.layout import decoder_of, run_backbone
     from qk_sniffer.model.probing import probe
     from qk_sniffer.pipeline.row_tap import RowTap

@@ -102,6 +102,7 @@ def _overhead_of(
     rounds: int,
 ) -> None:
     """Time few and more texts: the difference is what a further text costs, the rest is fixed."""
+    from benchmarks.gpu_timing import timed
     from benchmarks.random_models import RandomTokenizer
 
     tokenizer = RandomTokenizer(length, loaded.text_config.vocab_size)
@@ -135,22 +136,6 @@ def _overhead_of(
             f"  {rows[name]:10,.0f}  {peaks.get(name, 0) / 1e9:6.2f} GB  {fixed:8.2f} s"
             f"  {files[name]:.2f} s/text"
         )
-
-
-def timed(work: Any, peaks: dict[str, float], name: str) -> float:
-    """Seconds of a call; `peaks` gets the largest GPU memory under this name."""
-    import torch
-
-    gpu = torch.cuda.is_available()
-    if gpu:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    work()
-    if gpu:
-        torch.cuda.synchronize()
-        peaks[name] = max(peaks.get(name, 0), torch.cuda.max_memory_allocated())
-    return time.perf_counter() - began
 
 
 def _bare(loaded: LoadedModel, tokenizer: Any, texts: int) -> None:

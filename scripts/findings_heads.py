@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from findings_tables import corrected_cell, estimate, head_name, markdown, rank_correlation
 
 import attention_plasticity as ap
 from attention_plasticity.comparison.formats import as_markdown
@@ -22,6 +21,7 @@ from attention_plasticity.tables.intervals import (
     p_values,
 )
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, OVER_BUCKETS
+from findings_tables import corrected_cell, estimate, head_name, markdown, rank_correlation
 
 LEVELS = (AT_ONE_POSITION.level, AT_ONE_POSITION.drop, OVER_BUCKETS.level, OVER_BUCKETS.drop)
 

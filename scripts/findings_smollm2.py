@@ -19,6 +19,10 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+import attention_plasticity as ap
+from attention_plasticity.plots import save_figure
+from attention_plasticity.plots.all_figures import save_all
 from findings_attention import attention_tables
 from findings_cells import beyond_table, draw_beyond
 from findings_counts import counted_bins, counted_heads
@@ -26,10 +30,6 @@ from findings_heads import head_tables
 from findings_phase import draw_heads, phase_tables
 from findings_stability import models_table, pairs_table, stability_table
 from findings_tables import markdown, write_tables
-
-import attention_plasticity as ap
-from attention_plasticity.plots import save_figure
-from attention_plasticity.plots.all_figures import save_all
 
 FOLDER = Path("demo-smollm2")
 RESULTS = Path("results/smollm2-135m")

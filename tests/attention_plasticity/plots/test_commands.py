@@ -230,7 +230,7 @@ def test_bucket_type_without_size_is_refused_where_the_run_does_not_tell(
 
 def test_without_an_output_a_window_shows_the_figure(run: Path) -> None:
     command = [sys.executable, "-m", "attention_plasticity", "plot", "map", str(run)]
-    given = {"MPLBACKEND": "module://window_backend", "PYTHONPATH": str(ROOT / "tests")}
+    given = {"MPLBACKEND": "module://window_backend", "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=given)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "shown: Plasticity over a bucket by head: Tiny-1B\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reliability.hostile_values import exchanged, places
 
 from attention_plasticity import ToolkitError, open_run
 from attention_plasticity.api import Run
@@ -17,7 +18,6 @@ from attention_plasticity.run.runner import run_analysis
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
-from reliability.hostile_values import exchanged, places
 
 OTHERS: list[Any] = [None, -3, 10**30, True, "text", [], [1], {"a": 1}]
 

@@ -27,7 +27,7 @@ def test_a_push_succeeds_or_ends_with_a_clear_error(
     for fault in FAULTS:
         outcome = faults.outcome(request_kind, fault)
         assert outcome == documented[request_kind, fault], (
-            f"{fault}: run python tests/hub_fault_table.py"
+            f"{fault}: run python scripts/hub_fault_table.py"
         )
     assert WRITER not in caplog.text
 

@@ -1,6 +1,6 @@
 """The table of tested architectures in docs/capture.md, made from what the tests run.
 
-python tests/architecture_table.py writes it; a test compares it with what is in the docs.
+python scripts/architecture_table.py writes it; a test compares it with what is in the docs.
 """
 
 from __future__ import annotations

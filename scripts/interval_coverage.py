@@ -43,9 +43,11 @@ class Coverage:
     errors: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def share(self, name: str) -> float:
+        """The share of intervals that have the true value."""
         return float(np.mean(self.hits[name])) if self.hits[name] else math.nan
 
     def bias(self, name: str) -> float:
+        """The mean error of a value."""
         return float(np.mean(self.errors[name]))
 
 

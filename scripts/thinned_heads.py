@@ -163,7 +163,7 @@ def tiny_heads(folder: Path) -> ThinnedHeads:
     texts = folder / "texts"
     texts.mkdir()
     for number in range(32):
-        rng = random.Random(number)
+        rng = random.Random(number)  # noqa: S311 (no secret)
         letters = rng.sample(string.ascii_lowercase, 12)
         (texts / f"{number:03d}.txt").write_text("".join(rng.choices(letters, k=511)))
     settings = {"capture.sampler.type": "all", "capture.min_bucket_size": 32}

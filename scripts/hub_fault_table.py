@@ -1,6 +1,6 @@
 """The table of faults in docs/hub-faults.md: the outcome of a push for each fault and endpoint.
 
-python tests/hub_fault_table.py writes it; the tests compare every cell with the real outcome.
+python scripts/hub_fault_table.py writes it; the tests compare every cell with the real outcome.
 """
 
 from __future__ import annotations
