@@ -55,7 +55,7 @@ def test_one_run_that_cannot_begin_does_not_stop_the_others(tmp_path: Path) -> N
     assert again.metrics == outcome.metrics
 
 
-def test_a_run_is_opened_when_its_heads_are_needed(tmp_path: Path) -> None:
+def test_a_run_is_opened_while_the_last_head_of_the_one_before_is_computed(tmp_path: Path) -> None:
     dumps = [make_dump(tmp_path / name, layers=3, q_heads=1, k_heads=1, n=60) for name in "abc"]
     config = make_config(output_dir=str(tmp_path / "out"), max_workers=1)
     begun: list[list[str]] = []
@@ -67,10 +67,10 @@ def test_a_run_is_opened_when_its_heads_are_needed(tmp_path: Path) -> None:
     outcomes = run_analyses(configs_of(config, list(map(str, dumps))), Recording())
     first = next(outcomes)
     assert isinstance(first, Outcome)
-    assert begun == [["a"]] * 3
+    assert begun == [["a"]] * 2 + [["a", "b"]]
     assert isinstance(run_analysis(first.facts.settings), Outcome)  # its folder is not locked
     assert all(isinstance(outcome, Outcome) for outcome in outcomes)
-    assert begun[3:] == [["a", "b"]] * 3 + [["a", "b", "c"]] * 3
+    assert begun[3:] == [["a", "b"]] * 2 + [["a", "b", "c"]] * 4
 
 
 def test_names_of_runs_are_different() -> None:
