@@ -49,6 +49,7 @@ from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.rows import KeyHead, common_window, read_queries
 from attention_plasticity.head.texts import DumpTexts
 from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
+from attention_plasticity.head.unknown import Unknown
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.metrics import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.numeric.drift import Drift, drift
@@ -236,7 +237,7 @@ def _why_no_errors(rows: HeadRows, config: RunnerConfig) -> str:
 
 
 def _by_attention(
-    layer: int, q_head: int, own: AttendedHead | str, config: RunnerConfig
+    layer: int, q_head: int, own: AttendedHead | Unknown, config: RunnerConfig
 ) -> AttendedHead | None:
     """The keys with their attention if the settings demand attended pairs, else None.
 
@@ -244,21 +245,21 @@ def _by_attention(
     """
     if config.pair_sampling != "attended":
         return None
-    if isinstance(own, str):
+    if isinstance(own, Unknown):
         raise HeadError(
-            f"{HeadId(layer, q_head, 'q').folder}: attended pairs cannot be drawn: {own}. "
+            f"{HeadId(layer, q_head, 'q').folder}: attended pairs cannot be drawn: {own.reason}. "
             "Use another pair_sampling, or capture the dump again."
         )
     return own
 
 
 def _attended(
-    binned: BinnedHead | str, own: AttendedHead | str, seed: int
-) -> AttendedPlasticity | str:
+    binned: BinnedHead | Unknown, own: AttendedHead | Unknown, seed: int
+) -> AttendedPlasticity | Unknown:
     """Attended plasticity, or the reason why it is not known."""
-    if isinstance(own, str):
+    if isinstance(own, Unknown):
         return own
-    return binned if isinstance(binned, str) else attended_plasticity(binned, own, seed)
+    return binned if isinstance(binned, Unknown) else attended_plasticity(binned, own, seed)
 
 
 def _drift(
@@ -266,7 +267,7 @@ def _drift(
     weights: TokenWeights,
     keys: KeyHead,
     groups: TextGroups | None,
-    binned: BinnedHead | str,
+    binned: BinnedHead | Unknown,
 ) -> Drift | None:
     """How far the queries drift with position before RoPE; None if RoPE cannot be undone."""
     if isinstance(binned, BinnedHead) and keys.rotation.problem is None:

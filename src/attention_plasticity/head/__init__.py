@@ -9,7 +9,8 @@ after it.
    `dump.json`
 4. `bins`: bins of positions, one choice per run; `limits`, `rows`: the keys and queries of a head,
    read, checked, and bounded in size
-5. `result`, `values`: what becomes of a head: its rows, its values, and why values are missing
+5. `result`, `values`, `unknown`: what becomes of a head: its rows, its values, and why values are
+   missing
 6. `queries`, `position_columns`: regression on position, rotation, residuals; their normality
 7. `key_pool`: captured keys and those drawn by attention, `attended_keys`: the attention that the
    keys receive

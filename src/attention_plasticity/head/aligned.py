@@ -25,6 +25,7 @@ from attention_plasticity.head.binned_queries import BinnedQueries
 from attention_plasticity.head.limits import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights
+from attention_plasticity.head.unknown import Unknown
 from attention_plasticity.head.windows import (
     AttendedWeights,
     QueryRows,
@@ -95,7 +96,7 @@ def binned_head(
     window: int | None,
     config: RunnerConfig,
     attended: AttendedHead | None = None,
-) -> BinnedHead | str:
+) -> BinnedHead | Unknown:
     """The queries `rows` in bins, or the reason why bins cannot be used.
 
     With `attended`, the pairs are those of the settings if these demand attended pairs.
@@ -103,41 +104,43 @@ def binned_head(
     bins, rotation = keys.all_texts.bins, keys.rotation
     visible = window_of(keys, window)
     if bins is None:
-        return NO_BINS
-    if isinstance(visible, str):
-        return rotation.problem or visible
+        return Unknown(NO_BINS)
+    if isinstance(visible, Unknown):
+        return Unknown(rotation.problem or visible.reason)
     if rotation.pre_rope and rotation.problem is not None:
-        return rotation.problem
+        return Unknown(rotation.problem)
     number = max(len(np.unique(bins.of(rows.position))), len(keys.bin_index.buckets))
     if number > MOST_BUCKETS or number * rows.width**2 > MOST_COVARIANCES:
-        return f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
+        return Unknown(
+            f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
+        )
     queries = BinnedQueries.of(rows, weights, bins, keys)
     return BinnedHead(queries, keys, bins, config, visible, attended)
 
 
 def aligned_plasticity(
-    head: BinnedHead | str, seed: int, num_pairs: int
-) -> AlignedPlasticity | str:
+    head: BinnedHead | Unknown, seed: int, num_pairs: int
+) -> AlignedPlasticity | Unknown:
     """Plasticity at one position of a head in bins, or the reason why it is not known.
 
     `seed` is that of the key pairs of the head, `num_pairs` their number per key bin.
     """
-    if isinstance(head, str):
+    if isinstance(head, Unknown):
         return head
     if head.keys.rotation.problem is not None:
-        return head.keys.rotation.problem
+        return Unknown(head.keys.rotation.problem)
     index = head.keys.bin_index
     if index.count(head.config.pair_sampling, num_pairs) > MOST_PAIRS:
-        return (
+        return Unknown(
             f"{num_pairs:,} pairs in each of {len(index.buckets):,} bins are too many; lower "
             "num_pairs_per_bucket"
         )
     return head.plasticity(num_pairs, seed)
 
 
-def aligned_parts(head: BinnedHead | str, seed: int, num_pairs: int) -> VarianceParts | None:
+def aligned_parts(head: BinnedHead | Unknown, seed: int, num_pairs: int) -> VarianceParts | None:
     """Parts of the squared standard error of `ap_aligned`; None if the error is not known."""
-    if isinstance(head, str) or head.keys.rotation.problem is not None:
+    if isinstance(head, Unknown) or head.keys.rotation.problem is not None:
         return None
     return head.parts(num_pairs, seed)
 

@@ -17,6 +17,7 @@ from attention_plasticity.head.cell_columns import (
 from attention_plasticity.head.plasticity_columns import COUNTING_OFF, NO_COUNTS, why_no_drop
 from attention_plasticity.head.result import Columns, MissingCells
 from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.head.unknown import Unknown
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.head.windows import FEW_VISIBLE
 from attention_plasticity.metrics import (
@@ -46,14 +47,11 @@ FEW_BIN_TEXTS = (
 )
 
 
-def add_aligned(values: HeadValues, found: AlignedPlasticity | str, why_no_errors: str) -> None:
-    """Plasticity at one position, in fifths of the context, and by counting; the rotary phase.
-
-    A text in place of the result is the reason why it is not known.
-    """
-    if isinstance(found, str):
+def add_aligned(values: HeadValues, found: AlignedPlasticity | Unknown, why_no_errors: str) -> None:
+    """Plasticity at one position, in fifths of the context, and by counting; the rotary phase."""
+    if isinstance(found, Unknown):
         for name in (ALIGNED, *ALIGNED_FIFTHS, ALIGNED_DROP, ALIGNED_COUNTED, POOLED, PHASE):
-            values.add_estimate(name, math.nan, None, found, found)
+            values.add_estimate(name, math.nan, None, found.reason, found.reason)
         return
     numbers, estimates = _numbers(found), _estimates(found)
     no_value = _why_no_pairs(found) if math.isnan(numbers[ALIGNED]) else EMPTY_FIFTH
@@ -114,9 +112,9 @@ def _why_no_pairs(found: AlignedPlasticity) -> str:
     return NO_EARLIER_KEYS if len(plasticity.q_code) == 0 else NO_PAIRS
 
 
-def bin_influences(found: AlignedPlasticity | str) -> list[tuple[str, float, Estimate]]:
+def bin_influences(found: AlignedPlasticity | Unknown) -> list[tuple[str, float, Estimate]]:
     """Rows of the table of influences: quantity, bin, and plasticity of the bin of queries."""
-    if isinstance(found, str):
+    if isinstance(found, Unknown):
         return []
     rows: list[tuple[str, float, Estimate]] = []
     kinds = ((BIN_QUANTITY, found.aligned), (POOLED_BIN_QUANTITY, found.pooled))
@@ -128,9 +126,9 @@ def bin_influences(found: AlignedPlasticity | str) -> list[tuple[str, float, Est
     return rows
 
 
-def bin_columns(found: AlignedPlasticity | str, keys: KeyHead, queries: HeadRows) -> Columns:
+def bin_columns(found: AlignedPlasticity | Unknown, keys: KeyHead, queries: HeadRows) -> Columns:
     """Columns of the table of bins; empty if plasticity at one position is not known."""
-    if isinstance(found, str):
+    if isinstance(found, Unknown):
         return {}
     aligned, pooled, bins = found.aligned, found.pooled, found.bins
     index = keys.bin_index
@@ -163,10 +161,10 @@ def bin_columns(found: AlignedPlasticity | str, keys: KeyHead, queries: HeadRows
 
 
 def missing_bins(
-    found: AlignedPlasticity | str, texts_known: bool, why_no_errors: str
+    found: AlignedPlasticity | Unknown, texts_known: bool, why_no_errors: str
 ) -> MissingCells:
     """Missing values of the table of bins: column → reason → number of cells."""
-    if isinstance(found, str):
+    if isinstance(found, Unknown):
         return {}
     aligned, pooled = found.aligned, found.pooled
     return {

@@ -12,6 +12,7 @@ import numpy as np
 
 from attention_plasticity.head.aligned import BinnedHead
 from attention_plasticity.head.attended_keys import AttendedHead
+from attention_plasticity.head.unknown import Unknown
 from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys
 from attention_plasticity.numeric.bins import BinWeights
 from attention_plasticity.numeric.eligibility import earlier_cells
@@ -29,7 +30,7 @@ class AttendedPlasticity:
     """Plasticity of pairs in proportion to the attention of their keys, and sizes of the sample."""
 
     pooled: AttentionPlasticity  # of queries as captured
-    aligned: AttentionPlasticity | str  # of turned queries, or why it is not known
+    aligned: AttentionPlasticity | Unknown  # of turned queries
     weights: BinWeights
     effective_pairs: float | None  # mean over bins; None: pairs are seen through a window
     later_queries: float | None  # mean over drawn keys; None: not known
@@ -50,9 +51,10 @@ def attended_plasticity(head: BinnedHead, own: AttendedHead, seed: int) -> Atten
     if own.from_queries and sizes is not None:
         later = weighted_mean(np.array(sizes.later_queries), weight)
     ess = None if sizes is None else weighted_mean(np.array(sizes.effective_pairs), weight)
+    problem = head.keys.rotation.problem
     return AttendedPlasticity(
         pooled=found[-1],
-        aligned=head.keys.rotation.problem or found[0],
+        aligned=found[0] if problem is None else Unknown(problem),
         weights=head.weights,
         effective_pairs=ess,
         later_queries=later,

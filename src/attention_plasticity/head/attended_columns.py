@@ -6,6 +6,7 @@ import math
 
 from attention_plasticity.head.attended import AttendedPlasticity
 from attention_plasticity.head.plasticity_columns import COUNTING_OFF, NO_COUNTS
+from attention_plasticity.head.unknown import Unknown
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.head.windows import FEW_VISIBLE
 from attention_plasticity.metrics import (
@@ -24,16 +25,15 @@ WINDOWED = "in layers with a window or chunks, it is not computed"
 FROM_CAPTURE = "the attention of the keys was recorded by the capture, in the column received"
 
 
-def add_attended(values: HeadValues, found: AttendedPlasticity | str, why_no_errors: str) -> None:
-    """Attended plasticity over a bin and at one position.
-
-    A text in place of the result is the reason why it is not known.
-    """
+def add_attended(
+    values: HeadValues, found: AttendedPlasticity | Unknown, why_no_errors: str
+) -> None:
+    """Attended plasticity over a bin and at one position."""
     names = ((ATTENDED, ATTENDED_COUNTED), (ATTENDED_ALIGNED, ATTENDED_ALIGNED_COUNTED))
-    if isinstance(found, str):
+    if isinstance(found, Unknown):
         for name in (name for both in names for name in both):
-            values.add_estimate(name, math.nan, None, found, found)
-        values.add({f"{ATTENDED}_ess": math.nan, "n_later_queries": math.nan}, found)
+            values.add_estimate(name, math.nan, None, found.reason, found.reason)
+        values.add({f"{ATTENDED}_ess": math.nan, "n_later_queries": math.nan}, found.reason)
         return
     no_pairs = FEW_VISIBLE if found.windowed else NO_ATTENDED_PAIRS
     for both, plasticity in zip(names, (found.pooled, found.aligned), strict=True):
@@ -49,15 +49,15 @@ def add_attended(values: HeadValues, found: AttendedPlasticity | str, why_no_err
 def _add(
     values: HeadValues,
     names: tuple[str, str],
-    plasticity: AttentionPlasticity | str,
+    plasticity: AttentionPlasticity | Unknown,
     weights: BinWeights,
     no_pairs: str,
     why_no_errors: str,
 ) -> None:
     """A mean over tokens and its count, with errors."""
-    if isinstance(plasticity, str):
+    if isinstance(plasticity, Unknown):
         for name in names:
-            values.add_estimate(name, math.nan, None, plasticity, plasticity)
+            values.add_estimate(name, math.nan, None, plasticity.reason, plasticity.reason)
         return
     profile, estimate, counted = plasticity.profile, None, None
     if plasticity.uncertainty is not None:

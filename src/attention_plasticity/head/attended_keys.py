@@ -16,6 +16,7 @@ from attention_plasticity.head.layer import (
     WRONG_SCALE,
 )
 from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.head.unknown import Unknown
 from attention_plasticity.numeric.attended_pairs import KeyAttention
 from attention_plasticity.numeric.attention_received import (
     Logits,
@@ -48,24 +49,24 @@ def attended_keys(
     exponent: int,
     *,
     single_example: bool,
-) -> AttendedHead | str:
+) -> AttendedHead | Unknown:
     """The keys with the attention that they receive from a query head.
 
     The keys of `pool` have it from the capture. Without a pool, it is computed from the captured
-    `queries`, which were divided by two to the `exponent`. A reason in words if it is not known.
+    `queries`, which were divided by two to the `exponent`.
     """
     if single_example:
-        return SINGLE_EXAMPLE
+        return Unknown(SINGLE_EXAMPLE)
     if queries.example_id is None or keys.rows.example_id is None:
-        return NO_TEXTS
+        return Unknown(NO_TEXTS)
     if not np.isin(queries.example_id, keys.rows.example_id).any():
-        return NO_COMMON_TEXT
+        return Unknown(NO_COMMON_TEXT)
     if pool is not None:
         own = pool.keys
         attention = KeyAttention.of(pool.attention(q_head), own.weights.weight, own.rows.position)
         return AttendedHead(own, attention)
     found = _from_queries(queries, keys, window, exponent)
-    if isinstance(found, str):
+    if isinstance(found, Unknown):
         return found
     position = keys.rows.position
     attention = KeyAttention.of(found.attention, keys.weights.weight, position, found.queries)
@@ -74,13 +75,13 @@ def attended_keys(
 
 def _from_queries(
     queries: HeadRows, keys: KeyHead, window: int | None, exponent: int
-) -> Received | str:
+) -> Received | Unknown:
     """The attention of the captured keys from the captured later queries of their text."""
     layer = keys.logits
     if layer.problem is not None:
-        return layer.problem
+        return Unknown(layer.problem)
     if queries.attention is None or np.isnan(queries.attention.lse).all():
-        return NO_COLUMNS
+        return Unknown(NO_COLUMNS)
     assert queries.example_id is not None
     assert keys.rows.example_id is not None
     scale = 1.0 / math.sqrt(queries.width) if layer.scale is None else layer.scale
@@ -92,4 +93,4 @@ def _from_queries(
         TextRows(keys.rows.vectors, keys.rows.position, keys.rows.example_id),
         Logits(scale, layer.softcap, window, layer.chunked),
     )
-    return WRONG_SCALE if received is None else received
+    return Unknown(WRONG_SCALE) if received is None else received

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.head.unknown import Unknown
 from attention_plasticity.metrics import CHUNKED_ATTENTION
 from attention_plasticity.numeric.attended_pairs import KeyAttention, in_units_of_text
 from attention_plasticity.numeric.key_pairs import KeyPairs, PairSampling
@@ -42,11 +43,11 @@ FEW_VISIBLE = (
 NO_CHUNK_SIZE = "the size of the chunks of the layer is not known"
 
 
-def window_of(keys: KeyHead, window: int | None) -> Window | str | None:
-    """The window of a layer, None if it has none, or the reason why it is not known."""
+def window_of(keys: KeyHead, window: int | None) -> Window | Unknown | None:
+    """The window of a layer; None if it has none."""
     chunked = keys.logits.chunked or keys.layer_type == CHUNKED_ATTENTION
     if window is None:
-        return NO_CHUNK_SIZE if chunked else None
+        return Unknown(NO_CHUNK_SIZE) if chunked else None
     return Window(window, chunked)
 
 

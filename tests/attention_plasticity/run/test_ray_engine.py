@@ -289,7 +289,9 @@ def test_a_cluster_that_dies_is_named_in_one_line_and_the_run_continues(
         dying.shutdown()
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     assert printed.out == ""
-    [error] = [line for line in printed.err.splitlines() if not line.startswith(("layout: ", "heads: "))]
+    [error] = [
+        line for line in printed.err.splitlines() if not line.startswith(("layout: ", "heads: "))
+    ]
     assert error.startswith(f"error: Ray cluster at {address}: the connection was lost (")
     assert error.endswith("Finished heads are kept; run the same command again to continue.")
     written = {path: path.stat().st_mtime_ns for path in records}
