@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
 Item = TypeVar("Item")
@@ -99,7 +100,8 @@ class BackgroundWriter(Generic[Result]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _collect(self) -> None:
-        self._results.append(self._pending.popleft().result())
+        with suppress(CancelledError):  # a task after the one that failed
+            self._results.append(self._pending.popleft().result())
 
     def _run(self, task: Callable[[], Result]) -> Result:
         if self._failed.is_set():

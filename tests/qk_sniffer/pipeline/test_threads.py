@@ -178,6 +178,22 @@ def test_an_error_is_raised_at_a_later_submit_and_nothing_runs_after_it() -> Non
     assert done == [0]
 
 
+def test_results_of_tasks_are_given_once_and_in_order() -> None:
+    behind = BackgroundWriter[int](depth=2)
+    found: list[int] = []
+    for number in range(20):
+        behind.submit(lambda number=number: number)
+        found += behind.finished()
+    behind.wait()
+    found += behind.finished()
+    assert found == [*range(20)]
+    assert behind.finished() == []
+    behind.submit(fail)
+    with pytest.raises(OSError, match="disk full"):
+        behind.wait()
+    behind.close()
+
+
 def test_nothing_runs_after_an_error_that_nobody_has_seen_yet() -> None:
     done: list[int] = []
     behind = BackgroundWriter(depth=10)
