@@ -17,6 +17,7 @@ from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, OpenRun, compute, open_run
 from attention_plasticity.run.tasks import SlowToPrepare, Task
 from qk_dump.layout import Dump
+from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import HubError, StoreError, ToolkitError
 from qk_toolkit.watcher import Watcher
 
@@ -99,6 +100,7 @@ class _Runs:
             try:
                 run = stack.enter_context(open_run(config, self._watcher))
             except ToolkitError as error:
+                show_traceback(error)
                 self._ended.append(Refused(config, error))
                 return None
             heads = run.heads
@@ -121,6 +123,7 @@ class _Runs:
             try:
                 self._ended.append(run.finish(self._watcher))
             except (HubError, StoreError) as error:
+                show_traceback(error)
                 self._ended.append(Refused(heads.job.config, error))
 
     def take_ended(self) -> list[Outcome | Refused]:
