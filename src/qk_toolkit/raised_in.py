@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Collection
 
 OURS = ("attention_plasticity", "qk_dump", "qk_sniffer", "qk_study", "qk_toolkit")
+_BUGS = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 
 
 def modules_passed(error: BaseException) -> list[str]:
@@ -18,6 +19,15 @@ def modules_passed(error: BaseException) -> list[str]:
 def is_in(module: str, packages: Collection[str]) -> bool:
     """Whether a module belongs to one of the packages."""
     return module.partition(".")[0] in packages
+
+
+def is_our_bug(error: BaseException) -> bool:
+    """Whether an error is a bug of this program. Such an error reaches the user as it is.
+
+    Code of models, datasets and clients raises errors of all types. So the type alone does not
+    tell.
+    """
+    return isinstance(error, _BUGS) and is_raised_by_us(error)
 
 
 def is_raised_by_us(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ import socket
 import ssl
 
 from qk_toolkit.passwords import without_secrets
-from qk_toolkit.raised_in import is_raised_by_us, modules_passed
+from qk_toolkit.raised_in import is_our_bug, modules_passed
 
 _TRANSIENT = {
     errno.EAGAIN,
@@ -33,7 +33,6 @@ _NETWORK_NAMES = {
     "urllib3": ("MaxRetryError", "ProtocolError", "TimeoutError"),
 }
 """Classes of the clients and their libraries, which are imported only if a URL needs them."""
-_BUGS = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 _ARGUMENTS = "fsspec.asyn"  # passes the arguments of a call to the client
 _MAX_CHARACTERS = 200
 _ACCESS = re.compile(
@@ -79,10 +78,8 @@ def _is_network_error(error: Exception) -> bool:
 
 def is_bug(error: Exception) -> bool:
     """Whether an error is a bug of this program, such as a wrong call, and not of a client."""
-    if not isinstance(error, _BUGS):
-        return False
-    modules = modules_passed(error)
-    return is_raised_by_us(error) or modules[-1:] == [_ARGUMENTS]
+    is_wrong_call = isinstance(error, TypeError) and modules_passed(error)[-1:] == [_ARGUMENTS]
+    return is_wrong_call or is_our_bug(error)
 
 
 def _is_unreadable_answer(error: Exception) -> bool:
