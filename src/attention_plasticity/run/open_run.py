@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from attention_plasticity.run.run_settings import run_settings
 from attention_plasticity.run.tasks import Computed, Job, Task
 from attention_plasticity.run.worker_log import WorkerLog
 from qk_dump.layout import Dump, HeadId
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.parallel import call_after
 from qk_toolkit.watcher import Watcher
 
@@ -234,16 +234,29 @@ def open_run(config: RunnerConfig, watcher: Watcher, dump: Dump | None = None) -
 
 
 def compute(
-    engine: Generator[Computed], heads: Mapping[int, HeadsInProgress], watcher: Watcher
+    engine: Generator[Computed],
+    heads: Mapping[int, HeadsInProgress],
+    watcher: Watcher,
+    on_error: Callable[[HeadsInProgress, OutputError], None] | None = None,
 ) -> Iterator[HeadsInProgress]:
     """Record heads as the engine computes them. Yields the heads of every computed head.
 
-    `heads` are by the number of their job. They can be added while the engine works.
+    `heads` are by the number of their job. They can be added while the engine works. `on_error` is
+    called when a head cannot be recorded, and removes the heads of its job. Without it, the error
+    is raised.
     """
     with closing(engine) as computed:
         try:
             for job, outcome in computed:
-                heads[job.number].add(outcome)
+                if job.number not in heads:
+                    continue  # it was cancelled while this head was computed
+                try:
+                    heads[job.number].add(outcome)
+                except OutputError as error:
+                    if on_error is None:
+                        raise
+                    on_error(heads[job.number], error)
+                    continue
                 watcher.advance(failed=int(isinstance(outcome, Failure)))
                 yield heads[job.number]
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import takewhile
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.run.engines import make_engine, require_engine
@@ -18,7 +19,7 @@ from attention_plasticity.run.open_run import HeadsInProgress, OpenRun, compute,
 from attention_plasticity.run.tasks import SlowToPrepare, Task
 from qk_dump.layout import Dump
 from qk_toolkit.debugging import show_traceback
-from qk_toolkit.errors import HubError, StoreError, ToolkitError
+from qk_toolkit.errors import HubError, OutputError, StoreError, ToolkitError
 from qk_toolkit.watcher import Watcher
 
 
@@ -46,7 +47,7 @@ def run_analysis(
 
 @dataclass(frozen=True)
 class Refused:
-    """A run that could not begin, or whose files could not be sent, and the reason."""
+    """A run that could not begin, or whose files could not be written or sent, and the reason."""
 
     config: RunnerConfig
     reason: ToolkitError
@@ -61,14 +62,14 @@ def run_analyses(
 
     A run is opened, and its dump is fetched, when the heads of the run before are used up. Workers
     then do not wait for the last heads of that run. A run that cannot begin does not stop the
-    others, nor does a failed upload.
+    others, nor does a full disk or a failed upload.
     """
     watcher = watcher or Watcher()
     require_engine(configs[0])
     runs = _Runs(configs, watcher)
     with closing(runs):
         engine = make_engine(runs.tasks(), configs[0], workers, watcher.note)
-        for heads in compute(engine, runs.heads, watcher):
+        for heads in compute(engine, runs.heads, watcher, runs.cancel):
             if not heads.remaining:
                 runs.finish(heads)
             yield from runs.take_ended()
@@ -92,7 +93,7 @@ class _Runs:
             yield SlowToPrepare()
             heads = self._opened(config)
             if heads is not None:
-                yield from heads.tasks()
+                yield from takewhile(lambda task: not task.job.cancelled.is_set(), heads.tasks())
 
     def _opened(self, config: RunnerConfig) -> HeadsInProgress | None:
         """The heads of a run that begins; None if it cannot begin or has nothing to compute."""
@@ -116,15 +117,27 @@ class _Runs:
 
     def finish(self, heads: HeadsInProgress) -> None:
         """Write the tables of a run whose heads are all computed, and close it."""
-        run, stack = self._open.pop(heads.job.number)
-        del self.heads[heads.job.number]
-        self._finished_heads += len(heads.triples)
+        run, stack = self._take(heads)
         with stack:
             try:
                 self._ended.append(run.finish(self._watcher))
-            except (HubError, StoreError) as error:
+            except (HubError, OutputError, StoreError) as error:
                 show_traceback(error)
                 self._ended.append(Refused(heads.job.config, error))
+
+    def cancel(self, heads: HeadsInProgress, error: ToolkitError) -> None:
+        """Close a run of which a head could not be recorded. Its other heads are not computed."""
+        show_traceback(error)
+        heads.job.cancelled.set()
+        _, stack = self._take(heads)
+        stack.close()
+        self._ended.append(Refused(heads.job.config, error))
+
+    def _take(self, heads: HeadsInProgress) -> tuple[OpenRun, ExitStack]:
+        """An open run, which is no longer among the open ones."""
+        del self.heads[heads.job.number]
+        self._finished_heads += len(heads.triples)
+        return self._open.pop(heads.job.number)
 
     def take_ended(self) -> list[Outcome | Refused]:
         """Runs that have ended since the last call."""

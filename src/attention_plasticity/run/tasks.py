@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 from qk_toolkit.files import user_path
@@ -29,6 +30,7 @@ class Job:
     config: RunnerConfig
     log: WorkerLog
     number: int = field(default_factory=count().__next__)  # no other job of this process has it
+    cancelled: Event = field(default_factory=Event, compare=False)  # its heads are not needed
 
     def as_message(self) -> dict[str, object]:
         """The job as values for JSON. Workers can have another current folder."""
@@ -55,7 +57,7 @@ class TaskQueue:
 
     An engine prepares further tasks when it has nothing else to do. Tasks that are computed again,
     after the death of a worker, come first. A task that follows `SlowToPrepare` in the source is
-    prepared when no other task waits.
+    prepared when no other task waits. Tasks of a cancelled job are left out.
     """
 
     def __init__(self, tasks: Iterable[Task | SlowToPrepare]) -> None:
@@ -65,13 +67,18 @@ class TaskQueue:
 
     def __bool__(self) -> bool:
         """Whether there is a task. It is prepared if none waits, even if this takes long."""
-        while not self._waiting and self._advance():
+        while not self._has_task() and self._advance():
             pass
-        return bool(self._waiting)
+        return self._has_task()
 
     def has_ready(self) -> bool:
         """Whether a task waits, or can be prepared at once."""
-        return bool(self._waiting) or self.prepare()
+        return self._has_task() or (self.prepare() and self._has_task())
+
+    def _has_task(self) -> bool:
+        while self._waiting and self._waiting[0].job.cancelled.is_set():
+            self._waiting.popleft()
+        return bool(self._waiting)
 
     def prepare(self) -> bool:
         """Prepare the next task, unless this takes long. Returns whether a task was prepared."""
