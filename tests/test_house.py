@@ -215,3 +215,14 @@ def test_packages_are_typed() -> None:
 def test_functions_keep_the_argument_names_their_users_know(function: str, names: str) -> None:
     parameters = list(inspect.signature(getattr(ap, function)).parameters)
     assert parameters[: len(names.split())] == names.split()
+
+
+def test_an_except_of_all_errors_gives_its_reason() -> None:
+    wide = re.compile(r"except( \(?(Base)?Exception\b[^#]*)?:\s*$|suppress\((Base)?Exception\)")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if wide.search(line)
+    ]
+    assert found == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from attention_plasticity import __version__
 from qk_toolkit.command_line import allow_closed_stdout, command_parser, command_settings, guarded
+from qk_toolkit.debugging import debug_flag
 from qk_toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ How flexibly attention heads choose between keys as context grows.
   demo        analyse real heads that come with the package, with figures and a page
 
 'attention-plasticity <verb> --help' explains a verb.
+Every verb has --debug, which prints the traceback of an error.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: _dispatch(given), _INTERRUPTED)
+    with debug_flag(sys.argv[1:] if arguments is None else arguments) as given:
+        return guarded(lambda: _dispatch(given), _INTERRUPTED)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -101,7 +103,8 @@ def _entry_point_verb(arguments: list[str], own: Iterable[str]) -> int:
 
 def analyze() -> int:
     """`python analyze.py`, the entry point the seeds name."""
-    return guarded(lambda: _analyze(sys.argv[1:], "python analyze.py"), _INTERRUPTED)
+    with debug_flag(sys.argv[1:]) as given:
+        return guarded(lambda: _analyze(given, "python analyze.py"), _INTERRUPTED)
 
 
 def _analyze(arguments: Sequence[str], program: str = "attention-plasticity analyze") -> int:

@@ -59,6 +59,7 @@ from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
 from qk_dump.rotary_file import with_rotary
 from qk_dump.source import open_dump
+from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError, DumpError, HeadError, ToolkitError
 from qk_toolkit.formatting import index_ranges
 
@@ -126,12 +127,14 @@ def analyze_group(
         keys = KeyHead.read(dump, layer, k_head, config, texts)
         pool = read_pool(dump, layer, k_head, keys, config)
     except ToolkitError as error:
+        show_traceback(error)
         yield from (Failure(layer, q_head, k_head, str(error)) for q_head in q_heads)
         return
     for q_head in q_heads:
         try:
             yield _analyze_query_head(dump, layer, q_head, k_head, keys, pool, config)
         except ToolkitError as error:
+            show_traceback(error)
             yield Failure(layer, q_head, k_head, str(error))
 
 

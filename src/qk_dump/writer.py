@@ -97,7 +97,7 @@ class HeadWriter:
                 self._parquet.close()
                 sync(self._file)
         finally:
-            with suppress(Exception):  # Arrow may raise for an unfinished file
+            with suppress(OSError, ValueError, pa.ArrowException):  # for an unfinished file
                 self._parquet.close()
 
 
@@ -224,7 +224,7 @@ def write_heads(
                 job.result()
                 if on_head is not None:
                     on_head(done, len(jobs))
-        except BaseException:
+        except BaseException:  # raised again
             pool.shutdown(cancel_futures=True)
             raise
 

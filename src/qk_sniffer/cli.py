@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from qk_sniffer.extras import capture_extra
 from qk_sniffer.pipeline.ranks import ranks_from
 from qk_toolkit.command_line import command_parser, command_settings, guarded
+from qk_toolkit.debugging import debug_flag
 
 if TYPE_CHECKING:
     from qk_sniffer.config import CaptureConfig
@@ -46,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def capture(arguments: Sequence[str], program: str = "attention-plasticity capture") -> int:
     """The command, with its exit code."""
-    return guarded(lambda: _capture(arguments, program), _INTERRUPTED)
+    with debug_flag(arguments) as given:
+        return guarded(lambda: _capture(given, program), _INTERRUPTED)
 
 
 def _capture(arguments: Sequence[str], program: str) -> int:

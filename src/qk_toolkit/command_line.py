@@ -17,8 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from qk_toolkit.debugging import FLAG, HELP, show_traceback
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
-from qk_toolkit.passwords import without_secrets
+from qk_toolkit.passwords import without_tokens
 
 if TYPE_CHECKING:
     from qk_toolkit.settings import Settings
@@ -36,7 +37,7 @@ class FlagParser(argparse.ArgumentParser):
 
 def command_parser(program: str, description: str, examples: str) -> FlagParser:
     """A parser whose help begins with `description` and ends with example commands."""
-    return FlagParser(
+    parser = FlagParser(
         prog=program,
         usage=f"{program} [--FIELD VALUE …]",
         description=description,
@@ -44,6 +45,9 @@ def command_parser(program: str, description: str, examples: str) -> FlagParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    # `debug_flag` takes it from the arguments; here it is for the help
+    parser.add_argument(FLAG, action="store_true", default=argparse.SUPPRESS, help=HELP)
+    return parser
 
 
 def command_settings(
@@ -77,6 +81,7 @@ def command_settings(
 def guarded(command: Callable[[], int], interrupted: str) -> int:
     """Run a command and return its exit code. User errors and interruptions print one line.
 
+    With `--debug` their traceback is printed before this line.
     `interrupted` is printed after Ctrl-C: it says what is kept and how to continue.
     """
     signals = _Signals()
@@ -87,11 +92,13 @@ def guarded(command: Callable[[], int], interrupted: str) -> int:
             return 0  # standard output was closed before the end
         except SystemExit:
             raise
-        except BaseException as error:
+        except BaseException as error:  # reported, or raised again
             if signals.received or isinstance(error, KeyboardInterrupt):
+                show_traceback(error)
                 return _report_interruption(signals.received, interrupted)
             if not isinstance(error, (ToolkitError, OSError)):
                 raise
+            show_traceback(error)
             return _report_error(error)
 
 
@@ -104,13 +111,13 @@ def _report_interruption(number: int | None, interrupted: str) -> int:
 
 def _report_error(error: ToolkitError | OSError) -> int:
     if isinstance(error, ToolkitError):
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {without_tokens(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     if error.errno == errno.ENAMETOOLONG:  # a setting or an argument names such a file
         print(f"error: {_shortened(error.filename)}: the name is too long", file=sys.stderr)
         return 2
     text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
-    print(f"error: {without_secrets(str(text))}", file=sys.stderr)
+    print(f"error: {without_tokens(str(text))}", file=sys.stderr)
     return 1
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from threading import Event, Lock
+from threading import Event, Lock, Thread, current_thread
 
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import StoreError
@@ -83,6 +83,12 @@ class Mirror:
         self._sent = self._read_state(self.url)
         self._damaged = self._read_state(self._damaged_key)  # sent, but damaged at the URL
         self._present: set[str] = set()  # names that were here and at the URL in this process
+        self._threads: set[Thread] = set()  # that send files
+
+    @property
+    def senders(self) -> list[Thread]:
+        """Threads that still send files. An interruption does not wait for them."""
+        return [thread for thread in list(self._threads) if thread.is_alive()]
 
     def pull(
         self,
@@ -199,6 +205,7 @@ class Mirror:
         progress: _Progress | None = None,
     ) -> None:
         def send(name: str) -> None:
+            self._threads.add(current_thread())
             try:
                 store.upload(self.folder / name, name)
             except StoreError:
@@ -210,6 +217,7 @@ class Mirror:
             if progress is not None:
                 progress.add(local[name].size)
 
+        self._threads = set(self.senders)
         for start in range(0, len(names), _CHUNK):
             chunk = names[start : start + _CHUNK]
             try:

@@ -27,7 +27,7 @@ def for_each(action: Callable[[Item], object], items: Iterable[Item], most_threa
                 action(waiting.get_nowait())
         except Empty:
             ended.put(None)
-        except BaseException as error:
+        except BaseException as error:  # raised in the thread of the caller
             _empty(waiting)
             ended.put(error)
 
@@ -36,11 +36,29 @@ def for_each(action: Callable[[Item], object], items: Iterable[Item], most_threa
         for thread in threads:
             thread.start()
         errors = [error for error in [ended.get() for _ in threads] if error is not None]
-    except BaseException:
+    except BaseException:  # raised again
         _empty(waiting)
         raise
     if errors:
         raise errors[0]
+
+
+def call_after(threads: Iterable[Thread], action: Callable[[], object]) -> None:
+    """Call `action` when the threads have ended: now, or in a thread that waits for them.
+
+    The end of the process is not delayed.
+    """
+    running = [thread for thread in threads if thread.is_alive()]
+
+    def wait() -> None:
+        for thread in running:
+            thread.join()
+        action()
+
+    if running:
+        Thread(target=wait, name="wait", daemon=True).start()
+    else:
+        action()
 
 
 def _empty(queue: SimpleQueue[Item]) -> None:

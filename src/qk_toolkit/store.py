@@ -18,6 +18,7 @@ from qk_toolkit.errors import StoreError, ToolkitError
 from qk_toolkit.files import cannot_write, staged, sync
 from qk_toolkit.parallel import for_each
 from qk_toolkit.store_errors import (
+    is_bug,
     is_checksum_error,
     is_disk_full,
     is_transient,
@@ -179,7 +180,9 @@ class Store:
                 return request()
             except ToolkitError:
                 raise
-            except Exception as error:
+            except Exception as error:  # clients have no common class of errors
+                if is_bug(error):
+                    raise
                 missing = isinstance(error, FileNotFoundError)
                 if wait is None and is_checksum_error(error):
                     raise DamagedFileError(f"{url}: is damaged ({reason_of(error)})") from error

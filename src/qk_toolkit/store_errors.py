@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import errno
 import re
+import socket
+import ssl
 
 from qk_toolkit.passwords import without_secrets
+from qk_toolkit.raised_in import is_our_bug, modules_passed
 
-_LASTING = {
-    errno.EACCES,
-    errno.EDQUOT,
-    errno.EINVAL,
-    errno.EMSGSIZE,
-    errno.ENAMETOOLONG,
-    errno.ENOSPC,
-    errno.ENOSYS,
-    errno.EPERM,
-    getattr(errno, "EREMCHG", errno.EINVAL),  # S3: the bucket is in another region
+_TRANSIENT = {
+    errno.EAGAIN,
+    errno.EBUSY,  # S3: too many requests
+    errno.EHOSTUNREACH,
+    errno.EIO,  # S3: a code that the client does not know, such as that of a gateway
+    errno.ENETDOWN,
+    errno.ENETRESET,
+    errno.ENETUNREACH,
+    getattr(errno, "EREMOTEIO", errno.EIO),  # S3: an internal error
 }
-_LASTING_TYPES = (AttributeError, ImportError, LookupError, RuntimeError, TypeError)
-_LASTING_CODES = set(range(400, 500)) - {408, 425, 429}  # of HTTP
+_TRANSIENT_CODES = {408, 425, 429, 500, 502, 503, 504}  # of HTTP
+_NETWORK_TYPES = (ConnectionError, EOFError, TimeoutError, socket.gaierror, ssl.SSLEOFError)
+_NETWORK_NAMES = {
+    "aiohttp": ("ClientConnectionError", "ClientPayloadError"),
+    "azure": ("IncompleteReadError", "ServiceRequestError", "ServiceResponseError"),
+    "botocore": ("ConnectionError", "HTTPClientError", "ResponseParserError"),
+    "ftplib": ("error_temp",),
+    "google": ("ServerError", "TooManyRequests", "TransportError"),
+    "http": ("IncompleteRead",),
+    "requests": ("ChunkedEncodingError", "ConnectionError", "Timeout"),
+    "urllib3": ("MaxRetryError", "ProtocolError", "TimeoutError"),
+}
+"""Classes of the clients and their libraries, which are imported only if a URL needs them."""
+_ARGUMENTS = "fsspec.asyn"  # passes the arguments of a call to the client
 _MAX_CHARACTERS = 200
 _ACCESS = re.compile(
     r"credential|access key|profile|forbidden|unauthori[sz]ed|denied"
@@ -31,29 +45,41 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether a retry may help: a broken connection, or a temporary error of the server."""
+    """Whether a retry may help: a broken connection, or a temporary error of the server.
+
+    An error of a type that is not listed here is not transient.
+    """
     if is_checksum_error(error):  # bytes may have changed on their way
         return True
-    if isinstance(error, (PermissionError, *_LASTING_TYPES)) or is_access_error(error):
+    if isinstance(error, PermissionError) or is_access_error(error):
         return False
-    code = getattr(error, "code", None) or getattr(error, "status", None)
-    if isinstance(code, int):
-        return code not in _LASTING_CODES
+    code = _http_code(error)
+    if code is not None:
+        return code in _TRANSIENT_CODES
+    if isinstance(error, _NETWORK_TYPES) or _is_network_error(error):
+        return True
     if isinstance(error, OSError):
-        return error.errno not in _LASTING
-    if isinstance(error, (ValueError, SyntaxError)):  # of a URL or an argument, or an answer
-        return _is_unreadable_answer(error)
-    return _is_network_error(error)
+        return error.errno in _TRANSIENT
+    return isinstance(error, (ValueError, SyntaxError)) and _is_unreadable_answer(error)
+
+
+def _http_code(error: Exception) -> int | None:
+    codes = (getattr(error, name, None) for name in ("code", "status", "status_code"))
+    return next((code for code in codes if isinstance(code, int) and code), None)
 
 
 def _is_network_error(error: Exception) -> bool:
-    """Whether an error of botocore comes from the network. Those of other clients count as such."""
-    if not type(error).__module__.startswith("botocore"):
-        return True
-    from botocore import exceptions, parsers
+    """Whether a client names an error as one of the network or of a busy server."""
+    return any(
+        kind.__name__ in _NETWORK_NAMES.get(kind.__module__.partition(".")[0], ())
+        for kind in type(error).__mro__
+    )
 
-    network = (exceptions.ConnectionError, exceptions.HTTPClientError, parsers.ResponseParserError)
-    return isinstance(error, network)
+
+def is_bug(error: Exception) -> bool:
+    """Whether an error is a bug of this program, such as a wrong call, and not of a client."""
+    is_wrong_call = isinstance(error, TypeError) and modules_passed(error)[-1:] == [_ARGUMENTS]
+    return is_wrong_call or is_our_bug(error)
 
 
 def _is_unreadable_answer(error: Exception) -> bool:

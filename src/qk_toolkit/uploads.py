@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Event, Thread
 
+from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ToolkitError
 from qk_toolkit.mirror import Mirror
 from qk_toolkit.store import StoppedError
@@ -39,6 +40,11 @@ class Uploads:
         """
         self._stop(_SECONDS_TO_STOP)
 
+    @property
+    def threads(self) -> list[Thread]:
+        """Threads that still send files, such as those of a request without an answer."""
+        return [one for one in (self._thread, *self._mirror.senders) if one.is_alive()]
+
     def _stop(self, most_seconds: float | None) -> None:
         self._stopped.set()
         if self._thread.ident is not None:  # it was started
@@ -54,5 +60,6 @@ class Uploads:
                 return
             except ToolkitError as error:
                 if not failed:
+                    show_traceback(error)
                     self._note(f"sending failed and is tried again: {error}")
                 failed = True

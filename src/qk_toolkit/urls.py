@@ -8,7 +8,7 @@ from typing import Any
 
 from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.passwords import has_password
-from qk_toolkit.store_errors import reason_of, remedy
+from qk_toolkit.store_errors import is_bug, reason_of, remedy
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://", re.ASCII)
 _FILE = re.compile(r"file://(?:localhost(?=/))?")
@@ -81,7 +81,9 @@ def file_system(url: str) -> Any:
         raise ConfigError(f"{url}: {problem}") from error
     except (ValueError, TypeError) as error:  # TypeError: an unknown name in the configuration
         raise ConfigError(f"{url}: is not a usable URL ({reason_of(error)})") from error
-    except Exception as error:  # some clients connect at once
+    except Exception as error:  # some clients connect at once; they have no common class of errors
+        if is_bug(error):
+            raise
         raise StoreError(f"{url}: connecting failed: {remedy(error)}") from error
     if _PACKAGES.get(protocol) == "s3fs":
         system.retries = 1  # `Store` repeats requests

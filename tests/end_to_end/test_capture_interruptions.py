@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from qk_dump.layout import UNFINISHED
 from rank_processes import ended, start_alone
-from sniffing import same_bytes, start_sniffing, tables_of, words
+from sniffing import ONE_THREAD, same_bytes, start_sniffing, tables_of, words
 from tiny_texts import save_texts, save_tiny_model
 
 TEXTS = 40
@@ -76,6 +78,54 @@ def test_ctrl_c_saves_what_is_done_and_says_so(
     assert ended(run) == 130
     assert "run the same command again to continue" in told.read_text()
     assert "Traceback" not in told.read_text()
+    assert ended(start_alone(flags)) == 0
+    assert same_bytes(dump, whole)
+
+
+HANGING = """
+import sys, threading
+from itertools import islice
+from qk_sniffer.entry import main
+from qk_sniffer.pipeline.texts import Texts
+
+number = int(sys.argv.pop())
+
+def hanging(texts, complete=Texts.__iter__):
+    yield from islice(complete(texts), number)
+    print("hangs", flush=True)
+    threading.Event().wait()
+
+Texts.__iter__ = hanging
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("texts_before", [0, 7])
+def test_ctrl_c_ends_a_capture_whose_dataset_hangs(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, texts_before: int
+) -> None:
+    dump = tmp_path / "dump"
+    flags = words(*inputs, dump, output__save_seconds=1e-6)
+    run = subprocess.Popen(
+        [sys.executable, "-c", HANGING, *flags, str(texts_before)],
+        env={**os.environ, **ONE_THREAD},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout is not None
+    assert run.stdout.readline() == "hangs\n", run.communicate()
+    while len(segments(dump)) < texts_before:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    try:
+        _, told = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 130
+    assert "run the same command again to continue" in told
+    assert "Traceback" not in told
+    assert len(segments(dump)) == texts_before
     assert ended(start_alone(flags)) == 0
     assert same_bytes(dump, whole)
 

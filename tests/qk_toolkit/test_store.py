@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,67 @@ def test_an_answer_whose_end_is_missing_is_not_a_matter_of_access(problem: str) 
     assert is_transient(error)
     assert remedy(error).endswith("; run the same command again")
     assert not is_transient(ValueError("The security token is invalid"))
+
+
+class UnknownError(Exception):
+    """Of a client that we do not know."""
+
+
+def test_only_named_errors_are_transient() -> None:
+    import socket
+
+    from aiohttp import ClientPayloadError, ServerDisconnectedError
+    from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
+
+    named = [
+        ConnectionResetError(),
+        TimeoutError(),
+        socket.gaierror(-3, "Temporary failure in name resolution"),
+        OSError(errno.EBUSY, "Please reduce your request rate"),
+        OSError(errno.EIO, "a gateway"),
+        ClientPayloadError("not enough data"),
+        ServerDisconnectedError(),
+        EndpointConnectionError(endpoint_url="http://host"),
+        ReadTimeoutError(endpoint_url="http://host"),
+    ]
+    assert [error for error in named if not is_transient(error)] == []
+    others = [
+        UnknownError("unknown"),
+        TypeError("a bug"),
+        KeyError("a bug"),
+        RuntimeError("unknown"),
+        OSError("without a number"),
+        OSError(errno.ENOTDIR, "Not a directory"),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ]
+    assert [error for error in others if is_transient(error)] == []
+
+
+def test_an_unknown_error_of_a_client_is_not_tried_again(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, calls = Store(s3.url("dump")), []
+
+    def failing(*names: str) -> None:
+        calls.append(names)
+        raise UnknownError("of the client")
+
+    monkeypatch.setattr(store._system, "rm_file", failing)
+    with pytest.raises(StoreError, match="removing failed: of the client; check the URL"):
+        store.remove(["a"])
+    assert len(calls) == 1
+
+
+def test_a_bug_stays_a_bug(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.put("dump/a", b"0123456789")
+    store = Store(s3.url("dump"))
+    system = store._system
+    with pytest.raises(TypeError, match="no_such_argument"):  # refused by the client
+        store._try(partial(system.cat_file, "bucket/a", no_such_argument=1), "a", "reading")
+    monkeypatch.setattr(system, "cat_file", lambda *_, **__: None)
+    with pytest.raises(TypeError, match="NoneType"):  # raised by `Store.read`
+        store.read("a", 1, 2)
+    assert s3.requests == []
 
 
 def test_a_full_disk_of_this_machine_is_named(

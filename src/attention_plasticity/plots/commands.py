@@ -117,7 +117,9 @@ def _settings(model: type[Any], arguments: Sequence[str], program: str, example:
 def script(kind: str, file: str) -> int:
     """Run a script of `scripts/`, which draws one kind of figure: plasticity over a bucket."""
     from qk_toolkit.command_line import guarded
+    from qk_toolkit.debugging import debug_flag
 
     program = f"python scripts/{Path(file).name}"
     shown = None if kind == "components" else "bucket"
-    return guarded(lambda: plot_one(kind, sys.argv[1:], program, shown), "nothing was written")
+    with debug_flag(sys.argv[1:]) as given:
+        return guarded(lambda: plot_one(kind, given, program, shown), "nothing was written")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -27,6 +27,7 @@ from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
 from attention_plasticity.run.worker_log import WorkerLog
 from qk_dump.layout import Dump, HeadId
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.parallel import call_after
 from qk_toolkit.watcher import Watcher
 
 
@@ -76,7 +77,7 @@ class HeadsInProgress:
         show = partial(watcher.show, "heads whose texts are read")
         try:
             return run_texts(self._dump, layers, self.job.config, show)
-        except BaseException:
+        except BaseException:  # raised again
             watcher.stop()  # removes the bar
             raise
 
@@ -219,8 +220,11 @@ def open_run(config: RunnerConfig, watcher: Watcher, dump: Dump | None = None) -
     for note in plan.notes:
         watcher.note(note)
     records = Records(paths.folder, run_settings(config, plan.layout, dump), paths.place)
-    with tables_locked(paths):
+    target = Destination()
+    with ExitStack() as locks:
+        locks.enter_context(tables_locked(paths))
         records.lock()
+        locks.callback(records.release)
         try:
             with destination(paths, watcher) as target:
                 run = OpenRun(dump, plan, paths, config, records, target)
@@ -228,7 +232,7 @@ def open_run(config: RunnerConfig, watcher: Watcher, dump: Dump | None = None) -
                 target.begin()
                 yield run
         finally:
-            records.release()
+            call_after(target.threads, locks.pop_all().close)
 
 
 def compute(heads: HeadsInProgress, workers: EarlyWorkers | None, watcher: Watcher) -> None:

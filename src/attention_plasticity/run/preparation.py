@@ -43,7 +43,7 @@ def _find(config: RunnerConfig, watcher: Watcher) -> Dump:
     on_bytes = partial(watcher.show, "fetching", in_bytes=True)
     try:
         return open_dump(source, choice=choice, note=watcher.note, on_bytes=on_bytes)
-    except BaseException:
+    except BaseException:  # raised again
         watcher.stop()  # removes the bar
         raise
 

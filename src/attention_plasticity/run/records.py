@@ -91,7 +91,7 @@ class Records:
         self._output_dir = output_dir
         self._place = place or str(output_dir)  # for messages
         self._folder = _usable_folder(output_dir / FOLDER)
-        self._lock = FileLock(output_dir / ".lock")
+        self._lock = FileLock(output_dir / ".lock", thread_local=False)
         self._can_overwrite = True
         self._settings = settings
         self._digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
@@ -116,7 +116,7 @@ class Records:
     def lock_shard(self, name: str) -> None:
         """Lock the folder for one shard. Other shards can work in the same folder."""
         self._acquire(self._lock, _SECONDS_TO_LOCK)  # no whole run is writing here
-        shard = FileLock(self._output_dir / f"{_SHARD_LOCK}{name}")
+        shard = FileLock(self._output_dir / f"{_SHARD_LOCK}{name}", thread_local=False)
         try:
             self._acquire(shard)
         finally:

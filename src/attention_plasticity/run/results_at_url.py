@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from threading import Thread
 
 from filelock import FileLock
 
@@ -41,6 +42,11 @@ class Destination:
         """Number of heads that are recorded at the URL, by any shard; None for a folder."""
         return None
 
+    @property
+    def threads(self) -> list[Thread]:
+        """Threads that still send files of the folder, which stays locked for them."""
+        return []
+
 
 class _AtUrl(Destination):
     def __init__(self, mirror: Mirror, uploads: Uploads) -> None:
@@ -57,6 +63,10 @@ class _AtUrl(Destination):
     @property
     def recorded(self) -> int:
         return sum(head_of_record(name) is not None for name in self._mirror.listed)
+
+    @property
+    def threads(self) -> list[Thread]:
+        return self._uploads.threads
 
 
 class _OnTheHub(Destination):

@@ -19,7 +19,8 @@ from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.open_run import HeadsInProgress, OpenRun, compute, open_run
 from attention_plasticity.run.tasks import Computed, OutOfTasks, TaskQueue
 from qk_dump.layout import Dump
-from qk_toolkit.errors import HubError, StoreError, ToolkitError
+from qk_toolkit.debugging import show_traceback
+from qk_toolkit.errors import HubError, OutputError, StoreError, ToolkitError
 from qk_toolkit.watcher import Watcher
 
 
@@ -45,7 +46,7 @@ def run_analysis(
 
 @dataclass(frozen=True)
 class Refused:
-    """A run that could not begin, or whose files could not be sent, and the reason."""
+    """A run that could not begin, or whose files could not be written or sent, and the reason."""
 
     config: RunnerConfig
     reason: ToolkitError
@@ -60,7 +61,7 @@ def run_analyses(
 
     A run is opened, and its dump is fetched, when no head of the runs before waits. Workers then do
     not wait for the last heads of these runs. A run that cannot begin does not stop the others, nor
-    does a failed upload.
+    does a full disk or a failed upload.
     """
     watcher = watcher or Watcher()
     require_engine(configs[0])
@@ -100,6 +101,7 @@ class _Runs:
             try:
                 run = stack.enter_context(open_run(config, self._watcher))
             except ToolkitError as error:
+                show_traceback(error)
                 self._ended.append(Refused(config, error))
                 return
             self._open[run.heads.job.number] = run, stack.pop_all()
@@ -112,22 +114,39 @@ class _Runs:
         self.tasks.add(run.heads.tasks())
 
     def add(self, computed: Computed) -> None:
-        """Record a computed head. Its run is finished with the last head."""
+        """Record a computed head. Its run is finished with the last head.
+
+        If the head cannot be recorded, the run is closed, and its other heads are not computed.
+        """
+        if computed.job.cancelled.is_set():
+            return
         heads = self._open[computed.job.number][0].heads
-        heads.add(computed.outcome)
+        try:
+            heads.add(computed.outcome)
+        except OutputError as error:
+            show_traceback(error)
+            computed.job.cancelled.set()
+            self._take(heads)[1].close()
+            self._ended.append(Refused(computed.job.config, error))
+            return
         self._watcher.advance(failed=int(isinstance(computed.outcome, Failure)))
         if not heads.remaining:
             self._finish(heads)
 
     def _finish(self, heads: HeadsInProgress) -> None:
         """Write the tables of a run whose heads are all computed, and close it."""
-        run, stack = self._open.pop(heads.job.number)
-        self._finished_heads += len(heads.triples)
+        run, stack = self._take(heads)
         with stack:
             try:
                 self._ended.append(run.finish(self._watcher))
-            except (HubError, StoreError) as error:
+            except (HubError, OutputError, StoreError) as error:
+                show_traceback(error)
                 self._ended.append(Refused(heads.job.config, error))
+
+    def _take(self, heads: HeadsInProgress) -> tuple[OpenRun, ExitStack]:
+        """An open run, which is no longer among the open ones."""
+        self._finished_heads += len(heads.triples)
+        return self._open.pop(heads.job.number)
 
     def take_ended(self) -> list[Outcome | Refused]:
         """Runs that have ended since the last call."""

@@ -18,13 +18,14 @@ from attention_plasticity.run.open_run import HeadsInProgress, compute
 from attention_plasticity.run.plan import Group, Plan, split_groups
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.records import Records, ShardRecord
-from attention_plasticity.run.results_at_url import destination
+from attention_plasticity.run.results_at_url import Destination, destination
 from attention_plasticity.run.run_settings import run_settings
 from attention_plasticity.run.warnings import unnamed_texts
 from attention_plasticity.run.worker_log import WorkerLog
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import require_writable
 from qk_toolkit.mirror import mirror_folder
+from qk_toolkit.parallel import call_after
 from qk_toolkit.watcher import Watcher
 
 _SLURM = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("COUNT", "ID", "MIN"))
@@ -100,6 +101,7 @@ def run_shard(
     records = Records(paths.folder, run_settings(config, plan.layout, dump), paths.place)
     records.lock_shard(shard.name)
     own = {(group.layer, q_head) for group in shard.share(plan) for q_head in group.q_heads}
+    target = Destination()
     try:
         with destination(paths, watcher, own) as target:
             log = WorkerLog(paths.folder / f"workers-{shard.name}.log")
@@ -118,7 +120,7 @@ def run_shard(
             failures, finished = heads.failures, len(heads.done)
             return ShardOutcome(shard, paths.place, finished, failures, recorded, len(plan.heads))
     finally:
-        records.release()
+        call_after(target.threads, records.release)
 
 
 def _compute(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 from qk_toolkit.files import user_path
@@ -29,6 +30,7 @@ class Job:
     config: RunnerConfig
     log: WorkerLog
     number: int = field(default_factory=count().__next__)  # no other job of this process has it
+    cancelled: Event = field(default_factory=Event, compare=False)  # its heads are not needed
 
     def as_message(self) -> dict[str, object]:
         """The job as values for JSON. Workers can have another current folder."""
@@ -51,7 +53,7 @@ class TaskQueue:
 
     An engine prepares further tasks when it has nothing else to do. Tasks that are computed again,
     after the death of a worker, come first. While the queue is `open`, tasks can be added, and an
-    engine asks for them with `OutOfTasks`.
+    engine asks for them with `OutOfTasks`. Tasks of a cancelled job are left out.
     """
 
     def __init__(self, tasks: Iterable[Task] = (), *, is_open: bool = False) -> None:
@@ -65,14 +67,17 @@ class TaskQueue:
 
     def __bool__(self) -> bool:
         """Whether there is a task. It is prepared if none waits."""
+        while self._waiting and self._waiting[0].job.cancelled.is_set():
+            self._waiting.popleft()
         return bool(self._waiting) or self.prepare()
 
     def prepare(self) -> bool:
         """Prepare the next task. Returns whether there was one."""
-        task = next(self._source, None)
-        if task is not None:
-            self._waiting.append(task)
-        return task is not None
+        for task in self._source:
+            if not task.job.cancelled.is_set():
+                self._waiting.append(task)
+                return True
+        return False
 
     def take(self) -> Task:
         """The next task of a queue that is not empty."""

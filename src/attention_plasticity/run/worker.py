@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qk_toolkit.debugging import show_traceback, traceback_text
 from qk_toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def open_job(content: dict[str, Any]) -> OpenJob:
     try:
         dump = with_rotary(open_dump(content["dump"]), config.rotary)
     except ToolkitError as error:
+        show_traceback(error)
         dump = error
     return OpenJob(dump, DumpTexts.of_message(content["texts"]), config)
 
@@ -108,7 +110,7 @@ def group_messages(job: OpenJob, group: dict[str, Any]) -> Iterator[dict[str, An
         for q_head in pending:
             yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, _NO_MEMORY))}
     except Exception as error:  # a bug of this program: report it and continue
-        traceback.print_exc()
+        print(traceback_text(error), end="", file=sys.stderr)
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
         for q_head in pending:

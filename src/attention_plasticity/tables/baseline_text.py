@@ -21,6 +21,7 @@ from attention_plasticity.tables.main_plasticity import (
     OVER_BUCKETS,
     PlasticityColumns,
 )
+from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
@@ -32,6 +33,7 @@ def baseline_lines(run: Path, shown: PlasticityColumns) -> list[str]:
     try:
         found = baselines_of(run, read_run_info(run / RUN_FILE))
     except (ConfigError, OSError) as error:
+        show_traceback(error)
         return [f"baselines: {error}"]
     lines = [f"{one.words}: {_values(one, shown)}" for one in found if one.fits]
     return lines + _not_shown(run, found)

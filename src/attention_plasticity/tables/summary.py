@@ -42,7 +42,7 @@ from attention_plasticity.tables.main_plasticity import (
 )
 from attention_plasticity.tables.pair_words import PAIR_WORDS
 from qk_dump.layout import Dump
-from qk_toolkit.errors import StoreError
+from qk_toolkit.errors import OutputError, StoreError, ToolkitError
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.terminal import command_console, print_line
 
@@ -124,12 +124,17 @@ def print_several(outcomes: Sequence[Outcome | Refused]) -> int:
         if isinstance(outcome, Refused):
             failed += 1
             where = outcome.config.dataset_local_root
-            label = "Not sent" if isinstance(outcome.reason, StoreError) else "Not analysed"
-            print_line(console, label, f"{where}: {outcome.reason}")
+            print_line(console, _refusal_label(outcome.reason), f"{where}: {outcome.reason}")
         elif outcome.failures:
             failed += 1
             print_line(console, "Failures", f"{outcome.paths.place}: see run.json")
     return 1 if failed else 0
+
+
+def _refusal_label(reason: ToolkitError) -> str:
+    if isinstance(reason, StoreError):
+        return "Not sent"
+    return "Not written" if isinstance(reason, OutputError) else "Not analysed"
 
 
 def print_shard(outcome: ShardOutcome) -> None:

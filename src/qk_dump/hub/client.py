@@ -6,7 +6,9 @@ failure becomes an error that says what to do. Messages never contain a token.
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,20 +17,28 @@ from typing import Any, TypeVar
 from qk_dump.hub.place import HubPlace
 from qk_toolkit.errors import ConfigError, HubError, ToolkitError
 from qk_toolkit.files import UnusableFileError
+from qk_toolkit.raised_in import OURS, is_in, modules_passed
 
 _WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry
 _MAX_WAIT = 300.0  # seconds, also if the server asks for more
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
 _CONFLICT = 412
 _PARSE_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Raised by the client when an answer is not JSON or lacks expected members."""
+"""Raised in the client when an answer is not JSON or lacks expected members."""
+_CUT_ANSWERS = (json.JSONDecodeError, UnicodeDecodeError)  # part of an answer is missing
+_CLIENT = "huggingface_hub"
+_ARGUMENT_CHECKS = "huggingface_hub.utils._validators"  # calls the methods of the client
 _LOGIN = "needs a token; set HF_TOKEN or run 'hf auth login'"
 
 Result = TypeVar("Result")
 
 
 class InvalidAnswerError(Exception):
-    """The client could not parse the answer of the server."""
+    """The client could not parse the answer of the server. A cut answer may be whole next time."""
+
+    def __init__(self, reason: str, *, is_cut: bool = False) -> None:
+        super().__init__(reason)
+        self.is_cut = is_cut
 
 
 def hub_api(token: str | None = None) -> Any:
@@ -88,7 +98,7 @@ def with_retries(
     for wait in (*_WAITS, None):
         try:
             return _parsed(request)
-        except Exception as error:
+        except client_errors() as error:
             transient = is_transient(error)
             if find_result is not None and (transient or is_conflict(error)):
                 result = find_result()
@@ -108,11 +118,24 @@ def _parsed(request: Callable[[], Result]) -> Result:
         return request()
     except (HFValidationError, OSError):  # an invalid repository name, a local file, the network
         raise
-    except Exception as error:
-        unparsed = isinstance(error, _PARSE_ERRORS) or type(error).__name__ == "InvalidURL"
-        if not unparsed or isinstance(error, _transport_error()):
+    except (*_PARSE_ERRORS, _invalid_url_error()) as error:
+        if isinstance(error, _transport_error()) or not _is_of_client(error):
             raise
-        raise InvalidAnswerError(type(error).__name__) from error
+        is_cut = isinstance(error, _CUT_ANSWERS)
+        raise InvalidAnswerError(type(error).__name__, is_cut=is_cut) from error
+
+
+def _is_of_client(error: Exception) -> bool:
+    """Whether the client raised an error in its own code, and not because of its arguments.
+
+    A wrong call is a bug of this program. It is raised in our code, or where the client passes the
+    arguments on.
+    """
+    modules = modules_passed(error)
+    if isinstance(error, TypeError) and modules[-1] == _ARGUMENT_CHECKS:
+        return False
+    known = [module for module in modules if is_in(module, (_CLIENT, *OURS))]
+    return bool(known) and is_in(known[-1], (_CLIENT,))
 
 
 def is_transient(error: Exception) -> bool:
@@ -120,6 +143,8 @@ def is_transient(error: Exception) -> bool:
     found = network_error(error)
     if found is None or _is_offline(found) or _is_redirect_loop(found):
         return False
+    if isinstance(found, InvalidAnswerError):
+        return found.is_cut
     status = _status(found)
     return status is None or status in _TRANSIENT
 
@@ -147,7 +172,7 @@ def network_error(error: BaseException) -> Exception | None:
     """
     network = (_transport_error(), ConnectionError, TimeoutError, InvalidAnswerError)
     found: Exception | None = None
-    cause = None if isinstance(error, ToolkitError) else error
+    cause: BaseException | None = error if isinstance(error, client_errors()) else None
     while cause is not None and (found is None or _status(found) is None):
         if isinstance(cause, network):
             found = cause
@@ -170,11 +195,23 @@ def hub_errors(place: HubPlace, doing: str) -> Iterator[None]:
         raise ConfigError(f"{error}; remove it, then run the same command again") from error
     except HFValidationError as error:
         raise ConfigError(f"{place}: {' '.join(str(error).split())}") from error
-    except Exception as error:
+    except client_errors() as error:
         found = network_error(error)
         if found is None:
             raise
         raise HubError(f"{place}: {doing} failed: {_reason(found, place, doing)}") from error
+
+
+def client_errors() -> tuple[type[Exception], ...]:
+    """What the client raises after a failed request: a RuntimeError for uploads, with a cause."""
+    return (_transport_error(), OSError, RuntimeError, InvalidAnswerError)
+
+
+def _invalid_url_error() -> type[Exception]:
+    """What the HTTP library of the client raises for a redirect or a next page that is no URL."""
+    library: Any = sys.modules[_transport_error().__module__]
+    kind: type[Exception] = library.InvalidURL
+    return kind
 
 
 def _transport_error() -> type[Exception]:

@@ -18,6 +18,7 @@ from typing import Any
 from qk_dump.card import CARD_FILE, MOST_CARD_BYTES, is_card, overview_card
 from qk_dump.dump_files import is_dump_file
 from qk_dump.hub.client import (
+    client_errors,
     hide_client_bars,
     hub_api,
     hub_errors,
@@ -230,8 +231,8 @@ class _Remote:
                 "Make it private on its page, choose another name, or leave 'private' out"
             )
         if self.place.revision not in self.branches():
-            first = with_retries(lambda: self.api.list_repo_commits(**self.where)[-1].commit_id)
-            start = commit_id(first, self.place)
+            commits = with_retries(lambda: self.api.list_repo_commits(**self.where))
+            start = commit_id(commits[-1].commit_id if commits else None, self.place)
             options = {**self.where, "branch": self.place.revision, "revision": start}
             with_retries(lambda: self.api.create_branch(**options, exist_ok=True))
 
@@ -312,7 +313,7 @@ def _list_branches(main: _Remote) -> list[str]:
         try:
             with TemporaryDirectory() as scratch:
                 return _update_card(main, Path(scratch))
-        except Exception as error:
+        except client_errors() as error:
             if attempt == _TRIES or not is_conflict(error):
                 raise
     raise AssertionError("unreachable")

@@ -14,6 +14,7 @@ from qk_sniffer.attention.rule import AttentionRule
 from qk_sniffer.attention.sampled_queries import SampledQueries
 from qk_sniffer.attention.text_tokens import TextTokens
 from qk_sniffer.sampling.rows import KindRows
+from qk_toolkit.raised_in import is_our_bug
 
 _TEST_ROWS = 64  # as many as the largest tile of the kernel
 
@@ -53,6 +54,8 @@ def kernel_works(device: torch.device, dtype: torch.dtype, width: int, group: in
         largest = found[..., 1]  # (group, rows) logits, all 0
         return bool((largest == 0).all())
     except Exception as error:  # of many types, from Triton, its compiler and the driver
+        if is_our_bug(error):
+            raise
         reason = " ".join(str(error).split())[:200]
         warnings.warn(
             f"the Triton kernel of attention columns cannot be used for vectors of {width} "

@@ -17,6 +17,7 @@ import triton
 from torch import Tensor
 
 from qk_sniffer.attention.received_triton import key_means, query_sums
+from qk_toolkit.raised_in import is_our_bug
 
 _SEGMENT = 4096  # keys of a program of the first kernel
 _KEYS, _KEYS_AT_ONCE = 64, 64  # of a program of the second kernel, and in a step of the first
@@ -91,6 +92,8 @@ def received_kernel_works(device: torch.device, dtype: torch.dtype, width: int) 
         expected = torch.from_numpy(1 / np.arange(1, n + 1)).flip(0).cumsum(0).flip(0) / n
         return bool(torch.allclose(found.double(), expected, rtol=1e-3))
     except Exception as error:  # of many types, from Triton, its compiler and the driver
+        if is_our_bug(error):
+            raise
         reason = " ".join(str(error).split())[:200]
         warnings.warn(
             f"the Triton kernel of the attention that keys receive cannot be used for vectors of "

@@ -30,6 +30,7 @@ from qk_sniffer.model.random_weights import placed, random_model
 from qk_sniffer.model.tensor_parallel import spread_over
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
+from qk_toolkit.raised_in import is_our_bug
 
 _MULTI_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 
@@ -209,7 +210,7 @@ def _can_be_built(settings: ModelSettings) -> bool:
     try:
         with quiet_transformers(), torch.device("meta"):
             _build(settings, torch.bfloat16)
-    except Exception:  # of any code of the model
+    except Exception:  # of any code of the model; the caller raises the first error
         return False
     return True
 
@@ -376,7 +377,9 @@ def _loading_errors(setting: str, value: str) -> Iterator[None]:
         yield
     except (ConfigError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # transformers and the code of models raise errors of all types
+        if is_our_bug(error):
+            raise
         message = " ".join(str(error).split())
         if "trust_remote_code" in message:
             message = "needs its own code; if you trust this code, set model.trust_remote_code"

@@ -18,6 +18,7 @@ from qk_sniffer.model.layout import run_backbone, vocabulary_of
 from qk_sniffer.model.logits import Logits, logits_of
 from qk_sniffer.model.memory import is_out_of_memory
 from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.raised_in import is_our_bug
 
 RotaryCall = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """The input tensors of a rotary function, and its results."""
@@ -163,8 +164,8 @@ def _run(decoder: nn.Module, tokens: Tensor, first_position: int | None) -> None
         run_backbone(decoder, tokens, first_position)
     except ToolkitError:
         raise
-    except Exception as error:
-        if is_out_of_memory(error):
+    except Exception as error:  # the code of models raises errors of all types
+        if is_out_of_memory(error) or is_our_bug(error):
             raise
         line = next(iter(str(error).strip().splitlines()), "no reason given")[:300]
         reason = f"{type(error).__name__}: {line}"

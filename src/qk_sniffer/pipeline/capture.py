@@ -45,6 +45,7 @@ from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
 from qk_toolkit.formatting import count
+from qk_toolkit.raised_in import is_our_bug
 from qk_toolkit.ray_cluster import import_ray
 from qk_toolkit.urls import is_remote
 from qk_toolkit.watcher import Watcher
@@ -241,7 +242,7 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
         _show_progress(writer, scheduler, watcher)
     except OutputError:
         raise
-    except BaseException:
+    except BaseException:  # raised again
         writer.close()
         capture.flush()  # saves the finished batches
         raise
@@ -277,7 +278,7 @@ def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:
         except ToolkitError:
             raise
         except (RuntimeError, IndexError, ValueError) as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or is_our_bug(error):
                 raise
             if is_lost_connection(error):
                 raise ToolkitError(ANOTHER_ENDED) from error

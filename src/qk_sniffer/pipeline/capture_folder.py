@@ -229,7 +229,7 @@ def _join(
             sync_folder(place)
             sync_folder(folder)
         _remove_stale_drafts(place, rank)
-    except BaseException:
+    except BaseException:  # raised again
         release(locks)
         raise
     return locks

@@ -14,7 +14,7 @@ from qk_sniffer.model.gguf import conversion_time, converted_model, gguf_path
 from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config, vocabulary_of
 from qk_sniffer.model.loading import context_of, empty_model, load_tokenizer, zero_weight_model
 from qk_sniffer.model.probe_forward import ForwardFailedError
-from qk_sniffer.model.probing import probe
+from qk_sniffer.model.probing import WeightsNeededError, probe
 from qk_sniffer.pipeline.encoding import TextEncoder
 from qk_sniffer.pipeline.expected_heads import optional_columns
 from qk_sniffer.pipeline.setup import (
@@ -104,9 +104,7 @@ def estimate(config: CaptureConfig) -> Estimate:
     try:
         model = empty_model(config.model)
         layout = probe(model)
-    except Exception as error:  # a model whose code looks at values, of which there are none
-        if isinstance(error, ConfigError) and not isinstance(error, ForwardFailedError):
-            raise
+    except (ForwardFailedError, WeightsNeededError, RuntimeError):  # its code looks at values
         model = zero_weight_model(config.model)
         layout = probe(model)
     max_length = config.tokenizer.max_length or context_of(text_config(model))

@@ -21,6 +21,7 @@ from qk_sniffer.config import CaptureConfig
 from qk_sniffer.pipeline.publishing import publish, require_publishable
 from qk_sniffer.pipeline.ranks import Ranks, ranks_from
 from qk_sniffer.pipeline.result import CaptureResult
+from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import user_path
 from qk_toolkit.ray_cluster import (
@@ -169,6 +170,7 @@ class _Actors:
         try:
             result: CaptureResult = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
+            show_traceback(error)
             self._errors.append(error.cause)
             self._watcher.note(f"actor {rank} failed ({_reason(error.cause)})")
         except self._ray.exceptions.RayError as error:

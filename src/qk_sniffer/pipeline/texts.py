@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from qk_sniffer.text_settings import DatasetSettings
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
+from qk_toolkit.raised_in import is_our_bug
 
 _MOST_EXAMPLES = 2**31 - 1
 _READERS = {
@@ -80,7 +81,7 @@ class Texts:
         """The texts with these numbers, of a dataset that is not streamed."""
         try:
             columns = self.rows[start:end]
-        except Exception as error:
+        except Exception as error:  # see `_unreadable_error`
             raise _unreadable_error(self.settings.path, error) from error
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [
@@ -92,7 +93,7 @@ class Texts:
         """The bytes of every text, of a dataset that is not streamed."""
         try:
             return self._sizes()
-        except Exception as error:
+        except Exception as error:  # see `_unreadable_error`
             raise _unreadable_error(self.settings.path, error) from error
 
     def _sizes(self) -> list[int]:
@@ -158,7 +159,7 @@ def open_texts(settings: DatasetSettings) -> Texts:
         _check_columns(rows, settings)
     except ConfigError:
         raise
-    except Exception as error:
+    except Exception as error:  # see `_unreadable_error`
         raise _unreadable_error(settings.path, error) from error
     total = None if settings.streaming else len(rows)
     if names is not None:
@@ -275,12 +276,18 @@ def _readable_rows(rows: Iterable[Any], path: str) -> Iterator[dict[str, Any]]:
             row = next(source)
         except StopIteration:
             return
-        except Exception as error:
+        except Exception as error:  # see `_unreadable_error`
             raise _unreadable_error(path, error) from error
         yield row
 
 
-def _unreadable_error(path: str, error: BaseException) -> ConfigError:
+def _unreadable_error(path: str, error: Exception) -> ConfigError:
+    """The error of one line for an error of `datasets`, whose readers raise errors of all types.
+
+    A bug of this program is raised as it is.
+    """
+    if is_our_bug(error):
+        raise error
     cause = error.__cause__ or error
     if isinstance(cause, StopIteration):  # a file without rows
         return ConfigError(f"dataset.path: {path}: holds no texts")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
@@ -14,6 +14,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _END = object()
+_SECONDS_TO_STOP = 2.0
+"""How long the end of a capture waits for texts that are being read.
+
+A dataset that gives no texts for a long time does not delay an interruption. Its thread ends with
+the process.
+"""
 
 
 def prepared_ahead(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
@@ -36,7 +42,7 @@ def prepared_ahead(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
                 if not put((item, None)):
                     return
             put((_END, None))
-        except BaseException as error:
+        except BaseException as error:  # raised in the thread that uses the items
             put((_END, error))
 
     thread = threading.Thread(target=produce, name="prepare", daemon=True)
@@ -51,17 +57,34 @@ def prepared_ahead(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
             yield item
     finally:
         stopped.set()
-        thread.join()
+        thread.join(_SECONDS_TO_STOP)
 
 
 def one_ahead(items: Iterable[Item]) -> Generator[Item]:
     """The items; while one of them is used, the next one is prepared in a background thread."""
     source = iter(items)
-    with ThreadPoolExecutor(1, thread_name_prefix="prepare") as pool:
-        coming = pool.submit(next, source, _END)
+    thread, coming = _next_of(source)
+    try:
         while (item := coming.result()) is not _END:
-            coming = pool.submit(next, source, _END)
+            thread, coming = _next_of(source)
             yield cast(Item, item)
+    finally:
+        thread.join(_SECONDS_TO_STOP)
+
+
+def _next_of(source: Iterator[Item]) -> tuple[threading.Thread, Future[Item | object]]:
+    """A thread that makes the next item. Threads of a pool would delay the end of the process."""
+    found: Future[Item | object] = Future()
+
+    def work() -> None:
+        try:
+            found.set_result(next(source, _END))
+        except BaseException as error:  # raised in the thread that uses the items
+            found.set_exception(error)
+
+    thread = threading.Thread(target=work, name="prepare", daemon=True)
+    thread.start()
+    return thread, found
 
 
 class BackgroundWriter(Generic[Result]):
@@ -108,6 +131,6 @@ class BackgroundWriter(Generic[Result]):
             raise CancelledError
         try:
             return task()
-        except BaseException:
+        except BaseException:  # raised again
             self._failed.set()
             raise

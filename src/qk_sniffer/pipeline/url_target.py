@@ -34,6 +34,7 @@ from qk_sniffer.pipeline.work_folder import PLAN, SEGMENTS, locked_work_folder
 from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.files import user_path
 from qk_toolkit.mirror import Mirror, mirror_folder
+from qk_toolkit.parallel import call_after
 from qk_toolkit.watcher import Watcher
 
 _PLAN_NAME = f"{UNFINISHED}/{PLAN}"
@@ -77,8 +78,12 @@ class UrlTarget:
                 f"output.work_dir: {self.folder}: cannot be used as a folder: "
                 f"{error.strerror or error}"
             ) from error
-        with FileLock(self.folder / ".sending.lock"):
+        lock = FileLock(self.folder / ".sending.lock", thread_local=False)
+        lock.acquire()
+        try:
             yield
+        finally:
+            call_after(self._mirror.senders, lock.release)
 
     def _renamed(self, text: str) -> str:
         """A message with the URL in place of the work folder."""

@@ -27,6 +27,7 @@ from qk_sniffer.notebook import Tap, tap
 from qk_sniffer.verify.attention_check import captured_sums, weight_sums
 from qk_sniffer.verify.rotation_check import RotationCheck, check_rotations
 from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.raised_in import is_our_bug
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -122,6 +123,8 @@ def _run(model: nn.Module, tokens: Sequence[int]) -> None:
     try:
         run_backbone(decoder_of(model), torch.tensor([list(tokens)]))  # (1, n)
     except (RuntimeError, IndexError, ValueError) as error:  # also out of memory
+        if is_our_bug(error):
+            raise
         raise ToolkitError(
             f"the model failed on the text ({len(tokens):,} tokens), try a smaller --max_length: "
             f"{' '.join(str(error).split())[:300]}"

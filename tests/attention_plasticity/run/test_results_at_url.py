@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -270,6 +274,50 @@ def test_an_interruption_does_not_wait_for_a_server_that_does_not_answer(
     assert run.returncode == 130, messages
     assert messages.splitlines()[-1].startswith("interrupted; ")
     assert not any(stalled in request.path for request in s3.requests)  # no answer until now
+
+
+@pytest.mark.parametrize("stalled", ["/.heads/l0", "/head_metrics.csv"])
+def test_the_folder_stays_locked_while_a_request_is_in_progress(
+    s3: S3, dump: Path, stalled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook, where the process lives on after an interruption."""
+    monkeypatch.setattr("qk_toolkit.uploads._SECONDS", 0.01)
+    monkeypatch.setattr("qk_toolkit.uploads._SECONDS_TO_STOP", 0.05)
+    plan = s3.fail("PUT", slow(4.0), path=stalled, times=1)
+    settings = config(dump, s3.url("run"))
+    with pytest.raises(KeyboardInterrupt), interrupted_when(lambda: plan.hits > 0):
+        run_analysis(settings)
+    with pytest.raises(ConfigError, match="another run is writing here"):
+        run_analysis(settings)
+    while (locked := refusal_of(settings)) is not None:  # until the thread has ended
+        assert "another run is writing here" in locked
+        time.sleep(0.1)
+
+
+@contextmanager
+def interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
+    """Send Ctrl-C to this process during the block."""
+
+    def interrupt() -> None:
+        while not condition():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = Thread(target=interrupt)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def refusal_of(settings: ap.RunnerConfig) -> str | None:
+    """Why a run cannot begin; None if it was made."""
+    try:
+        run_analysis(settings)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 class Notes(Watcher):

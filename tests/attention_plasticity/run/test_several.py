@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,24 @@ def test_names_of_runs_are_different() -> None:
         configs_of(make_config(engine="shards"), places)
     with pytest.raises(ap.ConfigError, match="dataset_local_root: cannot be used together"):
         configs_of(make_config(dataset_local_root="x"), ["x/a", "y/b"])
+
+
+@pytest.mark.parametrize("spare", [12 << 10, 48 << 10], ids=["recording a head", "writing tables"])
+def test_a_full_disk_of_one_run_does_not_end_the_others(
+    small_disk: Path, tmp_path: Path, spare: int
+) -> None:
+    dumps = [make_dump(tmp_path / "dumps" / name, layers=1, n=200) for name in ("disk", "b")]
+    (small_disk / "filler").write_bytes(bytes((128 << 10) - spare))
+    config = make_config(output_dir=str(small_disk.parent), max_workers=1)
+    configs = configs_of(config, [str(dump) for dump in dumps])
+    refused, outcome = run_analyses(configs)
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.reason, ap.OutputError)
+    assert f"{small_disk}/" in str(refused.reason)
+    assert "No space left on device" in str(refused.reason)
+    assert isinstance(outcome, Outcome)
+    assert len(outcome.metrics) == 4
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    repaired, _ = run_analyses(configs)
+    assert isinstance(repaired, Outcome)
+    assert len(repaired.metrics) == 4

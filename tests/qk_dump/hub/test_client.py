@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +21,13 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from hub_server import HubServer, status
+from hub_server import hub as hub  # the fixture
+from hubs import REPO, client_of
 from qk_dump.hub import client as hub_client
 from qk_dump.hub.client import (
     InvalidAnswerError,
+    hub_api,
     hub_errors,
     is_conflict,
     is_transient,
@@ -50,10 +55,6 @@ def answer(code: int, kind: type[HfHubHTTPError] = HfHubHTTPError, **headers: st
         request=request,
     )
     return kind(f"{code} for url http://hub\nRequest ID: 1", response=response)
-
-
-class InvalidURL(Exception):  # noqa: N818
-    """As the library that the client uses names it."""
 
 
 def caused(error: Exception, cause: BaseException) -> Exception:
@@ -118,7 +119,7 @@ def test_paths_of_the_hub() -> None:
         HTTPError("reset"),
         ConnectionResetError(),
         TimeoutError(),
-        InvalidAnswerError("JSONDecodeError"),
+        InvalidAnswerError("JSONDecodeError", is_cut=True),
         caused(RuntimeError("Error while uploading"), answer(500)),
         caused(LocalEntryNotFoundError("no file in the cache"), answer(503)),
         caused(LocalEntryNotFoundError("no file in the cache"), HTTPError("reset")),
@@ -143,6 +144,12 @@ def test_what_may_pass(error: Exception, waits: list[float]) -> None:
         OfflineModeIsEnabled("offline"),
         FileNotFoundError("a file here"),
         HFValidationError("a b"),
+        InvalidAnswerError("KeyError"),
+        json.JSONDecodeError("a file of ours", "<html>", 0),
+        KeyError("a bug"),
+        TypeError("a bug"),
+        AttributeError("a bug"),
+        caused(TypeError("a bug"), answer(500)),
     ],
 )
 def test_what_will_not_pass(error: Exception, waits: list[float]) -> None:
@@ -154,26 +161,37 @@ def test_what_will_not_pass(error: Exception, waits: list[float]) -> None:
     assert not waits
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        json.JSONDecodeError("no JSON", "<html>", 0),
-        UnicodeDecodeError("utf-8", b"x", 0, 1, ""),
-        KeyError("sha"),
-        TypeError("NoneType"),
-        AttributeError("NoneType"),
-        IndexError("0"),
-        RecursionError("deep"),
-        InvalidURL("http://["),
-    ],
-    ids=repr,
-)
-def test_an_answer_that_the_client_cannot_read_is_garbled(
-    error: Exception, waits: list[float]
-) -> None:
-    assert with_retries(Step(error)) == "done"
-    with pytest.raises(InvalidAnswerError):
-        with_retries(Step(*[error] * 9))
+CUT = {"half": b'{"id": "me/qk", "sha', "not UTF-8": b"\xff\xfe"}
+OTHER = {"null": b"null", "an object": b"{}", "a number": b"5", "nested": b"[" * 100_000}
+
+
+@pytest.mark.parametrize("body", CUT.values(), ids=CUT)
+@pytest.mark.usefixtures("waits")
+def test_a_cut_answer_is_asked_for_again(hub: HubServer, tmp_path: Path, body: bytes) -> None:
+    hub.store.create_repo(REPO)
+    plan = hub.fail("info", status(200, body=body))
+    with client_of(hub, tmp_path):
+        found: Any = with_retries(lambda: hub_api().dataset_info(REPO))
+    assert plan.hits == 1
+    assert found.id == REPO
+
+
+@pytest.mark.parametrize("body", OTHER.values(), ids=OTHER)
+def test_another_answer_is_asked_for_once(hub: HubServer, tmp_path: Path, body: bytes) -> None:
+    plan = hub.fail("info", status(200, body=body), times=None)
+    with client_of(hub, tmp_path), pytest.raises(InvalidAnswerError):
+        with_retries(lambda: hub_api().dataset_info(REPO))
+    assert plan.hits == 1
+
+
+def test_a_wrong_call_of_the_client_is_a_bug(hub: HubServer, tmp_path: Path) -> None:
+    hub.store.create_repo(REPO)
+    with client_of(hub, tmp_path), hub_errors(PLACE, "fetching"):
+        with pytest.raises(TypeError, match="unknown"):
+            with_retries(lambda: hub_api().dataset_info(REPO, unknown=1))
+        with pytest.raises(AttributeError, match="shaa"):
+            with_retries(lambda: hub_api().dataset_info(REPO).shaa)
+    assert len(hub.log) == 1
 
 
 def test_patience_ends(waits: list[float]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,3 +205,11 @@ def test_plain_torch_is_used_where_the_kernel_cannot_run() -> None:
     """Without Triton, or without a GPU, the test run of the kernel fails."""
     with pytest.warns(RuntimeWarning, match="plain torch is used"):
         assert not kernel_works(torch.device("cpu"), torch.float64, 48, 4)
+
+
+def test_a_bug_of_ours_is_not_a_missing_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("qk_sniffer.attention.kernel")
+    vars(module)["kernel_attention"] = in_float32  # has fewer arguments
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(TypeError, match="in_float32"):
+        kernel_works(torch.device("cpu"), torch.float64, 40, 4)

@@ -16,6 +16,7 @@ import qk_sniffer
 from qk_sniffer.model.behaviour import behaviour_of
 from qk_sniffer.model.layer_numbers import CallSite, LayerRun, number_layers
 from qk_sniffer.model.layout import decoder_of
+from qk_sniffer.model.logits import allowed
 from qk_sniffer.model.probing import probe
 from qk_sniffer.model.reach import FULL, Limits, Reach, limits_of, reach_of, small_limits
 from qk_toolkit.errors import ConfigError
@@ -140,3 +141,9 @@ def test_a_call_that_has_no_layer_is_refused_by_name(runs: tuple[int | None, ...
     for number, call in enumerate(numbered):
         call.module.layer_idx = number + 5  # type: ignore[assignment]
     assert number_layers("Odd", layers, numbered) == ([5, 6], 7)
+
+
+def test_a_bug_in_a_hook_is_not_a_failure_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qk_sniffer.model.probe_forward.logits_of", allowed)  # fewer arguments
+    with pytest.raises(TypeError, match="allowed"):
+        probe(ARCHITECTURES["llama"].model())

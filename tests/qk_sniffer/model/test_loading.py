@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -464,3 +465,9 @@ def test_a_device_that_is_not_there_is_told_by_its_setting(llama: Path, name: st
     assert message.startswith(
         f"model.device_map: {name}: cannot be used on this machine; expected cpu, "
     )
+
+
+def test_a_bug_of_ours_is_not_a_wrong_setting() -> None:
+    incomplete: Any = SimpleNamespace(name="org/model")  # as after a renamed field
+    with pytest.raises(AttributeError, match="trust_remote_code"):
+        load_model_config(incomplete)

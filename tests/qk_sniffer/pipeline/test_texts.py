@@ -425,3 +425,13 @@ def test_texts_are_read_by_number_with_their_sizes(tmp_path: Path) -> None:
     gone = replace(texts, settings=DatasetSettings(path=str(path), text_column="gone"))
     with pytest.raises(ConfigError, match=r"texts.jsonl: cannot be read: .*gone"):
         gone.sizes()
+
+
+def test_a_bug_of_ours_is_not_an_unreadable_dataset(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a text")
+    opened = open_texts(DatasetSettings(path=str(tmp_path)))
+    broken = replace(opened, rows=None)
+    with pytest.raises(TypeError, match="NoneType"):
+        broken.between(0, 1)
+    with pytest.raises(AttributeError, match="NoneType"):
+        broken.sizes()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
 import pytest
 
+from qk_sniffer.pipeline import threads
 from qk_sniffer.pipeline.threads import BackgroundWriter, one_ahead, prepared_ahead
 
 
@@ -247,3 +248,23 @@ def test_one_item_is_prepared_while_another_is_used() -> None:
         list(one_ahead(failing()))
     with closing(one_ahead(items())) as prepared:
         assert next(prepared) == 0
+
+
+@pytest.mark.parametrize("ahead", [prepared_ahead, one_ahead])
+def test_items_that_never_come_do_not_delay_the_end(
+    ahead: Callable[[Iterator[int]], Generator[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_SECONDS_TO_STOP", 0.01)
+    came = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 1
+        came.wait()
+
+    source = ahead(items())
+    assert next(source) == 1
+    source.close()  # as after an interruption
+    waiting = [one for one in threading.enumerate() if one.name == "prepare"]
+    assert [one.daemon for one in waiting] == [True]  # it ends with the process
+    came.set()
+    waiting[0].join()

@@ -1,0 +1,100 @@
+"""`--debug` of every command of both programs, with a real Hub, store and dump."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commands_here import analyze_here, run_here
+from dumps import make_dump
+from hub_server import CLIENT_WARNINGS, WRITER, HubServer, status
+from hub_server import hub as hub  # the fixture
+from hubs import client_of
+from qk_sniffer.cli import main as sniff_qk
+from s3_server import S3, error
+
+VERBS = re.findall(r"^  ([\w-]+)  ", run_here("--help").stdout, re.M)
+COMMANDS = [*([verb] for verb in VERBS if verb != "plot"), ["plot", "map"], ["plot", "all"]]
+TRACEBACK = "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_verb(words: list[str]) -> None:
+    wrong = [*words, "--no_such_flag", "1"]
+    plain, debugged = run_here(*wrong), run_here(*wrong, "--debug")
+    assert (plain.returncode, debugged.returncode) == (2, 2)
+    assert plain.stderr.count("\n") == 1
+    assert plain.stderr.startswith("error: ")
+    assert TRACEBACK in debugged.stderr
+    assert debugged.stderr.endswith(plain.stderr)
+    with pytest.raises(SystemExit):
+        run_here(*words, "--help")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_help_has_the_flag(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    from attention_plasticity.cli import main
+
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--debug print the traceback of an error; ATTENTION_PLASTICITY_DEBUG=1" in shown
+
+
+def test_sniff_qk(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sniff_qk(["--no_such_flag", "1"]) == 2
+    plain = capsys.readouterr().err
+    assert sniff_qk(["--debug", "--no_such_flag", "1"]) == 2
+    assert TRACEBACK in capsys.readouterr().err
+    monkeypatch.setenv("ATTENTION_PLASTICITY_DEBUG", "1")
+    assert sniff_qk(["--no_such_flag", "1"]) == 2
+    printed = capsys.readouterr().err
+    assert TRACEBACK in printed
+    assert printed.endswith(plain)
+
+
+@pytest.mark.filterwarnings(CLIENT_WARNINGS)
+def test_the_token_of_the_hub_is_not_shown(hub: HubServer, tmp_path: Path) -> None:
+    hub.store.create_repo("me/qk")
+    hub.fail("info", status(500, body=f"a server that repeats {WRITER}".encode()), times=None)
+    with client_of(hub, tmp_path / "cache"):
+        ended = run_here("pull", "me/qk@tiny", "--debug")
+    assert "HfHubHTTPError" in ended.stderr  # the cause
+    assert "in with_retries" in ended.stderr
+    assert WRITER not in ended.stderr
+
+
+def test_keys_of_a_store_are_not_shown(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qk_toolkit.store._WAITS", (0.0,))
+    s3.fail("GET", error(400, "InvalidRequest", "you sent secret-of-the-test"))
+    ended = analyze_here(s3.url("dump"), "--debug")
+    assert ended.returncode != 0
+    assert "botocore.errorfactory.InvalidRequest" in ended.stderr  # the cause
+    assert "you sent …" in ended.stderr
+    assert "secret-of-the-test" not in ended.stderr
+
+
+def test_tracebacks_of_heads_are_in_the_log(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=40)
+    (dump / "l00h01q" / "data.parquet").write_bytes(b"PAR1 damaged")
+    words = ["--dataset_local_root", dump, "--output_dir", tmp_path / "out"]
+    assert analyze_here(*words).returncode == 1
+    assert not list((tmp_path / "out").glob("*.log"))
+    assert analyze_here(*words, "--debug").returncode == 1
+    (log,) = (tmp_path / "out").glob("*.log")
+    assert TRACEBACK in log.read_text()
+    assert "DumpError: " in log.read_text()
+
+
+def test_a_bug_shows_no_secret_either() -> None:
+    code = "import {}.entry; raise RuntimeError('s3://key:hidden@bucket')"
+    for package in ("attention_plasticity", "qk_sniffer"):
+        words = [sys.executable, "-c", code.format(package)]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert ended.returncode == 1
+        assert TRACEBACK in ended.stderr
+        assert ended.stderr.endswith("RuntimeError: s3://…@bucket\n")
