@@ -54,16 +54,17 @@ def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:
 
 
 def test_the_time_left_never_grows_during_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    clock = SimpleNamespace(monotonic=lambda: now)
+    times = [0.0]  # the last one is now
+    clock = SimpleNamespace(monotonic=lambda: times[-1])
     monkeypatch.setattr("qk_toolkit.progress_lines.time", clock)
     state = TaskState("texts", 8)
-    now = 50.0
+    times.append(50.0)
     assert state.line() == "texts: 0 of 8 done, 50 s so far"
-    now = 100.0
+    times.append(100.0)
     state.advance(2, {})  # 50 s each
     left = []
     for now in (100.0, 120.0, 140.0, 150.0, 500.0):
+        times.append(now)
         left.append(state.line().removeprefix("texts: 2 of 8 done, "))
     assert left == ["5 min left", "5 min left", "4 min left", "4 min left", "4 min left"]
     state.set(8, 8)

@@ -49,8 +49,12 @@ class FinishedRun:
             return replace(cls.open(fetched_run(url)), url=url)
         path = user_path(folder)
         if not path.is_dir():
-            state = "is a file, not the folder of a run" if path.exists() else "does not exist"
-            raise ConfigError(f"{path}: {state}")
+            if path.exists():
+                raise ConfigError(f"{path}: is a file; give the output_dir of an analysis")
+            raise ConfigError(
+                f"{path}: does not exist; give the output_dir of an analysis, or run it first: "
+                f"attention-plasticity analyze --dataset_local_root DUMP --output_dir {path}"
+            )
         file = path / RUN_FILE
         try:
             info = read_run_info(file)

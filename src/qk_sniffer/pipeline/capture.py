@@ -47,7 +47,7 @@ from qk_sniffer.pipeline.work_folder import plan_in
 from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from qk_toolkit.files import user_path
-from qk_toolkit.formatting import index_ranges
+from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.ray_cluster import import_ray
 from qk_toolkit.urls import is_remote
 from qk_toolkit.watcher import Watcher
@@ -297,7 +297,7 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
     Returns the number of all batches.
     """
     if capture.digests:
-        watcher.note(f"continuing: {len(capture.digests):,} texts are finished")
+        watcher.note(f"continuing: {count(len(capture.digests), 'text')} finished")
     watcher.start("texts", setup.texts.total, len(capture.digests), rate="tokens")
     writer = BackgroundWriter()
     scheduler = BatchScheduler(setup, capture, watcher, ranks.knows_folder_is_shared)

@@ -44,6 +44,7 @@ from qk_sniffer.pipeline.blocks import (
 )
 from qk_sniffer.pipeline.merging import ExpectedHead, TokenTexts, write_dump
 from qk_sniffer.pipeline.rank_locks import busy, lock_of, lock_rank, other_ranks_running, release
+from qk_sniffer.pipeline.refusals import REMEDY, refuse_difference
 from qk_sniffer.pipeline.work_folder import PLAN, SEGMENTS, locked_work_folder
 from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.files import (
@@ -59,7 +60,6 @@ __all__ = ["Block", "CaptureFolder", "Example", "ExpectedHead", "finish_capture"
 
 _FINISH_LOCK = "finish.lock"
 _SECONDS_BETWEEN_LOOKS = 0.2  # of a process that waits for the one that converts
-_REMEDY = "choose another output.data_root, or add --overwrite to {}."
 
 
 class CaptureFolder:
@@ -301,26 +301,18 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
     finished = manifest.capture if manifest else None
     started = read_plan(folder / UNFINISHED / PLAN)
     if started is not None and plan_difference(finished, started):
-        _refuse_difference(folder, plan_difference(started, plan))
+        refuse_difference(folder, plan_difference(started, plan))
         return False
     if finished is not None:
-        _refuse_difference(folder, plan_difference(finished, plan, ignored="versions"))
+        refuse_difference(folder, plan_difference(finished, plan, ignored="versions"))
         return True
     found = [name for name in FILES_BESIDE_HEADS if (folder / name).exists()]
     found += [head.name for head in _head_folders(folder) if parquet_files(head)]
     if found:
         raise ConfigError(
-            f"{folder}: holds another dump ({found[0]}); {_REMEDY.format('discard it')}"
+            f"{folder}: holds another dump ({found[0]}); {REMEDY.format('discard it')}"
         )
     return False
-
-
-def _refuse_difference(folder: Path, difference: str | None) -> None:
-    if difference is not None:
-        raise ConfigError(
-            f"{folder}: holds a capture that differs in {difference}; "
-            f"{_REMEDY.format('start again')}"
-        )
 
 
 def _head_folders(folder: Path) -> list[Path]:
@@ -391,5 +383,5 @@ def _require_batches(folder: Path, segments: Sequence[Segment], num_batches: int
     if found - wanted:
         raise ConfigError(
             f"{folder}: holds {len(found)} batches of texts, but the dataset now has only "
-            f"{num_batches}; {_REMEDY.format('start again')}"
+            f"{num_batches}; {REMEDY.format('start again')}"
         )

@@ -339,7 +339,7 @@ def test_plasticity_at_one_position_is_compared_first(
         figure = found.plot(kind)
         assert figure.axes[0].get_ylabel().startswith("plasticity at one position")
         assert figure.axes[0].get_title(loc="left").startswith("Plasticity at one position, ")
-        assert "Every query is turned to one position of its bin" in found.caption(kind)
+        assert "Queries are compared at one position of their bin" in found.caption(kind)
         assert "Settings of all runs: bin_size 256, pair_sampling bucket" in found.caption(kind)
         assert "bucket" not in str(figure.get_supxlabel())
     shown = found.table[list(AT_ONE_POSITION.fifths)].iloc[0]

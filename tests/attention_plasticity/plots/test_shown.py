@@ -89,7 +89,7 @@ def test_the_default_is_at_one_position_and_is_named(
     for text in (title(figure), label(figure, kind), caption(figure)):
         assert POSITION in text.replace("Plasticity", "plasticity")
         assert "bucket" not in text.replace("pair_sampling: bucket", "")
-    assert "Every query is turned to one position of its bin" in caption(figure)
+    assert "Queries are compared at one position of their bin" in caption(figure)
     assert "a Gaussian per bin of 256 tokens" in caption(figure)
     assert "256 pairs per bin of keys" in caption(figure)
     assert "bucket" not in note(figure)

@@ -82,11 +82,10 @@ def test_a_caption_has_what_a_paper_needs(tmp_path: Path) -> None:
     assert caption == (
         "Drop of plasticity over a bucket of every query head, by layer and head (first fifth of "
         "the context minus last fifth; positive: plasticity falls with position; 0: no change from "
-        "start to end). 12 query heads of Tiny-1B; context of 768 tokens. Plasticity over a bucket "
-        "has the queries of a bucket as captured, so the rotation of RoPE inside the bucket counts "
-        "as well. The run has no plasticity at one position. Key pairs: two keys of one text and "
-        "one key bucket (pair_sampling: bucket), 256 pairs per key bucket; queries: a Gaussian per "
-        "query bucket, with its mean and diagonal covariance (query_model: diagonal); seed: 3."
+        "start to end). 12 query heads of Tiny-1B; context of 768 tokens. Queries are compared as "
+        "captured, so rotary phase counts. The run has no plasticity at one position. Key pairs: "
+        "two keys of one text and one key bucket, 256 per key bucket; query_model: diagonal; "
+        "seed: 3."
     )
     tested = metrics_table().assign(ap_drop_se=0.01, n_text_groups=12)
     marked = caption_of(map_figure(tested, metric="ap_drop", model_name="tiny"))
