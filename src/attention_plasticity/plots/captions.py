@@ -7,6 +7,7 @@ so that `save_figure` can write it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,9 +141,8 @@ def _sample(run: FinishedRun) -> Iterable[str]:
         yield "all rows of a head as one sequence (single_example)"
     if not run.path("head_metrics").exists():
         return
-    metrics = replace(run, layers=None).head_metrics  # the context of the run
-    if "q_position_max" in metrics and metrics["q_position_max"].notna().any():
-        yield f"context of {metrics['q_position_max'].max() + 1:,.0f} tokens"
+    if not math.isnan(run.context):
+        yield f"context of {run.context:,.0f} tokens"
     groups = layers_by_type(run.layer_types)
     if len(groups) > 1:
         for name, layers in groups.items():

@@ -62,10 +62,7 @@ def first_part_sentence(cells: pd.DataFrame, part: str) -> str | None:
     known = cells[cells["plasticity"].notna()]
     if known["q_bucket"].min() <= known["k_bucket"].min():
         return None
-    return (
-        f"The first {part} has no value: there is no earlier {part}, whose keys its queries could "
-        "all see."
-    )
+    return f"The first {part} has no value, because no {part} of keys comes before it."
 
 
 def parts_of(cells: pd.DataFrame) -> tuple[PlasticityColumns, str]:

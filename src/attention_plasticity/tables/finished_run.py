@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -107,6 +108,19 @@ class FinishedRun:
         if found is None or self.chosen:
             return None
         return found.total if self.layers is None else found.of_types(self.layer_types.values())
+
+    @cached_property
+    def context(self) -> float:
+        """Tokens of the longest text; else up to the last captured query. NaN if not known.
+
+        The last token of a text may not be in the sample of queries.
+        """
+        longest = self.info.get("longest_text")
+        if longest:
+            return float(longest)
+        metrics = replace(self, layers=None).head_metrics
+        known = "q_position_max" in metrics
+        return float(metrics["q_position_max"].max()) + 1.0 if known else math.nan
 
     @cached_property
     def layer_types(self) -> dict[int, str]:

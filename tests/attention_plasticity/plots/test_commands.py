@@ -193,7 +193,7 @@ def test_every_plot_config_draws(path: Path, run: Path, tmp_path: Path) -> None:
         (["map", "{run}", "--metric", "ap_drp"], "has no column 'ap_drp'"),
         (["heatmap", "{run}", "--cmap", "virids"], "did you mean viridis?"),
         (["heatmap", "{run}", "--agg", "max"], "expected one of mean, median"),
-        (["heatmap", "{run}", "--vmin", "2"], "--vmin: must be below vmax"),
+        (["heatmap", "{run}", "--vmin", "2", "--vmax", "1"], "--vmin: must be below vmax"),
         (["plasticity", "{run}", "--bucket_min_size", "-4"], "an integer of at least 1, got -4"),
         (["plasticity", "{run}", "--line_width", "-1"], "a number above 0, got -1"),
         (["plasticity", "{run}", "--alpha", "2"], "a number above 0 and of at most 1"),

@@ -88,15 +88,14 @@ def test_the_default_is_at_one_position_and_is_named(
     figure = run.plot(kind, **options)
     for text in (title(figure), label(figure, kind), caption(figure)):
         assert POSITION in text.replace("Plasticity", "plasticity")
-        assert "bucket" not in text.replace("pair_sampling: bucket", "")
+        assert "bucket" not in text
     assert "Queries are compared at one position of their bin" in caption(figure)
-    assert "a Gaussian per bin of 256 tokens" in caption(figure)
-    assert "256 pairs per bin of keys" in caption(figure)
+    assert "256 per bin of keys; bins of 256 tokens" in caption(figure)
     assert "bucket" not in note(figure)
     earlier = open_run(write_run(tmp_path / "earlier")).plot(kind, **options)
     for text in (title(earlier), label(earlier, kind), caption(earlier)):
         assert BUCKET in text.replace("Plasticity", "plasticity")
-    assert "over a bucket: RoPE's rotation counts" in note(earlier)
+    assert "over a bucket: with rotary phase" in note(earlier)
     assert "The run has no plasticity at one position." in caption(earlier)
 
 

@@ -125,7 +125,7 @@ def test_run_plot_has_the_options_of_the_command(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "run"))
     figure = run.plot("heatmap", agg="median", layers="0-1", bucket_min_size=10, model_name="mine")
     assert isinstance(figure, Figure)
-    assert figure.axes[0].get_title(loc="left").endswith(": mine")
+    assert figure.axes[0].get_title(loc="left").endswith("\nmine")
     assert str(run.select("2").plot("profile").get_supxlabel()).startswith(
         "4 heads of layer 2 (full attention)"
     )
@@ -135,7 +135,7 @@ def test_run_plot_has_the_options_of_the_command(tmp_path: Path) -> None:
         ("map", {"metrics": 1}, "metrics: unknown option of 'map'; did you mean metric?"),
         ("map", {"output": "x.png"}, "output: unknown option of 'map'; there are layers, "),
         ("map", {"vmin": "a"}, "vmin: expected a number, got 'a'"),
-        ("heatmap", {"vmin": 2.0}, "vmin: must be below vmax, got 2.0 and 1.0"),
+        ("heatmap", {"vmin": 2.0, "vmax": 1.0}, "vmin: must be below vmax, got 2.0 and 1.0"),
         ("map", {"layer_type": "sliding"}, "layer_type: 'sliding': no layer has this type"),
         ("attention", {}, "has no attention by distance; it needs a dump with"),
         ("distances", {}, "has no plasticity by distance; run the analysis with pair_sampling: "),
