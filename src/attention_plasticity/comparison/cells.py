@@ -46,7 +46,7 @@ def value_cells(
 
 
 def error_cells(compared: pd.DataFrame, shown: PlasticityColumns) -> list[list[str]]:
-    """The standard errors of every row, `±0.003`; empty texts where they are not known."""
+    """The standard errors of every row, `±.003`; empty texts where they are not known."""
     rows = compared.to_dict("records")
     return [[_error(_error_of(row, name, True)) for name in headings(shown)] for row in rows]
 
@@ -123,7 +123,8 @@ def _error_of(row: dict[Any, Any], name: str, wanted: bool) -> float:
 
 
 def _error(value: float) -> str:
-    return "" if math.isnan(value) else f"±{value:.3f}"
+    """`±.003`, as wide as a value, so that names of runs keep their room."""
+    return "" if math.isnan(value) else f"±{value:.3f}".replace("±0.", "±.")
 
 
 def _cell(name: str, value: float, error: float) -> str:

@@ -363,7 +363,7 @@ def test_scores_are_correlated_with_the_drop_that_is_shown(aligned: list[Path]) 
     assert both.correlations["quantity"].tolist() == ["ap_aligned_drop"]
     assert both.plot("scores").axes[0].get_xlabel() == "drop of plasticity\nat one position"
     assert "drop of plasticity at one position" in both.caption("scores").replace("Drop", "drop")
-    assert "Every query is turned to one position" in both.caption("scores")
+    assert "Queries are compared at one position" in both.caption("scores")
     mixed = ap.compare(aligned, scores=scores)
     assert "Settings of all runs: query_model positional" in mixed.caption("scores")
     assert mixed.correlations["quantity"].tolist() == ["ap_drop"]

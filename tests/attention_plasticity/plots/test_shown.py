@@ -324,3 +324,17 @@ def test_a_bin_of_influences_is_an_integer(run: Run) -> None:
     (run.folder / "run.json").write_text(json.dumps(info))
     with pytest.raises(ConfigError, match="expected integers in the rows of ap_bin"):
         open_run(run.folder).plot("plasticity")
+
+
+@pytest.mark.parametrize("kind", ["plasticity", "heatmap"])
+def test_captions_say_why_the_first_part_has_no_value(run: Run, tmp_path: Path, kind: str) -> None:
+    told = "The first {0} has no value, because no {0} of keys comes before it."
+    assert told.format("bin") in caption(run.plot(kind))
+    earlier = open_run(write_run(tmp_path / "earlier"))
+    assert told.format("bucket") in caption(earlier.plot(kind))
+
+
+def test_a_heatmap_gives_the_range_of_its_colours(run: Run) -> None:
+    assert "Colours range from 0 to 1." in caption(run.plot("heatmap", color_range="unit"))
+    assert "Colours range from 0 to 1." not in caption(run.plot("heatmap"))
+    assert "(range of the data)" in label(run.plot("heatmap"), "heatmap")
