@@ -217,7 +217,7 @@ HEAD_METRICS = Table(
         _plasticity("ap_20to40", "plasticity, 20–40 %", "in the second fifth", shown_after="ap_first20"),
         _plasticity("ap_40to60", "plasticity, 40–60 %", "in the third fifth", shown_after="ap_20to40"),
         _plasticity("ap_60to80", "plasticity, 60–80 %", "in the fourth fifth", shown_after="ap_40to60"),
-        Metric("q_position_max", "context", "largest captured query position", DATA, "count", "tokens", note="the end of the observed context"),
+        Metric("q_position_max", "last position", "largest captured query position, counted from 0", DATA, "count", "tokens", note="the end of the observed context"),
         Metric("sliding_window", "window", "tokens that a query can attend back to", DATA, "count", "tokens", nan="full attention"),
         _Apart("_se", MEAN_COLUMNS),
         _Apart("_bias", MEAN_COLUMNS),

@@ -288,6 +288,11 @@ def _models_among(subfolders: Iterable[DumpPath]) -> dict[DumpPath, dict[HeadId,
 
 def _where_heads_are(base: DumpPath) -> str:
     inside = _subfolders(base)
+    if (base / UNFINISHED).is_dir():
+        return (
+            "It holds a capture that is not finished: run the same sniff-qk command again. It "
+            "continues with the texts that are left, and then writes the heads."
+        )
     if _heads_among(inside, base):
         return f"The heads are in {base} itself: leave model_dir out."
     models = [folder.name for folder in _models_among(inside)]

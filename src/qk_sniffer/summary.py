@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from qk_sniffer.pipeline.result import CaptureResult
 
 _EMPTY = "{} without tokens; no row is kept of them"
+_DRAWN = "keys drawn by attention"
+_DRAWN_WHY = (
+    "Keys drawn by attention are kept beside the evenly drawn rows: keys that receive much "
+    "attention are few, and attended plasticity needs them (capture.attended_keys; 0: none)."
+)
 _SIMILAR = 4.0  # texts whose lengths differ by less can be cut to the shortest one
 
 
@@ -48,7 +53,7 @@ def _print_dump(folder: Path) -> None:
     rows = sum(count_rows(dump.files(head)) for head in dump.folders)
     drawn = sum(count_rows(dump.files(head)) for head in dump.attended)
     size = sum(size_of(file) for head in dump.all_folders for file in dump.files(head))
-    attended = f"{drawn:,} keys drawn by attention, " if dump.attended else ""
+    attended = f"{drawn:,} {_DRAWN}, " if dump.attended else ""
     examples = read_examples(folder)
     texts, empty = "", 0
     if examples is not None:
@@ -91,14 +96,16 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     table.add_row("rows per head and text", _per_kind(found.rows_per_text, ",.1f"))
     if found.attended_per_text is not None:
         table.add_row(
-            "keys drawn by attention", f"{found.attended_per_text:,.1f} per key head and text"
+            "keys drawn by attention", f"{found.attended_per_text:,.1f} more per key head and text"
         )
     if number is None:
         table.add_row("size per text", decimal(round(found.bytes_per_text)))
     else:
         per_head = {kind: rows * number for kind, rows in found.rows_per_text.items()}
         table.add_row("rows per head", _per_kind(per_head, ",.0f"))
-        table.add_row("rows", f"{found.rows_of_all_heads * number:,.0f}")
+        drawn = found.attended_of_all_heads * number
+        more = f", {drawn:,.0f} {_DRAWN}" if found.attended_per_text is not None else ""
+        table.add_row("rows of all heads", f"{found.rows_of_all_heads * number:,.0f} rows{more}")
         table.add_row(
             "size",
             f"{decimal(round(found.bytes_per_text * number))} at most; twice that while it is made",
@@ -107,6 +114,8 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     command_console(wrap=False).print(table)
     if found.choice is not None:
         print(found.choice.describe(config.capture.min_bucket_size))
+    if found.attended_per_text:
+        print(_DRAWN_WHY)
     if found.few_rows is not None:
         print(f"warning: {found.few_rows}")
         if found.longest / _SIMILAR <= found.shortest < found.longest:

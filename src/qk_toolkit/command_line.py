@@ -168,12 +168,24 @@ class _OneTimeHandler:
         self.restore()
         self._signals.received = number
         if number == signal.SIGINT:
+            _say_stopping()
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
     def restore(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+
+def _say_stopping() -> None:
+    """Say at once that the command stops: saving what is finished may take a minute.
+
+    The line goes to the file descriptor, because a signal handler may interrupt a write to
+    `sys.stderr`.
+    """
+    line = b"stopping; Ctrl-C again ends at once\n"
+    with suppress(OSError):  # nobody reads standard error, or it is closed
+        os.write(2, b"\n" + line if os.isatty(2) else line)
 
 
 class StdoutClosedError(BrokenPipeError):

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from qk_toolkit.formatting import duration
 
 SECONDS = 30.0  # between two lines
+_LONGEST_WAIT = 8  # times `SECONDS`, between two lines while no step ends
 
 
 @dataclass
@@ -32,10 +33,23 @@ class TaskState:
     has_steps: bool = True
     counts: Counter[str] = field(default_factory=Counter)
     kept: int = field(init=False)
-    began: float = field(init=False, default_factory=time.monotonic)
+    began: float = field(init=False)
+    last_step: float = field(init=False)  # time of the last step that ended
 
     def __post_init__(self) -> None:
         self.kept = self.done
+        self.began = self.last_step = time.monotonic()
+
+    def advance(self, steps: int, counts: Mapping[str, int]) -> None:
+        """Some steps are finished."""
+        self.set(self.done + steps, self.total)
+        self.counts.update(counts)
+
+    def set(self, done: int, total: int | None) -> None:
+        """`done` of `total` steps are finished."""
+        if done != self.done:
+            self.last_step = time.monotonic()
+        self.done, self.total = done, total
 
     @property
     def new_steps(self) -> int:
@@ -61,18 +75,27 @@ class TaskState:
         return decimal(number) if self.in_bytes else f"{number:,}"
 
     def _left(self) -> list[str]:
-        """The time left, from the mean time of a step."""
-        if self.total is None or self.new_steps <= 0:
+        """The time left, from the mean time of a step; before the first step, the time so far.
+
+        During a step the time left decreases. It stays the same if the step takes longer than the
+        others did.
+        """
+        if self.new_steps <= 0:
+            return [f"{duration(self.elapsed)} so far"]
+        if self.total is None:
             return []
         left = max(0, self.total - self.done)
-        return [f"{duration(self.elapsed / self.new_steps * left)} left"]
+        step = (self.last_step - self.began) / self.new_steps  # seconds
+        in_step = min(step, time.monotonic() - self.last_step)
+        return [f"{duration(max(0.0, step * left - in_step))} left"]
 
 
 class ProgressLines:
     """Prints the state of a task to standard error, one line every `seconds` seconds.
 
     A thread prints the lines, so that they come during a long step too. The first line comes
-    `seconds` seconds after the first task began: short commands print none.
+    `seconds` seconds after the first task began: short commands print none. While no step ends,
+    the time to the next line doubles.
     """
 
     def __init__(self, seconds: float, label: str = "") -> None:
@@ -89,8 +112,8 @@ class ProgressLines:
         self.end()
         with self._lock:
             self._state = state
-        if self._next is None:
-            self._next = time.monotonic() + self._seconds
+        soon = time.monotonic() + self._seconds
+        self._next = soon if self._next is None else min(self._next, soon)
         self._ended.clear()
         self._thread = threading.Thread(target=self._print, name="progress", daemon=True)
         self._thread.start()
@@ -99,14 +122,13 @@ class ProgressLines:
         """Some steps are finished."""
         with self._lock:
             if self._state is not None:
-                self._state.done += steps
-                self._state.counts.update(counts)
+                self._state.advance(steps, counts)
 
     def set(self, done: int, total: int) -> None:
         """`done` of `total` steps are finished."""
         with self._lock:
             if self._state is not None:
-                self._state.done, self._state.total = done, total
+                self._state.set(done, total)
 
     def end(self) -> None:
         """The task has ended."""
@@ -118,10 +140,15 @@ class ProgressLines:
             self._state = None
 
     def _print(self) -> None:
+        done, factor = -1, 1  # steps at the last line, and how much longer the wait is now
         while not self._ended.wait(max(0.0, (self._next or 0.0) - time.monotonic())):
-            self._next = time.monotonic() + self._seconds
             with self._lock:
-                line = f"{self._label}{self._state.line()}\n" if self._state is not None else ""
+                if self._state is None:
+                    return
+                line = f"{self._label}{self._state.line()}\n"
+                factor = min(2 * factor, _LONGEST_WAIT) if self._state.done == done else 1
+                done = self._state.done
+            self._next = time.monotonic() + factor * self._seconds
             try:
                 sys.stderr.write(line)  # in one call, so that lines of several processes stay whole
                 sys.stderr.flush()

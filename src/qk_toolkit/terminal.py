@@ -111,8 +111,7 @@ class _Bar:
         if self._bar is not None:
             task = self._bar.tasks[0]
             state: TaskState = task.fields["state"]
-            state.done += steps
-            state.counts.update(counts)
+            state.advance(steps, counts)
             self._bar.update(task.id, advance=steps)
 
     def set(self, done: int, total: int) -> None:

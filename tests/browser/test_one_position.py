@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,12 +153,30 @@ def test_attended_plasticity_is_that_at_one_position(page: Page, runs: list[Fini
 
 
 def test_errors_and_biases_are_folded_and_corrected_values_are_the_metric(page: Page) -> None:
-    errors = page.locator("#metrics details")
+    errors = page.locator("#metrics details.errors")
     expect(errors).to_have_count(1)
     expect(errors.locator('[data-metric="ap_aligned_se"]')).to_be_hidden()
     expect(page.locator('[data-metric$="_corrected"]')).to_have_count(0)
     errors.locator("summary").click()
     expect(errors.locator('[data-metric="ap_aligned_se"]')).to_be_visible()
+
+
+def test_few_metrics_are_shown_at_first_and_all_on_demand(page: Page) -> None:
+    fifth = page.locator('#metrics [data-metric="ap_aligned_first20"]')
+    expect(page.locator('#metrics [data-metric="ap_aligned"]')).to_be_visible()
+    expect(fifth).to_be_hidden()
+    page.locator("#all-metrics").check()
+    expect(fifth).to_be_visible()
+    page.locator("#all-metrics").uncheck()
+    expect(fifth).to_be_hidden()
+
+
+def test_the_example_of_the_filter_finds_heads(page: Page) -> None:
+    example = page.locator("#search").get_attribute("placeholder")
+    assert example is not None
+    page.fill("#search", example)
+    expect(page.locator("#found")).to_contain_text(re.compile(r"^[1-9]\d* of \d+ heads$"))
+    page.fill("#search", "")
 
 
 def test_the_words_are_explained(page: Page) -> None:

@@ -9,11 +9,13 @@ import subprocess
 import time
 from contextlib import redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from commands import command
 from dumps import make_dump
+from qk_toolkit.progress_lines import ProgressLines, TaskState
 from qk_toolkit.terminal import TerminalWatcher
 
 
@@ -33,7 +35,7 @@ def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:
         watcher.busy("loading the model")
         pipe.wait_for("loading the model: 0 s so far")
         watcher.start("texts", 1_000_000, 999_990, rate="tokens")
-        pipe.wait_for("texts: 999,990 of 1,000,000 done")  # nothing to compute a speed from
+        pipe.wait_for("texts: 999,990 of 1,000,000 done, 0 s so far")  # no speed yet
         watcher.advance(9, tokens=1200, rows=0)
         pipe.wait_for("texts: 999,999 of 1,000,000 done, 1,200 tokens, 0 s left")
         watcher.note("a note")
@@ -43,12 +45,45 @@ def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:
         watcher.advance(3)
         pipe.wait_for("texts: 3 done")
         watcher.show("fetching", 1_500, 4_000_000, in_bytes=True)
-        pipe.wait_for("fetching: 1.5 kB of 4.0 MB done")
+        pipe.wait_for("fetching: 1.5 kB of 4.0 MB done, 0 s so far")
         watcher.show("fetching", 4_000_000, 4_000_000, in_bytes=True)
         written = pipe.getvalue()  # the task has ended, so there is no thread
         assert "a note" in written.splitlines()
         watcher.start("heads", 8, 8)
     assert pipe.getvalue() == written
+
+
+def test_the_time_left_never_grows_during_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [0.0]  # the last one is now
+    clock = SimpleNamespace(monotonic=lambda: times[-1])
+    monkeypatch.setattr("qk_toolkit.progress_lines.time", clock)
+    state = TaskState("texts", 8)
+    times.append(50.0)
+    assert state.line() == "texts: 0 of 8 done, 50 s so far"
+    times.append(100.0)
+    state.advance(2, {})  # 50 s each
+    left = []
+    for now in (100.0, 120.0, 140.0, 150.0, 500.0):
+        times.append(now)
+        left.append(state.line().removeprefix("texts: 2 of 8 done, "))
+    assert left == ["5 min left", "5 min left", "4 min left", "4 min left", "4 min left"]
+    state.set(8, 8)
+    assert state.line() == "texts: 8 of 8 done, 0 s left"
+
+
+def test_lines_become_rare_while_no_step_ends() -> None:
+    seconds = 0.02
+    with redirect_stderr(Pipe()) as pipe:
+        lines = ProgressLines(seconds)
+        lines.begin(TaskState("texts", 8))
+        pipe.wait_for("texts: 0 of 8 done, 0 s so far")
+        began = time.monotonic()
+        while pipe.getvalue().count("\n") < 6 and time.monotonic() < began + 60:
+            time.sleep(0.001)
+        took = time.monotonic() - began
+        lines.end()
+    # the waits before lines 2 to 6 are 1, 2, 4, 8 and 8 times the shortest one
+    assert took > 22 * seconds  # a lower bound, which a slow machine keeps
 
 
 def test_short_tasks_print_no_line_and_their_times_add_up() -> None:
@@ -63,7 +98,7 @@ def test_short_tasks_print_no_line_and_their_times_add_up() -> None:
         while not pipe.getvalue() and time.monotonic() < end:
             watcher.start("heads", 2)  # each is much shorter than the time between lines
             time.sleep(0.005)
-    assert {*pipe.getvalue().splitlines()} == {"heads: 0 of 2 done"}
+    assert {*pipe.getvalue().splitlines()} == {"heads: 0 of 2 done, 0 s so far"}
 
 
 def test_ranks_above_0_print_only_what_they_do_alone() -> None:
@@ -73,8 +108,8 @@ def test_ranks_above_0_print_only_what_they_do_alone() -> None:
         watcher.start("texts", 40)
         watcher.advance()
         watcher.show("writing heads", 2, 9)
-        pipe.wait_for("rank 3: writing heads: 2 of 9 done")
-    assert {*pipe.getvalue().splitlines()} == {"rank 3: writing heads: 2 of 9 done"}
+        pipe.wait_for("rank 3: writing heads: 2 of 9 done, 0 s so far")
+    assert {*pipe.getvalue().splitlines()} == {"rank 3: writing heads: 2 of 9 done, 0 s so far"}
 
 
 def test_a_closed_pipe_does_not_end_the_task() -> None:

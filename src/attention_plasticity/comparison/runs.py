@@ -65,11 +65,8 @@ class ComparedRun:
 
     @cached_property
     def context(self) -> float:
-        """Number of tokens up to the last captured query; NaN if it is not known."""
-        metrics = self.run.head_metrics
-        if "q_position_max" not in metrics:
-            return math.nan
-        return float(metrics["q_position_max"].max()) + 1.0
+        """Number of tokens of the longest text; NaN if it is not known."""
+        return self.run.context
 
     @cached_property
     def layers(self) -> dict[str, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +95,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "counts": counts(run, len(heads)),
         "eligible_heads": run.eligible_heads,
         "means": head_means(run),
+        "context": None if math.isnan(run.context) else run.context,
         "distant_from": distant_from(run),
         "pair_sampling": run.pair_sampling,
         "warnings": _warnings(run, selected),

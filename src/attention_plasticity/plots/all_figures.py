@@ -31,7 +31,7 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "attended": ("attended", {}),
 }
 
-_NEEDS_CONTEXT_PAIRS = "needs pair_sampling: context"
+_NEEDS_CONTEXT_PAIRS = "only of runs with pair_sampling: context; nothing is missing from this run"
 _NEEDS_ATTENTION = "needs a dump with attention columns: capture.attention"
 _NEEDS_ONE_POSITION = (
     "needs plasticity at one position: attention-plasticity add-rotary, and analyze again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -129,10 +129,19 @@ def _draw_bars(axes: Axes, masses: HeadMasses, of_head: bool) -> _Drawn:
         note = "whiskers: 95 % interval over texts (upper bound)"
         return _Drawn((note,), intervals="Whiskers")
     low, high = np.nanquantile(masses.values, _SPREAD, axis=0)  # (bins,)
-    axes.vlines(x, low, high, color=INK, alpha=0.4, linewidth=3.5)
-    handles = [Patch(color=BLUE, alpha=0.85), Patch(color=INK, alpha=0.4)]
-    rows = legend_above(axes, handles, ["mean over heads", "middle 80 % of heads"])
-    return _Drawn(sentence="Grey bars are the range of the middle 80 % of heads.", legend_rows=rows)
+    spread: dict[str, Any] = {
+        "facecolor": (0.0, 0.0, 0.0, 0.07),
+        "edgecolor": INK,
+        "linewidth": 0.7,
+    }
+    axes.bar(x, high - low, bottom=low, width=0.5, **spread)
+    handles = [Patch(color=BLUE, alpha=0.85), Patch(**spread)]
+    rows = legend_above(axes, handles, ["mean over heads", "middle 80 % of heads (no error bar)"])
+    sentence = (
+        "Boxes are the range of the middle 80 % of heads: how much heads differ, not the error of "
+        "the mean."
+    )
+    return _Drawn(sentence=sentence, legend_rows=rows)
 
 
 def _draw_parts(axes: Axes, rows: pd.DataFrame, bins: list[int], of_head: bool) -> _Drawn:

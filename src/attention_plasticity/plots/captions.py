@@ -7,6 +7,7 @@ so that `save_figure` can write it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,14 +30,6 @@ from qk_toolkit.formatting import count, index_ranges
 
 _PAIRS_OF = {"bucket": "per key bucket", "local": "for every key bucket"}
 _NOT_KNOWN = "The run has no plasticity at one position"
-_QUERY_MODELS = {
-    "positional": (
-        "a Gaussian per query bucket, with its mean along the positional drift from a linear "
-        "regression"
-    ),
-    "full": "a Gaussian per query bucket, with its mean and full covariance",
-    "diagonal": "a Gaussian per query bucket, with its mean and diagonal covariance",
-}
 
 
 @dataclass(frozen=True)
@@ -148,9 +141,8 @@ def _sample(run: FinishedRun) -> Iterable[str]:
         yield "all rows of a head as one sequence (single_example)"
     if not run.path("head_metrics").exists():
         return
-    metrics = replace(run, layers=None).head_metrics  # the context of the run
-    if "q_position_max" in metrics and metrics["q_position_max"].notna().any():
-        yield f"context of {metrics['q_position_max'].max() + 1:,.0f} tokens"
+    if not math.isnan(run.context):
+        yield f"context of {run.context:,.0f} tokens"
     groups = layers_by_type(run.layer_types)
     if len(groups) > 1:
         for name, layers in groups.items():
@@ -172,16 +164,16 @@ def _pairs(config: Mapping[str, Any]) -> Iterable[str]:
         number = config.get("num_pairs_per_bucket")
         many = f"{number:,}" if isinstance(number, int) else number
         drawn = _PAIRS_OF.get(str(pairs), "for every eligible key bucket")
-        how_many = f", {many} pairs {drawn}" if many else ""
+        how_many = f", {many} {drawn}" if many else ""
         reach = config.get("max_rel_dist")
         near = f", at most {reach:g} of the sequence apart" if pairs == "local" and reach else ""
-        yield f"Key pairs: {PAIR_WORDS[pairs]}{near} (pair_sampling: {pairs}){how_many}"
+        yield f"Key pairs: {PAIR_WORDS[pairs]}{near}{how_many}"
 
 
 def _queries(config: Mapping[str, Any], bin_size: object, in_bins: bool) -> Iterable[str]:
     model = config.get("query_model")
     if in_bins:
-        size = f" of {bin_size:,} tokens" if isinstance(bin_size, int) else ""
-        yield f"queries: a Gaussian per bin{size}, with its mean and full covariance"
-    elif model in _QUERY_MODELS:
-        yield f"queries: {_QUERY_MODELS[model]} (query_model: {model})"
+        if isinstance(bin_size, int):
+            yield f"bins of {bin_size:,} tokens"
+    elif model:
+        yield f"query_model: {model}"

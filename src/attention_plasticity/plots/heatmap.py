@@ -19,6 +19,7 @@ from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.settings import Agg, ColorRange, require_order
 from attention_plasticity.plots.shown import (
     capitalised,
+    first_part_sentence,
     parts_of,
     phase_note,
     phase_sentence,
@@ -39,7 +40,7 @@ from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry, has_b
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
-from attention_plasticity.tables.main_plasticity import PlasticityColumns
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.profiles import HEAD, heads_with_gaps
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
@@ -59,7 +60,7 @@ def heatmap_figure(
     layer_types: Mapping[int, str] | None = None,
     agg: Agg = "mean",
     cmap: str = SEQUENTIAL,
-    color_range: ColorRange = "unit",
+    color_range: ColorRange = "data",
     vmin: float | None = None,
     vmax: float | None = None,
     **texts: Unpack[TextOptions],
@@ -70,8 +71,9 @@ def heatmap_figure(
     Layers of several types (`layer_types`: layer → type) are drawn in panels of their own. A cell
     with values of fewer heads than its panel is hatched. Ticks are at the starts of buckets, or at
     mean positions if the `geometry` is not known. Cells with keys after the query, and cells
-    without values, are blank. Values are corrected for bias if it is known. Colours range from 0
-    to 1, or over the values that are drawn (`color_range="data"`); `vmin` and `vmax` have priority.
+    without values, are blank. Values are corrected for bias if it is known. Colours range
+    over the values that are drawn, or from 0 to 1 (`color_range="unit"`); `vmin` and `vmax` have
+    priority.
 
     `cells` has one row per query head, bin of queries and bin of keys, such as `Run.bins`, or per
     query head, query bucket and key bucket, such as `Run.bucket_plasticity`.
@@ -106,7 +108,7 @@ def heatmap_figure(
             label += "\n(range of the data)" if len(panels) > 1 else " (range of the data)"
         bar = figure.colorbar(mesh, ax=grid, label=label, pad=0.02)
         bar.outline.set_visible(False)
-        _write_words(words, figure, grid, panels, cells, agg, shown)
+        _write_words(words, figure, grid, panels, cells, agg, shown, (low, high))
     return figure
 
 
@@ -238,6 +240,7 @@ def _write_words(
     cells: pd.DataFrame,
     agg: Agg,
     shown: PlasticityColumns,
+    colours: tuple[float, float],
 ) -> None:
     heads, gaps = sum(panel.heads for panel in panels), heads_with_gaps(cells)
     fewest = min(
@@ -254,6 +257,7 @@ def _write_words(
         correction_note(cells, "plasticity"),
         phase_note(shown),
     ]
+    parts_of_table = "bin" if shown is AT_ONE_POSITION else "bucket"
     shows = f"{capitalised(shown.name)}, by query position and key position, {agg} over heads."
     if len(panels) > 1:
         parts = "; ".join(panel.title for panel in panels)
@@ -262,7 +266,9 @@ def _write_words(
         heads,
         shows,
         phase_sentence(shown),
+        f"Colours range from {colours[0]:.3g} to {colours[1]:.3g}.",
         "Keys after their query have no cell.",
+        first_part_sentence(cells, parts_of_table),
         f"Hatched: {hatched}." if hatched else None,
         correction=correction_note(cells, "plasticity"),
         plasticity=shown,

@@ -51,7 +51,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns, require_values
-from attention_plasticity.tables.intervals import corrected
+from attention_plasticity.tables.intervals import corrected, head_half_width, quantity_groups
 from attention_plasticity.tables.layer_types import layer_types, layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
@@ -138,7 +138,8 @@ def map_figure(
         if tests and rows:  # two legends
             axes.add_artist(legend)
             legend.set_clip_on(False)
-        _write_words(words, figure, axes, metrics, metric, tests, grid, rows)
+        errors = _errors(metrics, metric, influences)
+        _write_words(words, figure, axes, metrics, metric, tests, errors, grid, rows)
     return figure
 
 
@@ -238,6 +239,7 @@ def _write_words(
     metrics: pd.DataFrame,
     metric: str,
     tests: DropTests | None,
+    errors: tuple[str, Floats] | None,
     grid: Floats,
     legend_rows: int,
 ) -> None:
@@ -247,11 +249,13 @@ def _write_words(
     shown = _shown(metric)
     layers = np.unique(metrics["layer"].to_numpy(np.int64))
     left_out, left_out_sentence = _layers_left_out(layers)
+    half, groups = errors or (None, None)
     notes = [
         words.heads(heads),
         f"{missing:,} without a value or not captured: {sign}" if missing else None,
         left_out,
         correction_note(metrics, metric),
+        f"95 % interval of a head: ±{half} (median)" if half else None,
         "0: no change from start to end" if metric in DROPS else None,
         phase_note(shown) if shown else None,
     ]
@@ -266,13 +270,30 @@ def _write_words(
         phase_sentence(shown) if shown else None,
         f"{sign.capitalize()} mark {missing:,} heads without a value." if missing else None,
         tests.sentences if tests else None,
-        interval_sentence("The intervals come", tests.groups) if tests else None,
+        f"The 95 % interval of a head is ±{half} in the median over heads." if half else None,
+        interval_sentence("The intervals come", groups) if groups is not None else None,
         left_out_sentence,
         "The strip at the left marks the types of layers." if legend_rows else None,
         correction=correction_note(metrics, metric),
         plasticity=shown or _settings_of(metric),
     )
     words.write(figure, axes, f"{label} by head", notes, caption, legend_rows)
+
+
+def _errors(
+    metrics: pd.DataFrame, metric: str, influences: pd.DataFrame | None
+) -> tuple[str, Floats] | None:
+    """The median over heads of half the 95 % interval, and the groups of texts of every head.
+
+    None if no error is known.
+    """
+    if f"{metric}_se" not in metrics:
+        return None
+    half = head_half_width(metrics, metric, influences)
+    if not np.isfinite(half).any():
+        return None
+    groups = quantity_groups(metrics, metric, influences)  # (heads,)
+    return f"{np.nanmedian(half):.2g}", groups[np.isfinite(half)]
 
 
 def _shown(metric: str) -> PlasticityColumns | None:

@@ -28,6 +28,7 @@ from attention_plasticity.plots.references import (
 )
 from attention_plasticity.plots.shown import (
     capitalised,
+    first_part_sentence,
     parts_of,
     phase_note,
     phase_sentence,
@@ -206,6 +207,7 @@ def _caption(
         + (f", coloured by {colours}, " if colours else " ")
         + "and the mean over heads (black).",
         phase_sentence(shown),
+        first_part_sentence(cells, "bin" if shown is AT_ONE_POSITION else "bucket"),
         sentence if known.any() else None,
         references,
         texts_sentence(reached, "bin" if shown is AT_ONE_POSITION else "query bucket"),

@@ -152,8 +152,8 @@ class HeatmapPlot(_CellSettings):
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap")
     color_range: ColorRange = Field(
         title=_LOOK,
-        default="unit",
-        description="range of the colours: 0 to 1 (unit), or the range of the drawn values (data)",
+        default="data",
+        description="range of the colours: that of the drawn values (data), or 0 to 1 (unit)",
     )
     vmin: float | None = Field(
         title=_LOOK, default=None, description="value of the first colour; overrides color_range"

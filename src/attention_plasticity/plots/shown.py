@@ -47,20 +47,22 @@ def shown_plasticity(metrics: pd.DataFrame, asked: Shown | None) -> PlasticityCo
 
 def phase_note(shown: PlasticityColumns) -> str | None:
     """The note below a figure of plasticity over a bucket."""
-    return "over a bucket: RoPE's rotation counts" if shown is OVER_BUCKETS else None
+    return "over a bucket: with rotary phase" if shown is OVER_BUCKETS else None
 
 
 def phase_sentence(shown: PlasticityColumns) -> str:
-    """The sentence of a caption: what happens to the rotation of RoPE."""
+    """The sentence of a caption: whether the rotation of RoPE counts, if the model has RoPE."""
     if shown is OVER_BUCKETS:
-        return (
-            "Plasticity over a bucket has the queries of a bucket as captured, so the rotation of "
-            "RoPE inside the bucket counts as well."
-        )
-    return (
-        "Every query is turned to one position of its bin, so the rotation of RoPE inside the bin "
-        "does not count."
-    )
+        return "Queries are compared as captured, so rotary phase counts."
+    return "Queries are compared at one position of their bin, so rotary phase does not count."
+
+
+def first_part_sentence(cells: pd.DataFrame, part: str) -> str | None:
+    """Why the first bin or bucket has no value; None if it has one. `part` is the word for it."""
+    known = cells[cells["plasticity"].notna()]
+    if known["q_bucket"].min() <= known["k_bucket"].min():
+        return None
+    return f"The first {part} has no value, because no {part} of keys comes before it."
 
 
 def parts_of(cells: pd.DataFrame) -> tuple[PlasticityColumns, str]:

@@ -60,6 +60,7 @@ _STYLE: Any = {
     "pdf.fonttype": 42,
     "text.usetex": False,  # names can contain special characters of TeX
 }
+_LONGEST_LINE = 42  # characters of a title beside which no colour bar is cut
 _LONGEST_TITLE, _LONGEST_LABEL, _LONGEST_FOOTNOTE = 160, 48, 70  # characters
 _NARROW = 0.25  # range of plasticity that is drawn without the rest of 0 to 1
 _LEGEND_ROW, _LEGEND_HANDLE, _LEGEND_LETTER = 11.5, 25.0, 4.6  # points
@@ -124,6 +125,10 @@ def panel_headline(figure: Figure, title: str | None, default: str, model_name: 
 
 
 def _headline_text(title: str | None, default: str, model_name: str | None) -> str:
+    if title is None and model_name and len(f"{default}: {model_name}") > _LONGEST_LINE:
+        name = figure_text(model_name, _LONGEST_TITLE)
+        if len(name) <= _LONGEST_LABEL:  # the name of the model has its own line
+            return f"{figure_text(default, _LONGEST_TITLE)}\n{name}"
     if title is None:
         title = f"{default}: {model_name}" if model_name else default
     text = figure_text(title, _LONGEST_TITLE)

@@ -45,8 +45,18 @@ def power(arguments: Sequence[str]) -> int:
     run = FinishedRun.open(given["run"])
     shown = _shown(run)
     parts, rows = _parts_of(run, given["heads"], given["dump"], shown)
-    print_power(parts, len(run.head_metrics), rows, given["wanted"], shown, command_console())
+    heads, drop_error = len(run.head_metrics), _drop_error(run, shown)
+    print_power(parts, heads, rows, given["wanted"], shown, command_console(), drop_error)
     return 0
+
+
+def _drop_error(run: FinishedRun, shown: PlasticityColumns) -> float | None:
+    """Root mean square of the standard errors of the drop of heads; None if no head has one."""
+    name = f"{shown.drop}_se"
+    if name not in run.head_metrics:
+        return None
+    errors = run.head_metrics[name].dropna()
+    return math.sqrt(float((errors**2).mean())) if len(errors) else None
 
 
 def _shown(run: FinishedRun) -> PlasticityColumns:

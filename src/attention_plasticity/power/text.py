@@ -47,13 +47,16 @@ def print_power(
     wanted: float | None,
     shown: PlasticityColumns,
     console: Console,
+    drop_error: float | None = None,
 ) -> None:
-    """Print the parts of the error, predicted errors and one sentence of advice."""
+    """Print the parts of the error, predicted errors and one sentence of advice.
+
+    `drop_error` is the standard error of the drop of a head, if it is known.
+    """
     now = typical_error(heads, Change())
-    measured = f"{count(len(heads), 'head')} of {all_heads:,}"
     console.print(
         f"standard error of {shown.name} of a head ({shown.level}): {now:.4f} (root mean square, "
-        f"{measured})"
+        f"{_measured(len(heads), all_heads)})"
     )
     if now == 0:
         console.print("The error is 0, so no change can reduce it.")
@@ -61,7 +64,40 @@ def print_power(
     if not rows.few:
         console.print(_parts_table(heads))
         console.print(_changes_table(heads, rows.limits))
+        console.print(Text(_how_to_get_more(heads)))
     console.print(Text(advice(heads, rows, wanted)))
+    if drop_error is not None:
+        console.print(Text(_about_drop(drop_error, shown)))
+
+
+def _measured(heads: int, all_heads: int) -> str:
+    """`23 heads of 270, evenly spaced to save time; --heads 270 takes all`."""
+    if heads == all_heads:
+        return f"all {count(heads, 'head')}"
+    return (
+        f"{count(heads, 'head')} of {all_heads:,}, evenly spaced to save time; --heads "
+        f"{all_heads} takes all"
+    )
+
+
+def _how_to_get_more(heads: Sequence[VarianceParts]) -> str:
+    """The option behind every change of the table."""
+    pairs = round(2 * _mean([parts.pairs_per_bucket for parts in heads]))
+    return (
+        f"More key pairs: analyze again with --num_pairs_per_bucket {pairs} (twice); no new "
+        "capture is needed. More queries or keys: capture again with a larger "
+        "--capture.sampler.base_rate (keys: --capture.sampler.key_base_rate). More texts: capture "
+        "more files."
+    )
+
+
+def _about_drop(error: float, shown: PlasticityColumns) -> str:
+    """What is known about the error of the drop, which is not split into parts."""
+    return (
+        f"The standard error of the drop of a head ({shown.drop}) is {_short(error)} now (root "
+        "mean square, all heads). It is not part of the tables above. More texts reduce it: four "
+        "times the texts halve it at best."
+    )
 
 
 def advice(heads: Sequence[VarianceParts], rows: RowCounts, wanted: float | None) -> str:

@@ -178,7 +178,7 @@ class Records:
             return FinishedHeads({}, self._conflict(difference))
         if changed_shared:
             names = " and ".join(sorted(changed_shared))
-            return FinishedHeads({}, self._conflict(f"the content of {names} of the dump"))
+            return FinishedHeads({}, self._of_another_dump(names))
         if changed_input:
             heads = format_heads(changed_input)
             difference = f"the input files of {len(changed_input)} heads ({heads})"
@@ -345,6 +345,13 @@ class Records:
     def other_texts(self) -> ConfigError:
         """The error for finished heads with other groups of texts than those of the dump now."""
         return ConfigError(self._conflict("the texts of the dump"))
+
+    def _of_another_dump(self, names: str) -> str:
+        return (
+            f"{self._place}: holds results of another dump, or of an earlier state of this one: "
+            f"{names} of the dump differs. Choose another output_dir for this dump, or "
+            f"{self._remedy}."
+        )
 
     def _conflict(self, difference: str) -> str:
         return (

@@ -26,8 +26,11 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
 
-def baseline_lines(run: Path, shown: PlasticityColumns) -> list[str]:
-    """One line per baseline of the run in a folder; an error becomes a line."""
+def baseline_lines(run: Path, shown: PlasticityColumns, only: str | None = None) -> list[str]:
+    """One line per baseline of the run in a folder; an error becomes a line.
+
+    With `only`, the line of the baseline with this name.
+    """
     if not (run / FOLDER).is_dir():
         return []
     try:
@@ -35,19 +38,25 @@ def baseline_lines(run: Path, shown: PlasticityColumns) -> list[str]:
     except (ConfigError, OSError) as error:
         show_traceback(error)
         return [f"baselines: {error}"]
+    found = [one for one in found if only in (None, one.name)]
     lines = [f"{one.words}: {_values(one, shown)}" for one in found if one.fits]
     return lines + _not_shown(run, found)
 
 
-def comparison_lines(run: Path, info: Mapping[str, Any]) -> list[str]:
-    """The means of a run, and those of its baselines."""
+def run_lines(info: Mapping[str, Any]) -> list[str]:
+    """The means of a run, as the first lines of a comparison with its baselines."""
+    shown = _shown(info)
+    return [f"Attention plasticity {shown.words}", f"this run: {_means(info, shown)}"]
+
+
+def lines_of_baseline(run: Path, info: Mapping[str, Any], name: str) -> list[str]:
+    """The means of one baseline of a run, as the next line of such a comparison."""
+    return baseline_lines(run, _shown(info), name)
+
+
+def _shown(info: Mapping[str, Any]) -> PlasticityColumns:
     known = not math.isnan(recorded_mean(info, AT_ONE_POSITION.level)[0])
-    shown = AT_ONE_POSITION if known else OVER_BUCKETS
-    return [
-        f"Attention plasticity {shown.words}",
-        f"this run: {_means(info, shown)}",
-        *baseline_lines(run, shown),
-    ]
+    return AT_ONE_POSITION if known else OVER_BUCKETS
 
 
 def _values(baseline: Baseline, shown: PlasticityColumns) -> str:

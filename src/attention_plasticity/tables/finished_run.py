@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -49,8 +50,12 @@ class FinishedRun:
             return replace(cls.open(fetched_run(url)), url=url)
         path = user_path(folder)
         if not path.is_dir():
-            state = "is a file, not the folder of a run" if path.exists() else "does not exist"
-            raise ConfigError(f"{path}: {state}")
+            if path.exists():
+                raise ConfigError(f"{path}: is a file; give the output_dir of an analysis")
+            raise ConfigError(
+                f"{path}: does not exist; give the output_dir of an analysis, or run it first: "
+                f"attention-plasticity analyze --dataset_local_root DUMP --output_dir {path}"
+            )
         file = path / RUN_FILE
         try:
             info = read_run_info(file)
@@ -103,6 +108,19 @@ class FinishedRun:
         if found is None or self.chosen:
             return None
         return found.total if self.layers is None else found.of_types(self.layer_types.values())
+
+    @cached_property
+    def context(self) -> float:
+        """Tokens of the longest text; else up to the last captured query. NaN if not known.
+
+        The last token of a text may not be in the sample of queries.
+        """
+        longest = self.info.get("longest_text")
+        if longest:
+            return float(longest)
+        metrics = replace(self, layers=None).head_metrics
+        known = "q_position_max" in metrics
+        return float(metrics["q_position_max"].max()) + 1.0 if known else math.nan
 
     @cached_property
     def layer_types(self) -> dict[int, str]:

@@ -53,7 +53,6 @@ _HEADINGS = {
     for name, heading in ((shown.level, "plasticity"), (shown.drop, "drop"))
 } | {PHASE: "rotary phase"}
 """Headings of columns below a title that says which plasticity they have."""
-_BAR = 24
 _MOST_NAMES = 4
 _EXPECTED = ("error_bars is off", "counting is off", "single_example is set", FROM_CAPTURE)
 """Reasons of missing values that the user chose by a setting, or that need no value."""
@@ -241,14 +240,14 @@ def _print_position(
     shown = METRICS["q_R2_total"].show(mean_of(metrics, "q_R2_total"))
     heads = sum(not math.isnan(row["q_R2_total"]) for row in metrics)
     console.print(
-        f"share of the queries' variance explained by position: {shown} as captured "
-        f"(with RoPE: how far it turns the mean query); mean over {count(heads, 'head')}"
+        f"position explains {shown} of the variance of the queries (mean over "
+        f"{count(heads, 'head')}); this includes the rotation of RoPE"
     )
     before = means["q_R2_unrotated"]
     if before.heads:
         console.print(
-            f"the same before RoPE: {_estimate(before)} (how far the content of queries drifts "
-            f"with position); mean over {before.over}"
+            f"without the rotation it explains {_estimate(before)} (mean over {before.over}): the "
+            "drift of their content"
         )
 
 
@@ -261,11 +260,8 @@ def _print_profile(
     table.add_column("part")
     table.add_column("plasticity", justify="right")
     table.add_column("heads", justify="right")
-    table.add_column("")
     for name, column in zip(FIFTH_NAMES, shown.fifths, strict=True):
-        value = means[column].value
-        bar = "" if math.isnan(value) else "█" * round(_BAR * min(max(value, 0.0), 1.0))
-        table.add_row(name, _estimate(means[column]), _heads(means[column]), bar)
+        table.add_row(name, _estimate(means[column]), _heads(means[column]))
     console.print(table)
     drop = means[shown.drop]
     if not math.isnan(drop.value):

@@ -34,6 +34,7 @@ from qk_dump.manifest import (
 )
 from qk_sniffer.pipeline.blocks import Block
 from qk_sniffer.pipeline.rank_locks import busy, lock_of, lock_rank, other_ranks_running, release
+from qk_sniffer.pipeline.refusals import REMEDY, refuse_difference
 from qk_sniffer.pipeline.segment_files import (
     DamagedSegmentError,
     finished_batches,
@@ -52,7 +53,6 @@ from qk_toolkit.files import (
 )
 
 _FINISH_LOCK = "finish.lock"
-REMEDY = "choose another output.data_root, or add --overwrite to {}."
 
 
 class CaptureFolder:
@@ -256,10 +256,10 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
     finished = manifest.capture if manifest else None
     started = read_plan(folder / UNFINISHED / PLAN)
     if started is not None and plan_difference(finished, started):
-        _refuse_difference(folder, plan_difference(started, plan))
+        refuse_difference(folder, plan_difference(started, plan))
         return False
     if finished is not None:
-        _refuse_difference(folder, plan_difference(finished, plan, ignored="versions"))
+        refuse_difference(folder, plan_difference(finished, plan, ignored="versions"))
         return True
     found = [name for name in FILES_BESIDE_HEADS if (folder / name).exists()]
     found += [head.name for head in _head_folders(folder) if parquet_files(head)]
@@ -268,14 +268,6 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
             f"{folder}: holds another dump ({found[0]}); {REMEDY.format('discard it')}"
         )
     return False
-
-
-def _refuse_difference(folder: Path, difference: str | None) -> None:
-    if difference is not None:
-        raise ConfigError(
-            f"{folder}: holds a capture that differs in {difference}; "
-            f"{REMEDY.format('start again')}"
-        )
 
 
 def _head_folders(folder: Path) -> list[Path]:

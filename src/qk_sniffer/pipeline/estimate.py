@@ -89,12 +89,17 @@ class Estimate:
 
     @property
     def rows_of_all_heads(self) -> float:
-        """Rows of all heads per text."""
+        """Rows of all heads per text, without keys drawn by attention."""
         return sum(
-            len(layer.heads(kind)) * self._rows_of_head(kind)
+            len(layer.heads(kind)) * self.rows_per_text[kind]
             for layer in self.wanted
             for kind in KINDS
         )
+
+    @property
+    def attended_of_all_heads(self) -> float:
+        """Keys of all key heads per text that are drawn by attention."""
+        return sum(len(layer.k) for layer in self.wanted) * (self.attended_per_text or 0.0)
 
 
 def estimate(config: CaptureConfig) -> Estimate:

@@ -16,6 +16,7 @@ from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import head_vectors
 from qk_sniffer.pipeline.encoding import TextEncoder
 from qk_sniffer.pipeline.ranks import Ranks
+from qk_sniffer.pipeline.refusals import refuse_other_settings
 from qk_sniffer.pipeline.synthetic import TextSource, open_source
 from qk_sniffer.pipeline.texts import tokenize
 from qk_sniffer.sampling.attended_keys import AttendedSampler, default_number, recorded_number
@@ -24,6 +25,7 @@ from qk_sniffer.sampling.heads import WantedLayer, choose_heads, eligible_heads,
 from qk_sniffer.sampling.parallel_heads import ParallelHeads
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import user_path
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def prepare(
     has begun in the same folder; what the sampler auto chose for it is kept, and the default number
     of keys drawn by attention.
     """
+    refuse_other_settings(user_path(config.data_root), config, begun)
     texts = open_source(config.dataset)
     tokenizer = load_tokenizer(config.tokenizer, config.model, note)
     loaded = load_model(config.model, ranks.device, note, ranks.world)

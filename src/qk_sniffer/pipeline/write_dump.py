@@ -22,8 +22,9 @@ from qk_dump.manifest import MANIFEST_NAME, DumpManifest, write_manifest
 from qk_dump.schema import TOKEN_ID, VECTOR, WINDOW, written_schema
 from qk_dump.tokens import TOKENS_FILE, write_tokens
 from qk_dump.writer import write_heads
-from qk_sniffer.pipeline.capture_folder import REMEDY, CaptureFolder
+from qk_sniffer.pipeline.capture_folder import CaptureFolder
 from qk_sniffer.pipeline.expected_heads import ExpectedHead
+from qk_sniffer.pipeline.refusals import REMEDY
 from qk_sniffer.pipeline.segment_files import Segment, finished_batches, read_segments
 from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.files import cannot_write, remove_drafts, sync_folder, write_text

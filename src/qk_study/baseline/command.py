@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +117,7 @@ def _baseline(arguments: Sequence[str]) -> int:
     place, settings = _parse(arguments)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
+    from attention_plasticity.tables.baseline_text import lines_of_baseline, run_lines
     from attention_plasticity.tables.baselines import BASELINES, record_capture
     from qk_study.baseline.captures import baseline_capture
 
@@ -128,13 +129,16 @@ def _baseline(arguments: Sequence[str]) -> int:
     if settings.dry_run:
         return _dry_run(captures)
     record_capture(run.folder, run.info, settings.overwrite)
+    _print(run_lines(run.info))
     failed = 0
-    for name, config in captures.items():
-        print(f"{BASELINES[name]}: {config.data_root}", file=sys.stderr)
+    for number, (name, config) in enumerate(captures.items(), start=1):
+        title = f"baseline {number} of {len(captures)}, {BASELINES[name]}"
+        print(f"{title}: capture in {config.data_root}", file=sys.stderr)
         _capture(config)
+        print(f"{title}: analysis", file=sys.stderr)
         failed += len(_analyse(run, name, config, settings).failures)
-    with allow_closed_stdout():
-        _print(run, failed)
+        _print(lines_of_baseline(run.folder, run.info, name))
+    _print(_last_lines(run, failed))
     return 1 if failed else 0
 
 
@@ -248,13 +252,16 @@ def _analysis(
     )
 
 
-def _print(run: FinishedRun, failed: int) -> None:
-    """Print the means of the run and of its baselines."""
-    from attention_plasticity.tables.baseline_text import comparison_lines
+def _print(lines: Iterable[str]) -> None:
+    """Print lines of the result at once: the next ones may come minutes later."""
+    with allow_closed_stdout():
+        for line in lines:
+            print(line)
+
+
+def _last_lines(run: FinishedRun, failed: int) -> Iterator[str]:
     from qk_toolkit.formatting import count
 
-    for line in comparison_lines(run.folder, run.info):
-        print(line)
     if failed:
-        print(f"{count(failed, 'head')} of the baselines failed; see run.json in their folders")
-    print(f"next: attention-plasticity report {shlex.quote(run.place)}")
+        yield f"{count(failed, 'head')} of the baselines failed; see run.json in their folders"
+    yield f"next: attention-plasticity report {shlex.quote(run.place)}"

@@ -339,7 +339,7 @@ def test_plasticity_at_one_position_is_compared_first(
         figure = found.plot(kind)
         assert figure.axes[0].get_ylabel().startswith("plasticity at one position")
         assert figure.axes[0].get_title(loc="left").startswith("Plasticity at one position, ")
-        assert "Every query is turned to one position of its bin" in found.caption(kind)
+        assert "Queries are compared at one position of their bin" in found.caption(kind)
         assert "Settings of all runs: bin_size 256, pair_sampling bucket" in found.caption(kind)
         assert "bucket" not in str(figure.get_supxlabel())
     shown = found.table[list(AT_ONE_POSITION.fifths)].iloc[0]
@@ -363,7 +363,7 @@ def test_scores_are_correlated_with_the_drop_that_is_shown(aligned: list[Path]) 
     assert both.correlations["quantity"].tolist() == ["ap_aligned_drop"]
     assert both.plot("scores").axes[0].get_xlabel() == "drop of plasticity\nat one position"
     assert "drop of plasticity at one position" in both.caption("scores").replace("Drop", "drop")
-    assert "Every query is turned to one position" in both.caption("scores")
+    assert "Queries are compared at one position" in both.caption("scores")
     mixed = ap.compare(aligned, scores=scores)
     assert "Settings of all runs: query_model positional" in mixed.caption("scores")
     assert mixed.correlations["quantity"].tolist() == ["ap_drop"]

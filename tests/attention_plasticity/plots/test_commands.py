@@ -35,6 +35,10 @@ from dumps import make_dump
 from run_tables import add_bins, cells_table, write_run
 
 ROOT = Path(__file__).parents[3]
+NO_DISTANCES = (
+    "note: not drawn: distances (only of runs with pair_sampling: context; nothing is missing "
+    "from this run)"
+)
 SCRIPTS = {
     "plot_plasticity.py": PlasticityPlot,
     "plot_bucket_heatmap.py": HeatmapPlot,
@@ -65,7 +69,7 @@ def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixtu
     paths = [run / "figures" / f"{name}.png" for name in FIGURES if name not in left_out]
     printed = capsys.readouterr()
     assert printed.out.split() == [str(path) for path in paths]
-    assert printed.err == "note: not drawn: distances (needs pair_sampling: context)\n"
+    assert printed.err == f"{NO_DISTANCES}\n"
     for path in paths:
         picture = matplotlib.image.imread(path)  # (height, width, rgba)
         assert picture.shape[1] > 1000
@@ -79,7 +83,7 @@ def test_figures_that_are_left_out_are_named_with_the_reason(
     assert capsys.readouterr().err.splitlines() == [
         "note: not drawn: phase (needs plasticity at one position: attention-plasticity "
         "add-rotary, and analyze again)",
-        "note: not drawn: distances (needs pair_sampling: context)",
+        NO_DISTANCES,
         "note: not drawn: attention, map-sink-mass, map-far-mass, attended (needs a dump with "
         "attention columns: capture.attention)",
     ]
@@ -184,12 +188,12 @@ def test_every_plot_config_draws(path: Path, run: Path, tmp_path: Path) -> None:
         ),
         (["heatmap", "--bucket_csv", "{run}"], "is a folder; give a table"),
         (["heatmap", "--bucket_csv", "nowhere.csv"], "nowhere.csv: does not exist"),
-        (["map", "nowhere"], "nowhere: does not exist"),
+        (["map", "nowhere"], "nowhere: does not exist; give the output_dir of an analysis, or"),
         (["maps", "{run}"], "'maps': unknown kind of figure; did you mean map?"),
         (["map", "{run}", "--metric", "ap_drp"], "has no column 'ap_drp'"),
         (["heatmap", "{run}", "--cmap", "virids"], "did you mean viridis?"),
         (["heatmap", "{run}", "--agg", "max"], "expected one of mean, median"),
-        (["heatmap", "{run}", "--vmin", "2"], "--vmin: must be below vmax"),
+        (["heatmap", "{run}", "--vmin", "2", "--vmax", "1"], "--vmin: must be below vmax"),
         (["plasticity", "{run}", "--bucket_min_size", "-4"], "an integer of at least 1, got -4"),
         (["plasticity", "{run}", "--line_width", "-1"], "a number above 0, got -1"),
         (["plasticity", "{run}", "--alpha", "2"], "a number above 0 and of at most 1"),

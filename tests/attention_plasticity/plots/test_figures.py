@@ -77,7 +77,7 @@ def test_every_head_is_a_trace_and_the_mean_is_their_mean() -> None:
     assert axes.get_title(loc="left") == "Plasticity over a bucket: tiny"
     assert axes.get_xlabel() == "query position (tokens)"
     assert axes.get_ylabel() == "plasticity over a bucket"
-    assert note(figure) == "12 heads  ·  over a bucket: RoPE's rotation counts"
+    assert note(figure) == "12 heads  ·  over a bucket: with rotary phase"
 
 
 def test_asked_for_starts_are_drawn_at_bucket_starts() -> None:

@@ -188,7 +188,8 @@ def test_other_maps_are_corrected_and_have_no_marks() -> None:
         np.ravel(figure.axes[0].images[0].get_array()), table["ap_first20"] + 0.02
     )
     assert figure.axes[0].get_legend() is None
-    assert note(figure).startswith("12 heads · corrected for bias · over a bucket")
+    half = f"{t.ppf(0.975, GROUPS - 1) * 1e-6:.2g}"
+    assert f"95 % interval of a head: ±{half} (median)" in note(figure)
     small = map_figure(
         table.assign(ap_first20_se=0.01 * (1 + table["layer"])), metric="ap_first20_se"
     )

@@ -36,7 +36,7 @@ def meshes(figure: Figure) -> list[np.ndarray]:
 
 
 def test_the_heatmap_has_a_panel_per_type_of_layer(run: Path) -> None:
-    figure = draw(HeatmapPlot(run=str(run), color_range="data"))
+    figure = draw(HeatmapPlot(run=str(run)))
     titles = [axes.get_title(loc="left") for axes in figure.axes[:2]]
     assert titles == ["sliding window\n8 heads", "full attention\n4 heads"]
     cells = open_run(run).bucket_plasticity
@@ -50,7 +50,7 @@ def test_the_heatmap_has_a_panel_per_type_of_layer(run: Path) -> None:
     means = np.concatenate([np.ravel(one) for one in meshes(figure)])
     assert bar.get_ylim() == pytest.approx((np.nanmin(means), np.nanmax(means)))
     assert figure._suptitle.get_text() == (  # type: ignore[attr-defined]
-        "Plasticity over a bucket, query × key: Tiny-1B"
+        "Plasticity over a bucket, query × key\nTiny-1B"
     )
     assert "hatched" not in note(figure)
     caption = caption_of(figure)

@@ -88,15 +88,14 @@ def test_the_default_is_at_one_position_and_is_named(
     figure = run.plot(kind, **options)
     for text in (title(figure), label(figure, kind), caption(figure)):
         assert POSITION in text.replace("Plasticity", "plasticity")
-        assert "bucket" not in text.replace("pair_sampling: bucket", "")
-    assert "Every query is turned to one position of its bin" in caption(figure)
-    assert "a Gaussian per bin of 256 tokens" in caption(figure)
-    assert "256 pairs per bin of keys" in caption(figure)
+        assert "bucket" not in text
+    assert "Queries are compared at one position of their bin" in caption(figure)
+    assert "256 per bin of keys; bins of 256 tokens" in caption(figure)
     assert "bucket" not in note(figure)
     earlier = open_run(write_run(tmp_path / "earlier")).plot(kind, **options)
     for text in (title(earlier), label(earlier, kind), caption(earlier)):
         assert BUCKET in text.replace("Plasticity", "plasticity")
-    assert "over a bucket: RoPE's rotation counts" in note(earlier)
+    assert "over a bucket: with rotary phase" in note(earlier)
     assert "The run has no plasticity at one position." in caption(earlier)
 
 
@@ -325,3 +324,17 @@ def test_a_bin_of_influences_is_an_integer(run: Run) -> None:
     (run.folder / "run.json").write_text(json.dumps(info))
     with pytest.raises(ConfigError, match="expected integers in the rows of ap_bin"):
         open_run(run.folder).plot("plasticity")
+
+
+@pytest.mark.parametrize("kind", ["plasticity", "heatmap"])
+def test_captions_say_why_the_first_part_has_no_value(run: Run, tmp_path: Path, kind: str) -> None:
+    told = "The first {0} has no value, because no {0} of keys comes before it."
+    assert told.format("bin") in caption(run.plot(kind))
+    earlier = open_run(write_run(tmp_path / "earlier"))
+    assert told.format("bucket") in caption(earlier.plot(kind))
+
+
+def test_a_heatmap_gives_the_range_of_its_colours(run: Run) -> None:
+    assert "Colours range from 0 to 1." in caption(run.plot("heatmap", color_range="unit"))
+    assert "Colours range from 0 to 1." not in caption(run.plot("heatmap"))
+    assert "(range of the data)" in label(run.plot("heatmap"), "heatmap")

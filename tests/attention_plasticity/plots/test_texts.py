@@ -77,7 +77,7 @@ def test_equal_or_unknown_numbers_have_no_strip() -> None:
     equal = plasticity_figure(CELLS.assign(n_texts=12))
     assert strip(equal) == ([], [])
     assert equal.get_supxlabel() == (
-        "12 heads  ·  12 texts in every bucket\nover a bucket: RoPE's rotation counts"
+        "12 heads  ·  12 texts in every bucket  ·  over a bucket: with rotary phase"
     )
     assert "Every query bucket has queries of 12 texts." in (caption_of(equal) or "")
     for cells in (CELLS.assign(n_texts=np.nan), cells_table()):

@@ -82,11 +82,10 @@ def test_a_caption_has_what_a_paper_needs(tmp_path: Path) -> None:
     assert caption == (
         "Drop of plasticity over a bucket of every query head, by layer and head (first fifth of "
         "the context minus last fifth; positive: plasticity falls with position; 0: no change from "
-        "start to end). 12 query heads of Tiny-1B; context of 768 tokens. Plasticity over a bucket "
-        "has the queries of a bucket as captured, so the rotation of RoPE inside the bucket counts "
-        "as well. The run has no plasticity at one position. Key pairs: two keys of one text and "
-        "one key bucket (pair_sampling: bucket), 256 pairs per key bucket; queries: a Gaussian per "
-        "query bucket, with its mean and diagonal covariance (query_model: diagonal); seed: 3."
+        "start to end). 12 query heads of Tiny-1B; context of 768 tokens. Queries are compared as "
+        "captured, so rotary phase counts. The run has no plasticity at one position. Key pairs: "
+        "two keys of one text and one key bucket, 256 per key bucket; query_model: diagonal; "
+        "seed: 3."
     )
     tested = metrics_table().assign(ap_drop_se=0.01, n_text_groups=12)
     marked = caption_of(map_figure(tested, metric="ap_drop", model_name="tiny"))
@@ -126,7 +125,7 @@ def test_run_plot_has_the_options_of_the_command(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "run"))
     figure = run.plot("heatmap", agg="median", layers="0-1", bucket_min_size=10, model_name="mine")
     assert isinstance(figure, Figure)
-    assert figure.axes[0].get_title(loc="left").endswith(": mine")
+    assert figure.axes[0].get_title(loc="left").endswith("\nmine")
     assert str(run.select("2").plot("profile").get_supxlabel()).startswith(
         "4 heads of layer 2 (full attention)"
     )
@@ -136,7 +135,7 @@ def test_run_plot_has_the_options_of_the_command(tmp_path: Path) -> None:
         ("map", {"metrics": 1}, "metrics: unknown option of 'map'; did you mean metric?"),
         ("map", {"output": "x.png"}, "output: unknown option of 'map'; there are layers, "),
         ("map", {"vmin": "a"}, "vmin: expected a number, got 'a'"),
-        ("heatmap", {"vmin": 2.0}, "vmin: must be below vmax, got 2.0 and 1.0"),
+        ("heatmap", {"vmin": 2.0, "vmax": 1.0}, "vmin: must be below vmax, got 2.0 and 1.0"),
         ("map", {"layer_type": "sliding"}, "layer_type: 'sliding': no layer has this type"),
         ("attention", {}, "has no attention by distance; it needs a dump with"),
         ("distances", {}, "has no plasticity by distance; run the analysis with pair_sampling: "),

@@ -305,6 +305,18 @@ def test_the_verb_prints_parts_predictions_and_advice(
     text = capsys.readouterr().out
     for part in ("texts", "queries", "keys", "key pairs", "four times the key pairs", "2 heads"):
         assert part in text
+    whole = " ".join(text.split())
+    assert "analyze again with --num_pairs_per_bucket " in whole
+    assert "--capture.sampler.base_rate" in whole
+    errors = open_run(runs / "run").head_metrics["ap_drop_se"].dropna().tolist()
+    drop = (sum(error * error for error in errors) / len(errors)) ** 0.5
+    told = re.search(r"error of the drop of a head \(ap_drop\) is (\S+) now", whole)
+    assert told
+    assert float(told[1]) == pytest.approx(drop, abs=1e-4)
+    assert main(["power", str(runs / "run"), "--heads", "1"]) == 0
+    assert "1 head of 2, evenly spaced to save time; --heads 2 takes all" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert main(["power", str(runs / "run"), "--wanted", "0.00001"]) == 0
     assert "No change up to 16 times" in capsys.readouterr().out
 

@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import qk_sniffer
+from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError
 from rank_processes import ended, start_alone
 from sniffing import sniff, sniff_first, words
@@ -119,6 +120,30 @@ def test_other_weights_in_the_middle_of_a_capture_are_noticed(
     save_file(weights, mine / "model.safetensors", metadata={"format": "pt"})
     assert sniff(mine, texts, tmp_path / "dump") == 2
     assert "holds a capture that differs in model.files (" in refusal(capsys)
+
+
+def test_other_settings_are_refused_before_the_model_is_loaded(
+    model: Path,
+    texts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sniff_first(monkeypatch, 3, model, texts, tmp_path / "dump", tokenizer__max_length=64)
+    capsys.readouterr()
+    monkeypatch.setattr("qk_sniffer.pipeline.setup.load_model", None)
+    assert sniff(model, texts, tmp_path / "dump", tokenizer__max_length=32) == 2
+    told = capsys.readouterr().err
+    assert "differs in tokenizer.max_length (64 then, 32 now)" in told
+    assert told.count("\n") == 1  # no note about the sampler of the other capture
+
+
+def test_the_analysis_of_an_unfinished_capture_says_how_to_continue(
+    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sniff_first(monkeypatch, 3, model, texts, tmp_path / "dump")
+    with pytest.raises(ConfigError, match=r"not finished: run the same sniff-qk command again"):
+        open_dump(tmp_path / "dump")
 
 
 def test_a_capture_that_keeps_nothing_is_an_error(

@@ -88,12 +88,16 @@ def test_keys_drawn_by_attention_are_counted(
     found = estimate(config)
     drawn = mean([min(length, 54) for length in TOKENS])
     assert found.attended_per_text == pytest.approx(drawn)
-    assert found.rows_of_all_heads == pytest.approx(16 * found.rows_per_text["q"] + 8 * drawn)
+    assert found.rows_of_all_heads == pytest.approx(16 * found.rows_per_text["q"])
+    assert found.attended_of_all_heads == pytest.approx(8 * drawn)
     queries = (16 * (16 * 4 + 20) + ATTENTION) * found.rows_per_text["q"]
     keys = drawn * (8 * (16 * 4 + 20 + 8 + 2 * 4) + VALUES)  # inclusion, two values of `received`
     assert found.bytes_per_text == pytest.approx(queries + keys)
     printed = printed_by(config, capsys)
-    assert printed["keys drawn by attention"] == f"{drawn:,.1f} per key head and text"
+    assert printed["keys drawn by attention"] == f"{drawn:,.1f} more per key head and text"
+    rows, more = (number * len(TOKENS) for number in (16 * found.rows_per_text["q"], 8 * drawn))
+    words = f"{rows:,.0f} rows, {more:,.0f} keys drawn by attention"  # as after a capture
+    assert printed["rows of all heads"] == words
     everything = estimate(config_for(model, texts, capture={"sampler": {"type": "all"}}))
     assert everything.attended_per_text == 0
 
@@ -171,7 +175,7 @@ def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture
     assert "warning: 1 text without tokens; no row is kept of them" in printed
     assert printed["rows per head and text"] == f"{rows / 5:.1f}"
     assert printed["rows per head"] == f"{rows:,}"
-    assert printed["rows"] == f"{rows * 24:,}"
+    assert printed["rows of all heads"] == f"{rows * 24:,} rows"
     assert printed["size"].startswith(f"{rows * 24 * 80 / 1e6:.1f} MB at most")
     assert printed["folder"] == str(texts.parent / "dump")
     assert "Lengths are those of the first 5 texts. Nothing was written." in printed

@@ -90,6 +90,25 @@ def test_a_repeated_command_changes_nothing_and_prints_the_means(
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("data.parquet")} == before
 
 
+def test_every_result_is_printed_as_soon_as_it_is_known(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+
+    def capture(_: object) -> None:
+        told.append(capsys.readouterr().out)
+
+    monkeypatch.setattr("qk_study.baseline.command._capture", capture)
+    assert baseline([str(finished), *FEW]) == 0
+    told.append(capsys.readouterr().out)
+    starts = [[line.split(":")[0] for line in part.splitlines()] for part in told]
+    assert starts == [
+        ["Attention plasticity at one position", "this run"],
+        ["random weights"],
+        ["shuffled tokens", "next"],
+    ]
+
+
 def test_the_summary_of_the_run_has_a_line_per_baseline(finished: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     dump = info_of(run)["input"]["path"]

@@ -79,8 +79,16 @@ function draw(id, { traces, layout, names }) {
 function drawCells(run, key) {
   const part = partWord(run);
   byId("cells").setAttribute("aria-label", `${capital(cellsWords(run))} of this head by query ${part} and key ${part}`);
-  byId("cells-note").textContent = `${cellsWords(run)} per query ${part} and key ${part}; blank: keys after the query or outside the window, or no key pairs`;
+  byId("cells-note").textContent = `${cellsWords(run)} per query ${part} and key ${part}; blank: keys after the query or outside the window, or no key pairs${firstIsEmpty(run) ? `; the first ${part} has no earlier ${part} of keys` : ""}`;
   return draw("cells", cellsFigure(run, key));
+}
+
+/** Whether the first bin or bucket of queries has no cell: its queries have no earlier keys. */
+function firstIsEmpty(run) {
+  const { q_bucket: queries, k_bucket: keys } = run.tables.cells.columns;
+  const least = (numbers) => numbers.reduce((one, other) => Math.min(one, other), Infinity);
+  run.firstIsEmpty ??= least(queries) > least(keys);
+  return run.firstIsEmpty;
 }
 
 function cellsFigure(run, key) {

@@ -107,7 +107,7 @@ function spreadOf(run, metric, type = null) {
 }
 
 /** Length of the context in tokens; NaN if it is not known. */
-const contextOf = (run) => (spreadOf(run, "q_position_max")?.high ?? NaN) + 1;
+const contextOf = (run) => run.context ?? (spreadOf(run, "q_position_max")?.high ?? NaN) + 1;
 
 /** Whether the contexts of two runs differ by more than a tenth. Their fifths are then other positions. */
 const contextsDiffer = (run, other) => Math.max(contextOf(run), contextOf(other)) > 1.1 * Math.min(contextOf(run), contextOf(other));

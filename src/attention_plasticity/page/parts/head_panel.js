@@ -36,12 +36,18 @@ function showHead(run, other, { layer, head }) {
   showMetrics(run, other, key);
 }
 
+/** The metrics that are shown at once; the others are behind "more columns". */
+const FIRST_METRICS = new Set([
+  "ap_aligned", "ap_aligned_drop", "ap_phase", "ap_pooled", "ap_overall", "ap_drop", "ap_attended_aligned", "ap_attended",
+  "q_R2_total", "q_R2_unrotated", "q_mean_share", "attn_sink_mass", "attn_far_mass", "attn_entropy", "n_texts", "n_q_tokens", "n_k_tokens",
+]);
+
 /** The table of metrics. It is rebuilt for other runs and filled for another head. */
 const metricsTable = { run: null, other: null, rows: [] };
 
 function showMetrics(run, other, key) {
   if (metricsTable.run !== run || metricsTable.other !== other) makeMetrics(run, other);
-  byId("metrics-title").textContent = `Every metric of ${headName(...key.split(".")).toLowerCase()}`;
+  byId("metrics-title").textContent = `Metrics of ${headName(...key.split(".")).toLowerCase()}`;
   for (const { name, mine, theirs, meaning, dot, otherDot } of metricsTable.rows) {
     const value = metricOf(run, key, name), reason = reasonOf(run, key, name);
     meaning.textContent = reason ? `missing: ${reason}` : wordsOf(name).meaning;
@@ -64,10 +70,21 @@ function makeMetrics(run, other) {
     rows.push(...made);
     const table = (kept) => make("table", "", {}, [make("tbody", "", {}, kept.map(({ row }) => row))]);
     const errors = made.filter(({ name }) => wordsOf(name).error_of), others = made.filter(({ name }) => !wordsOf(name).error_of);
-    const folded = errors.length ? [make("details", "", {}, [make("summary", `${plural(errors.length, "column")} of standard errors and biases`), table(errors)])] : [];
-    return make("section", "", { class: "metric-group" }, [make("h3", title), ...(others.length ? [table(others)] : []), ...folded]);
+    const first = others.filter(({ name }) => FIRST_METRICS.has(name)), more = others.filter(({ name }) => !FIRST_METRICS.has(name));
+    const fold = (kept, words, kind) => (kept.length ? [make("details", "", { class: kind }, [make("summary", words), table(kept)])] : []);
+    const folded = [
+      ...fold(more, `${plural(more.length, first.length ? "more column" : "column")}`, "more"),
+      ...fold(errors, `${plural(errors.length, "column")} of standard errors and biases`, "errors"),
+    ];
+    return make("section", "", { class: "metric-group" }, [make("h3", title), ...(first.length ? [table(first)] : []), ...folded]);
   }));
+  showAllMetrics();
   Object.assign(metricsTable, { run, other, rows });
+}
+
+/** Open or close what is behind "more columns". */
+function showAllMetrics() {
+  for (const part of document.querySelectorAll("#metrics details.more")) part.open = byId("all-metrics").checked;
 }
 
 function metricRow(run, other, name) {

@@ -109,6 +109,8 @@ function fillControls() {
   byId("beside").replaceChildren(
     option("", "none", state.beside === null), ...others.map(([run, i]) => option(i, sameArchitecture(runShown(), run) ? run.label : `${run.label} (means only)`, i === state.beside)));
   fillLayers(runShown(), otherRun());
+  const quarter = spreadOf(runShown(), shownKind().level)?.q3 ?? 0.5; // a quarter of the heads have more
+  byId("search").placeholder = `plasticity>${(Math.floor(10 * quarter) / 10).toFixed(1)}`;
   byId("metric").replaceChildren(...metricGroups(runShown()).map(([title, names]) =>
     make("optgroup", "", { label: title }, names.map((name) => option(name, wordsOf(name).label, name === state.metric)))));
   byId("download-head-components").disabled = !runShown().tables.components;
@@ -154,6 +156,7 @@ function addListeners() {
     showHeadTexts();
     settle(drawMaps());
   });
+  byId("all-metrics").addEventListener("change", showAllMetrics);
   byId("attention-queries").addEventListener("change", (event) => {
     state.queries = event.target.value === "" ? null : Number(event.target.value);
     settle([drawAttention(runShown(), otherRun(), keyOf(state.layer, state.head))]);
