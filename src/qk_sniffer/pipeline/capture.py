@@ -219,7 +219,8 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
     Returns the number of all batches.
     """
     if capture.digests:
-        watcher.note(f"continuing: {count(len(capture.digests), 'text')} finished")
+        done = count(len(capture.digests), "text")
+        watcher.note(f"continuing: {done} {'is' if len(capture.digests) == 1 else 'are'} finished")
     watcher.start("texts", setup.texts.total, len(capture.digests), rate="tokens")
     writer = BackgroundWriter[tuple[Batch, StoredBatch]]()
     scheduler = BatchScheduler(setup, capture, ranks)
