@@ -40,7 +40,9 @@ Every figure with the command that draws it and the caption that is written besi
 are in [figures.md](figures.md). Most figures show [SmolLM2-135M](findings-smollm2.md) on twelve
 pieces of Moby-Dick. Figures of `random-weights` show a small model with sliding windows, random
 weights and random tokens; the scores of the last figure are random numbers. They are examples of
-the layout, not results.
+the layout, not results. After `attention-plasticity baseline`, the figures `plasticity` and
+`profile` also have lines for random weights and shuffled tokens; the runs shown here have no
+baselines.
 """
 
 

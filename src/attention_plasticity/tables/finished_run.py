@@ -51,7 +51,10 @@ class FinishedRun:
         path = user_path(folder)
         if not path.is_dir():
             if path.exists():
-                raise ConfigError(f"{path}: is a file; give the output_dir of an analysis")
+                raise ConfigError(
+                    f"{path}: is a file, not the folder of a run; give the output_dir of an "
+                    "analysis"
+                )
             raise ConfigError(
                 f"{path}: does not exist; give the output_dir of an analysis, or run it first: "
                 f"attention-plasticity analyze --dataset_local_root DUMP --output_dir {path}"
@@ -118,7 +121,8 @@ class FinishedRun:
         longest = self.info.get("longest_text")
         if longest:
             return float(longest)
-        metrics = replace(self, layers=None).head_metrics
+        whole = self if self.layers is None else replace(self, layers=None)
+        metrics = whole.head_metrics
         known = "q_position_max" in metrics
         return float(metrics["q_position_max"].max()) + 1.0 if known else math.nan
 
