@@ -62,7 +62,8 @@ class HeadsInProgress:
             raise ConfigError(earlier.conflict)
         planned = {(layer, q_head) for layer, q_head, _ in self.triples}
         self.done = {head: row for head, row in earlier.metrics.items() if head in planned}
-        texts = self._saved_texts() or self._texts_of_dump(watcher)
+        saved = None if earlier.are_fewer else self._saved_texts()  # other layers may have others
+        texts = saved or self._texts_of_dump(watcher)
         if self.done and earlier.texts != {texts.digest}:
             raise self._records.other_texts()
         self.job = replace(self.job, texts=texts)

@@ -27,7 +27,7 @@ from attention_plasticity.metrics import HEAD_METRICS
 from attention_plasticity.run.facts import RunFacts
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.plan import format_heads
-from attention_plasticity.run.run_settings import changed_settings
+from attention_plasticity.run.run_settings import adds_heads, changed_settings, settings_of_head
 from attention_plasticity.run.sealed_files import REMEDY, read_sealed, sealed
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import (
@@ -60,6 +60,7 @@ class FinishedHeads:
     conflict: str | None = None
     damaged: list[tuple[int, int]] = field(default_factory=list)  # will be computed again
     texts: frozenset[str] = frozenset()  # hashes of the texts of the heads
+    are_fewer: bool = False  # the earlier run was for a part of the layers or heads of this run
 
     @property
     def notes(self) -> list[str]:
@@ -94,7 +95,7 @@ class Records:
         self._lock = FileLock(output_dir / ".lock", thread_local=False)
         self._can_overwrite = True
         self._settings = settings
-        self._digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+        self._digest = hashlib.sha256(json.dumps(settings_of_head(settings)).encode()).hexdigest()
 
     @property
     def place(self) -> str:
@@ -147,10 +148,12 @@ class Records:
     ) -> FinishedHeads:
         """Heads finished with the same settings and the same input files. Writes nothing.
 
-        `only` limits this to some heads, such as those of a shard.
+        The earlier run may have been for a part of the layers and heads of this one. `only` limits
+        this to some heads, such as those of a shard.
         """
         settings = read_sealed(self._folder / "settings.json")
-        if settings is not None and settings != self._settings:
+        are_fewer = settings is not None and adds_heads(settings, self._settings)
+        if settings is not None and settings != self._settings and not are_fewer:
             return FinishedHeads({}, self._conflict(changed_settings(settings, self._settings)))
         metrics: dict[tuple[int, int], Metrics] = {}
         changed_input, damaged, other_settings = [], [], []
@@ -183,7 +186,7 @@ class Records:
             heads = format_heads(changed_input)
             difference = f"the input files of {len(changed_input)} heads ({heads})"
             return FinishedHeads({}, self._conflict(difference))
-        return FinishedHeads(metrics, damaged=damaged, texts=frozenset(texts))
+        return FinishedHeads(metrics, damaged=damaged, texts=frozenset(texts), are_fewer=are_fewer)
 
     def _files(self) -> Iterator[tuple[tuple[int, int], Path]]:
         """(layer, q_head) and path of every record."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -12,6 +13,7 @@ from qk_dump.layout import Dump
 from qk_toolkit.formatting import index_ranges
 
 NUMERIC_LIBRARIES = ("numpy", "scipy", "pyarrow")
+_CHOICE = ("layers", "heads")  # of heads; it does not change the values of a head
 
 
 def run_settings(config: RunnerConfig, layout: HeadLayout, dump: Dump) -> dict[str, Any]:
@@ -25,9 +27,28 @@ def run_settings(config: RunnerConfig, layout: HeadLayout, dump: Dump) -> dict[s
         "num_layers": layout.num_layers,
         "num_q_heads": layout.num_q_heads,
         "num_k_heads": layout.num_k_heads,
-        **{name: getattr(config, name) for name in (*ANALYSIS_FIELDS, "layers", "heads")},
+        **{name: getattr(config, name) for name in (*ANALYSIS_FIELDS, *_CHOICE)},
         **({} if dump.rotary is None else {"rotary": dump.rotary.digest}),
     }
+
+
+def settings_of_head(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide the values of a head."""
+    return {name: value for name, value in settings.items() if name not in _CHOICE}
+
+
+def adds_heads(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a run has all heads of an earlier one, and more, with otherwise equal settings."""
+    return (
+        earlier != now
+        and settings_of_head(earlier) == settings_of_head(now)
+        and all(_includes(now[name], earlier.get(name)) for name in _CHOICE)
+    )
+
+
+def _includes(now: list[int] | None, earlier: list[int] | None) -> bool:
+    """Whether a choice has every number of another one; None stands for all numbers."""
+    return now is None or (earlier is not None and set(earlier) <= set(now))
 
 
 def settings_difference(one: dict[str, Any], other: dict[str, Any]) -> str:

@@ -104,7 +104,7 @@ class Estimate:
 
 def estimate(config: CaptureConfig) -> Estimate:
     """Look at the model's shape, without its weights, and at the first texts."""
-    texts = open_source(config.dataset)
+    texts = open_source(config.dataset, first_only=True)
     tokenizer = load_tokenizer(config.tokenizer, config.model, convert_now=False)
     try:
         model = empty_model(config.model)

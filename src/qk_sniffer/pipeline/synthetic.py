@@ -47,15 +47,19 @@ class RepeatedTexts:
 TextSource = Texts | RepeatedTexts
 
 
-def open_source(settings: DatasetSettings) -> TextSource:
-    """The texts of the settings: those of a data set, or made ones."""
+def open_source(settings: DatasetSettings, *, first_only: bool = False) -> TextSource:
+    """The texts of the settings: those of a data set, or made ones.
+
+    With `first_only`, the caller reads only the first texts.
+    """
     made = settings.made
     if made is None:
-        return open_texts(settings)
+        return open_texts(settings, first_only=first_only)
     if made.texts is None:
         return RepeatedTexts(made, min(made.count, settings.max_samples or made.count))
     try:
-        return open_texts(settings.model_copy(update={"path": made.texts}))
+        settings = settings.model_copy(update={"path": made.texts})
+        return open_texts(settings, first_only=first_only)
     except ConfigError as error:
         message = str(error)
         if message.startswith("dataset.path: "):

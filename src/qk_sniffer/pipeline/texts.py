@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from qk_sniffer.pipeline.text_files import TextFiles
 from qk_sniffer.text_settings import DatasetSettings
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
@@ -125,8 +126,11 @@ class Texts:
         return value
 
 
-def open_texts(settings: DatasetSettings) -> Texts:
-    """Open the dataset and check its columns."""
+def open_texts(settings: DatasetSettings, *, first_only: bool = False) -> Texts:
+    """Open the dataset and check its columns.
+
+    With `first_only`, the caller reads only the first texts, and text files are opened one by one.
+    """
     import datasets
 
     path = user_path(settings.path)
@@ -137,13 +141,16 @@ def open_texts(settings: DatasetSettings) -> Texts:
             _refuse_hub_settings(settings)
             files, reader = _local_files(path)
             options = _reader_options(reader, settings.text_column)
-            rows = datasets.load_dataset(
-                "csv" if reader == "tsv" else reader,
-                data_files=[glob.escape(str(file)) for file in files],
-                split="train",
-                streaming=settings.streaming,
-                **options,
-            )
+            if first_only and reader == "text" and not any(map(_is_compressed, files)):
+                rows: Any = TextFiles(files)
+            else:
+                rows = datasets.load_dataset(
+                    "csv" if reader == "tsv" else reader,
+                    data_files=[glob.escape(str(file)) for file in files],
+                    split="train",
+                    streaming=settings.streaming,
+                    **options,
+                )
             if reader == "text":
                 base = path if path.is_dir() else path.parent
                 names = [file.relative_to(base).as_posix() for file in files]
@@ -248,6 +255,10 @@ def _refuse_hub_settings(settings: DatasetSettings) -> None:
 def _reader(path: Path) -> str | None:
     suffixes = [suffix for suffix in path.suffixes if suffix not in _COMPRESSED]
     return _READERS.get(suffixes[-1].lower()) if suffixes else None
+
+
+def _is_compressed(path: Path) -> bool:
+    return path.suffix in _COMPRESSED
 
 
 def _refuse_a_missing_path(path: str) -> None:

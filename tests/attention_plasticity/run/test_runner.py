@@ -16,6 +16,7 @@ from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.runner import run_analyses, run_analysis
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
+from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.terminal import TerminalWatcher
@@ -123,3 +124,46 @@ def test_a_bar_does_not_outlive_a_dump_that_cannot_be_fetched() -> None:
     with pytest.raises(ConfigError, match="expected owner/name@branch"):
         run_analysis(make_config(dataset_local_root="hf://models/a/b"), log)
     assert log.events == ["stop"]
+
+
+def test_more_layers_keep_the_finished_heads(dump: Path, tmp_path: Path) -> None:
+    def run(folder: str, **choice: str) -> list[str]:
+        watcher = Log()
+        config = make_config(
+            dataset_local_root=str(dump), output_dir=str(tmp_path / folder), **choice
+        )
+        run_analysis(config, watcher)
+        return watcher.notes
+
+    run("whole")
+    run("out", layers="0", heads="0")
+    records = tmp_path / "out" / ".heads"
+    first = {path.name: path.stat().st_mtime_ns for path in records.glob("l*.json")}
+    assert sorted(first) == ["l00h00.json"]
+    kept = "{} of {} heads were finished earlier and are kept"
+    assert kept.format(1, 2) in run("out", layers="0,1", heads="0")
+    with pytest.raises(ConfigError, match=r"differs in layers \(0-1 then, 1 now\)"):
+        run("out", layers="1", heads="0")
+    with pytest.raises(ConfigError, match=r"heads \(0 then, 1 now\)"):
+        run("out", heads="1")
+    assert kept.format(2, 4) in run("out")
+    now = {path.name: path.stat().st_mtime_ns for path in records.glob("l*.json")}
+    assert len(now) == 4
+    assert first.items() <= now.items()  # not computed again
+    for path in (tmp_path / "whole").glob("*.csv"):
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_more_layers_with_other_texts_are_refused(tmp_path: Path) -> None:
+    """Of an examples.parquet that does not name the texts of the new layers."""
+    dump = make_dump(tmp_path / "dump", layers=1, n=60)
+    more = make_dump(tmp_path / "more", layers=2, n=60, examples=9)
+    fields = {"dataset_local_root": str(dump), "output_dir": str(tmp_path / "out")}
+    for head in more.glob("l01*"):
+        head.rename(dump / head.name)
+    write_examples(dump, [Example(number, f"text {number}", 1024, "0") for number in range(4)])
+    run_analysis(make_config(**fields, layers="0"))
+    before = sorted((tmp_path / "out" / ".heads").iterdir())
+    with pytest.raises(ConfigError, match="differs in the texts of the dump"):
+        run_analysis(make_config(**fields))
+    assert sorted((tmp_path / "out" / ".heads").iterdir()) == before

@@ -7,8 +7,10 @@ import gc
 import gzip
 import json
 import lzma
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -435,3 +437,29 @@ def test_a_bug_of_ours_is_not_an_unreadable_dataset(tmp_path: Path) -> None:
         broken.between(0, 1)
     with pytest.raises(AttributeError, match="NoneType"):
         broken.sizes()
+
+
+def test_a_look_at_the_first_texts_opens_each_file_once(tmp_path: Path) -> None:
+    contents = ["one\r\ntwo\n", "", "\N{GREEK SMALL LETTER ALPHA}", "four", "five"]
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}.txt").write_bytes(content.encode())
+    (tmp_path / "9.txt").write_bytes(b"\xff is not UTF-8")
+    settings = DatasetSettings(path=str(tmp_path))
+    opened: list[str] = []
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]).startswith(f"{tmp_path}/"):
+            opened.append(Path(arguments[0]).name)
+
+    sys.addaudithook(hook)
+    looked_at = open_texts(settings, first_only=True)
+    assert opened == []
+    first = [list(islice(looked_at, 4)) for _ in range(2)]  # as `estimate` does
+    assert sorted(opened) == ["0.txt", "1.txt", "2.txt", "3.txt"]
+    assert looked_at.total == 6
+    with pytest.raises(ConfigError, match="cannot be read"):
+        list(looked_at)
+    (tmp_path / "9.txt").unlink()
+    assert first == [list(islice(open_texts(settings), 4))] * 2
+    with pytest.raises(ConfigError, match="has no column 'body'; its columns are text"):
+        open_texts(DatasetSettings(path=str(tmp_path), text_column="body"), first_only=True)
