@@ -1,23 +1,26 @@
 """Detect changes in the files of a local model.
 
-Every file is hashed completely. The hashes are stored in the model's folder, with the size and the
-times of each file, so that large weights are hashed once.
+Every file is hashed completely. The hashes are stored in the cache folder, with the size and the
+times of each file, so that large weights are hashed once. Nothing is written into the model's
+folder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError, OutputError
-from qk_toolkit.files import read_json, write_text
+from qk_toolkit.files import read_json, resolved, write_text
 
-HASHES = ".attention-plasticity-hashes.json"
+_HASHES = "model-hashes"
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".pth")  # the first one found is used
 _OTHER_SUFFIXES = {".json", ".model", ".py", ".txt"}
 _SETTLE_SECONDS = 3.0  # two changes within this time may leave a file's times equal
@@ -72,9 +75,15 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def hashes_file(folder: Path) -> Path:
+    """Where the hashes of the files of a model folder are stored."""
+    name = hashlib.sha256(os.fsencode(resolved(folder))).hexdigest()[:16]
+    return cache_folder() / _HASHES / f"{name}.json"
+
+
 def _read_hashes(folder: Path) -> dict[str, list[Any]]:
     try:
-        content = read_json(folder / HASHES)
+        content = read_json(hashes_file(folder))
     except (OSError, ValueError):
         return {}
     if not isinstance(content, dict):
@@ -87,8 +96,8 @@ def _is_entry(entry: object) -> bool:
 
 
 def _write_hashes(folder: Path, known: dict[str, list[Any]]) -> None:
-    """Store the hashes of files that did not change recently, if the folder can be written."""
+    """Store the hashes of files that did not change recently, if the cache can be written."""
     latest = (time.time() - _SETTLE_SECONDS) * 1e9
     settled = {name: entry for name, entry in known.items() if max(entry[1:3]) < latest}
     with suppress(OutputError):
-        write_text(folder / HASHES, json.dumps(settled, indent=1) + "\n")
+        write_text(hashes_file(folder), json.dumps(settled, indent=1) + "\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qk_sniffer.model.files import HASHES, files_hash, require_unchanged
+from qk_sniffer.model.files import files_hash, hashes_file, require_unchanged
 from qk_toolkit.errors import ConfigError
 
 YESTERDAY = 1_700_000_000
@@ -75,7 +75,7 @@ GARBLED = ("[]", "{", '{"config.json": 3, "a.safetensors": [1, 2]}', "[" * 9999)
 def test_notes_that_are_garbled_count_as_none(tmp_path: Path, notes: str) -> None:
     folder = some(tmp_path / "model")
     expected = files_hash(folder)
-    (folder / HASHES).write_text(notes)
+    hashes_file(folder).write_text(notes)
     assert files_hash(folder) == expected
 
 

@@ -383,7 +383,9 @@ def test_code_of_a_model_runs_only_when_trusted(
             "model.trust_remote_code"
         )
     assert not trace.exists()
+    before = sorted(folder.rglob("*"))
     found = loaded(folder, trust_remote_code=True)
+    assert sorted(folder.rglob("*")) == before
     assert trace.exists()
     assert type(found.model).__name__ == "MyModel"
     assert_same_vectors(loaded(llama).model, found.model)
