@@ -8,7 +8,7 @@ import pandas as pd
 from findings_tables import NONE, estimate, markdown, rank_correlation
 
 import attention_plasticity as ap
-from attention_plasticity.comparison.differences import run_differences
+from attention_plasticity.comparison.data import run_differences
 from attention_plasticity.comparison.runs import labelled
 from attention_plasticity.tables.intervals import corrected, mean_over_heads
 from attention_plasticity.tables.profiles import HEAD

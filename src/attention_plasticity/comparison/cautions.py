@@ -9,8 +9,13 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from attention_plasticity.comparison.heads import chosen_heads, different_heads
-from attention_plasticity.comparison.runs import ComparedRun, unequal, whole_runs
+from attention_plasticity.comparison.runs import (
+    ComparedRun,
+    chosen_heads,
+    different_heads,
+    unequal,
+    whole_runs,
+)
 from attention_plasticity.comparison.scores import Correlation, evidence
 from attention_plasticity.metrics import MEAN_COLUMNS
 from attention_plasticity.run.warnings import LARGE_BIAS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,14 +11,17 @@ from typing import Any
 import pandas as pd
 
 from attention_plasticity.run.head_means import MeanEstimate
+from attention_plasticity.run.plan import format_heads
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from attention_plasticity.tables.intervals import HeadColumn, groups_of, head_column
-from attention_plasticity.tables.layer_types import layers_by_type
+from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
     PlasticityColumns,
 )
+from attention_plasticity.tables.names import clean
+from qk_toolkit.formatting import count, index_ranges
 
 ALL_LAYERS = "all"
 """`layer_type` of the rows with the means over all heads of a run."""
@@ -39,6 +42,9 @@ TABLE_COLUMNS = (
     "eligible_heads",
 )
 _CONTEXT_RATIO = 1.1  # of the largest and the smallest context that count as equal
+_LONGEST = 60  # characters of a list of heads
+
+Heads = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ class ComparedRun:
     @cached_property
     def means(self) -> dict[str, Means]:
         """The means over heads of every part."""
-        return {name: _means(part) for name, part in self.parts.items()}
+        return {name: _means_of_part(part) for name, part in self.parts.items()}
 
     def means_of(self, layer_type: str) -> Means | None:
         """The means of the layers of one type; None if the run has no such layer."""
@@ -156,7 +162,7 @@ def unequal(contexts: Iterable[float]) -> bool:
     return bool(known) and max(known) > _CONTEXT_RATIO * min(known)
 
 
-def _means(part: FinishedRun) -> Means:
+def _means_of_part(part: FinishedRun) -> Means:
     metrics = part.head_metrics
     eligible = part.eligible_heads
     found = {
@@ -179,3 +185,100 @@ def _row(run: ComparedRun, layer_type: str, means: Means) -> dict[str, Any]:
 
 def _corrected(means: Iterable[MeanEstimate]) -> bool:
     return all(mean.corrected for mean in means if mean.heads)
+
+
+def same_architecture(one: ComparedRun, other: ComparedRun) -> bool:
+    """Whether the heads of two runs correspond, as far as the numbers of heads are known."""
+    common = one.layout.keys() & other.layout.keys()
+    return all(one.layout[name] == other.layout[name] for name in common)
+
+
+def different_heads(run: ComparedRun, first: ComparedRun) -> list[str]:
+    """Sentences about differences of means over different heads, with the heads of each mean.
+
+    Runs of different architectures have different heads in any case. A sentence about them is
+    needed only if a mean leaves out heads of its model.
+    """
+    by_heads: dict[tuple[Heads, Heads], list[str]] = {}
+    one, other = run.means[ALL_LAYERS].columns, first.means[ALL_LAYERS].columns
+    for name in one.keys() & other.keys():
+        if not (one[name].heads and other[name].heads):
+            continue  # there is no difference
+        by_heads.setdefault((one[name].heads, other[name].heads), []).append(name)
+    names = [name for name in one if name in other]
+    found = []
+    for (mine, others), columns in sorted(by_heads.items(), key=lambda item: -len(item[1])):
+        same = mine == others and same_architecture(run, first)
+        if not same and not (_is_all(run, mine) and _is_all(first, others)):
+            of = "" if len(by_heads) == 1 else f"{', '.join(sorted(columns, key=names.index))}: "
+            found.append(
+                f"{of}{run.label} minus {first.label} is a difference of means over different "
+                f"heads: {run.label} {_words(run, mine)}, {first.label} {_words(first, others)}."
+            )
+    return found
+
+
+def chosen_heads(run: ComparedRun) -> str | None:
+    """The layers and heads that were chosen for a run: `layers 0-3, heads 0`, or `all`.
+
+    None if the settings of the run are not known.
+    """
+    if not run.settings:
+        return None
+    parts = []
+    for name in ("layers", "heads"):
+        numbers: Sequence[int] | None = run.settings.get(name)
+        if isinstance(numbers, list):
+            parts.append(f"{name} {index_ranges(numbers)}")
+    if run.run.selection is not None:
+        parts.append(f"selected {run.run.selection}")
+    return ", ".join(parts) or "all"
+
+
+def _is_all(run: ComparedRun, heads: Heads) -> bool:
+    """Whether these are all heads of the model."""
+    layers, per_layer = (run.layout.get(name, 0) for name in ("num_layers", "num_q_heads"))
+    return bool(heads) and len(heads) == layers * per_layer
+
+
+def _words(run: ComparedRun, heads: Heads) -> str:
+    if _is_all(run, heads):
+        return f"all {count(len(heads), 'head')}"
+    listed = format_heads(heads)
+    if len(listed) > _LONGEST:
+        listed = f"layers {index_ranges({layer for layer, _ in heads})}"
+    return f"{count(len(heads), 'head')}{f' ({listed})' if listed else ''}"
+
+
+def short_names(names: Sequence[str], limit: int) -> list[str]:
+    """Names of at most `limit` characters, with `…` in the middle of long ones.
+
+    Different names stay different: more of the end or of the start is shown until they are. Names
+    that differ only in their middle get a number.
+    """
+    room = limit - 1
+    for end in sorted(range(1, room), key=lambda end: abs(end - room // 2)):
+        short = [_shortened(name, room - end, end) for name in names]
+        if len(set(short)) == len(set(names)):
+            return short
+    order = {name: str(place) for place, name in enumerate(dict.fromkeys(names), 1)}
+    return [
+        name if len(name) <= limit else f"{name[: room - len(order[name])]}…{order[name]}"
+        for name in names
+    ]
+
+
+def _shortened(name: str, start: int, end: int) -> str:
+    return name if len(name) <= start + end + 1 else f"{name[:start]}…{name[len(name) - end :]}"
+
+
+def full_names(short: dict[str, str]) -> Iterator[str]:
+    """`mod…b is model-b`, for every name that is shortened."""
+    for name, shown in short.items():
+        if name != shown:
+            yield f"{shown} is {name}"
+
+
+def part_words(layer_type: str) -> str:
+    """The type of the layers of a row as text; empty for all layers."""
+    return "" if layer_type == ALL_LAYERS else clean(type_words(layer_type))
