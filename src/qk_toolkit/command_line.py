@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
-from qk_toolkit.passwords import without_secrets
+from qk_toolkit.errors import ConfigError, OutputError, ToolkitError, without_secrets
 
 if TYPE_CHECKING:
     from qk_toolkit.settings import Settings

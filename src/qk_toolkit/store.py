@@ -17,14 +17,16 @@ from typing import Any, TypeVar
 from qk_toolkit.errors import StoreError, ToolkitError
 from qk_toolkit.files import cannot_write, staged, sync
 from qk_toolkit.parallel import for_each
-from qk_toolkit.store_errors import (
+from qk_toolkit.urls import (
+    file_system,
     is_checksum_error,
     is_disk_full,
     is_transient,
+    is_url,
     reason_of,
     remedy,
+    require_usable,
 )
-from qk_toolkit.urls import file_system, is_url, require_usable
 
 __all__ = ["Store", "StoredFile", "is_url"]
 

@@ -39,7 +39,7 @@ def compare(arguments: Sequence[str]) -> int:
         _print(_compared(given), given["format"])
         return 0
     from attention_plasticity.comparison.comparison import planned_files, write_comparison
-    from qk_toolkit.output_folder import output_folder
+    from qk_toolkit.uploads import output_folder
 
     with output_folder(given["output_dir"]) as output:
         files = planned_files(

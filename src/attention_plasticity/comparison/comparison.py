@@ -28,7 +28,7 @@ from attention_plasticity.comparison.latex import comparison_latex
 from attention_plasticity.comparison.tables import as_csv, comparison_markdown
 from attention_plasticity.plots.captions import set_caption
 from attention_plasticity.plots.saving import caption_path, require_target, save_figure
-from attention_plasticity.tables.run_list import AnyRun
+from attention_plasticity.tables.finished_run import AnyRun
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import require_writable, user_path, write_text
 from qk_toolkit.formatting import count

@@ -32,9 +32,9 @@ from attention_plasticity.comparison.runs import (
     unequal,
 )
 from attention_plasticity.comparison.scores import Correlation, correlations, read_scores
+from attention_plasticity.tables.finished_run import AnyRun, opened_runs
 from attention_plasticity.tables.intervals import HeadColumn, half_width
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
-from attention_plasticity.tables.run_list import AnyRun, opened_runs
 from qk_toolkit.errors import ConfigError
 
 AnyScores = pd.DataFrame | str | os.PathLike[str]

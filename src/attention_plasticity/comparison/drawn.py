@@ -20,8 +20,7 @@ from attention_plasticity.plots.shown import capitalised, parts_of_context, phas
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
-from attention_plasticity.tables.names import clean
-from attention_plasticity.tables.pair_words import PAIR_WORDS
+from attention_plasticity.tables.names import PAIR_WORDS, clean
 from qk_toolkit.formatting import count
 
 Floats = npt.NDArray[np.float64]

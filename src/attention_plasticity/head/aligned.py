@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.attended_keys import AttendedHead
 from attention_plasticity.head.binned_queries import BinnedQueries
-from attention_plasticity.head.limits import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
+from attention_plasticity.head.key_pool import AttendedHead
+from attention_plasticity.head.layout import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights
 from attention_plasticity.head.windows import (

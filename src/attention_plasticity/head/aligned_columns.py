@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.head.aligned import AlignedPlasticity
-from attention_plasticity.head.cell_columns import (
+from attention_plasticity.head.plasticity_columns import (
+    COUNTING_OFF,
+    NO_COUNTS,
     missing_counts,
     missing_estimates,
     missing_texts,
     text_counts,
+    why_no_drop,
 )
-from attention_plasticity.head.plasticity_columns import COUNTING_OFF, NO_COUNTS, why_no_drop
 from attention_plasticity.head.result import Columns, MissingCells
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.values import HeadValues

@@ -20,7 +20,7 @@ import pyarrow as pa
 from attention_plasticity.numeric.bins import Bins
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from qk_dump.examples import EXAMPLES_FILE, read_examples
-from qk_dump.found_texts import texts_of_heads, texts_of_layers
+from qk_dump.head_counts import texts_of_heads, texts_of_layers
 from qk_dump.layout import Dump
 from qk_dump.limits import MOST_POSITIONS
 from qk_dump.remote import DumpPath

@@ -5,7 +5,7 @@ the other files in this order; no file imports one that comes after it.
 
 1. `scaling`: powers of two against overflow and underflow
 2. `position`: regression on position, rotation to the positional basis, residuals
-3. `kolmogorov`, `normality`: tests, skewness and kurtosis of the residuals
+3. `normality`: Kolmogorov–Smirnov tests, skewness and kurtosis of the residuals
 4. `bins`: bins of positions and their weights, `query_model`: mean, covariance and Gaussian of the
    queries of every bucket
 5. `eligibility`: cells of a query bucket and a key bucket that it can see

@@ -24,7 +24,7 @@ from attention_plasticity.tables.main_plasticity import (
     PlasticityColumns,
     main_plasticity,
 )
-from attention_plasticity.tables.pair_words import PAIR_WORDS
+from attention_plasticity.tables.names import PAIR_WORDS
 from qk_toolkit.formatting import count, index_ranges
 
 _PAIRS_OF = {"bucket": "per key bucket", "local": "for every key bucket"}

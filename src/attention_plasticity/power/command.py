@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.head.texts import DumpTexts
     from attention_plasticity.numeric.errors.variance_parts import VarianceParts
-    from attention_plasticity.power.rows import RowCounts
+    from attention_plasticity.power.prediction import RowCounts
     from attention_plasticity.tables.finished_run import FinishedRun
     from attention_plasticity.tables.main_plasticity import PlasticityColumns
     from qk_dump.layout import Dump
@@ -64,7 +64,7 @@ def _parts_of(
     """Parts of the error of at most `most` heads of a run, evenly spaced, and their rows."""
     from attention_plasticity.config import ANALYSIS_FIELDS, make_config
     from attention_plasticity.head_analysis import head_variance_parts
-    from attention_plasticity.power.rows import RowCounts
+    from attention_plasticity.power.prediction import RowCounts
     from attention_plasticity.tables.csv_tables import require_columns
     from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
     from qk_dump.rotary_file import with_rotary
@@ -120,7 +120,7 @@ def _parts_of(
 def _why_no_error(run: FinishedRun, dump: Dump, texts: DumpTexts) -> str:
     """What a run without any standard error needs."""
     from attention_plasticity.numeric.errors.text_groups import MIN_GROUPS
-    from attention_plasticity.power.rows import RowCounts
+    from attention_plasticity.power.prediction import RowCounts
 
     table, names = run.head_metrics, ("n_q_tokens", "n_k_tokens")
     if texts.count < MIN_GROUPS or not {*names} <= {*table.columns}:

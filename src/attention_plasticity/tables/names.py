@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import unicodedata
 
+PAIR_WORDS = {
+    "bucket": "two keys of one text and one key bucket",
+    "local": "two nearby keys of one text",
+    "context": "any two earlier keys of one text",
+    "attended": (
+        "two earlier keys of one text, drawn in proportion to the attention that they receive"
+    ),
+}
+
 
 def clean(text: str) -> str:
     """The text in one line, without control characters and direction marks.

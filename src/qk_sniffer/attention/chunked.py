@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS, first_distances
-from qk_sniffer.attention.rule import AttentionRule
-from qk_sniffer.attention.sampled_queries import SampledQueries
-from qk_sniffer.attention.text_tokens import matching_keys
+from qk_sniffer.attention.rule import AttentionRule, SampledQueries, matching_keys
 from qk_sniffer.attention.totals import COLUMNS, ByToken, Totals
 
 _MOST_LOGITS = 1 << 20  # in memory at a time, for one key head

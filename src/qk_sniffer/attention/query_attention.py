@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from qk_sniffer.attention.chunked import chunked_attention
-from qk_sniffer.attention.rule import AttentionRule
-from qk_sniffer.attention.sampled_queries import SampledQueries
-from qk_sniffer.attention.text_tokens import TextTokens
-from qk_sniffer.sampling.rows import KindRows
+from qk_sniffer.attention.rule import AttentionRule, SampledQueries, TextTokens
+from qk_sniffer.sampling.heads import KindRows
 
 _TEST_ROWS = 64  # as many as the largest tile of the kernel
 

@@ -29,8 +29,7 @@ from qk_sniffer.model.probe_forward import (
 )
 from qk_sniffer.model.rotary_parts import rotary_part
 from qk_sniffer.model.rotary_tables import FrequencyTable, RotaryRecorder
-from qk_sniffer.model.rotation import Rotation, Rotations
-from qk_sniffer.model.rotation_fit import NO_FIT, Floats, Misfit, misfit
+from qk_sniffer.model.rotation_fit import NO_FIT, Floats, Misfit, Rotation, Rotations, misfit
 
 _LENGTH = 13  # tokens
 _SHIFT = 3

@@ -12,7 +12,7 @@ from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import LayerFacts, ModelLayout
 from qk_sniffer.model.loading import LoadedModel
 from qk_sniffer.pipeline.setup import sampler_of
-from qk_sniffer.sampling.auto import AutoChoice
+from qk_sniffer.sampling.bucket_counts import AutoChoice
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
 

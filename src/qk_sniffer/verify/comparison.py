@@ -24,8 +24,12 @@ from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.model.logits import HIDDEN_BELOW, allowed
 from qk_sniffer.notebook import Tap, tap
-from qk_sniffer.verify.attention_check import captured_sums, weight_sums
-from qk_sniffer.verify.rotation_check import RotationCheck, check_rotations
+from qk_sniffer.verify.rotation_check import (
+    RotationCheck,
+    captured_sums,
+    check_rotations,
+    weight_sums,
+)
 from qk_toolkit.errors import ConfigError, ToolkitError
 
 Floats = npt.NDArray[np.float64]

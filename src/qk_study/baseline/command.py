@@ -250,7 +250,7 @@ def _analysis(
 
 def _print(run: FinishedRun, failed: int) -> None:
     """Print the means of the run and of its baselines."""
-    from attention_plasticity.tables.baseline_text import comparison_lines
+    from attention_plasticity.tables.baselines import comparison_lines
     from qk_toolkit.formatting import count
 
     for line in comparison_lines(run.folder, run.info):
