@@ -12,9 +12,6 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
-
 from attention_plasticity.config import FIRST_PAIRS, RunnerConfig
 from attention_plasticity.head.aligned import (
     BinnedHead,
@@ -62,11 +59,9 @@ from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
 from qk_dump.rotary_file import with_rotary
 from qk_dump.source import open_dump
+from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import ConfigError, DumpError, HeadError, ToolkitError
 from qk_toolkit.formatting import index_ranges
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def analyze_head(

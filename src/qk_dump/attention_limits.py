@@ -9,10 +9,8 @@ limits hold with too large n and n_b, and with a sum M below 1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from qk_dump.attention_columns import (
     ARGMAX_POSITION,
@@ -32,17 +30,10 @@ from qk_dump.attention_columns import (
     Integers,
     impossible,
 )
-from qk_dump.attention_queries import (
-    ROUNDING,
-    Array,
-    LayerAttention,
-    Queries,
-    Rule,
-)
+from qk_dump.attention_queries import ROUNDING, LayerAttention, Queries, Rule
 from qk_dump.remote import DumpPath
+from qk_toolkit.arrays import Array, Vectors
 from qk_toolkit.errors import DumpError
-
-Vectors = npt.NDArray[np.floating[Any]]
 
 _LARGEST_EXACT = 2.0**16  # weights exp(logit − lse) of larger float32 logits are not exact
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
@@ -14,10 +13,10 @@ from qk_dump.layout import Dump, HeadId
 from qk_dump.parquet import opened_parquet, vector_width_of
 from qk_dump.remote import DumpPath, RemotePath, read_tails
 from qk_dump.schema import BUCKET, EXAMPLE, check_columns
+from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import DumpError, StoreError
 from qk_toolkit.parallel import for_each
 
-Ints = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 
 _ROWS = 1 << 16  # per batch

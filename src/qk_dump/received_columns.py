@@ -19,6 +19,7 @@ import pyarrow.types as kinds
 
 from qk_dump.limits import MOST_HEADS
 from qk_dump.remote import DumpPath
+from qk_toolkit.arrays import Array
 from qk_toolkit.errors import DumpError
 
 RECEIVED, INCLUSION = "received", "inclusion"
@@ -26,15 +27,13 @@ RECEIVED_COLUMNS = (RECEIVED, INCLUSION)
 
 _ROUNDING = 1e-3  # of a mean weight, which is at most 1
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class ReceivedRows:
     """The attention that keys receive and their inclusion, of one head or of several."""
 
     received: npt.NDArray[np.float32]  # (n, group) or (n, heads, group); NaN where not known
-    inclusion: Floats  # (n,) or (n, heads)
+    inclusion: Array  # (n,) or (n, heads)
 
     def __getitem__(self, rows: Any) -> ReceivedRows:
         return ReceivedRows(self.received[rows], self.inclusion[rows])
@@ -60,14 +59,14 @@ class ReceivedRows:
         )
 
 
-def joint_inclusion(base: Floats, attended: Floats) -> Floats:
+def joint_inclusion(base: Array, attended: Array) -> Array:
     """The probability that a key is in the base sample or drawn by attention, independently."""
     return np.asarray(base + (1 - base) * attended)
 
 
 def thinned_inclusion(
-    inclusion: Floats, base: Floats, base_share: float, attended_share: float = 1.0
-) -> Floats:
+    inclusion: Array, base: Array, base_share: float, attended_share: float = 1.0
+) -> Array:
     """The inclusion of keys when only a share of the rows is kept later, independently.
 
     `base` is the probability that the key is in the base sample. A key that was drawn in both ways

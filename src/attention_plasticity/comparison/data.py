@@ -159,7 +159,7 @@ def run_differences(runs: Sequence[ComparedRun]) -> pd.DataFrame:
 
 def _differences(run: ComparedRun, first: ComparedRun) -> Iterator[Difference]:
     paired = same_texts(run, first)
-    same_contexts = not unequal([run.context, first.context])
+    same_contexts = not unequal([run.run.context, first.run.context])
     types = [name for name in run.layers if name in first.layers]
     if len(run.layers) == len(first.layers) == 1:
         types = []

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.comparison.cautions import Concerned, texts_about
@@ -21,9 +20,8 @@ from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.names import PAIR_WORDS, clean
+from qk_toolkit.arrays import Array
 from qk_toolkit.formatting import count
-
-Floats = npt.NDArray[np.float64]
 
 MOST_LINES = 12  # of profiles; with more, types of layers are left out
 _SETTINGS = ("pair_sampling", "num_pairs_per_bucket", "single_example", "equal_texts", "seed")
@@ -39,18 +37,18 @@ class Drawn:
     without_types: bool = False  # whether rows of types of layers were left out
 
     @cached_property
-    def values(self) -> Floats:
+    def values(self) -> Array:
         """(rows, names)."""
         return self.rows[list(self.names)].to_numpy(dtype=np.float64)
 
     @cached_property
-    def halves(self) -> Floats:
+    def halves(self) -> Array:
         """(rows, names) half widths of the intervals; NaN if an error is not known."""
         errors = self.rows.reindex(columns=[f"{name}_se" for name in self.names])
         return half_width(errors.to_numpy(dtype=np.float64), self.freedom + 1.0)
 
     @cached_property
-    def freedom(self) -> Floats:
+    def freedom(self) -> Array:
         """(rows, names) degrees of freedom of the intervals; NaN if they are not known.
 
         A table of an earlier version has the groups of texts of the run only.
@@ -62,12 +60,12 @@ class Drawn:
         return np.broadcast_to(groups - 1.0, self.values.shape)
 
     @property
-    def halves_of_values(self) -> Floats:
+    def halves_of_values(self) -> Array:
         """(points,) half widths of the values that are drawn."""
         return self.halves[np.isfinite(self.values)]
 
     @property
-    def ends(self) -> tuple[Floats, Floats]:
+    def ends(self) -> tuple[Array, Array]:
         """(rows, names) twice: lower and upper ends of the intervals, or the values alone."""
         reach = np.nan_to_num(self.halves)
         return self.values - reach, self.values + reach
@@ -157,7 +155,7 @@ def scores_caption(data: ComparisonData) -> str:
 def sample_sentences(data: ComparisonData) -> str:
     """The models, texts and key pairs of the runs, for captions of tables."""
     models = _by_value({run.label: _model(run) for run in data.runs})
-    texts = _by_value({run.label: run.texts.get("count") for run in data.runs})
+    texts = _by_value({run.label: run.run.texts.get("count") for run in data.runs})
     pairs = _by_value({run.label: run.run.pair_sampling for run in data.runs})
     model = f"Models: {_listed(models)}." if len(models) > 1 else f"Model: {next(iter(models))}."
     number, way = next(iter(texts)), str(next(iter(pairs)))
@@ -213,9 +211,9 @@ def _run(run: ComparedRun, settings: str) -> str:
     if len(run.layers) > 1:
         types = (f"{len(found)} {type_words(name)}" for name, found in run.layers.items())
         parts[-1] += f" ({', '.join(types)})"
-    context = "not known" if math.isnan(run.context) else f"{run.context:,.0f} tokens"
+    context = "not known" if math.isnan(run.run.context) else f"{run.run.context:,.0f} tokens"
     parts.append(f"context {context}")
-    if texts := run.texts.get("count"):
+    if texts := run.run.texts.get("count"):
         parts.append(count(int(texts), "text"))
     if settings:
         parts.append(settings)
@@ -228,8 +226,8 @@ def _settings(run: ComparedRun, shown: PlasticityColumns) -> str:
     Plasticity at one position has bins, and a query model of its own.
     """
     name = "bin_size" if shown is AT_ONE_POSITION else "query_model"
-    value = run.run.info.get(name) if shown is AT_ONE_POSITION else run.settings.get(name)
-    known = {name: value} | {name: run.settings.get(name) for name in _SETTINGS}
+    value = run.run.info.get(name) if shown is AT_ONE_POSITION else run.run.settings.get(name)
+    known = {name: value} | {name: run.run.settings.get(name) for name in _SETTINGS}
     return ", ".join(f"{name} {value}" for name, value in known.items() if _is_set(value))
 
 

@@ -19,7 +19,6 @@ from attention_plasticity.comparison.cautions import Caution, Concerned
 from attention_plasticity.comparison.drawn import (
     MOST_LINES,
     Drawn,
-    Floats,
     drawn_drops,
     drawn_profiles,
     drawn_trajectory,
@@ -44,6 +43,7 @@ from attention_plasticity.plots.style import (
     new_figure,
     plasticity_axis,
 )
+from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
@@ -186,7 +186,7 @@ def _look(place: int, runs: int) -> tuple[Any, str]:
     return tuple(line_shades("viridis")(place / (runs - 1))), marker
 
 
-def _shifts(rows: int) -> Floats:
+def _shifts(rows: int) -> Array:
     """(rows,) small shifts along x, so that whiskers of several lines do not cover each other."""
     widest = min(0.2, 0.04 * (rows - 1))
     return np.linspace(-widest, widest, rows)
@@ -331,7 +331,7 @@ def scores_figure(
     return figure
 
 
-def _points(axes: Axes, x: Floats, y: Floats, halves: Floats, looks: Sequence[Any]) -> None:
+def _points(axes: Axes, x: Array, y: Array, halves: Array, looks: Sequence[Any]) -> None:
     for place, look in enumerate(looks):
         one = slice(place, place + 1)
         whiskers(axes, x[one], y[one], halves[one], look["color"], horizontal=True)

@@ -70,14 +70,6 @@ class ComparedRun:
     run: FinishedRun
 
     @cached_property
-    def context(self) -> float:
-        """Number of tokens up to the last captured query; NaN if it is not known."""
-        metrics = self.run.head_metrics
-        if "q_position_max" not in metrics:
-            return math.nan
-        return float(metrics["q_position_max"].max()) + 1.0
-
-    @cached_property
     def layers(self) -> dict[str, list[int]]:
         """The layers of each type."""
         return layers_by_type(self.run.layer_types)
@@ -100,23 +92,6 @@ class ComparedRun:
         if list(self.layers) == [layer_type]:
             return self.means[ALL_LAYERS]
         return self.means.get(layer_type)
-
-    @property
-    def layout(self) -> dict[str, Any]:
-        """Numbers of layers, query heads and key heads; empty if they are not known."""
-        found = self.run.info.get("head_layout") or self.run.dump
-        names = ("num_layers", "num_q_heads", "num_k_heads")
-        return {name: found[name] for name in names if found.get(name)}
-
-    @property
-    def texts(self) -> dict[str, Any]:
-        """Number and digest of the texts, from run.json; empty if they are not recorded."""
-        return (self.run.info.get("input") or {}).get("texts") or {}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings of the analysis; empty if they are not recorded."""
-        return self.run.info.get("config") or {}
 
 
 def labelled(runs: Sequence[FinishedRun], labels: Sequence[str] | None = None) -> list[ComparedRun]:
@@ -175,7 +150,7 @@ def _means_of_part(part: FinishedRun) -> Means:
 
 def _row(run: ComparedRun, layer_type: str, means: Means) -> dict[str, Any]:
     row: dict[str, Any] = {"run": run.label, "layer_type": layer_type, "heads": means.heads}
-    row |= {"context": run.context}
+    row |= {"context": run.run.context}
     row |= {name: mean.value for name, mean in means.of.items()}
     row |= {f"{name}_se": mean.standard_error for name, mean in means.of.items()}
     row |= {f"{name}_df": mean.freedom for name, mean in means.of.items()}
@@ -189,8 +164,8 @@ def _corrected(means: Iterable[MeanEstimate]) -> bool:
 
 def same_architecture(one: ComparedRun, other: ComparedRun) -> bool:
     """Whether the heads of two runs correspond, as far as the numbers of heads are known."""
-    common = one.layout.keys() & other.layout.keys()
-    return all(one.layout[name] == other.layout[name] for name in common)
+    common = one.run.layout.keys() & other.run.layout.keys()
+    return all(one.run.layout[name] == other.run.layout[name] for name in common)
 
 
 def different_heads(run: ComparedRun, first: ComparedRun) -> list[str]:
@@ -223,11 +198,11 @@ def chosen_heads(run: ComparedRun) -> str | None:
 
     None if the settings of the run are not known.
     """
-    if not run.settings:
+    if not run.run.settings:
         return None
     parts = []
     for name in ("layers", "heads"):
-        numbers: Sequence[int] | None = run.settings.get(name)
+        numbers: Sequence[int] | None = run.run.settings.get(name)
         if isinstance(numbers, list):
             parts.append(f"{name} {index_ranges(numbers)}")
     if run.run.selection is not None:
@@ -237,7 +212,7 @@ def chosen_heads(run: ComparedRun) -> str | None:
 
 def _is_all(run: ComparedRun, heads: Heads) -> bool:
     """Whether these are all heads of the model."""
-    layers, per_layer = (run.layout.get(name, 0) for name in ("num_layers", "num_q_heads"))
+    layers, per_layer = (run.run.layout.get(name, 0) for name in ("num_layers", "num_q_heads"))
     return bool(heads) and len(heads) == layers * per_layer
 
 

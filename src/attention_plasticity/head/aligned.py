@@ -14,10 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.binned_queries import BinnedQueries
@@ -65,10 +63,7 @@ from attention_plasticity.numeric.scoring import (
 )
 from attention_plasticity.numeric.windows import Window
 from qk_dump.reader import HeadRows
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 NO_BINS = "the bins of the run are not known"
 

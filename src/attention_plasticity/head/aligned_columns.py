@@ -35,8 +35,7 @@ from attention_plasticity.numeric.errors.text_groups import MIN_BUCKET_GROUPS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.profile import AttentionPlasticity, weighted_mean
 from qk_dump.reader import HeadRows
-
-Array = npt.NDArray[np.float64]
+from qk_toolkit.arrays import Array
 
 NO_QUERY_BIN = "no bin except the first has two queries"
 NO_EARLIER_KEYS = "no bin of queries sees keys of an earlier bin"

@@ -34,9 +34,8 @@ from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
 from qk_dump.received_columns import ReceivedRows, thinned_inclusion
+from qk_toolkit.arrays import Array
 from qk_toolkit.errors import DumpError
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

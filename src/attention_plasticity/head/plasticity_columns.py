@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.head.layer import NO_TEXTS
 from attention_plasticity.head.result import Columns, MissingCells
@@ -23,8 +22,7 @@ from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.profile import AttentionPlasticity, fifth_of, means_by_fifth
 from attention_plasticity.numeric.sizes import FIFTHS
 from qk_dump.reader import HeadRows
-
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Ints
 
 NO_QUERY_BUCKET = "no query bucket except bucket 0 has two queries"
 NO_EARLIER_KEYS = "no query bucket sees keys of an earlier bucket"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.layer import NO_COLUMNS
@@ -33,10 +31,8 @@ from attention_plasticity.numeric.normality import (
 )
 from attention_plasticity.numeric.position import Regression, predictability_from_scores
 from qk_dump.reader import HeadRows
+from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import HeadError
-
-Ints = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.floating[Any]]
 
 ALL_ZERO = "all queries are zero"
 ONE_POSITION = "all queries are at one position"

@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.layer import (
@@ -51,11 +49,8 @@ from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows, read_head
 from qk_dump.remote import DumpPath
+from qk_toolkit.arrays import Array, Ints, Vectors
 from qk_toolkit.errors import DumpError, HeadError, ToolkitError
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.floating[Any]]
 
 MIN_QUERIES = 3
 

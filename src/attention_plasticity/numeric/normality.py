@@ -11,8 +11,8 @@ from scipy.special import ndtr
 
 from attention_plasticity.numeric.blocks import LARGE_BLOCK, row_blocks
 from attention_plasticity.numeric.scaling import column_maxima, require_range, row_maxima
+from qk_toolkit.arrays import Array
 
-Array = npt.NDArray[np.float64]
 _BIN_RANGE = 5.0  # bins cover ±5 standard deviations; one open bin on each side has the rest
 _CHUNK_ELEMENTS = 1 << 17
 _EXACT_BELOW = 1000  # below this n, scipy's exact p-value replaces the expansion

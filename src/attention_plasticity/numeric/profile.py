@@ -15,9 +15,7 @@ from attention_plasticity.numeric.distances import DistancePlasticity
 from attention_plasticity.numeric.errors.counting import CountedPlasticity
 from attention_plasticity.numeric.errors.uncertainty import Uncertainty
 from attention_plasticity.numeric.sizes import FIFTHS
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Array, Ints
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +36,8 @@ from attention_plasticity.numeric.scores import (
     standardised,
 )
 from attention_plasticity.numeric.visible_pairs import SeenPairs
+from qk_toolkit.arrays import Array, Ints, Vectors
 
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Vectors = npt.NDArray[np.floating[Any]]
 Rows = slice | npt.NDArray[np.intp]
 
 

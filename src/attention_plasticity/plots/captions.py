@@ -7,6 +7,7 @@ so that `save_figure` can write it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -136,10 +137,9 @@ def interval_sentence(
 
 
 def _sample(run: FinishedRun) -> Iterable[str]:
-    config = run.info.get("config") or {}
-    texts = (run.info.get("input") or {}).get("texts") or {}
+    config = run.settings
     equal = config.get("equal_texts") is True
-    number = texts.get("count") or (None if equal else run.dump.get("num_examples"))
+    number = run.texts.get("count") or (None if equal else run.dump.get("num_examples"))
     if isinstance(number, int):
         yield count(number, "text")
     if equal:
@@ -148,9 +148,9 @@ def _sample(run: FinishedRun) -> Iterable[str]:
         yield "all rows of a head as one sequence (single_example)"
     if not run.path("head_metrics").exists():
         return
-    metrics = replace(run, layers=None).head_metrics  # the context of the run
-    if "q_position_max" in metrics and metrics["q_position_max"].notna().any():
-        yield f"context of {metrics['q_position_max'].max() + 1:,.0f} tokens"
+    context = replace(run, layers=None).context
+    if not math.isnan(context):
+        yield f"context of {context:,.0f} tokens"
     groups = layers_by_type(run.layer_types)
     if len(groups) > 1:
         for name, layers in groups.items():
@@ -158,7 +158,7 @@ def _sample(run: FinishedRun) -> Iterable[str]:
 
 
 def _settings(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
-    config: Mapping[str, Any] = run.info.get("config") or {}
+    config: Mapping[str, Any] = run.settings
     in_bins = shown is AT_ONE_POSITION
     for setting in (*_pairs(config), *_queries(config, run.info.get("bin_size"), in_bins)):
         yield setting.replace("key bucket", "bin of keys") if in_bins else setting

@@ -70,7 +70,7 @@ def _parts_of(
     from qk_dump.rotary_file import with_rotary
     from qk_toolkit.terminal import TerminalWatcher
 
-    recorded = run.info.get("config") or {}
+    recorded = run.settings
     if not recorded:
         raise ConfigError(
             f"{run.place}: has no run.json, so its settings are not known; run the analysis again"
@@ -164,7 +164,7 @@ def _texts(run: FinishedRun, dump: Dump, layers: set[int], config: RunnerConfig)
     from attention_plasticity.head.rows import run_texts
 
     texts = run_texts(dump, layers, config)
-    recorded = (run.info.get("input") or {}).get("texts")
+    recorded = run.texts
     names = ("count", "digest")
     if recorded and {name: recorded[name] for name in names} != (texts.listed or {}):
         print(f"note: {dump.path}: has other texts than the dump of the run", file=sys.stderr)

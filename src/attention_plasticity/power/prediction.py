@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
-
-Array = npt.NDArray[np.float64]
+from qk_toolkit.arrays import Array
 
 _FACTORS = (1, 2, 4, 8, 16)
 _ROW_FACTORS = (*_FACTORS, 32, 64, 128, 256)  # rows cost little compared with texts

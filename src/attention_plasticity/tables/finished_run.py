@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -102,7 +103,7 @@ class FinishedRun:
         Layers that are selected by their type are a random sample of the heads of this type. Layers
         that are selected by their numbers are fixed.
         """
-        found = eligible_heads(self.dump, self.info.get("config") or {})
+        found = eligible_heads(self.dump, self.settings)
         if found is None or self.chosen:
             return None
         return found.total if self.layers is None else found.of_types(self.layer_types.values())
@@ -225,14 +226,42 @@ class FinishedRun:
         }
 
     @property
+    def _input(self) -> dict[str, Any]:
+        return self.info.get("input") or {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the analysis; empty if they are not recorded."""
+        return self.info.get("config") or {}
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """Number and digest of the texts; empty if they are not recorded."""
+        return self._input.get("texts") or {}
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Numbers of layers, query heads and key heads; empty if they are not known."""
+        found = self.info.get("head_layout") or self.dump
+        names = ("num_layers", "num_q_heads", "num_k_heads")
+        return {name: found[name] for name in names if found.get(name)}
+
+    @property
+    def context(self) -> float:
+        """Number of tokens up to the last captured query; NaN if it is not known."""
+        if "q_position_max" not in self.head_metrics:
+            return math.nan
+        return float(self.head_metrics["q_position_max"].max()) + 1.0
+
+    @property
     def dump(self) -> dict[str, Any]:
         """The manifest of the dump that was analysed."""
-        return (self.info.get("input") or {}).get("dump") or {}
+        return self._input.get("dump") or {}
 
     @property
     def pair_sampling(self) -> str | None:
         """How the key pairs of the run were drawn; None if the run does not record it."""
-        value = (self.info.get("config") or {}).get("pair_sampling")
+        value = self.settings.get("pair_sampling")
         return value if isinstance(value, str) else None
 
     @property

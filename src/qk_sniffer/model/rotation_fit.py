@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from qk_dump.rotary import Pairing, RotaryError, RotaryRecord, pair_dimensions, rotate
 from qk_sniffer.model.rotary_tables import FrequencyTable
-
-Floats = npt.NDArray[np.float64]
+from qk_toolkit.arrays import Array
 
 _ANGLE_ROUNDING = 2.0**-22  # of an angle that the model computes in float32, relative to it
 _SMALL = 0.1  # share of the mean length of a pair that counts where a pair is shorter
@@ -29,9 +27,9 @@ NO_FIT = Misfit(np.inf, 1.0)
 
 
 def misfit(
-    source: Floats,
-    positions: Floats,
-    target: Floats,
+    source: Array,
+    positions: Array,
+    target: Array,
     record: RotaryRecord,
     rounding: float,
     pairing: Pairing | None = None,
@@ -60,7 +58,7 @@ def misfit(
     return Misfit(float((errors / allowed).max()), float(np.median(factors)))
 
 
-def _rearranged(vectors: Floats, one: RotaryRecord, other: RotaryRecord) -> Floats:
+def _rearranged(vectors: Array, one: RotaryRecord, other: RotaryRecord) -> Array:
     if one.pairing == other.pairing:
         return vectors
     result = vectors.copy()
@@ -69,13 +67,13 @@ def _rearranged(vectors: Floats, one: RotaryRecord, other: RotaryRecord) -> Floa
     return result
 
 
-def _by_pair(vectors: Floats, record: RotaryRecord) -> Floats:
+def _by_pair(vectors: Array, record: RotaryRecord) -> Array:
     """Lengths (pairs + 1,) over all rows of every pair, and of the dimensions that do not turn."""
     squares = (vectors**2).sum(0)  # (d,)
     first, second = pair_dimensions(record)
     pairs = squares[first] + squares[second]  # (pairs,)
     rest = np.delete(squares, slice(record.start, record.end)).sum()
-    lengths: Floats = np.sqrt(np.append(pairs, rest))
+    lengths: Array = np.sqrt(np.append(pairs, rest))
     return lengths
 
 

@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from qk_dump.buckets import BucketGeometry
 from qk_sniffer.sampling.positions import PositionSampler
+from qk_toolkit.arrays import Array, Ints
 from qk_toolkit.formatting import count, index_runs
 
 LEAST_QUERIES = 32
 LEAST_TEXTS = 4
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 TEXTS_LOOKED_AT = 16
 _BUCKETS = 16  # of the longest text that was looked at, or somewhat fewer or more
 _LEAST_POSITIONS = 64  # of all texts in a bucket
@@ -31,9 +30,9 @@ class BucketCounts:
 
     first: Ints  # (b,) first position
     last: Ints  # (b,) last position that a text has
-    rate: Floats  # (b,) probability that a position is kept
-    queries: Floats  # (b,) expected number
-    texts: Floats  # (b,) expected number of texts with a query
+    rate: Array  # (b,) probability that a position is kept
+    queries: Array  # (b,) expected number
+    texts: Array  # (b,) expected number of texts with a query
 
     def warning(self) -> str | None:
         """A message about buckets with too few queries or texts; None if there are none."""
@@ -96,10 +95,10 @@ def bucket_counts(
     )
 
 
-def _at_least_one(rate: Floats, positions: Ints) -> Floats:
+def _at_least_one(rate: Array, positions: Ints) -> Array:
     """The probability that at least one of these positions is kept."""
     with np.errstate(divide="ignore"):  # a rate of 1
-        kept: Floats = -np.expm1(positions * np.log1p(-rate))
+        kept: Array = -np.expm1(positions * np.log1p(-rate))
     return kept
 
 

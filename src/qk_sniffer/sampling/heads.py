@@ -12,11 +12,11 @@ from qk_dump.layout import HeadId, Kind
 from qk_sniffer.model.layout import LayerFacts, ModelLayout
 from qk_sniffer.model.tensor_parallel import Floats, HeadVectors
 from qk_sniffer.sampling.positions import PositionSampler, sample_heads
+from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import index_ranges
 
 _ROUNDING = 0.05  # relative difference of a vector that two processes computed
-Ints = npt.NDArray[np.int64]
 
 KINDS: tuple[Kind, Kind] = ("q", "k")
 

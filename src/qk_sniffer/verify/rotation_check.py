@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -24,10 +23,10 @@ from qk_sniffer.model.behaviour import ROUNDING
 from qk_sniffer.model.layout import LayerFacts, ModelLayout, run_backbone
 from qk_sniffer.model.rotation_fit import misfit
 from qk_sniffer.model.rotation_probe import same_hidden_states
+from qk_toolkit.arrays import Array
 
 SHIFT = 101
 _MOST_HEADS = 8  # of queries and of keys that are compared
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -114,12 +113,12 @@ def _record(facts: LayerFacts, length: int) -> RotaryRecord:
     return record
 
 
-def _rows(tensor: Tensor) -> Floats:
-    rows: Floats = tensor.double().reshape(-1, tensor.shape[2]).numpy()  # (heads · n, d)
+def _rows(tensor: Tensor) -> Array:
+    rows: Array = tensor.double().reshape(-1, tensor.shape[2]).numpy()  # (heads · n, d)
     return rows
 
 
-def weight_sums(call: AttentionCall, tokens: Sequence[int]) -> Floats:
+def weight_sums(call: AttentionCall, tokens: Sequence[int]) -> Array:
     """(heads, n, 6 + bins) of the weights that the function applies to values.
 
     Largest weight, entropy relative to its maximum, weight of the first tokens, weights by
@@ -143,7 +142,7 @@ def weight_sums(call: AttentionCall, tokens: Sequence[int]) -> Floats:
     return _array(torch.cat(parts, dim=-1))
 
 
-def captured_sums(found: AttentionRows) -> Floats:
+def captured_sums(found: AttentionRows) -> Array:
     """(n, 6 + bins), the same sums from the attention columns of one head."""
     assert found.first_mass is not None
     assert found.duplicate_mass is not None
@@ -160,5 +159,5 @@ def _most(n: int) -> float:
     return math.log(max(n, 2))
 
 
-def _array(tensor: Tensor) -> Floats:
+def _array(tensor: Tensor) -> Array:
     return tensor.cpu().numpy()
