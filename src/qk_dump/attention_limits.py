@@ -4,6 +4,10 @@ A query at position p sees the n keys p − n + 1 … p, or some of them. w are 
 sum of the weights (1 without learned sinks), m_b the weight of the n_b keys of distance bin b, and
 p₁ = exp(max_logit − lse) the largest weight. A mask by content or a bias hides further keys. All
 limits hold with too large n and n_b, and with a sum M below 1.
+
+Values that the attention columns of single keys and of tokens can have. Names are those of
+`attention_limits`. A column that a file does not have, and a row without a known value (NaN or −1),
+break no rule.
 """
 
 from __future__ import annotations

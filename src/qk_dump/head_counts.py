@@ -15,7 +15,7 @@ from qk_dump.remote import DumpPath, RemotePath, read_tails
 from qk_dump.schema import BUCKET, EXAMPLE, check_columns
 from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import DumpError, StoreError
-from qk_toolkit.parallel import for_each
+from qk_toolkit.store import for_each
 
 Item = TypeVar("Item")
 

@@ -4,6 +4,8 @@
 spaced queries of the text give the key, 0 from queries that do not see it. `inclusion` is the
 probability that the key is in the dump, as a key of the base sample or as one drawn by attention. A
 null in `received` means that the attention of the layer is not known.
+
+Columns with a list of floats in every row, such as weights by distance.
 """
 
 from __future__ import annotations

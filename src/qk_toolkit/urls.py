@@ -1,4 +1,7 @@
-"""URLs of fsspec: which ones are accepted, and the file system of each."""
+"""URLs of fsspec: which ones are accepted, and the file system of each.
+
+Errors of the clients of stores: whether a retry may help, and a reason of one line.
+"""
 
 from __future__ import annotations
 

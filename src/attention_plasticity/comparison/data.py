@@ -1,4 +1,11 @@
-"""The data of a comparison: what tables, figures and captions are made from."""
+"""The data of a comparison: what tables, figures and captions are made from.
+
+Differences between runs, with standard errors. Two runs on the same texts are compared text by
+text: the influences of each group of texts are subtracted. What the texts change in both runs then
+cancels. For other runs, the errors are added as those of independent samples. If heads were sampled
+at random, their choice adds to the error: that of the differences of heads if both runs have the
+same heads of one architecture, otherwise that of each run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The part of the table that a figure of a comparison draws. Figure and caption read it here."""
+"""The part of the table that a figure of a comparison draws. Figure and caption read it here.
+
+Captions of the figures of a comparison, as plain text for a paper.
+"""
 
 from __future__ import annotations
 

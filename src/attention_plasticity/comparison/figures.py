@@ -1,4 +1,7 @@
-"""Figures of several runs: profiles over the context, and the trajectory over training."""
+"""Figures of several runs: profiles over the context, and the trajectory over training.
+
+The drop of plasticity against benchmark scores, one panel per benchmark.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The runs of a comparison, and the table of their means: one row per run and layer type."""
+"""The runs of a comparison, and the table of their means: one row per run and layer type.
+
+The heads behind the means of compared runs, and cautions about means over different heads. Names of
+runs: shortened for narrow places, and with the type of layers.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The pairs of a bin of queries are earlier keys of one text. They are scored with the queries as
 captured, and with the queries turned to one position of the bin.
+
+Attended plasticity as table columns: means, errors, bias, counts, sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The captured keys of a head together with those that were drawn by attention."""
+"""The captured keys of a head together with those that were drawn by attention.
+
+The keys of a head with the attention that they receive, or why it is not known.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Number of layers and heads of a dump, and the pairing of query heads and key heads."""
+"""Number of layers and heads of a dump, and the pairing of query heads and key heads.
+
+Limits on the size of a head, for the analysis and for the dry run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plasticity of a head as table columns: means, standard errors, bias, counts, influences."""
+"""Plasticity of a head as table columns: means, standard errors, bias, counts, influences.
+
+Plasticity of the cells of a head, and by distance, as table columns.
+"""
 
 from __future__ import annotations
 

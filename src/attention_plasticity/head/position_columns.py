@@ -1,4 +1,7 @@
-"""Position in the queries and keys of a head, and normality of the rest, as table columns."""
+"""Position in the queries and keys of a head, and normality of the rest, as table columns.
+
+The attention of the queries of a head as table columns.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reading of the rows of a key head and its query heads, with the checks of the analysis."""
+"""Reading of the rows of a key head and its query heads, with the checks of the analysis.
+
+The bins of positions of a run, from the lengths of its texts and the sampler of its dump.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ the other files in this order; no file imports one that comes after it.
    window
 9. `scores`: p, 4p(1−p) and its derivatives, from key differences and a Gaussian
 10. `errors`: groups of texts, their influences, standard errors, bias, counts
-11. `distances`, `profile`: plasticity by distance, by query bucket, by fifth of the context
+11. `profile`: plasticity by distance, by query bucket, by fifth of the context
 12. `scoring`: steps 9, 10 and 11 for all pairs and all query buckets
 13. `attention_means`: means over tokens of the attention columns; `drift`: how far vectors drift
     with position

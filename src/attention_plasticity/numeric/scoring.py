@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.numeric.blocks import row_blocks
-from attention_plasticity.numeric.distances import DistanceSums
 from attention_plasticity.numeric.errors.bucket_influences import BucketInfluences
 from attention_plasticity.numeric.errors.counting import CountedPlasticity, CountingSums, is_counted
 from attention_plasticity.numeric.errors.influences import GroupedQueries
@@ -25,7 +24,7 @@ from attention_plasticity.numeric.errors.uncertainty import (
 from attention_plasticity.numeric.errors.variance_parts import VarianceSums
 from attention_plasticity.numeric.key_pairs import PAIR_BLOCK, KeyPairs
 from attention_plasticity.numeric.pair_samples import PairSample
-from attention_plasticity.numeric.profile import AttentionPlasticity
+from attention_plasticity.numeric.profile import AttentionPlasticity, DistanceSums
 from attention_plasticity.numeric.query_model import QueryModel
 from attention_plasticity.numeric.scaling import row_maxima
 from attention_plasticity.numeric.scores import (

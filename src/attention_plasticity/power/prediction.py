@@ -1,4 +1,7 @@
-"""Standard errors to expect with other numbers of texts, queries, keys and key pairs."""
+"""Standard errors to expect with other numbers of texts, queries, keys and key pairs.
+
+Rows of a run: whether they are enough for predictions, and what to capture if not.
+"""
 
 from __future__ import annotations
 

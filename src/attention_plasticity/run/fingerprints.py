@@ -1,4 +1,7 @@
-"""Fingerprints of input files, to detect changes."""
+"""Fingerprints of input files, to detect changes.
+
+What is known about a run before its heads are computed. Shards of a run have the same facts.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,11 @@
 All heads are measured on the same texts. So the influences of the groups of texts are averaged over
 heads first; the standard error of the mean follows from these averages. If the heads are a random
 sample of the heads of a model, their choice adds to the error.
+
+Whether the heads of a run are a random sample, and of how many heads. A capture with
+`head_sampling` draws query heads at random. The mean over them estimates the mean over all eligible
+heads, so its error has a part from the choice of heads. Heads that a person chose are fixed: their
+mean is about these heads only.
 """
 
 from __future__ import annotations

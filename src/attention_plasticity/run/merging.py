@@ -1,4 +1,9 @@
-"""Tables of a run whose heads were computed by shards."""
+"""Tables of a run whose heads were computed by shards.
+
+A shard: one of several commands that compute the heads of one run together. Every shard computes
+its own heads and records them. Shards can share one output folder, or have a folder each.
+`attention-plasticity merge` makes the tables from the records of all shards.
+"""
 
 from __future__ import annotations
 

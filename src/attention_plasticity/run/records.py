@@ -5,6 +5,8 @@
 hash of its content, and contains a digest of the settings. A file with a wrong hash is damaged. A
 later run reuses the heads if its settings are equal and the input files are unchanged. It computes
 damaged heads again. Floats are restored bit for bit.
+
+JSON files that start with a hash of their content, so that damage is noticed.
 """
 
 from __future__ import annotations

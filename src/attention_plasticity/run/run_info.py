@@ -1,4 +1,7 @@
-"""Reading of run.json, with a check of the type of every entry."""
+"""Reading of run.json, with a check of the type of every entry.
+
+The settings that decide the results of a run, and how those of two runs differ.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Workers share no memory and write no file. Communication uses pipes and JSON, without pickle, so a
 script that uses the library needs no `__main__` guard. A closed pipe shows that a worker died.
+
+A log file for the output that workers print.
 """
 
 from __future__ import annotations

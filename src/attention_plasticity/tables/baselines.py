@@ -3,6 +3,8 @@
 The verb `baseline` makes them in `RUN/baseline/<name>`, each with its dump. A file beside them
 records of which capture they are. Baselines with other settings than the run are not used: their
 values cannot be compared.
+
+Baselines of a run as lines of text.
 """
 
 from __future__ import annotations

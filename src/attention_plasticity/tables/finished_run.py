@@ -1,4 +1,8 @@
-"""A finished run as figures, comparisons, the page and the library read it."""
+"""A finished run as figures, comparisons, the page and the library read it.
+
+A finished run at a URL, fetched into the cache folder. Runs and their labels as a caller of the
+library gives them.
+"""
 
 from __future__ import annotations
 

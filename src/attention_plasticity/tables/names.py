@@ -1,4 +1,7 @@
-"""Names from files and flags as one line of printable text."""
+"""Names from files and flags as one line of printable text.
+
+The key pairs of each `pair_sampling` in words.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which keys a query of a layer sees, and how its logits are computed."""
+"""Which keys a query of a layer sees, and how its logits are computed.
+
+The sampled queries of one attention call. The tokens of a batch on a device, for the attention of
+its queries to tokens.
+"""
 
 from __future__ import annotations
 

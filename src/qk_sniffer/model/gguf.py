@@ -2,6 +2,9 @@
 
 Converting weights and tokenizer takes minutes, so the checkpoint is stored in a cache folder:
 `$ATTENTION_PLASTICITY_CACHE`, else `~/.cache/attention-plasticity`.
+
+The name of a model in the header of its GGUF file. The library `gguf` reads whole headers, with the
+vocabulary, which takes seconds. The fields that name the model are at the beginning.
 """
 
 from __future__ import annotations

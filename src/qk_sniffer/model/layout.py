@@ -1,4 +1,9 @@
-"""The attention layout of a model: layers, heads, windows and rotary embedding."""
+"""The attention layout of a model: layers, heads, windows and rotary embedding.
+
+Find which earlier keys the queries of a layer see, from the mask of its attention call. A probe of
+a few tokens is shorter than most windows. So windows, chunks and top-k limits are made small for
+one forward. The keys that are hidden then show which limit a layer uses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`model.config_overrides`: fields of a model's config that a user changes."""
+"""`model.config_overrides`: fields of a model's config that a user changes.
+
+Models with random weights, as a baseline: the same weights for one seed on every device.
+"""
 
 from __future__ import annotations
 

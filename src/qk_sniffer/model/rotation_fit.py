@@ -1,4 +1,7 @@
-"""Compare vectors at known positions with a rotary record."""
+"""Compare vectors at known positions with a rotary record.
+
+How RoPE turns the vectors of a layer: a rotary record, or the reason why there is none.
+"""
 
 from __future__ import annotations
 

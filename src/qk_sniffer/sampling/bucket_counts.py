@@ -1,4 +1,10 @@
-"""Expected queries and texts of every bucket, from the lengths of the texts."""
+"""Expected queries and texts of every bucket, from the lengths of the texts.
+
+The sampler `auto`: buckets and rates from the number of texts and the length of the first ones. The
+analysis needs 32 queries per bucket, from several texts. `auto` gives about 128 of them where texts
+are few, and one per text and bucket where they are many. Keys get four times as many, because the
+error of a head comes mostly from keys.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Choose the heads of a model to capture."""
+"""Choose the heads of a model to capture.
+
+The rows of a batch to capture: sampled positions of every layer and kind.
+
+Heads of a tensor parallel model, of which every process holds some. The probe of a process finds
+its own heads, numbered from 0. Here they get their true numbers.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The text is run twice, the second time with shifted `position_ids`. Attention modules get the same
 hidden states in both runs. The queries and keys of the first run, turned as the record says, must
 be those of the second, up to a factor.
+
+Compare the attention columns of captured queries with the weights of the attention function.
 """
 
 from __future__ import annotations

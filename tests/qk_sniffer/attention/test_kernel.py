@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qk_sniffer.attention.chunked import chunked_attention
-from qk_sniffer.attention.query_attention import query_attention
+from qk_sniffer.attention.query_attention import chunked_attention, query_attention
 from qk_sniffer.attention.rule import AttentionRule, SampledQueries, TextTokens
 from qk_sniffer.sampling.heads import KindRows
 
