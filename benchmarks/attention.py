@@ -71,8 +71,8 @@ def _tapped(tap: RowTap, decoder: Any, wanted: Any, tokens: Tensor, case: tuple[
     from qk_sniffer.model.layout import run_backbone
     from qk_sniffer.pipeline.attended_rows import AttendedTexts
     from qk_sniffer.sampling.attended_keys import AttendedSampler
+    from qk_sniffer.sampling.heads import sample_rows
     from qk_sniffer.sampling.positions import PositionSampler
-    from qk_sniffer.sampling.rows import sample_rows
 
     (rate, keys), length = case, tokens.shape[1]
     layers = frozenset(layer.facts.layer for layer in wanted)

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 import attention_plasticity as ap
-from attention_plasticity.comparison.formats import as_markdown
 from attention_plasticity.comparison.runs import compare_runs, labelled
+from attention_plasticity.comparison.tables import markdown_table, means_table
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.run.head_means import gap_is_large
 from attention_plasticity.tables.intervals import (
@@ -29,7 +29,7 @@ LEVELS = (AT_ONE_POSITION.level, AT_ONE_POSITION.drop, OVER_BUCKETS.level, OVER_
 def head_tables(runs: Mapping[str, ap.Run], base: ap.Run) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table. `runs` are compared; the others are of one run."""
     compared = compare_runs(labelled(list(runs.values()), list(runs)))
-    yield "levels", as_markdown(compared, AT_ONE_POSITION).rstrip()
+    yield "levels", markdown_table(means_table(compared, AT_ONE_POSITION)).rstrip()
     yield "levels-bucket", _bucket_levels(runs)
     yield "heads", _extreme_heads(base.head_metrics)
     yield "layers", _layers(base)

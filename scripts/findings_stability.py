@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 import attention_plasticity as ap
-from attention_plasticity.comparison.differences import run_differences
+from attention_plasticity.comparison.data import run_differences
 from attention_plasticity.comparison.runs import labelled
 from attention_plasticity.tables.intervals import corrected, mean_over_heads
 from attention_plasticity.tables.profiles import HEAD

@@ -26,8 +26,7 @@ from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head_analysis import analyze_rows, pair_seed
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 from attention_plasticity.numeric.key_pairs import KeyIndex
-from attention_plasticity.power.prediction import Change, typical_error
-from attention_plasticity.power.rows import RowCounts
+from attention_plasticity.power.prediction import Change, RowCounts, typical_error
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
 from simulated_heads import part_of

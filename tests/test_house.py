@@ -111,7 +111,7 @@ ANALYSIS = ROOT / "src" / "attention_plasticity"
 NUMERIC = ANALYSIS / "numeric"
 ROTARY = ROOT / "src" / "qk_dump" / "rotary.py"  # the rotation of both stages
 ALLOWED_IN_NUMERIC = (
-    *("numpy", "scipy", "attention_plasticity.numeric", "qk_dump.rotary"),
+    *("numpy", "scipy", "attention_plasticity.numeric", "qk_dump.rotary", "qk_toolkit.arrays"),
     *sys.stdlib_module_names,
 )
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.config import RunnerConfig, make_config
-from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.run_list import opened_runs
+from attention_plasticity.tables.finished_run import FinishedRun, opened_runs
 from qk_dump.layout import Dump
 from qk_toolkit.errors import ConfigError, ToolkitError
 

@@ -156,7 +156,7 @@ def _analyze_several(config: RunnerConfig, dumps: Sequence[str], workers: EarlyW
 
 
 def _run_shard(config: RunnerConfig, workers: EarlyWorkers) -> int:
-    from attention_plasticity.run.shards import run_shard
+    from attention_plasticity.run.merging import run_shard
     from attention_plasticity.tables.summary import print_shard
     from qk_toolkit.terminal import TerminalWatcher
 
@@ -178,7 +178,7 @@ def _dry_run(config: RunnerConfig) -> int:
     from attention_plasticity.run.preparation import prepare
     from attention_plasticity.run.records import FinishedHeads, Records
     from attention_plasticity.run.results_at_url import fetch_records
-    from attention_plasticity.run.run_settings import run_settings
+    from attention_plasticity.run.run_info import run_settings
     from attention_plasticity.tables.summary import print_plan
     from qk_toolkit.terminal import TerminalWatcher
 

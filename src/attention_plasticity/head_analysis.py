@@ -12,9 +12,6 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
-
 from attention_plasticity.config import FIRST_PAIRS, RunnerConfig
 from attention_plasticity.head.aligned import (
     BinnedHead,
@@ -28,17 +25,21 @@ from attention_plasticity.head.aligned_columns import (
     bin_influences,
     missing_bins,
 )
-from attention_plasticity.head.attended import AttendedPlasticity, attended_plasticity
-from attention_plasticity.head.attended_columns import add_attended
-from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
-from attention_plasticity.head.attention_columns import HeadAttention, add_attention
-from attention_plasticity.head.cell_columns import bucket_columns, distance_columns, missing_cells
-from attention_plasticity.head.key_pool import KeyPool, read_pool
+from attention_plasticity.head.attended import AttendedPlasticity, add_attended, attended_plasticity
+from attention_plasticity.head.key_pool import AttendedHead, KeyPool, attended_keys, read_pool
 from attention_plasticity.head.layer import SINGLE_EXAMPLE, before_rope
 from attention_plasticity.head.layout import head_layout
 from attention_plasticity.head.plasticity import head_plasticity, parts_of_pairs, variance_parts
-from attention_plasticity.head.plasticity_columns import add_plasticity, influence_columns
+from attention_plasticity.head.plasticity_columns import (
+    add_plasticity,
+    bucket_columns,
+    distance_columns,
+    influence_columns,
+    missing_cells,
+)
 from attention_plasticity.head.position_columns import (
+    HeadAttention,
+    add_attention,
     add_drift,
     add_normality,
     add_position,
@@ -59,12 +60,10 @@ from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
 from qk_dump.rotary_file import with_rotary
 from qk_dump.source import open_dump
+from qk_toolkit.arrays import Ints
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError, DumpError, HeadError, ToolkitError
 from qk_toolkit.formatting import index_ranges
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def analyze_head(

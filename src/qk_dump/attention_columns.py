@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from qk_dump.list_columns import (
+from qk_dump.received_columns import (
     check_list_length,
     is_list_of_floats,
     list_column,

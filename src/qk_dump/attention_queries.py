@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qk_dump.attention_columns import AttentionRows, first_distances
-
-Array = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from qk_toolkit.arrays import Array, Bools
 
 ROUNDING = 1e-2  # of logits, of entropies, and of the sum of all weights of a query
 _RELATIVE_ROUNDING = 2.0**-7  # of logits and entropies; a bfloat16 is rounded by half of it

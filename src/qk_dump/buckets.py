@@ -11,8 +11,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from qk_toolkit.arrays import Ints
+
 BucketType = Literal["uniform", "log"]
-Ints = npt.NDArray[np.int64]
 
 _LARGEST = 2**63 - 1
 _LOG_STARTS = np.array([2**k - 1 for k in range(64)], np.int64)  # (64,)

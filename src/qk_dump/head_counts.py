@@ -1,13 +1,27 @@
-"""Rows, buckets and dimensions of a head, without reading its vectors."""
+"""Rows, buckets, dimensions and texts of a head, without reading its vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from qk_dump.layout import Dump, HeadId
 from qk_dump.parquet import opened_parquet, vector_width_of
-from qk_dump.remote import DumpPath, read_tails
-from qk_dump.schema import BUCKET, check_columns
-from qk_toolkit.errors import DumpError
+from qk_dump.remote import DumpPath, RemotePath, read_tails
+from qk_dump.schema import BUCKET, EXAMPLE, check_columns
+from qk_toolkit.arrays import Ints
+from qk_toolkit.errors import DumpError, StoreError
+from qk_toolkit.store import for_each
+
+Item = TypeVar("Item")
+
+_ROWS = 1 << 16  # per batch
+_REQUESTS = 8  # files at a URL that are read at the same time
+_AT_ONCE = 64  # heads between two reports of progress
 
 
 def count_rows(files: Sequence[DumpPath]) -> int:
@@ -48,3 +62,82 @@ def check_file(path: DumpPath) -> None:
     """Check the footer and the column types of a head's file. No row is read."""
     with opened_parquet(path) as parquet:
         check_columns(parquet.schema, path, need_example_id=False)
+
+
+def texts_of_layers(dump: Dump, layers: Iterable[int]) -> Ints:
+    """Ids of the texts in the first query head and the first key head of every layer.
+
+    The heads of a layer are captured at the same positions, apart from keys drawn by attention, of
+    which the first head is read, too. Heads that cannot be read are skipped: their analysis fails
+    with the reason. Heads without usable ids are skipped too.
+    """
+    wanted = set(layers)
+    heads: dict[tuple[int, str, bool], list[HeadId]] = {}
+    for head in dump.all_folders:
+        if head.layer in wanted:
+            heads.setdefault((head.layer, head.kind, head.attended), []).append(head)
+    found: list[Ints] = []
+
+    def read_first(candidates: list[HeadId]) -> None:
+        for head in candidates:
+            ids = _texts_of_head(dump, head)
+            if ids is not None and len(ids):
+                found.append(ids)
+                return
+
+    _each(dump, read_first, list(heads.values()))
+    return _union(found)
+
+
+def texts_of_heads(dump: Dump, show: Callable[[int, int], object]) -> Ints:
+    """Ids of the texts in all heads that can be read. `show` gets the numbers done and in all."""
+    heads = list(dump.all_folders)
+    found: list[Ints] = []
+
+    def read(head: HeadId) -> None:
+        ids = _texts_of_head(dump, head)
+        if ids is not None:
+            found.append(ids)
+
+    for first in range(0, len(heads), _AT_ONCE):
+        part = heads[first : first + _AT_ONCE]
+        _each(dump, read, part)
+        found = [_union(found)]
+        show(first + len(part), len(heads))
+    return _union(found)
+
+
+def _each(dump: Dump, action: Callable[[Item], object], items: Sequence[Item]) -> None:
+    if isinstance(dump.path, RemotePath):
+        for_each(action, items, _REQUESTS)
+        return
+    for item in items:
+        action(item)
+
+
+def _union(parts: Sequence[Ints]) -> Ints:
+    ids = np.concatenate([np.empty(0, np.int64), *parts])
+    return np.unique(ids[ids >= 0])  # a head with a negative id fails when it is analysed
+
+
+def _texts_of_head(dump: Dump, head: HeadId) -> Ints | None:
+    """Ids of the texts of a head; None if they cannot be read."""
+    try:
+        return _union([_texts_of_file(path) for path in dump.require_files(head)])
+    except (DumpError, StoreError):
+        return None
+
+
+def _texts_of_file(path: DumpPath) -> Ints:
+    """Ids of the texts of a file; none if it has no ids or a null among them."""
+    found: list[Ints] = []
+    with opened_parquet(path) as parquet:
+        schema = parquet.schema
+        if schema.names.count(EXAMPLE) != 1 or not kinds.is_integer(schema.field(EXAMPLE).type):
+            return _union([])
+        for batch in parquet.batches(_ROWS, [EXAMPLE]):
+            ids = batch.column(EXAMPLE).unique()
+            if ids.null_count:
+                return _union([])
+            found.append(np.asarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False)))
+    return _union(found)

@@ -16,16 +16,16 @@ import numpy.typing as npt
 from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_dump.layout import Kind
 from qk_dump.manifest import DumpManifest
+from qk_toolkit.arrays import Array
 
 SamplerType = Literal["log_uniform", "uniform", "all"]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class KeepProbabilities:
     """The probability of every position, or the reason why it is not known."""
 
-    values: Floats | None  # (n,)
+    values: Array | None  # (n,)
     reason: str | None = None
 
 
@@ -56,7 +56,7 @@ def keep_probabilities(
 
 def bucket_rates(
     sampler: SamplerType, min_bucket_size: int, base_rate: float, bucket: npt.ArrayLike
-) -> Floats:
+) -> Array:
     """The probability that a capture keeps a position of each bucket."""
     number = np.asarray(bucket, np.int64)  # (n,)
     if sampler == "all":

@@ -4,6 +4,8 @@
 spaced queries of the text give the key, 0 from queries that do not see it. `inclusion` is the
 probability that the key is in the dump, as a key of the base sample or as one drawn by attention. A
 null in `received` means that the attention of the layer is not known.
+
+Columns with a list of floats in every row, such as weights by distance.
 """
 
 from __future__ import annotations
@@ -18,13 +20,8 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from qk_dump.limits import MOST_HEADS
-from qk_dump.list_columns import (
-    check_list_length,
-    is_list_of_floats,
-    list_column,
-    list_values,
-)
 from qk_dump.remote import DumpPath
+from qk_toolkit.arrays import Array
 from qk_toolkit.errors import DumpError
 
 RECEIVED, INCLUSION = "received", "inclusion"
@@ -32,15 +29,13 @@ RECEIVED_COLUMNS = (RECEIVED, INCLUSION)
 
 _ROUNDING = 1e-3  # of a mean weight, which is at most 1
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class ReceivedRows:
     """The attention that keys receive and their inclusion, of one head or of several."""
 
     received: npt.NDArray[np.float32]  # (n, group) or (n, heads, group); NaN where not known
-    inclusion: Floats  # (n,) or (n, heads)
+    inclusion: Array  # (n,) or (n, heads)
 
     def __getitem__(self, rows: Any) -> ReceivedRows:
         return ReceivedRows(self.received[rows], self.inclusion[rows])
@@ -66,14 +61,14 @@ class ReceivedRows:
         )
 
 
-def joint_inclusion(base: Floats, attended: Floats) -> Floats:
+def joint_inclusion(base: Array, attended: Array) -> Array:
     """The probability that a key is in the base sample or drawn by attention, independently."""
     return np.asarray(base + (1 - base) * attended)
 
 
 def thinned_inclusion(
-    inclusion: Floats, base: Floats, base_share: float, attended_share: float = 1.0
-) -> Floats:
+    inclusion: Array, base: Array, base_share: float, attended_share: float = 1.0
+) -> Array:
     """The inclusion of keys when only a share of the rows is kept later, independently.
 
     `base` is the probability that the key is in the base sample. A key that was drawn in both ways
@@ -140,3 +135,48 @@ def _refuse(wrong: npt.NDArray[np.bool_], name: str, path: DumpPath, first_row: 
         raise DumpError(
             f"{path}: row {row}: impossible value in {name}. Capture or download the head again."
         )
+
+
+def is_list_of_floats(found: pa.DataType) -> bool:
+    """Whether a type is a list of floats, of any or of a fixed length."""
+    is_list = kinds.is_list(found) or kinds.is_large_list(found) or kinds.is_fixed_size_list(found)
+    return bool(is_list and kinds.is_floating(found.value_type))
+
+
+def list_column(
+    values: npt.NDArray[np.float32], unknown: npt.NDArray[np.bool_]
+) -> pa.FixedSizeListArray:
+    """Rows (n, length) as a column; rows that are `unknown` (n,) become null."""
+    stored = np.where(unknown[:, None], np.float32(0), values)  # (n, length)
+    flat = pa.array(np.ascontiguousarray(stored, np.float32).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, stored.shape[1], mask=pa.array(unknown))
+
+
+def check_list_length(length: int, name: str, noun: str, most: int, path: DumpPath) -> None:
+    """Refuse a length of the lists below 1 or above `most`."""
+    if not 0 < length <= most:
+        raise DumpError(f"{path}: {name} has {length} {noun}, expected 1 to {most}")
+
+
+def list_values(
+    column: pa.Array, name: str, noun: str, most: int, path: DumpPath, first_row: int
+) -> npt.NDArray[np.float32]:
+    """(n, length); rows without a list are zero. The length is 0 if no row shows it."""
+    present = ~column.is_null().to_numpy(zero_copy_only=False)  # (n,)
+    number = int(present.sum())
+    if kinds.is_fixed_size_list(column.type):
+        length = int(column.type.list_size)
+    elif not number:
+        length = 0
+    else:
+        lengths = np.asarray(column.drop_null().value_lengths())
+        length = int(lengths[0])
+        if (lengths != length).any():
+            row = int(np.flatnonzero(present)[np.argmax(lengths != length)])
+            raise DumpError(f"{path}: row {first_row + row}: {name} has another number of {noun}")
+        check_list_length(length, name, noun, most, path)
+    values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
+    lists = np.zeros((len(column), length), np.float32)
+    with np.errstate(over="ignore"):
+        lists[present] = values.reshape(number, length)
+    return lists

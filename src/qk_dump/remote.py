@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from qk_toolkit.errors import ConfigError, DumpError, StoreError
 from qk_toolkit.files import UnusableFileError
-from qk_toolkit.parallel import for_each
-from qk_toolkit.store import Store, StoredFile
+from qk_toolkit.store import Store, StoredFile, for_each
 
 TAIL_BYTES = 1 << 16  # Arrow reads this much from the end of a file first
 _KEPT_TAILS = 128

@@ -13,8 +13,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from qk_toolkit.arrays import Vectors
+
 Pairing = Literal["halves", "interleaved"]
-Floats = npt.NDArray[np.floating[Any]]
 
 _MOST_PAIRS = 2048  # half of the largest width of a vector
 _LARGEST_FREQUENCY = 64.0  # larger angles at position 2^20 would lose float32 precision
@@ -121,7 +122,7 @@ def rotate(
     positions: npt.ArrayLike,
     targets: npt.ArrayLike,
     record: RotaryRecord,
-) -> Floats:
+) -> Vectors:
     """Vectors (n, d) at `positions` (n,), turned to `targets` (n,) or to one target.
 
     Pair m of a vector is turned by ω_m · (target − position). To undo RoPE, use target 0. Angles
@@ -130,7 +131,7 @@ def rotate(
     """
     given = np.asarray(vectors)
     precision: type[np.floating[Any]] = np.float64 if given.dtype == np.float64 else np.float32
-    result: Floats = np.array(given, dtype=precision)
+    result: Vectors = np.array(given, dtype=precision)
     if result.ndim != 2:
         raise ValueError(f"vectors: expected two axes (n, d), got {result.ndim}")
     record.require_width(result.shape[1])
@@ -159,7 +160,7 @@ def _cos_and_sin(
     steps: npt.NDArray[np.float64],
     frequencies: npt.NDArray[np.float64],
     precision: type[np.floating[Any]],
-) -> tuple[Floats, Floats]:
+) -> tuple[Vectors, Vectors]:
     """(n, m) each, of the angles step · frequency."""
     turns = steps[:, None] * (frequencies / (2.0 * np.pi))  # (n, m)
     turns -= np.rint(turns)  # whole turns change nothing; the rest is exact enough for float32

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from qk_dump.limits import MOST_POSITIONS
-from qk_sniffer.config_section import Section as _Section
 from qk_sniffer.text_settings import DatasetSettings
+from qk_sniffer.text_settings import Section as _Section
 from qk_toolkit.settings import Indices, settings_from, validated
 from qk_toolkit.urls import is_remote, require_usable
 

@@ -42,9 +42,8 @@ from qk_sniffer.pipeline.setup import (
     wanted_heads,
 )
 from qk_sniffer.pipeline.token_texts import token_texts
-from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.heads import KINDS, KindRows, WantedLayer, sample_rows
 from qk_sniffer.sampling.positions import PositionSampler, SamplerType
-from qk_sniffer.sampling.rows import KINDS, KindRows, sample_rows
 from qk_sniffer.tapped_rows import ForwardRows, TappedRows, joined_rows, tokens_in
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path, write_text

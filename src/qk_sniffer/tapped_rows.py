@@ -12,8 +12,7 @@ from qk_dump.attention_columns import AttentionRows
 from qk_dump.received_columns import ReceivedRows
 from qk_sniffer.model.layout import LayerFacts
 from qk_sniffer.sampling.positions import PositionSampler
-
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Ints
 
 
 @dataclass(frozen=True)

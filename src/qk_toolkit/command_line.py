@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from qk_toolkit.debugging import FLAG, HELP, show_traceback
-from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
-from qk_toolkit.passwords import without_tokens
+from qk_toolkit.errors import ConfigError, OutputError, ToolkitError, without_tokens
 
 if TYPE_CHECKING:
     from qk_toolkit.settings import Settings

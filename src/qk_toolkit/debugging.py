@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from qk_toolkit.passwords import without_tokens
+from qk_toolkit.errors import without_tokens
 
 VARIABLE = "ATTENTION_PLASTICITY_DEBUG"
 FLAG = "--debug"

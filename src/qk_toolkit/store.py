@@ -3,6 +3,8 @@
 Credentials come from where fsspec and its packages take them: environment variables, files of the
 home folder, and the configuration of fsspec. A failed request is tried a few times. A lasting
 failure becomes a `StoreError` of one line.
+
+Requests at the same time, in threads that never delay the end of the process.
 """
 
 from __future__ import annotations
@@ -11,21 +13,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from threading import Event
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 from qk_toolkit.errors import StoreError, ToolkitError
 from qk_toolkit.files import cannot_write, staged, sync
-from qk_toolkit.parallel import for_each
-from qk_toolkit.store_errors import (
+from qk_toolkit.urls import (
+    file_system,
     is_bug,
     is_checksum_error,
     is_disk_full,
     is_transient,
+    is_url,
     reason_of,
     remedy,
+    require_usable,
 )
-from qk_toolkit.urls import file_system, is_url, require_usable
 
 __all__ = ["Store", "StoredFile", "is_url"]
 
@@ -34,6 +38,7 @@ _PARALLEL = 8  # transfers at a time
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "mtime", "LastModified")
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 class StoppedError(Exception):
@@ -197,3 +202,62 @@ def _stored(entry: dict[str, Any], name: str) -> StoredFile:
         raise StoreError(f"{name}: the server does not give the size of the file")
     version = next((str(entry[key]) for key in _VERSION_KEYS if entry.get(key)), "")
     return StoredFile(int(entry["size"]), version)
+
+
+def for_each(action: Callable[[Item], object], items: Iterable[Item], most_threads: int) -> None:
+    """Call `action` for every item, several at a time. The first error is raised.
+
+    After an error no call begins, and the calls in progress are completed. An interruption does
+    not wait for them: a server that does not answer would delay it.
+    """
+    waiting: SimpleQueue[Item] = SimpleQueue()
+    for item in items:
+        waiting.put(item)
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            while True:
+                action(waiting.get_nowait())
+        except Empty:
+            ended.put(None)
+        except BaseException as error:  # raised in the thread of the caller
+            _empty(waiting)
+            ended.put(error)
+
+    threads = [Thread(target=work, daemon=True) for _ in range(min(most_threads, waiting.qsize()))]
+    try:
+        for thread in threads:
+            thread.start()
+        errors = [error for error in [ended.get() for _ in threads] if error is not None]
+    except BaseException:  # raised again
+        _empty(waiting)
+        raise
+    if errors:
+        raise errors[0]
+
+
+def call_after(threads: Iterable[Thread], action: Callable[[], object]) -> None:
+    """Call `action` when the threads have ended: now, or in a thread that waits for them.
+
+    The end of the process is not delayed.
+    """
+    running = [thread for thread in threads if thread.is_alive()]
+
+    def wait() -> None:
+        for thread in running:
+            thread.join()
+        action()
+
+    if running:
+        Thread(target=wait, name="wait", daemon=True).start()
+    else:
+        action()
+
+
+def _empty(queue: SimpleQueue[Item]) -> None:
+    try:
+        while True:
+            queue.get_nowait()
+    except Empty:
+        pass

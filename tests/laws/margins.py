@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from scipy.special import ndtr
 
-from attention_plasticity.numeric.profile import Array
 from attention_plasticity.numeric.query_model import Gaussian
 from attention_plasticity.numeric.scores import margin_and_deviation, standardised
+from qk_toolkit.arrays import Array
 
 
 def win_probability(W: Array, gaussian: Gaussian) -> Array:

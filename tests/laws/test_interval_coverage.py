@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_plasticity.comparison.differences import difference
+from attention_plasticity.comparison.data import difference
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import HeadColumn, mean_half_width
 from interval_coverage import Coverage, measure

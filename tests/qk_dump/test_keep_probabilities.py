@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from attention_plasticity.run.head_sampling import eligible_heads
+from attention_plasticity.run.head_means import eligible_heads
 from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Kind
 from qk_dump.manifest import DumpManifest, read_manifest

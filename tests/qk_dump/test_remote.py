@@ -15,8 +15,13 @@ import pytest
 
 from dumps import add_attended, head_rows, make_dump
 from qk_dump.examples import Example, read_examples, write_examples
-from qk_dump.found_texts import texts_of_heads, texts_of_layers
-from qk_dump.head_counts import count_buckets, count_rows, vector_width
+from qk_dump.head_counts import (
+    count_buckets,
+    count_rows,
+    texts_of_heads,
+    texts_of_layers,
+    vector_width,
+)
 from qk_dump.layout import Dump, HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.reader import HeadRows, read_head

@@ -8,7 +8,7 @@ import pytest
 
 from qk_sniffer.config import CaptureConfig, load_config
 from qk_sniffer.pipeline.setup import sampler_of
-from qk_sniffer.sampling.auto import choose
+from qk_sniffer.sampling.bucket_counts import choose
 
 FOLDER = Path(__file__).parents[2] / "configs" / "capture"
 ORIGINAL = FOLDER / "original"  # settings of the original tool

@@ -12,8 +12,7 @@ import pytest
 from qk_toolkit import store, uploads
 from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.mirror import Mirror, mirror_folder
-from qk_toolkit.output_folder import output_file, output_folder
-from qk_toolkit.uploads import Uploads
+from qk_toolkit.uploads import Uploads, output_file, output_folder
 from s3_server import S3, damaged, error
 
 

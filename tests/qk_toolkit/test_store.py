@@ -12,7 +12,7 @@ import pytest
 
 from qk_toolkit.errors import OutputError, StoreError
 from qk_toolkit.store import Store, StoredFile
-from qk_toolkit.store_errors import is_transient, reason_of, remedy
+from qk_toolkit.urls import is_transient, reason_of, remedy
 from s3_server import S3, Fault, error, expired, reset, slow, truncated
 
 SECRET = "secret-of-the-test"  # as the fixture sets it

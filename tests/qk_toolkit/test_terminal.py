@@ -15,7 +15,7 @@ import pytest
 
 from commands import command
 from dumps import make_dump
-from qk_toolkit.progress_lines import ProgressLines, TaskState
+from qk_toolkit.terminal import ProgressLines, TaskState
 from qk_toolkit.terminal import TerminalWatcher
 
 
@@ -56,7 +56,7 @@ def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:
 def test_the_time_left_never_grows_during_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     times = [0.0]  # the last one is now
     clock = SimpleNamespace(monotonic=lambda: times[-1])
-    monkeypatch.setattr("qk_toolkit.progress_lines.time", clock)
+    monkeypatch.setattr("qk_toolkit.terminal.time", clock)
     state = TaskState("texts", 8)
     times.append(50.0)
     assert state.line() == "texts: 0 of 8 done, 50 s so far"

@@ -15,7 +15,7 @@ from attention_plasticity.config import make_config
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.plan import make_plan
 from attention_plasticity.run.records import Records
-from attention_plasticity.run.run_settings import run_settings
+from attention_plasticity.run.run_info import run_settings
 from captures import HEADS, add, opened, schema_of, segments
 from dumps import make_dump
 from qk_dump.reader import HeadRows, read_head

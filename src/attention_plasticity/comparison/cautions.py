@@ -9,8 +9,13 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from attention_plasticity.comparison.heads import chosen_heads, different_heads
-from attention_plasticity.comparison.runs import ComparedRun, unequal, whole_runs
+from attention_plasticity.comparison.runs import (
+    ComparedRun,
+    chosen_heads,
+    different_heads,
+    unequal,
+    whole_runs,
+)
 from attention_plasticity.comparison.scores import Correlation, evidence
 from attention_plasticity.metrics import MEAN_COLUMNS
 from attention_plasticity.run.warnings import LARGE_BIAS
@@ -54,7 +59,7 @@ def obstacles(runs: Sequence[ComparedRun]) -> list[Caution]:
 
 def score_obstacles(runs: Sequence[ComparedRun], *, forced: bool) -> list[Caution]:
     """Reason why the drops cannot be correlated with scores, or its caution if it is forced."""
-    if not unequal(run.context for run in runs):
+    if not unequal(run.run.context for run in runs):
         return []
     contexts = f"unequal contexts ({_listed_contexts(runs)})"
     text = (
@@ -83,7 +88,7 @@ def pairing_cautions(runs: Sequence[ComparedRun]) -> list[Caution]:
     reasons: dict[str, list[str]] = {}
     found: list[Caution] = []
     for run in runs[1:]:
-        unknown = [one.label for one in (first, run) if one.texts.get("digest") is None]
+        unknown = [one.label for one in (first, run) if one.run.texts.get("digest") is None]
         if same_texts(run, first):
             continue
         if math.isnan(groups_of(run.run) + groups_of(first.run)):
@@ -135,8 +140,8 @@ def correlation_cautions(
 
 def same_texts(one: ComparedRun, other: ComparedRun) -> bool:
     """Whether both runs have the same texts in the same groups, by their original ids."""
-    digest = one.texts.get("digest")
-    return digest is not None and digest == other.texts.get("digest")
+    digest = one.run.texts.get("digest")
+    return digest is not None and digest == other.run.texts.get("digest")
 
 
 def cautions_table(cautions: Sequence[Caution]) -> pd.DataFrame:
@@ -166,7 +171,7 @@ def _missing_columns(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
 
 def _methods(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
     names: tuple[str, ...] = _METHOD
-    if any(run.settings.get("pair_sampling") == "local" for run in runs):
+    if any(run.run.settings.get("pair_sampling") == "local" for run in runs):
         names += _METHOD_OF_LOCAL_PAIRS
     for name in names:
         values = {run.label: _setting(run, name) for run in runs}
@@ -179,13 +184,13 @@ def _methods(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
 
 def _setting(run: ComparedRun, name: str) -> Any:
     """A setting of a run; None if it is not known."""
-    missing = _OF_EARLIER_VERSIONS.get(name) if run.settings else None
-    return run.settings.get(name, missing)
+    missing = _OF_EARLIER_VERSIONS.get(name) if run.run.settings else None
+    return run.run.settings.get(name, missing)
 
 
 def _listed_contexts(runs: Sequence[ComparedRun]) -> str:
     """`small 700 tokens, large 8,192 tokens`."""
-    return ", ".join(f"{run.label} {_tokens(run.context)}" for run in runs)
+    return ", ".join(f"{run.label} {_tokens(run.run.context)}" for run in runs)
 
 
 def _tokens(context: float) -> str:
@@ -193,8 +198,8 @@ def _tokens(context: float) -> str:
 
 
 def _contexts(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
-    unknown = tuple(run.label for run in runs if math.isnan(run.context))
-    known = [run.context for run in runs if not math.isnan(run.context)]
+    unknown = tuple(run.label for run in runs if math.isnan(run.run.context))
+    known = [run.run.context for run in runs if not math.isnan(run.run.context)]
     if unequal(known):
         span = f"{min(known):,.0f} to {max(known):,.0f} tokens"
         text = (

@@ -11,7 +11,7 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import parse_flags
 
 if TYPE_CHECKING:
-    from attention_plasticity.comparison.data import ComparisonData
+    from attention_plasticity.comparison.comparison import Comparison
 
 _STORY = """\
 Compare runs: mean plasticity, its profile over five fifths of the context, and its drop, each with
@@ -38,8 +38,8 @@ def compare(arguments: Sequence[str]) -> int:
     if given["output_dir"] is None:
         _print(_compared(given), given["format"])
         return 0
-    from attention_plasticity.comparison.files import planned_files, write_comparison
-    from qk_toolkit.output_folder import output_folder
+    from attention_plasticity.comparison.comparison import planned_files, write_comparison
+    from qk_toolkit.uploads import output_folder
 
     with output_folder(given["output_dir"]) as output:
         files = planned_files(
@@ -55,11 +55,11 @@ def compare(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _compared(given: dict[str, Any]) -> ComparisonData:
-    from attention_plasticity.comparison.data import comparison_data
+def _compared(given: dict[str, Any]) -> Comparison:
+    from attention_plasticity.comparison.comparison import compared
 
     remedy = None if given["force"] else "--force"
-    return comparison_data(given["runs"], given["labels"], given["scores"], remedy)
+    return compared(given["runs"], given["labels"], given["scores"], remedy)
 
 
 def _given(arguments: Sequence[str]) -> dict[str, Any]:
@@ -95,23 +95,21 @@ def _given(arguments: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def _print(data: ComparisonData, form: str) -> None:
+def _print(data: Comparison, form: str) -> None:
     """Print the tables. Notes are also on standard error if the output is meant for a file."""
     if form == "text":
-        from attention_plasticity.comparison.text import print_comparison
+        from attention_plasticity.comparison.tables import print_comparison
         from qk_toolkit.terminal import command_console
 
         print_comparison(data, command_console())
         return
-    from attention_plasticity.comparison.formats import as_csv, comparison_markdown
-    from attention_plasticity.comparison.latex import comparison_latex
     from attention_plasticity.comparison.scores import correlation_text
 
+    print(
+        {"csv": data.to_csv, "markdown": data.to_markdown, "latex": data.to_latex}[form](), end=""
+    )
     if form == "csv":
-        print(as_csv(data.table), end="")
         for found in data.relations:
             print(correlation_text(found), file=sys.stderr)
-    else:
-        print({"markdown": comparison_markdown, "latex": comparison_latex}[form](data), end="")
     for caution in data.cautions:
         print(f"note: {caution.text}", file=sys.stderr)

@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from attention_plasticity.comparison.data import (
     AnyScores,
     ComparisonData,
     comparison_data,
 )
-from attention_plasticity.comparison.formats import as_csv, comparison_markdown
+from attention_plasticity.comparison.drawn import (
+    profiles_caption,
+    scores_caption,
+    trajectory_caption,
+)
+from attention_plasticity.comparison.figures import (
+    profiles_figure,
+    scores_figure,
+    trajectory_figure,
+)
 from attention_plasticity.comparison.latex import comparison_latex
-from attention_plasticity.tables.run_list import AnyRun
+from attention_plasticity.comparison.tables import as_csv, comparison_markdown
+from attention_plasticity.plots.captions import set_caption
+from attention_plasticity.plots.saving import caption_path, require_target, save_figure
+from attention_plasticity.tables.finished_run import AnyRun
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import require_writable, user_path, write_text
 from qk_toolkit.formatting import count
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+_CAPTIONS: dict[str, Callable[[ComparisonData], str]] = {
+    "profiles": profiles_caption,
+    "trajectory": trajectory_caption,
+    "scores": scores_caption,
+}
+_TABLES: dict[str, Callable[[ComparisonData], str]] = {
+    "compare.csv": lambda data: as_csv(data.table),
+    "compare.md": comparison_markdown,
+    "compare.tex": comparison_latex,
+    "differences.csv": lambda data: as_csv(data.differences),
+    "notes.csv": lambda data: as_csv(data.notes),
+    "correlations.csv": lambda data: as_csv(data.correlations),
+}
+_OF_SCORES = ("correlations.csv", "scores")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -52,23 +79,30 @@ class Comparison(ComparisonData):
 
     def plot(self, kind: str = "profiles") -> Figure:
         """Draw `profiles`, the `trajectory` over runs in their order, or `scores`."""
-        from attention_plasticity.comparison.drawing import draw
-
-        return draw(self, kind)
+        self._require_kind(kind)
+        if kind == "scores" and self.scores is not None:
+            figure = scores_figure(self.table, self.scores, self.relations, self.cautions)
+        else:
+            drawing = {"trajectory": trajectory_figure, "profiles": profiles_figure}[kind]
+            figure = drawing(self.table, self.cautions)
+        set_caption(figure, self.caption(kind))
+        return figure
 
     def caption(self, kind: str = "profiles") -> str:
         """A caption of a figure: what it shows, the runs, settings, errors and cautions."""
-        from attention_plasticity.comparison.drawing import caption
+        self._require_kind(kind)
+        return _CAPTIONS[kind](self)
 
-        return caption(self, kind)
+    def _require_kind(self, kind: str) -> None:
+        if kind not in _CAPTIONS:
+            raise ConfigError(f"kind: {kind!r}: unknown figure; choose {', '.join(_CAPTIONS)}")
+        if kind == "scores" and self.scores is None:
+            raise ConfigError("kind: 'scores' draws scores; compare the runs with scores")
 
     def save(
         self, folder: str | os.PathLike[str], figures: str = "png", *, trajectory: bool = False
     ) -> list[Path]:
         """Write tables, figures (png, svg or pdf) and captions, and return their paths."""
-        from attention_plasticity.comparison.files import planned_files, write_comparison
-        from qk_toolkit.files import user_path
-
         files = planned_files(
             user_path(folder), figures, scores=self.scores is not None, trajectory=trajectory
         )
@@ -98,5 +132,46 @@ def compare(
         0  first layer      2        0.70
         1   last layer      2        0.77
     """
-    data = comparison_data(runs, labels, scores, None if force else "force=True")
+    return compared(runs, labels, scores, None if force else "force=True")
+
+
+def compared(
+    runs: Sequence[AnyRun],
+    labels: Sequence[str] | None,
+    scores: AnyScores | None,
+    remedy: str | None,
+) -> Comparison:
+    """Compare runs. `remedy` is how a caller forces a comparison; None: it is forced."""
+    data = comparison_data(runs, labels, scores, remedy)
     return Comparison(**{item.name: getattr(data, item.name) for item in fields(data)})
+
+
+@dataclass(frozen=True)
+class PlannedFiles:
+    """The files of a comparison."""
+
+    tables: tuple[Path, ...]
+    figures: dict[str, Path]  # by kind; captions are beside them
+
+
+def planned_files(folder: Path, form: str, *, scores: bool, trajectory: bool) -> PlannedFiles:
+    """The files to write. Raises a `ConfigError` if one of them cannot be written."""
+    left_out = [*(() if scores else _OF_SCORES), *(() if trajectory else ("trajectory",))]
+    figures = {kind: folder / f"{kind}.{form}" for kind in _CAPTIONS if kind not in left_out}
+    tables = tuple(folder / name for name in _TABLES if name not in left_out)
+    for path in figures.values():
+        require_target(path)
+    for path in tables:
+        require_writable(path, "Choose another folder.")
+    return PlannedFiles(tables, figures)
+
+
+def write_comparison(data: Comparison, files: PlannedFiles) -> Iterator[Path]:
+    """Write all files and yield the path of each finished file."""
+    for path in files.tables:
+        write_text(path, _TABLES[path.name](data))
+        yield path
+    for kind, path in files.figures.items():
+        save_figure(data.plot(kind), path)
+        yield path
+        yield caption_path(path)

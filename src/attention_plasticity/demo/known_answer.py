@@ -24,10 +24,10 @@ from attention_plasticity.tables.summary import mean_of
 from qk_dump.layout import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
 from qk_dump.writer import write_head
+from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.terminal import command_console
 
-Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 

@@ -3,23 +3,22 @@
 `attention_plasticity.head_analysis` calls these files in this order; no file imports one that comes
 after it.
 
-1. `layout`: numbers of heads, and the key head of a query head
+1. `layout`: numbers of heads, the key head of a query head, and the largest sizes
 2. `texts`: the texts of the dump and their groups, read once per run
 3. `layer`: type, logits and rotary record of the layer, `token_weights`: weights of rows; both from
    `dump.json`
-4. `bins`: bins of positions, one choice per run; `limits`, `rows`: the keys and queries of a head,
-   read, checked, and bounded in size
+4. `rows`: bins of positions, one choice per run, and the keys and queries of a head, read, checked,
+   and bounded in size
 5. `result`, `values`, `unknown`: what becomes of a head: its rows, its values, and why values are
    missing
-6. `queries`, `position_columns`: regression on position, rotation, residuals; their normality
-7. `key_pool`: captured keys and those drawn by attention, `attended_keys`: the attention that the
-   keys receive
+6. `queries`, `position_columns`: regression on position, rotation, residuals; their normality;
+   means of attention over queries
+7. `key_pool`: captured keys and those drawn by attention, and the attention that the keys receive
 8. `plasticity`: query model, key pairs and scores, with errors and counts
-9. `plasticity_columns`, `cell_columns`: means, fifths, bias, influences, cells
+9. `plasticity_columns`: means, fifths, bias, influences, cells
    `windows`, `binned_queries`, `aligned`, `aligned_columns`: the same at one position, in bins;
    pairs that are seen through a window
-   `attended`, `attended_columns`: plasticity of attended pairs, in bins
-10. `attention_columns`: means of attention over queries
+   `attended`: plasticity of attended pairs, in bins
 
 The seed of the key pairs is `pair_seed` in `head_analysis`. `run/` writes the rows of all heads.
 """

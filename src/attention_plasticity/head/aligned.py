@@ -14,15 +14,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.attended_keys import AttendedHead
 from attention_plasticity.head.binned_queries import BinnedQueries
-from attention_plasticity.head.limits import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
+from attention_plasticity.head.key_pool import AttendedHead
+from attention_plasticity.head.layout import MOST_BUCKETS, MOST_COVARIANCES, MOST_PAIRS
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights
 from attention_plasticity.head.unknown import Unknown
@@ -66,10 +64,7 @@ from attention_plasticity.numeric.scoring import (
 )
 from attention_plasticity.numeric.windows import Window
 from qk_dump.reader import HeadRows
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 NO_BINS = "the bins of the run are not known"
 

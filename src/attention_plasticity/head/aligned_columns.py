@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.head.aligned import AlignedPlasticity
-from attention_plasticity.head.cell_columns import (
+from attention_plasticity.head.plasticity_columns import (
+    COUNTING_OFF,
+    NO_COUNTS,
     missing_counts,
     missing_estimates,
     missing_texts,
     text_counts,
+    why_no_drop,
 )
-from attention_plasticity.head.plasticity_columns import COUNTING_OFF, NO_COUNTS, why_no_drop
 from attention_plasticity.head.result import Columns, MissingCells
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.unknown import Unknown
@@ -34,8 +36,7 @@ from attention_plasticity.numeric.errors.text_groups import MIN_BUCKET_GROUPS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.profile import AttentionPlasticity, weighted_mean
 from qk_dump.reader import HeadRows
-
-Array = npt.NDArray[np.float64]
+from qk_toolkit.arrays import Array
 
 NO_QUERY_BIN = "no bin except the first has two queries"
 NO_EARLIER_KEYS = "no bin of queries sees keys of an earlier bin"

@@ -2,17 +2,29 @@
 
 The pairs of a bin of queries are earlier keys of one text. They are scored with the queries as
 captured, and with the queries turned to one position of the bin.
+
+Attended plasticity as table columns: means, errors, bias, counts, sizes.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attention_plasticity.head.aligned import BinnedHead
-from attention_plasticity.head.attended_keys import AttendedHead
+from attention_plasticity.head.key_pool import AttendedHead
+from attention_plasticity.head.plasticity_columns import COUNTING_OFF, NO_COUNTS
 from attention_plasticity.head.unknown import Unknown
+from attention_plasticity.head.values import HeadValues
+from attention_plasticity.head.windows import FEW_VISIBLE
+from attention_plasticity.metrics import (
+    ATTENDED,
+    ATTENDED_ALIGNED,
+    ATTENDED_ALIGNED_COUNTED,
+    ATTENDED_COUNTED,
+)
 from attention_plasticity.numeric.attended_pairs import AttendedDraw, AttendedKeys
 from attention_plasticity.numeric.bins import BinWeights
 from attention_plasticity.numeric.eligibility import earlier_cells
@@ -23,6 +35,11 @@ from attention_plasticity.numeric.scoring import QuerySample, score_models
 
 PAIRS = 512  # per bin of queries; their error is small beside that of the texts
 _SEED = 1  # beside the seed of the pairs, so that other pairs do not change
+NO_ATTENDED_PAIRS = (
+    "no bin of queries sees two earlier keys of one of its texts that receive attention"
+)
+WINDOWED = "in layers with a window or chunks, it is not computed"
+FROM_CAPTURE = "the attention of the keys was recorded by the capture, in the column received"
 
 
 @dataclass(frozen=True)
@@ -87,3 +104,51 @@ def _with_counts(
         counting = CountingSums(texts.queries, 0.0, bins, 1, None, weights, with_gap=False)
     groups = own.keys.groups.of(own.keys.rows.example_id)
     return sample._replace(texts=replace(texts, key_group=groups, counting=counting))
+
+
+def add_attended(
+    values: HeadValues, found: AttendedPlasticity | Unknown, why_no_errors: str
+) -> None:
+    """Attended plasticity over a bin and at one position."""
+    names = ((ATTENDED, ATTENDED_COUNTED), (ATTENDED_ALIGNED, ATTENDED_ALIGNED_COUNTED))
+    if isinstance(found, Unknown):
+        for name in (name for both in names for name in both):
+            values.add_estimate(name, math.nan, None, found.reason, found.reason)
+        values.add({f"{ATTENDED}_ess": math.nan, "n_later_queries": math.nan}, found.reason)
+        return
+    no_pairs = FEW_VISIBLE if found.windowed else NO_ATTENDED_PAIRS
+    for both, plasticity in zip(names, (found.pooled, found.aligned), strict=True):
+        _add(values, both, plasticity, found.weights, no_pairs, why_no_errors)
+    why = WINDOWED if found.effective_pairs is None else no_pairs
+    size = math.nan if found.effective_pairs is None else found.effective_pairs
+    values.add({f"{ATTENDED}_ess": size}, why)
+    why = FROM_CAPTURE if found.later_queries is None else no_pairs
+    later = math.nan if found.later_queries is None else found.later_queries
+    values.add({"n_later_queries": later}, WINDOWED if found.windowed else why)
+
+
+def _add(
+    values: HeadValues,
+    names: tuple[str, str],
+    plasticity: AttentionPlasticity | Unknown,
+    weights: BinWeights,
+    no_pairs: str,
+    why_no_errors: str,
+) -> None:
+    """A mean over tokens and its count, with errors."""
+    if isinstance(plasticity, Unknown):
+        for name in names:
+            values.add_estimate(name, math.nan, None, plasticity.reason, plasticity.reason)
+        return
+    profile, estimate, counted = plasticity.profile, None, None
+    if plasticity.uncertainty is not None:
+        estimate = plasticity.uncertainty.weighted(profile, weights.everywhere)
+        counted = None if plasticity.counted is None else plasticity.counted.counted
+    value = weighted_mean(profile, weights.everywhere.sum(axis=1))
+    values.add_estimate(names[0], value, estimate, no_pairs, why_no_errors)
+    why = why_no_errors
+    if estimate is not None:
+        why = COUNTING_OFF if counted is None else NO_COUNTS
+    why = values.missing.get(names[0], why)
+    value = math.nan if counted is None else counted.value
+    values.add_estimate(names[1], value, counted, why, why)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.head.layer import LayerRotation, after_rope
 from attention_plasticity.head.rows import KeyHead
@@ -18,10 +16,7 @@ from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.sizes import GROUPS
 from qk_dump.reader import HeadRows
 from qk_dump.rotary import RotaryRecord, rotate
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.metrics import CHUNKED_ATTENTION
 from qk_dump.layout import Dump
@@ -17,9 +16,7 @@ from qk_dump.manifest import DumpManifest
 from qk_dump.remote import RemotePath
 from qk_dump.rotary import RotaryRecord, rotate
 from qk_dump.rotary_file import layer_rotation
-
-Array = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Vectors
 
 _LARGEST_FLOAT32 = 2.0**120  # a rotation of larger values could be infinite
 _TYPE = re.compile(r"[A-Za-z0-9_+-]{1,64}")  # one word

@@ -37,10 +37,7 @@ from attention_plasticity.numeric.scoring import (
     TextSample,
     score_pairs,
 )
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from qk_toolkit.arrays import Bools, Ints
 
 _UNLIMITED = 1 << 40
 

@@ -1,4 +1,7 @@
-"""Plasticity of a head as table columns: means, standard errors, bias, counts, influences."""
+"""Plasticity of a head as table columns: means, standard errors, bias, counts, influences.
+
+Plasticity of the cells of a head, and by distance, as table columns.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,23 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from attention_plasticity.head.result import Columns
-from attention_plasticity.head.values import HeadValues
+from attention_plasticity.head.layer import NO_TEXTS
+from attention_plasticity.head.result import Columns, MissingCells
+from attention_plasticity.head.rows import KeyHead
+from attention_plasticity.head.values import NOT_FINITE, HeadValues
 from attention_plasticity.metrics import (
     BUCKET_QUANTITY,
     GROUP_COLUMNS,
     MEAN_COLUMNS,
 )
 from attention_plasticity.metrics import FIFTHS as FIFTH_COLUMNS
+from attention_plasticity.numeric.errors.text_groups import MIN_BUCKET_GROUPS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.profile import AttentionPlasticity, fifth_of, means_by_fifth
 from attention_plasticity.numeric.sizes import FIFTHS
-
-Ints = npt.NDArray[np.int64]
+from qk_dump.reader import HeadRows
+from qk_toolkit.arrays import Ints
 
 NO_QUERY_BUCKET = "no query bucket except bucket 0 has two queries"
 NO_EARLIER_KEYS = "no query bucket sees keys of an earlier bucket"
@@ -28,6 +33,12 @@ NO_PAIRS = "no query bucket sees two keys that make a pair"
 EMPTY_FIFTH = "no query bucket with key pairs is in this fifth of the context"
 NO_COUNTS = "in every query bucket, all counted queries are of one group of texts"
 COUNTING_OFF = "counting is off"
+NO_CELL_PAIRS = "the cell has no key pair"
+NO_CELL_COUNTS = "no pair of the cell was counted, or all queries are of one group of texts"
+FEW_CELL_TEXTS = (
+    f"the query bucket has texts of fewer than {MIN_BUCKET_GROUPS} groups, or the pairs are of one "
+    "group"
+)
 
 
 def _estimates(plasticity: AttentionPlasticity, context: float) -> dict[str, Estimate]:
@@ -126,3 +137,120 @@ def influence_columns(
     for group, name in enumerate(GROUP_COLUMNS):
         columns[name] = [float(estimate.influences[group]) for _, _, estimate in rows]
     return columns
+
+
+def bucket_columns(plasticity: AttentionPlasticity, keys: KeyHead, queries: HeadRows) -> Columns:
+    """Columns of the table of cells."""
+    codes = np.searchsorted(keys.index.buckets, keys.rows.bucket)
+    key_positions = np.bincount(codes, keys.rows.position) / np.bincount(codes)
+    return {
+        "q_bucket": plasticity.q_bucket.tolist(),
+        "k_bucket": plasticity.k_bucket.tolist(),
+        "plasticity": plasticity.plasticity.tolist(),
+        "n_pairs": plasticity.n_pairs.tolist(),
+        "q_position": plasticity.query_positions[plasticity.q_code].tolist(),
+        "k_position": key_positions[plasticity.k_code].tolist(),
+        "n_queries": plasticity.query_counts[plasticity.q_code].tolist(),
+        "n_texts": text_counts(plasticity.q_bucket, queries.bucket, queries.example_id),
+        **_cell_error_columns(plasticity),
+    }
+
+
+def distance_columns(plasticity: AttentionPlasticity) -> Columns:
+    """Columns of the table of distances; empty if distances are not computed."""
+    distances = plasticity.distances
+    if distances is None:
+        return {}
+    return {
+        "query_distance": distances.query_distance.tolist(),
+        "key_distance": distances.key_distance.tolist(),
+        "plasticity": distances.plasticity.tolist(),
+        "n_pairs": distances.n_pairs.tolist(),
+    }
+
+
+def text_counts(
+    buckets: Ints, of_queries: Ints, example_id: Ints | None
+) -> list[int] | list[float]:
+    """Number of texts per bucket of `buckets`, over its queries; NaN if it is not known."""
+    if example_id is None:
+        return [math.nan] * len(buckets)
+    order = np.lexsort((example_id, of_queries))
+    bucket, text = of_queries[order], example_id[order]
+    first_of_text = np.r_[True, (np.diff(bucket) != 0) | (text[1:] != text[:-1])]  # (n,)
+    values, counts = np.unique(bucket[first_of_text], return_counts=True)
+    return counts[np.searchsorted(values, buckets)].tolist()  # type: ignore[no-any-return]
+
+
+def _cell_error_columns(plasticity: AttentionPlasticity) -> Columns:
+    """Columns of the table of cells: standard errors, bias, counts; NaN where not known."""
+    cells = plasticity.q_code, plasticity.k_code
+    unknown = np.full(len(plasticity.q_code), np.nan)
+    uncertainty, counted = plasticity.uncertainty, plasticity.counted
+    return {
+        "plasticity_se": (unknown if uncertainty is None else uncertainty.cell_se[cells]).tolist(),
+        "plasticity_bias": (
+            unknown if uncertainty is None else uncertainty.cell_bias[cells]
+        ).tolist(),
+        "plasticity_counted": (unknown if counted is None else counted.cells[cells]).tolist(),
+    }
+
+
+def missing_cells(
+    plasticity: AttentionPlasticity, texts_known: bool, why_no_errors: str
+) -> MissingCells:
+    """Missing values of the table of cells: column → reason → number of cells."""
+    return {
+        **missing_texts(len(plasticity.n_pairs), texts_known),
+        **missing_estimates("plasticity", plasticity, FEW_CELL_TEXTS, why_no_errors),
+        **missing_counts(plasticity, why_no_errors),
+    }
+
+
+def missing_texts(cells: int, texts_known: bool) -> MissingCells:
+    """Why the numbers of texts are missing."""
+    return {} if texts_known else _not_empty({"n_texts": {NO_TEXTS: cells}})
+
+
+def missing_estimates(
+    name: str, plasticity: AttentionPlasticity, few_texts: str, why_no_errors: str
+) -> MissingCells:
+    """Why plasticity, errors and bias of cells are missing; `name` is the column of plasticity."""
+    empty, uncertainty = _without_pairs(plasticity), plasticity.uncertainty
+    error, bias = f"{name}_se", f"{name}_bias"
+    found = {name: {NO_CELL_PAIRS: empty}}
+    if uncertainty is None:
+        cells = len(plasticity.n_pairs)
+        return _not_empty(found | {column: {why_no_errors: cells} for column in (error, bias)})
+    chosen = plasticity.q_code, plasticity.k_code
+    no_error = int(np.isnan(uncertainty.cell_se[chosen]).sum()) - empty
+    found[error] = {NO_CELL_PAIRS: empty, few_texts: no_error}
+    no_bias = int(np.isnan(uncertainty.cell_bias[chosen]).sum()) - empty
+    found[bias] = {NO_CELL_PAIRS: empty, NOT_FINITE: no_bias}
+    return _not_empty(found)
+
+
+def missing_counts(plasticity: AttentionPlasticity, why_no_errors: str) -> MissingCells:
+    """Why counts of cells are missing."""
+    cells, counted = len(plasticity.n_pairs), plasticity.counted
+    if plasticity.uncertainty is None:
+        reasons = {why_no_errors: cells}
+    elif counted is None:
+        reasons = {COUNTING_OFF: cells}
+    else:
+        empty = _without_pairs(plasticity)
+        no_count = int(np.isnan(counted.cells[plasticity.q_code, plasticity.k_code]).sum()) - empty
+        reasons = {NO_CELL_PAIRS: empty, NO_CELL_COUNTS: no_count}
+    return _not_empty({"plasticity_counted": reasons})
+
+
+def _without_pairs(plasticity: AttentionPlasticity) -> int:
+    return int(np.count_nonzero(plasticity.n_pairs == 0))
+
+
+def _not_empty(found: MissingCells) -> MissingCells:
+    kept = {
+        name: {why: number for why, number in reasons.items() if number}
+        for name, reasons in found.items()
+    }
+    return {name: reasons for name, reasons in kept.items() if reasons}

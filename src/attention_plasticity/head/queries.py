@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.position import (
     Basis,
@@ -17,9 +16,7 @@ from attention_plasticity.numeric.position import (
     rotate_with_residuals,
 )
 from qk_dump.reader import HeadRows
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Array, Ints
 
 
 @dataclass(frozen=True)

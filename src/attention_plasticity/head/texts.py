@@ -14,21 +14,18 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from attention_plasticity.numeric.bins import Bins
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from qk_dump.examples import EXAMPLES_FILE, read_examples
-from qk_dump.found_texts import texts_of_heads, texts_of_layers
+from qk_dump.head_counts import texts_of_heads, texts_of_layers
 from qk_dump.layout import Dump
 from qk_dump.limits import MOST_POSITIONS
 from qk_dump.remote import DumpPath
+from qk_toolkit.arrays import Array, Ints
 from qk_toolkit.errors import DumpError
 from qk_toolkit.formatting import count
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _LAST_FIFTH = 0.8  # of the longest text
 _MOST_RANGES = 10  # of ids in a message
@@ -178,7 +175,7 @@ def text_lengths(dump: Dump, *, equal_texts: bool = False) -> Ints | None:
     return lengths if 1 <= lengths.max(initial=0) <= MOST_POSITIONS else None
 
 
-def texts_to_last_fifth(ids: Ints, last_positions: Floats | Ints) -> Ints:
+def texts_to_last_fifth(ids: Ints, last_positions: Array | Ints) -> Ints:
     """(texts,) ids of the texts with positions in the last fifth of the longest text.
 
     `ids` may repeat, with any positions of the texts.

@@ -15,8 +15,7 @@ from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Dump, Kind
 from qk_dump.manifest import DumpManifest
 from qk_dump.reader import HeadRows
-
-Array = npt.NDArray[np.float64]
+from qk_toolkit.arrays import Array
 
 
 @dataclass(frozen=True)

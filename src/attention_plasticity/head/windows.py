@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.rows import KeyHead
@@ -31,10 +30,7 @@ from attention_plasticity.numeric.visible_pairs import (
 )
 from attention_plasticity.numeric.windows import Window
 from qk_dump.rotary import RotaryRecord, rotate
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from qk_toolkit.arrays import Array, Bools, Ints
 
 FEW_VISIBLE = (
     f"no bin has queries that see {FEWEST_PAIRS} pairs of keys from {FEWEST_TEXTS} texts; capture "

@@ -5,7 +5,7 @@ the other files in this order; no file imports one that comes after it.
 
 1. `scaling`: powers of two against overflow and underflow
 2. `position`: regression on position, rotation to the positional basis, residuals
-3. `kolmogorov`, `normality`: tests, skewness and kurtosis of the residuals
+3. `normality`: Kolmogorov–Smirnov tests, skewness and kurtosis of the residuals
 4. `bins`: bins of positions and their weights, `query_model`: mean, covariance and Gaussian of the
    queries of every bucket
 5. `eligibility`: cells of a query bucket and a key bucket that it can see
@@ -16,7 +16,7 @@ the other files in this order; no file imports one that comes after it.
    window
 9. `scores`: p, 4p(1−p) and its derivatives, from key differences and a Gaussian
 10. `errors`: groups of texts, their influences, standard errors, bias, counts
-11. `distances`, `profile`: plasticity by distance, by query bucket, by fifth of the context
+11. `profile`: plasticity by distance, by query bucket, by fifth of the context
 12. `scoring`: steps 9, 10 and 11 for all pairs and all query buckets
 13. `attention_means`: means over tokens of the attention columns; `drift`: how far vectors drift
     with position

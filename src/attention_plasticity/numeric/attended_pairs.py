@@ -10,14 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.key_pairs import KeyIndex, KeyPairs
 from attention_plasticity.numeric.pair_pool import PairPool, keys_with_partner, times_others
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from qk_toolkit.arrays import Array, Bools, Ints
 
 FIRST_TOKENS = 4  # of a text; they are left out
 _LEAST = 2.0**-149  # attention; smaller values are zero in float32

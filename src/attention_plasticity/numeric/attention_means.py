@@ -8,10 +8,8 @@ plasticity.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.errors.text_groups import (
     MIN_BUCKET_GROUPS,
@@ -21,10 +19,7 @@ from attention_plasticity.numeric.errors.text_groups import (
 )
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.sizes import DISTANCES, GROUPS, SINK_TOKENS
-
-Array = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,7 @@ class BucketMeans:
     error: Array  # (buckets, values) standard errors; NaN if they are not known
 
 
-def common_bins(masses: Floats) -> Array:
+def common_bins(masses: Vectors) -> Array:
     """`masses` (n, bins) with the bins of the tables, (n, 24).
 
     Bins that are missing become zero; they are not known, and NaN, if the last bin of `masses` is
@@ -57,7 +52,7 @@ def common_bins(masses: Floats) -> Array:
     return common
 
 
-def distant_mass(masses: Floats, distant_from: int) -> Array:
+def distant_mass(masses: Vectors, distant_from: int) -> Array:
     """(n,) attention at distances of `distant_from`, a power of two, or more.
 
     NaN if `distant_from` is inside the last bin of `masses` (n, bins), and this bin is not empty.
@@ -68,7 +63,7 @@ def distant_mass(masses: Floats, distant_from: int) -> Array:
     return np.asarray(masses[:, first:].sum(axis=1, dtype=np.float64))
 
 
-def far_mass(masses: Floats, sink_mass: Floats, position: Array, distant_from: int) -> Array:
+def far_mass(masses: Vectors, sink_mass: Vectors, position: Array, distant_from: int) -> Array:
     """(n,) attention at distances of `distant_from` or more, without tokens 0 to 3.
 
     `position` (n,) are the positions of the queries. A query at `distant_from + 3` or later has all

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.numeric.windows import Window
+from qk_toolkit.arrays import Array, Ints, Vectors
 
-Array = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
 
 MOST_QUERIES = 1024  # of one text
@@ -37,7 +35,7 @@ class Logits:
     window: int | None = None  # tokens; None: all earlier keys
     chunked: bool = False  # the window is a chunk: a query sees the keys of its own chunk
 
-    def of(self, products: Floats) -> Floats:
+    def of(self, products: Vectors) -> Vectors:
         """Logits from the dot products, which are overwritten."""
         products *= products.dtype.type(self.scale)
         if self.softcap is not None:
@@ -55,7 +53,7 @@ class Logits:
 class TextRows(NamedTuple):
     """Vectors of a head with the position and the text of each."""
 
-    vectors: Floats  # (n, d)
+    vectors: Vectors  # (n, d)
     position: Array  # (n,)
     text: Ints  # (n,)
 
@@ -68,7 +66,7 @@ class Received(NamedTuple):
 
 
 def attention_received(
-    queries: TextRows, lse: Floats, keys: TextRows, logits: Logits
+    queries: TextRows, lse: Vectors, keys: TextRows, logits: Logits
 ) -> Received | None:
     """Sums of the weights that each key receives from later queries of its text.
 
@@ -96,7 +94,7 @@ def attention_received(
     return received
 
 
-def _chosen_queries(queries: TextRows, lse: Floats, key_text: Ints) -> Rows:
+def _chosen_queries(queries: TextRows, lse: Vectors, key_text: Ints) -> Rows:
     """Queries with known attention, by text and position; of long texts evenly spaced ones."""
     known = np.flatnonzero(~np.isnan(lse))
     order = known[np.lexsort((queries.position[known], queries.text[known]))]
@@ -170,8 +168,8 @@ def _blocks(first: Rows, end: Rows) -> Iterator[slice]:
 
 
 def _weights(
-    products: Floats, lse: Floats, first: Rows, end: Rows, logits: Logits, allowed: float
-) -> Floats | None:
+    products: Vectors, lse: Vectors, first: Rows, end: Rows, logits: Logits, allowed: float
+) -> Vectors | None:
     """exp(logit − lse), or 0 for queries before `first` (b,) and from `end` (b,) on.
 
     `products` (m, b) are overwritten. None if a logit exceeds its lse by more than `allowed`.
@@ -188,7 +186,7 @@ def _weights(
         return np.asarray(np.exp(excess, out=excess))
 
 
-def _allowed_excess(Q: Floats, K: Floats, lse: Floats, scale: float) -> float:
+def _allowed_excess(Q: Vectors, K: Vectors, lse: Vectors, scale: float) -> float:
     """How much a logit may exceed `lse` because vectors were rounded, at most to float16."""
     with np.errstate(over="ignore"):
         norms = [float(np.sqrt(np.einsum("nd,nd->n", X, X).max(initial=0.0))) for X in (Q, K)]

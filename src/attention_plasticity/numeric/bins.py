@@ -10,12 +10,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.sizes import FIFTHS, GROUPS
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Array, Ints
 
 FEW_QUERIES = 32  # in a bin; the bias of plasticity is large with fewer
 _ENOUGH = 0.9  # share of the bins that are expected to hold this many queries

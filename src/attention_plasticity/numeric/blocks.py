@@ -7,13 +7,10 @@ one at a time, so no float64 copy of all data is made.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Vectors
 
 # float64 values per block, so that a block fits into the CPU cache
 BLOCK = 1 << 16

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.blocks import near_mean, row_blocks
 from attention_plasticity.numeric.errors.text_groups import (
@@ -23,10 +22,7 @@ from attention_plasticity.numeric.errors.text_groups import (
 )
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.sizes import GROUPS
-
-Array = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 _ROUNDING = 8.0  # rounding errors of a rotated vector, in units of its precision
 

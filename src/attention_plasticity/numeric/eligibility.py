@@ -6,11 +6,8 @@ Arrays in, arrays out; numpy only.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from qk_toolkit.arrays import Array, Bools, Ints
 
 
 def earlier_cells(query_buckets: Ints, key_buckets: Ints) -> Bools:

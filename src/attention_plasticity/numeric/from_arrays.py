@@ -6,7 +6,7 @@ Arrays in, arrays out; numpy and scipy only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,7 @@ from attention_plasticity.numeric.scaling import (
     row_maxima,
 )
 from attention_plasticity.numeric.scoring import score_pairs
-
-Array = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Vectors
 
 
 def compute_attention_plasticity(

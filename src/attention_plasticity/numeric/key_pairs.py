@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from qk_toolkit.arrays import Bools, Ints
+
 PairSampling = Literal["bucket", "local", "context"]
 AnyPairSampling = Literal["bucket", "local", "context", "attended"]
 

@@ -10,13 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.key_pairs import KeyIndex, KeyPairs
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from qk_toolkit.arrays import Array, Bools, Ints
 
 
 class Texts(NamedTuple):

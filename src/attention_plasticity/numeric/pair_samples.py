@@ -6,19 +6,14 @@ Arrays in, arrays out; numpy and scipy only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.key_pairs import KeyIndex, KeyPairs, PairSampling
 from attention_plasticity.numeric.pair_pool import WeightedKeys
 from attention_plasticity.numeric.position import Basis, rotate
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Bools, Ints, Vectors
 
 _FEWEST_PAIRS = 64  # of a cell from which pairs are left out
 

@@ -7,7 +7,7 @@ float64. No threshold is absolute, so scaling the input never changes a decision
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,7 @@ from attention_plasticity.numeric.scaling import (
     scale_exponent,
     wider_than_float32,
 )
-
-Array = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Vectors
 
 _EPS = float(np.finfo(np.float64).eps)
 

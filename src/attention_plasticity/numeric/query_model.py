@@ -6,16 +6,12 @@ Arrays in, arrays out; numpy and scipy only. The three models differ only in μ 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.blocks import LARGE_BLOCK, near_mean, row_blocks
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 _RELATIVE_RIDGE = 1e-12
 

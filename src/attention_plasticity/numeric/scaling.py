@@ -7,13 +7,10 @@ exact, and no metric except ‖β‖ depends on the scale of queries or keys.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Vectors
 
 _LARGEST, _SMALLEST = 2.0**127, 2.0**-200
 _TARGET_EXPONENT = 100  # of the largest value after scaling

@@ -9,13 +9,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr
 
 from attention_plasticity.numeric.blocks import row_blocks
 from attention_plasticity.numeric.query_model import Gaussian
-
-Array = npt.NDArray[np.float64]
+from qk_toolkit.arrays import Array
 
 _PANELS = 4
 

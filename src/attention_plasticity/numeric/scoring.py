@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.numeric.blocks import row_blocks
-from attention_plasticity.numeric.distances import DistanceSums
 from attention_plasticity.numeric.errors.bucket_influences import BucketInfluences
 from attention_plasticity.numeric.errors.counting import CountedPlasticity, CountingSums, is_counted
 from attention_plasticity.numeric.errors.influences import GroupedQueries
@@ -25,7 +24,7 @@ from attention_plasticity.numeric.errors.uncertainty import (
 from attention_plasticity.numeric.errors.variance_parts import VarianceSums
 from attention_plasticity.numeric.key_pairs import PAIR_BLOCK, KeyPairs
 from attention_plasticity.numeric.pair_samples import PairSample
-from attention_plasticity.numeric.profile import AttentionPlasticity
+from attention_plasticity.numeric.profile import AttentionPlasticity, DistanceSums
 from attention_plasticity.numeric.query_model import QueryModel
 from attention_plasticity.numeric.scaling import row_maxima
 from attention_plasticity.numeric.scores import (
@@ -36,11 +35,8 @@ from attention_plasticity.numeric.scores import (
     standardised,
 )
 from attention_plasticity.numeric.visible_pairs import SeenPairs
+from qk_toolkit.arrays import Array, Ints, Vectors
 
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Vectors = npt.NDArray[np.floating[Any]]
 Rows = slice | npt.NDArray[np.intp]
 
 

@@ -17,7 +17,6 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.blocks import row_blocks
 from attention_plasticity.numeric.key_pairs import KeyPairs, PairSampling
@@ -28,10 +27,7 @@ from attention_plasticity.numeric.pair_pool import (
     neighbours,
 )
 from attention_plasticity.numeric.windows import Window
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from qk_toolkit.arrays import Array, Bools, Ints
 
 FEWEST_PAIRS = 64  # that the queries of a bin must see
 FEWEST_TEXTS = 4  # of these pairs, and of the queries of the bin

@@ -11,7 +11,7 @@ from qk_toolkit.formatting import index_ranges
 
 def grid(run: FinishedRun, heads: pd.DataFrame) -> list[int]:
     """Number of layers and query heads of the model."""
-    layout = run.info.get("head_layout") or run.dump
+    layout = run.layout
     found = [int(heads["layer"].max()) + 1, int(heads["q_head"].max()) + 1]
     recorded = [layout.get("num_layers") or 0, layout.get("num_q_heads") or 0]
     if recorded[0] * recorded[1] > MOST_HEADS_IN_ALL or max(recorded) > MOST_HEADS:
@@ -21,7 +21,7 @@ def grid(run: FinishedRun, heads: pd.DataFrame) -> list[int]:
 
 def key_heads(run: FinishedRun, heads: pd.DataFrame) -> int | None:
     """Number of key heads per layer: as recorded, or by the table; None if it is not known."""
-    layout = run.info.get("head_layout") or run.dump
+    layout = run.layout
     if recorded := layout.get("num_k_heads"):
         return int(recorded)
     known = heads.reindex(columns=["k_head"])["k_head"].dropna()

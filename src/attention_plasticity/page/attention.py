@@ -36,7 +36,7 @@ def attention_columns(table: pd.DataFrame) -> dict[str, Column]:
 
 def distant_from(run: FinishedRun) -> int | None:
     """The distance at which distant attention begins; None if the run does not record it."""
-    value = (run.info.get("config") or {}).get("distant_from")
+    value = run.settings.get("distant_from")
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

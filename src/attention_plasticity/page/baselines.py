@@ -33,7 +33,7 @@ def baseline_content(
         name = f"baseline_{len(found)}"
         tables[name] = mean_with_intervals(baseline, mean_profile(profiles), cells.quantity)
         tables |= {f"{name}_{own}": table for own, table in of_types.items()}
-        texts = (baseline.info.get("input") or {}).get("texts") or {}
+        texts = baseline.texts
         found.append(
             {
                 "words": words,

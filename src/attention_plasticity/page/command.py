@@ -31,7 +31,7 @@ def report(arguments: Sequence[str]) -> int:
     given: dict[str, Any] = parse_flags(parser, arguments)
     from attention_plasticity.page.report import make_report, require_target
     from attention_plasticity.tables.finished_run import FinishedRun
-    from qk_toolkit.output_folder import output_file
+    from qk_toolkit.uploads import output_file
 
     runs = [FinishedRun.open(folder) for folder in given["runs"]]
     default = f"{runs[0].place.rstrip('/')}/report.html" if len(runs) == 1 else "report.html"

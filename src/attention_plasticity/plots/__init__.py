@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from qk_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from attention_plasticity.comparison.figures import profiles_figure, trajectory_figure
-    from attention_plasticity.comparison.scores_figure import scores_figure
+    from attention_plasticity.comparison.figures import (
+        profiles_figure,
+        scores_figure,
+        trajectory_figure,
+    )
     from attention_plasticity.plots.attended import attended_figure
     from attention_plasticity.plots.attention import attention_figure
     from attention_plasticity.plots.captions import caption_of
@@ -26,8 +29,11 @@ if TYPE_CHECKING:
     from attention_plasticity.plots.saving import save_figure
 
 _MODULES = {
-    "attention_plasticity.comparison.figures": ("profiles_figure", "trajectory_figure"),
-    "attention_plasticity.comparison.scores_figure": ("scores_figure",),
+    "attention_plasticity.comparison.figures": (
+        "profiles_figure",
+        "scores_figure",
+        "trajectory_figure",
+    ),
     "attention_plasticity.plots.attended": ("attended_figure",),
     "attention_plasticity.plots.attention": ("attention_figure",),
     "attention_plasticity.plots.captions": ("caption_of",),

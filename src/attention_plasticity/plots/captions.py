@@ -25,7 +25,7 @@ from attention_plasticity.tables.main_plasticity import (
     PlasticityColumns,
     main_plasticity,
 )
-from attention_plasticity.tables.pair_words import PAIR_WORDS
+from attention_plasticity.tables.names import PAIR_WORDS
 from qk_toolkit.formatting import count, index_ranges
 
 _PAIRS_OF = {"bucket": "per key bucket", "local": "for every key bucket"}
@@ -129,10 +129,9 @@ def interval_sentence(
 
 
 def _sample(run: FinishedRun) -> Iterable[str]:
-    config = run.info.get("config") or {}
-    texts = (run.info.get("input") or {}).get("texts") or {}
+    config = run.settings
     equal = config.get("equal_texts") is True
-    number = texts.get("count") or (None if equal else run.dump.get("num_examples"))
+    number = run.texts.get("count") or (None if equal else run.dump.get("num_examples"))
     if isinstance(number, int):
         yield count(number, "text")
     if equal:
@@ -150,7 +149,7 @@ def _sample(run: FinishedRun) -> Iterable[str]:
 
 
 def _settings(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
-    config: Mapping[str, Any] = run.info.get("config") or {}
+    config: Mapping[str, Any] = run.settings
     in_bins = shown is AT_ONE_POSITION
     for setting in (*_pairs(config), *_queries(config, run.info.get("bin_size"), in_bins)):
         yield setting.replace("key bucket", "bin of keys") if in_bins else setting

@@ -58,7 +58,7 @@ def plot(arguments: Sequence[str]) -> int:
 def plot_one(kind: str, arguments: Sequence[str], program: str, shown: str | None = None) -> int:
     """Draw one figure and save or show it. `shown` is the default of the setting plasticity."""
     from attention_plasticity.plots.settings import KINDS
-    from qk_toolkit.output_folder import output_file
+    from qk_toolkit.uploads import output_file
 
     example = f"results/mine --output {kind}.png"
     settings: Any = _settings(KINDS[kind], arguments, program, example)
@@ -86,7 +86,7 @@ def plot_one(kind: str, arguments: Sequence[str], program: str, shown: str | Non
 
 def _plot_all(arguments: Sequence[str], program: str) -> int:
     from attention_plasticity.plots.settings import AllPlots
-    from qk_toolkit.output_folder import output_folder
+    from qk_toolkit.uploads import output_folder
 
     settings: Any = _settings(AllPlots, arguments, program, "results/mine --format pdf")
     from attention_plasticity.plots.all_figures import left_out_lines, save_all

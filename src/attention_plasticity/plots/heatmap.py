@@ -14,7 +14,7 @@ from matplotlib.collections import PatchCollection, QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attention_plasticity.head.limits import MOST_BUCKETS
+from attention_plasticity.head.layout import MOST_BUCKETS
 from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.settings import Agg, ColorRange, require_order
 from attention_plasticity.plots.shown import (

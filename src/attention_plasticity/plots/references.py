@@ -70,7 +70,7 @@ def references_sentence(references: Sequence[Reference], baselines: Baselines) -
         return None
     parts = []
     for one in references:
-        texts = (baselines[one.words].info.get("input") or {}).get("texts") or {}
+        texts = baselines[one.words].texts
         number = f" ({texts['count']:,} texts)" if texts.get("count") else ""
         parts.append(f"{_LOOKS[one.words][2]}, {_MEANING[one.words]}{number}")
     known = any(np.isfinite(one.half).any() for one in references)

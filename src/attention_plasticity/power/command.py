@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.head.texts import DumpTexts
     from attention_plasticity.numeric.errors.variance_parts import VarianceParts
-    from attention_plasticity.power.rows import RowCounts
+    from attention_plasticity.power.prediction import RowCounts
     from attention_plasticity.tables.finished_run import FinishedRun
     from attention_plasticity.tables.main_plasticity import PlasticityColumns
     from qk_dump.layout import Dump
@@ -74,13 +74,13 @@ def _parts_of(
     """Parts of the error of at most `most` heads of a run, evenly spaced, and their rows."""
     from attention_plasticity.config import ANALYSIS_FIELDS, make_config
     from attention_plasticity.head_analysis import head_variance_parts
-    from attention_plasticity.power.rows import RowCounts
+    from attention_plasticity.power.prediction import RowCounts
     from attention_plasticity.tables.csv_tables import require_columns
     from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
     from qk_dump.rotary_file import with_rotary
     from qk_toolkit.terminal import TerminalWatcher
 
-    recorded = run.info.get("config") or {}
+    recorded = run.settings
     if not recorded:
         raise ConfigError(
             f"{run.place}: has no run.json, so its settings are not known; run the analysis again"
@@ -130,7 +130,7 @@ def _parts_of(
 def _why_no_error(run: FinishedRun, dump: Dump, texts: DumpTexts) -> str:
     """What a run without any standard error needs."""
     from attention_plasticity.numeric.errors.text_groups import MIN_GROUPS
-    from attention_plasticity.power.rows import RowCounts
+    from attention_plasticity.power.prediction import RowCounts
 
     table, names = run.head_metrics, ("n_q_tokens", "n_k_tokens")
     if texts.count < MIN_GROUPS or not {*names} <= {*table.columns}:
@@ -174,7 +174,7 @@ def _texts(run: FinishedRun, dump: Dump, layers: set[int], config: RunnerConfig)
     from attention_plasticity.head.rows import run_texts
 
     texts = run_texts(dump, layers, config)
-    recorded = (run.info.get("input") or {}).get("texts")
+    recorded = run.texts
     names = ("count", "digest")
     if recorded and {name: recorded[name] for name in names} != (texts.listed or {}):
         print(f"note: {dump.path}: has other texts than the dump of the run", file=sys.stderr)

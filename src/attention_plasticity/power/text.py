@@ -12,13 +12,15 @@ from rich.text import Text
 
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
 from attention_plasticity.power.prediction import (
+    LEAST_PAIRS,
+    LEAST_QUERIES,
     Change,
     Limits,
+    RowCounts,
     cheapest_change,
     error_range,
     typical_error,
 )
-from attention_plasticity.power.rows import LEAST_PAIRS, LEAST_QUERIES, RowCounts
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_toolkit.formatting import count
 

@@ -13,13 +13,12 @@ from typing import Any
 from attention_plasticity import __version__
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.metrics import ALIGNED
-from attention_plasticity.run.facts import Head, RunFacts
-from attention_plasticity.run.head_means import HeadMeans, MeanEstimate
-from attention_plasticity.run.head_sampling import eligible_heads
+from attention_plasticity.run.fingerprints import Head, RunFacts
+from attention_plasticity.run.head_means import HeadMeans, MeanEstimate, eligible_heads
 from attention_plasticity.run.missing import MissingSums, MissingValues, missing_records
 from attention_plasticity.run.outputs import OutputPaths, output_drafts, set_aside
 from attention_plasticity.run.records import Metrics
-from attention_plasticity.run.run_settings import NUMERIC_LIBRARIES
+from attention_plasticity.run.run_info import NUMERIC_LIBRARIES
 from attention_plasticity.run.warnings import (
     RunWarning,
     SampleSizes,

@@ -16,8 +16,13 @@ from typing import IO, TYPE_CHECKING, Self
 from attention_plasticity.head.result import Failure
 from attention_plasticity.run.retries import Retries
 from attention_plasticity.run.tasks import Computed, Job, OutOfTasks, Task, TaskQueue
-from attention_plasticity.run.worker import MEMORY_VARIABLES, THREAD_VARIABLES, outcome_of
-from attention_plasticity.run.worker_log import MOST_BYTES, group_name
+from attention_plasticity.run.worker import (
+    MEMORY_VARIABLES,
+    MOST_BYTES,
+    THREAD_VARIABLES,
+    group_name,
+    outcome_of,
+)
 
 if TYPE_CHECKING:
     from attention_plasticity.run.plan import Group

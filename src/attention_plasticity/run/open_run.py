@@ -13,8 +13,13 @@ from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.rows import run_texts
 from attention_plasticity.head.texts import UNKNOWN_TEXTS, DumpTexts, equal_texts_note
 from attention_plasticity.run.engines import make_engine
-from attention_plasticity.run.facts import Head, RunFacts
-from attention_plasticity.run.fingerprints import Files, InputFiles, joint_fingerprint
+from attention_plasticity.run.fingerprints import (
+    Files,
+    Head,
+    InputFiles,
+    RunFacts,
+    joint_fingerprint,
+)
 from attention_plasticity.run.finish import Outcome, finish_run
 from attention_plasticity.run.local_engine import EarlyWorkers
 from attention_plasticity.run.outputs import OutputPaths, check_writable, set_aside, tables_locked
@@ -22,12 +27,12 @@ from attention_plasticity.run.plan import Plan, split_groups
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.records import FinishedHeads, Metrics, Records
 from attention_plasticity.run.results_at_url import Destination, destination
-from attention_plasticity.run.run_settings import run_settings
+from attention_plasticity.run.run_info import run_settings
 from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
-from attention_plasticity.run.worker_log import WorkerLog
+from attention_plasticity.run.worker import WorkerLog
 from qk_dump.layout import Dump, HeadId
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.parallel import call_after
+from qk_toolkit.store import call_after
 from qk_toolkit.watcher import Watcher
 
 

@@ -8,11 +8,12 @@ from functools import cached_property
 from itertools import groupby
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.layout import HeadLayout, head_layout
-from attention_plasticity.head.limits import (
+from attention_plasticity.head.layout import (
     MOST_BUCKETS,
     MOST_COVARIANCES,
     MOST_PAIRS,
+    HeadLayout,
+    head_layout,
     require_buckets,
     require_covariances,
     require_pairs,

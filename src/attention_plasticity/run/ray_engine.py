@@ -21,10 +21,10 @@ from attention_plasticity.run.worker import (
     THREAD_VARIABLES,
     OpenJob,
     group_messages,
+    group_name,
     open_job,
     outcome_of,
 )
-from attention_plasticity.run.worker_log import group_name
 from qk_toolkit.ray_cluster import Connection, connect, death_words, import_ray
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@
 hash of its content, and contains a digest of the settings. A file with a wrong hash is damaged. A
 later run reuses the heads if its settings are equal and the input files are unchanged. It computes
 damaged heads again. Floats are restored bit for bit.
+
+JSON files that start with a hash of their content, so that damage is noticed.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ from filelock import FileLock, Timeout
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.texts import DumpTexts
 from attention_plasticity.metrics import HEAD_METRICS
-from attention_plasticity.run.facts import RunFacts
-from attention_plasticity.run.fingerprints import InputFiles
+from attention_plasticity.run.fingerprints import InputFiles, RunFacts
 from attention_plasticity.run.plan import format_heads
-from attention_plasticity.run.run_settings import adds_heads, changed_settings, settings_of_head
-from attention_plasticity.run.sealed_files import REMEDY, read_sealed, sealed
+from attention_plasticity.run.run_info import adds_heads, changed_settings, settings_of_head
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import (
     DRAFT_PATTERN,
+    MOST_JSON_BYTES,
     cannot_lock,
     cannot_write,
     is_locked,
+    read_bounded,
     write_text,
 )
 
@@ -50,6 +52,7 @@ _MERGED = "merged.json"  # facts of a run whose shards have other folders
 _SHARD_LOCK = ".lock-"
 _SECONDS_TO_LOCK = 10.0  # seconds; shards that start together lock the folder for a moment
 _RECORD_NAME = re.compile(rf"{re.escape(FOLDER)}/l(\d{{2,}})h(\d{{2,}})\.json")
+REMEDY = "Remove it, or choose another output_dir."
 
 
 @dataclass(frozen=True)
@@ -395,3 +398,34 @@ def _usable_folder(folder: Path) -> Path:
 
 def _changed_names(earlier: dict[str, str], now: dict[str, str]) -> set[str]:
     return {name for name in earlier | now if earlier.get(name) != now.get(name)}
+
+
+def sealed(content: dict[str, Any]) -> str:
+    """JSON in two lines: the hash of the content, then the content."""
+    body = json.dumps(content)
+    return f"{_seal(body)}\n{body[1:]}\n"
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """The content of a sealed file; None if the file is missing or its hash is wrong."""
+    try:
+        text = read_bounded(path, MOST_JSON_BYTES).decode("utf-8")
+        seal, _, rest = text.partition("\n")
+    except (FileNotFoundError, ValueError):
+        return None
+    except PermissionError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}. {REMEDY}") from error
+    body = "{" + rest.removesuffix("\n")
+    if not rest.endswith("\n") or seal != _seal(body):
+        return None
+    content: dict[str, Any] = json.loads(body)
+    return content
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a sealed file exists and has the hash that it starts with."""
+    return read_sealed(path) is not None
+
+
+def _seal(body: str) -> str:
+    return f'{{"sha256": "{hashlib.sha256(body.encode()).hexdigest()}",'

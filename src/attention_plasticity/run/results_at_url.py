@@ -14,9 +14,8 @@ from filelock import FileLock
 
 from attention_plasticity.config import TABLE_FIELDS, RunnerConfig
 from attention_plasticity.run.outputs import PREVIOUS, RUN_FILE, OutputPaths, sha256_of
-from attention_plasticity.run.records import FOLDER, head_of_record
+from attention_plasticity.run.records import FOLDER, head_of_record, is_intact
 from attention_plasticity.run.run_info import read_run_info
-from attention_plasticity.run.sealed_files import is_intact
 from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.hub.push import open_branch, push_files
 from qk_toolkit.errors import ConfigError, HubError, StoreError

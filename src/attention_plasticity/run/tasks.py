@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attention_plasticity.head.result import Failure, HeadResult
     from attention_plasticity.head.texts import DumpTexts
     from attention_plasticity.run.plan import Group
-    from attention_plasticity.run.worker_log import WorkerLog
+    from attention_plasticity.run.worker import WorkerLog
     from qk_dump.remote import DumpPath
 
 

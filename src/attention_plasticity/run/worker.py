@@ -2,6 +2,8 @@
 
 Workers share no memory and write no file. Communication uses pipes and JSON, without pickle, so a
 script that uses the library needs no `__main__` guard. A closed pipe shows that a worker died.
+
+A log file for the output that workers print.
 """
 
 from __future__ import annotations
@@ -11,18 +13,20 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qk_toolkit.debugging import show_traceback, traceback_text
 from qk_toolkit.errors import ToolkitError
+from qk_toolkit.formatting import index_ranges
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.head.result import Failure, HeadResult
     from attention_plasticity.head.texts import DumpTexts
-    from attention_plasticity.run.worker_log import WorkerLog
+    from attention_plasticity.run.plan import Group
     from qk_dump.layout import Dump
 
 THREAD_VARIABLES = (
@@ -38,6 +42,8 @@ MEMORY_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHO
 """A worker reuses the memory of the previous head (glibc). Other C libraries ignore this."""
 
 _NO_MEMORY = "out of memory; lower max_workers, max_tokens_per_head or num_pairs_per_bucket"
+MOST_BYTES = 1 << 20
+_END = b"The rest is left out.\n"
 
 
 def main() -> None:
@@ -133,3 +139,41 @@ if __name__ == "__main__":
         main()
     except (BrokenPipeError, KeyboardInterrupt):
         os._exit(1)  # the main process ended; exit without output
+
+
+def group_name(group: Group | None) -> str:
+    """Which heads a worker was computing, for the log."""
+    if group is None:
+        return "between two groups of heads"
+    heads = index_ranges(group.q_heads)
+    return f"layer {group.layer}, key head {group.k_head}, query heads {heads}"
+
+
+class WorkerLog:
+    """A file of bounded size. It is created at the first entry.
+
+    If it cannot be written, the run continues.
+    """
+
+    def __init__(self, path: Path, limit: int = MOST_BYTES) -> None:
+        self.path = path
+        self.written = False
+        self._bytes_left = limit
+
+    def begin(self) -> None:
+        """Delete the log of an earlier run."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def add(self, where: str, text: bytes) -> None:
+        """Append the output that a worker printed while it computed the heads `where`."""
+        text = text.strip()
+        if not text or self._bytes_left <= 0:
+            return
+        entry = f"{where}:\n".encode() + text + b"\n\n"
+        if len(entry) > self._bytes_left:
+            entry = entry[: self._bytes_left] + b"\n" + _END
+        self._bytes_left -= len(entry)
+        with suppress(OSError), self.path.open("ab") as file:
+            file.write(entry)
+            self.written = True

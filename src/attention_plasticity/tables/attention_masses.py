@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.metrics import MASS_COLUMNS
 from attention_plasticity.numeric.sizes import DISTANCES
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.profiles import HEAD
-
-Array = npt.NDArray[np.float64]
+from qk_toolkit.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,38 @@
-"""A finished run as figures, comparisons, the page and the library read it."""
+"""A finished run as figures, comparisons, the page and the library read it.
+
+A finished run at a URL, fetched into the cache folder. Runs and their labels as a caller of the
+library gives them.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
+from filelock import FileLock
 
 from attention_plasticity.metrics import TableKind
-from attention_plasticity.run.head_sampling import eligible_heads
+from attention_plasticity.run.head_means import eligible_heads
 from attention_plasticity.run.missing import heads_of
 from attention_plasticity.run.outputs import RUN_FILE, sha256_of
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.baselines import baselines_of
 from attention_plasticity.tables.csv_tables import FILE_NAMES, read_table
-from attention_plasticity.tables.fetched_run import fetched_run
 from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
 from attention_plasticity.tables.names import clean
 from qk_dump.buckets import BucketGeometry, geometry_of
-from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.errors import ConfigError, StoreError, ToolkitError
 from qk_toolkit.files import resolved, user_path
 from qk_toolkit.formatting import count, index_ranges
+from qk_toolkit.mirror import Mirror, mirror_folder
+from qk_toolkit.store import DamagedFileError
 from qk_toolkit.urls import is_remote
 
 
@@ -107,7 +114,7 @@ class FinishedRun:
         Layers that are selected by their type are a random sample of the heads of this type. Layers
         that are selected by their numbers are fixed.
         """
-        found = eligible_heads(self.dump, self.info.get("config") or {})
+        found = eligible_heads(self.dump, self.settings)
         if found is None or self.chosen:
             return None
         return found.total if self.layers is None else found.of_types(self.layer_types.values())
@@ -244,14 +251,35 @@ class FinishedRun:
         }
 
     @property
+    def _input(self) -> dict[str, Any]:
+        return self.info.get("input") or {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the analysis; empty if they are not recorded."""
+        return self.info.get("config") or {}
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """Number and digest of the texts; empty if they are not recorded."""
+        return self._input.get("texts") or {}
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Numbers of layers, query heads and key heads; empty if they are not known."""
+        found = self.info.get("head_layout") or self.dump
+        names = ("num_layers", "num_q_heads", "num_k_heads")
+        return {name: found[name] for name in names if found.get(name)}
+
+    @property
     def dump(self) -> dict[str, Any]:
         """The manifest of the dump that was analysed."""
-        return (self.info.get("input") or {}).get("dump") or {}
+        return self._input.get("dump") or {}
 
     @property
     def pair_sampling(self) -> str | None:
         """How the key pairs of the run were drawn; None if the run does not record it."""
-        value = (self.info.get("config") or {}).get("pair_sampling")
+        value = self.settings.get("pair_sampling")
         return value if isinstance(value, str) else None
 
     @property
@@ -309,3 +337,69 @@ def labels_of(runs: Sequence[FinishedRun], given: Sequence[str] | None = None) -
     if not all(labels) or len(set(labels)) < len(labels):
         raise ConfigError(f"labels: must be different and not empty, got {', '.join(labels)}")
     return labels
+
+
+def fetched_run(url: str) -> Path:
+    """Fetch run.json and the tables of a run, if they have changed. Returns the local folder."""
+    folder = mirror_folder(url, "read")
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"), _damage_reported():
+        mirror = Mirror(url, folder, last=RUN_FILE)
+        mirror.pull_exactly(lambda name: name == RUN_FILE)
+        tables = set(FILE_NAMES.values())
+        if (folder / RUN_FILE).exists():
+            tables = set(read_run_info(folder / RUN_FILE).get("tables", {}).values())
+        mirror.pull(lambda name: name == RUN_FILE or name in tables)
+        if not mirror.listed.keys() & {RUN_FILE, *tables}:
+            raise ConfigError(
+                f"{url}: holds neither {RUN_FILE} nor tables; give the output_dir of an analysis"
+            )
+    return folder
+
+
+@contextmanager
+def _damage_reported() -> Iterator[None]:
+    try:
+        yield
+    except DamagedFileError as error:
+        raise StoreError(f"{error}; run the analysis again") from error
+
+
+AnyRun = FinishedRun | str | os.PathLike[str]
+
+
+def opened_runs(
+    runs: Sequence[AnyRun], labels: Sequence[str] | None
+) -> tuple[list[FinishedRun], list[str] | None]:
+    """The runs, opened where they are folders, and their labels, or None.
+
+    Raises a `ConfigError` for a single run or a text in place of a list, for items of other types,
+    and for folders that hold no run.
+    """
+    return [_opened(run) for run in _listed(runs)], None if labels is None else _texts(labels)
+
+
+def _listed(runs: Any) -> list[Any]:
+    if isinstance(runs, FinishedRun | str | os.PathLike):
+        raise ConfigError(f"runs: expected a list of runs, got {runs!r}; put it in a list")
+    if not isinstance(runs, Iterable):
+        raise ConfigError(f"runs: expected a list of runs, got {runs!r}")
+    return list(runs)
+
+
+def _opened(run: Any) -> FinishedRun:
+    if isinstance(run, FinishedRun):
+        return run
+    if not isinstance(run, str | os.PathLike):
+        raise ConfigError(f"runs: expected runs or folders of runs, got {run!r}")
+    return FinishedRun.open(run)
+
+
+def _texts(labels: Any) -> list[str]:
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise ConfigError(f"labels: expected a list of texts, one for each run, got {labels!r}")
+    listed = list(labels)
+    for label in listed:
+        if not isinstance(label, str):
+            raise ConfigError(f"labels: {label!r}: expected a text, such as {str(label)!r}")
+    return listed

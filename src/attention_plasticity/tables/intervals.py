@@ -15,8 +15,7 @@ from attention_plasticity.metrics import BUCKET_QUANTITY, GROUP_COLUMNS
 from attention_plasticity.run.head_means import MeanEstimate, mean_estimate
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import HEAD
-
-Array = npt.NDArray[np.float64]
+from qk_toolkit.arrays import Array
 
 LEVEL = 0.95
 

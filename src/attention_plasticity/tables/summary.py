@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.attended_columns import FROM_CAPTURE
+from attention_plasticity.head.attended import FROM_CAPTURE
 from attention_plasticity.head.result import Failure
 from attention_plasticity.metrics import (
     ATTENDED,
@@ -22,16 +22,16 @@ from attention_plasticity.metrics import (
     PHASE,
     POOLED,
 )
-from attention_plasticity.run.facts import RunFacts
+from attention_plasticity.run.fingerprints import RunFacts
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
+from attention_plasticity.run.merging import ShardOutcome
 from attention_plasticity.run.outputs import OutputPaths
 from attention_plasticity.run.plan import Estimate, Plan, format_heads, split_groups
 from attention_plasticity.run.records import FinishedHeads, Metrics
 from attention_plasticity.run.runner import Refused
-from attention_plasticity.run.shards import ShardOutcome
 from attention_plasticity.run.warnings import LARGE_BIAS, RunWarning
-from attention_plasticity.tables.baseline_text import baseline_lines
+from attention_plasticity.tables.baselines import baseline_lines
 from attention_plasticity.tables.drop_text import significant_drops
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.main_plasticity import (
@@ -40,7 +40,7 @@ from attention_plasticity.tables.main_plasticity import (
     PlasticityColumns,
     main_plasticity_of_rows,
 )
-from attention_plasticity.tables.pair_words import PAIR_WORDS
+from attention_plasticity.tables.names import PAIR_WORDS
 from qk_dump.layout import Dump
 from qk_toolkit.errors import OutputError, StoreError, ToolkitError
 from qk_toolkit.formatting import count, index_ranges

@@ -21,11 +21,10 @@ import triton
 from torch import Tensor
 
 from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS, first_distances
-from qk_sniffer.attention.rule import AttentionRule
-from qk_sniffer.attention.sampled_queries import SampledQueries
+from qk_sniffer.attention.rule import AttentionRule, SampledQueries
 from qk_sniffer.attention.totals import ARGMAX_PLACE, COLUMNS
 from qk_sniffer.attention.triton_code import combine, locate, segment_sums
-from qk_sniffer.sampling.rows import KindRows
+from qk_sniffer.sampling.heads import KindRows
 
 _LONGEST_SEGMENT = 16_384  # distances
 _WIDE_SPAN = 8192  # positions from the first to the last query of a wide tile, at most

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qk_sniffer.model.layout import FULL, Reach, limits_of, reach_of, small_limits
 from qk_sniffer.model.logits import Logits
 from qk_sniffer.model.probe_forward import ProbedCall, probe_forward, probe_mode
-from qk_sniffer.model.reach import FULL, Reach, limits_of, reach_of, small_limits
 
 _LENGTH = 13
 _COMPARED = 3  # last positions; a short convolution there does not include the start of the text

@@ -22,11 +22,9 @@ from torch import nn
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.model.files import Note, files_hash, require_unchanged
-from qk_sniffer.model.gguf import add_special_tokens_of, converted_model, gguf_path
-from qk_sniffer.model.gguf_header import model_title
+from qk_sniffer.model.gguf import add_special_tokens_of, converted_model, gguf_path, model_title
 from qk_sniffer.model.layout import decoder_config, text_config
-from qk_sniffer.model.overrides import checked_overrides, merged
-from qk_sniffer.model.random_weights import placed, random_model
+from qk_sniffer.model.overrides import checked_overrides, merged, placed, random_model
 from qk_sniffer.model.tensor_parallel import spread_over
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path

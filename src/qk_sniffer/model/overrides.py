@@ -1,15 +1,23 @@
-"""`model.config_overrides`: fields of a model's config that a user changes."""
+"""`model.config_overrides`: fields of a model's config that a user changes.
+
+Models with random weights, as a baseline: the same weights for one seed on every device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 import transformers
+from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.settings import nearest
+
+_STD = 0.02  # of weights that the code of a model does not initialise
 
 
 def checked_overrides(config: Any, overrides: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -106,3 +114,37 @@ def _standard_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
         names.get(key, key): _standard_names(value) if isinstance(value, Mapping) else value
         for key, value in overrides.items()
     }
+
+
+def random_model(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The model that `build` makes on the CPU, with weights that depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]), _uninitialised_is_nan():
+        torch.manual_seed(seed)
+        model = build()
+        for weight in model.parameters():
+            if not torch.isfinite(weight).all():
+                nn.init.normal_(weight, std=_STD)
+    return model
+
+
+def placed(model: nn.Module, placement: Mapping[str, Any]) -> nn.Module:
+    """The model on several devices or processes, with these options of `from_pretrained`."""
+    kind: Any = type(model)
+    config: Any = model.config
+    weights = {"config": config, "state_dict": model.state_dict(), "dtype": model.dtype}
+    spread: nn.Module = kind.from_pretrained(
+        None, attn_implementation=config._attn_implementation, **weights, **placement
+    )
+    return spread
+
+
+@contextmanager
+def _uninitialised_is_nan() -> Iterator[None]:
+    """Fill uninitialised memory with NaN, so that it can be found."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)

@@ -16,14 +16,15 @@ from qk_sniffer.model.layer_numbers import number_layers
 from qk_sniffer.model.layout import (
     LayerFacts,
     ModelLayout,
+    declared_reach,
+    declared_type,
     decoder_of,
     text_config,
 )
 from qk_sniffer.model.probe_forward import ProbedCall, ProbeForward, probe_forward, probe_mode
-from qk_sniffer.model.reach import declared_reach, declared_type
 from qk_sniffer.model.rotary_parts import rotary_part
 from qk_sniffer.model.rotary_tables import RotaryRecorder, RotaryTables
-from qk_sniffer.model.rotation import Rotations
+from qk_sniffer.model.rotation_fit import Rotations
 from qk_sniffer.model.rotation_probe import UNCHANGED, rotations_of
 from qk_toolkit.errors import ConfigError
 

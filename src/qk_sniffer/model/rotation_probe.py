@@ -29,8 +29,8 @@ from qk_sniffer.model.probe_forward import (
 )
 from qk_sniffer.model.rotary_parts import rotary_part
 from qk_sniffer.model.rotary_tables import FrequencyTable, RotaryRecorder
-from qk_sniffer.model.rotation import Rotation, Rotations
-from qk_sniffer.model.rotation_fit import NO_FIT, Floats, Misfit, misfit
+from qk_sniffer.model.rotation_fit import NO_FIT, Misfit, Rotation, Rotations, misfit
+from qk_toolkit.arrays import Array
 
 _LENGTH = 13  # tokens
 _SHIFT = 3
@@ -180,10 +180,10 @@ def _rotations(
 class _Vectors:
     """Queries or keys of one run: `target` (n, d) at `positions`, made from `source` (n, d)."""
 
-    source: Floats
-    source_positions: Floats | None  # (n,); None before RoPE
-    target: Floats
-    positions: Floats  # (n,)
+    source: Array
+    source_positions: Array | None  # (n,); None before RoPE
+    target: Array
+    positions: Array  # (n,)
     length: int  # of a text whose last token has the last position
 
     def only(self, rows: npt.NDArray[np.bool_]) -> _Vectors:
@@ -278,14 +278,14 @@ def _tensor(call: ProbedCall, part: RotaryPart, side: int) -> Tensor:
     return tensor.transpose(1, 2) if part.heads_last else tensor
 
 
-def _rows(tensor: Tensor) -> Floats:
+def _rows(tensor: Tensor) -> Array:
     """Vectors (n, d) of some heads of a (1, heads, s, d) tensor; tokens run fastest."""
     heads = tensor[0, :: max(1, tensor.shape[1] // _MOST_HEADS)][:_MOST_HEADS]
-    rows: Floats = heads[:, :_LENGTH].double().cpu().reshape(-1, tensor.shape[3]).numpy()
+    rows: Array = heads[:, :_LENGTH].double().cpu().reshape(-1, tensor.shape[3]).numpy()
     return rows
 
 
-def _places(rows: Floats, shift: int) -> Floats:
+def _places(rows: Array, shift: int) -> Array:
     return np.tile(np.arange(_LENGTH, dtype=np.float64) + shift, len(rows) // _LENGTH)  # (n,)
 
 

@@ -21,9 +21,8 @@ from qk_sniffer.attention.rule import AttentionRule
 from qk_sniffer.model.attention_hooks import AttentionCall
 from qk_sniffer.pipeline.device_copies import copy_parts_into, to_device
 from qk_sniffer.sampling.attended_keys import AttendedSampler
-from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.heads import KindRows, WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
-from qk_sniffer.sampling.rows import KindRows
 from qk_toolkit.errors import ToolkitError
 
 Ints = npt.NDArray[np.int64]

@@ -18,9 +18,8 @@ from qk_sniffer.pipeline.blocks import Block
 from qk_sniffer.pipeline.expected_heads import attention_columns
 from qk_sniffer.pipeline.setup import Setup
 from qk_sniffer.pipeline.taken_rows import TakenRows
-from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.heads import KINDS, KindRows, WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
-from qk_sniffer.sampling.rows import KINDS, KindRows
 from qk_toolkit.errors import ToolkitError
 
 

@@ -15,7 +15,7 @@ from qk_dump.layout import Kind
 from qk_sniffer.pipeline.attended_rows import AttendedTexts
 from qk_sniffer.pipeline.setup import Setup
 from qk_sniffer.pipeline.texts import Text
-from qk_sniffer.sampling.rows import KindRows, sample_rows
+from qk_sniffer.sampling.heads import KindRows, sample_rows
 
 
 @dataclass(frozen=True)

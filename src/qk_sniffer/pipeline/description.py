@@ -11,7 +11,7 @@ from qk_dump.manifest import DumpManifest
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.model.layout import LayerFacts, ModelLayout
 from qk_sniffer.pipeline.setup import Setup, eligible_q_heads, sampler_of
-from qk_sniffer.sampling.auto import AutoChoice
+from qk_sniffer.sampling.bucket_counts import AutoChoice
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
 

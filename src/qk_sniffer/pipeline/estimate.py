@@ -27,11 +27,14 @@ from qk_sniffer.pipeline.setup import (
 from qk_sniffer.pipeline.synthetic import open_source
 from qk_sniffer.pipeline.work_folder import plan_in
 from qk_sniffer.sampling.attended_keys import AttendedSampler
-from qk_sniffer.sampling.auto import TEXTS_LOOKED_AT, AutoChoice, recorded_choice
-from qk_sniffer.sampling.bucket_counts import bucket_counts
-from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.bucket_counts import (
+    TEXTS_LOOKED_AT,
+    AutoChoice,
+    bucket_counts,
+    recorded_choice,
+)
+from qk_sniffer.sampling.heads import KINDS, WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
-from qk_sniffer.sampling.rows import KINDS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
 from qk_toolkit.urls import is_remote

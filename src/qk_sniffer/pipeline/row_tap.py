@@ -20,16 +20,13 @@ from torch import Tensor, nn
 
 from qk_dump.layout import Kind
 from qk_sniffer.attention.query_attention import query_attention
-from qk_sniffer.attention.rule import AttentionRule, rule_of
-from qk_sniffer.attention.sampled_queries import SampledQueries
-from qk_sniffer.attention.text_tokens import TextTokens
+from qk_sniffer.attention.rule import AttentionRule, SampledQueries, TextTokens, rule_of
 from qk_sniffer.attention.totals import COLUMNS
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook, rotary_hook
 from qk_sniffer.pipeline.attended_rows import AttendedTexts, KeySource, take_attended
 from qk_sniffer.pipeline.device_copies import copy_into, to_device
 from qk_sniffer.pipeline.taken_rows import LayerAttention, TakenRows
-from qk_sniffer.sampling.heads import WantedLayer
-from qk_sniffer.sampling.rows import KINDS, KindRows
+from qk_sniffer.sampling.heads import KINDS, KindRows, WantedLayer
 
 Ints = npt.NDArray[np.int64]
 

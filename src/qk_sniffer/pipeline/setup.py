@@ -20,9 +20,14 @@ from qk_sniffer.pipeline.refusals import refuse_other_settings
 from qk_sniffer.pipeline.synthetic import TextSource, open_source
 from qk_sniffer.pipeline.texts import tokenize
 from qk_sniffer.sampling.attended_keys import AttendedSampler, default_number, recorded_number
-from qk_sniffer.sampling.auto import TEXTS_LOOKED_AT, AutoChoice, choose, recorded_choice
-from qk_sniffer.sampling.heads import WantedLayer, choose_heads, eligible_heads, require_pre_rope
-from qk_sniffer.sampling.parallel_heads import ParallelHeads
+from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, AutoChoice, choose, recorded_choice
+from qk_sniffer.sampling.heads import (
+    ParallelHeads,
+    WantedLayer,
+    choose_heads,
+    eligible_heads,
+    require_pre_rope,
+)
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path

@@ -34,7 +34,7 @@ from qk_sniffer.pipeline.work_folder import PLAN, SEGMENTS, locked_work_folder
 from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.files import user_path
 from qk_toolkit.mirror import Mirror, mirror_folder
-from qk_toolkit.parallel import call_after
+from qk_toolkit.store import call_after
 from qk_toolkit.watcher import Watcher
 
 _PLAN_NAME = f"{UNFINISHED}/{PLAN}"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from qk_dump.attention_columns import SINK_TOKENS
 from qk_dump.limits import MOST_POSITIONS
+from qk_toolkit.arrays import Ints
 
 _ALL_TEXTS, _FEWEST = 2048, 16  # wanted keys of a key head: of all texts, and of every text
 _GOLDEN = 0x9E3779B97F4A7C15  # the increment of SplitMix64
@@ -26,7 +26,6 @@ _SHIFTS = (30, 27, 31)
 _WORD = 1 << 64
 _DRAW_BITS = 53  # as many as float64 has
 
-Ints = npt.NDArray[np.int64]
 IntArray = TypeVar("IntArray", Ints, Tensor)
 
 

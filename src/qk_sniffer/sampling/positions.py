@@ -17,9 +17,7 @@ import numpy.typing as npt
 from qk_dump.buckets import BucketGeometry
 from qk_dump.keep_probabilities import SamplerType, bucket_rates
 from qk_dump.layout import Kind
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from qk_toolkit.arrays import Array, Ints
 
 __all__ = ["PositionSampler", "SamplerType", "sample_heads"]
 
@@ -54,7 +52,7 @@ class PositionSampler:
         """The bucket of every position."""
         return BucketGeometry(self.bucket_type, self.min_bucket_size).bucket(position)
 
-    def rate(self, bucket: npt.ArrayLike, kind: Kind = "q") -> Floats:
+    def rate(self, bucket: npt.ArrayLike, kind: Kind = "q") -> Array:
         """The probability that a position of the bucket is kept."""
         base_rate = self.base_rate
         if kind == "k" and self.key_base_rate is not None:
@@ -74,7 +72,7 @@ class PositionSampler:
 
 
 @lru_cache(maxsize=16)  # all layers of a text use the same rates
-def _rates(sampler: PositionSampler, length: int, kind: Kind) -> Floats:
+def _rates(sampler: PositionSampler, length: int, kind: Kind) -> Array:
     return sampler.rate(sampler.bucket(np.arange(length)), kind)  # (length,)
 
 

@@ -24,13 +24,15 @@ from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.model.logits import HIDDEN_BELOW, allowed
 from qk_sniffer.notebook import Tap, tap
-from qk_sniffer.verify.attention_check import captured_sums, weight_sums
-from qk_sniffer.verify.rotation_check import RotationCheck, check_rotations
+from qk_sniffer.verify.rotation_check import (
+    RotationCheck,
+    captured_sums,
+    check_rotations,
+    weight_sums,
+)
+from qk_toolkit.arrays import Array, Bools
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.raised_in import is_our_bug
-
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class RecordedAttention:
     sinks: Tensor | None  # (heads,) an extra score per head in the softmax
     bias: Tensor | None  # (heads or 1, n, n), added to the scores
     mask: Tensor | None  # (heads or 1, n, n), also added; hidden keys are below -1e4
-    sums: Floats  # (heads, n, 6 + bins) of the weights that are applied to values
+    sums: Array  # (heads, n, 6 + bins) of the weights that are applied to values
 
 
 class AttentionRecorder:
@@ -231,13 +233,13 @@ def _attention(tapped: Tap, facts: LayerFacts, recorded: RecordedAttention) -> f
     return float(np.max(differences))
 
 
-def _of_head(tensor: Tensor | None, head: int) -> Floats | None:
+def _of_head(tensor: Tensor | None, head: int) -> Array | None:
     return None if tensor is None else _array(tensor[head % len(tensor)])
 
 
 def _selected_keys(
-    recorded: RecordedAttention, head: int, seen: Flags
-) -> tuple[Flags, Floats | None]:
+    recorded: RecordedAttention, head: int, seen: Bools
+) -> tuple[Bools, Array | None]:
     """The keys that the mask of a selective layer does not hide, and their bias."""
     mask = _of_head(recorded.mask, head)  # (n, n)
     if mask is None:
@@ -246,10 +248,10 @@ def _selected_keys(
     return selected, np.where(selected, mask, 0.0)
 
 
-def visible(facts: LayerFacts, length: int) -> Flags:
+def visible(facts: LayerFacts, length: int) -> Bools:
     """Which keys (columns) a query (row) sees, according to the layer's type and window."""
     query, key = np.arange(length)[:, None], np.arange(length)[None]  # (n, 1), (1, n)
-    seen: Flags = key <= query  # (n, n)
+    seen: Bools = key <= query  # (n, n)
     if facts.window is None:
         return seen
     if facts.type == "chunked_attention":
@@ -267,11 +269,11 @@ def scale_of(facts: LayerFacts) -> float:
 def attention_scores(
     queries: npt.NDArray[np.floating],
     keys: npt.NDArray[np.floating],
-    seen: Flags,
+    seen: Bools,
     scale: float,
     softcap: float | None = None,
-    bias: Floats | None = None,
-) -> Floats:
+    bias: Array | None = None,
+) -> Array:
     """Scores (n, n) of one head in float64; -inf if a query (row) does not see a key (column)."""
     scores = queries.astype(np.float64) @ keys.astype(np.float64).T * scale  # (n, n)
     if softcap:
@@ -281,13 +283,13 @@ def attention_scores(
     return np.where(seen, scores, -np.inf)
 
 
-def softmax(scores: Floats, sink: float = -math.inf) -> Floats:
+def softmax(scores: Array, sink: float = -math.inf) -> Array:
     """Weights (n, n); each row is normalised together with the sink, which is not returned."""
     top = np.maximum(scores.max(axis=1, keepdims=True), sink)  # (n, 1)
     powers = np.exp(scores - top)  # (n, n)
-    weights: Floats = powers / (powers.sum(axis=1, keepdims=True) + np.exp(sink - top))
+    weights: Array = powers / (powers.sum(axis=1, keepdims=True) + np.exp(sink - top))
     return weights
 
 
-def _array(tensor: Tensor) -> Floats:
+def _array(tensor: Tensor) -> Array:
     return tensor.double().numpy()

@@ -117,8 +117,12 @@ def _baseline(arguments: Sequence[str]) -> int:
     place, settings = _parse(arguments)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
-    from attention_plasticity.tables.baseline_text import lines_of_baseline, run_lines
-    from attention_plasticity.tables.baselines import BASELINES, record_capture
+    from attention_plasticity.tables.baselines import (
+        BASELINES,
+        lines_of_baseline,
+        record_capture,
+        run_lines,
+    )
     from qk_study.baseline.captures import baseline_capture
 
     run = _opened(place)

@@ -18,13 +18,14 @@ from scipy.stats import pearsonr, spearmanr
 import attention_plasticity as ap
 from attention_plasticity.cli import main
 from attention_plasticity.comparison.cautions import obstacles, run_cautions
-from attention_plasticity.comparison.formats import as_csv, as_markdown
-from attention_plasticity.comparison.latex import as_latex
+from attention_plasticity.comparison.latex import latex_float
 from attention_plasticity.comparison.runs import compare_runs, labelled
 from attention_plasticity.comparison.scores import correlations, read_scores
+from attention_plasticity.comparison.tables import as_csv, markdown_table, means_table
 from attention_plasticity.metrics import FIFTHS, MEAN_COLUMNS
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
+from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 from qk_toolkit.errors import ConfigError
 from run_tables import add_errors, metrics_table, write_run
 
@@ -101,7 +102,7 @@ def table_of(*labels: str) -> pd.DataFrame:
 
 
 def test_labels_stand_in_markdown_as_they_are() -> None:
-    text = as_markdown(table_of(*LABELS))
+    text = markdown_table(means_table(table_of(*LABELS), OVER_BUCKETS))
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     inlines = [token for token in tokens if token.type == "inline"]
     cells = [inlines[at] for at in range(0, len(inlines), len(MEAN_COLUMNS) + 3)][1:]
@@ -119,7 +120,8 @@ def test_labels_stand_in_csv_and_start_no_formula() -> None:
 
 
 def test_labels_stand_in_latex_as_they_are() -> None:
-    text = as_latex(table_of("a_b|50% <c> {d} & $e$ #1 ~^ \\", "[x]*`-", "--"))
+    compared = table_of("a_b|50% <c> {d} & $e$ #1 ~^ \\", "[x]*`-", "--")
+    text = latex_float(means_table(compared, OVER_BUCKETS), "caption", "label", [])
     lines = [line for line in text.splitlines() if line.endswith(r"\\")][2:]
     assert len(lines) == 3
     assert lines[0].startswith(

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
-from attention_plasticity.comparison.names import short_names
+from attention_plasticity.comparison.runs import short_names
 from attention_plasticity.comparison.scores import correlations
 from attention_plasticity.metrics import FIFTHS
 from attention_plasticity.plots import profiles_figure, scores_figure

@@ -13,9 +13,9 @@ import attention_plasticity as ap
 from analysed import analyse_together
 from attention_plasticity.cli import main
 from attention_plasticity.comparison.cautions import pairing_cautions, same_texts
-from attention_plasticity.comparison.cells import difference_cells, differences_note
-from attention_plasticity.comparison.differences import run_differences
+from attention_plasticity.comparison.data import run_differences
 from attention_plasticity.comparison.runs import labelled
+from attention_plasticity.comparison.tables import differences_table
 from attention_plasticity.metrics import GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
@@ -136,8 +136,9 @@ def test_a_difference_that_is_not_known_has_no_marks(runs: dict[str, ap.Run]) ->
     unknown = table["quantity"] == "ap_drop"
     table.loc[unknown, ["difference", "standard_error", "low", "high"]] = math.nan
     table.loc[unknown, ["same_heads", "equal_contexts"]] = False
-    (line,) = difference_cells(table, OVER_BUCKETS)
-    assert line.drop == "–"
-    assert "[" in line.plasticity
-    note = differences_note([line])
-    assert note.endswith("are independent samples.")
+    written = differences_table(table, OVER_BUCKETS)
+    assert written is not None
+    (line,) = written.lines
+    assert line.cells[1].whole == "–"
+    assert "[" in line.cells[0].whole
+    assert written.note.endswith("are independent samples.")

@@ -16,7 +16,7 @@ import numpy as np
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head import attended
 from attention_plasticity.head.aligned import BinnedHead, binned_head
-from attention_plasticity.head.attended_keys import AttendedHead, attended_keys
+from attention_plasticity.head.key_pool import AttendedHead, attended_keys
 from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head.token_weights import token_weights
 from attention_plasticity.head_analysis import analyze_head

@@ -15,7 +15,7 @@ import pytest
 
 import attention_plasticity as ap
 from attended_counts import LAYER, counted, counted_through, peaked_dump
-from attention_plasticity.head.attended_columns import FROM_CAPTURE
+from attention_plasticity.head.attended import FROM_CAPTURE
 from attention_plasticity.head.key_pool import KeyPool, read_pool
 from attention_plasticity.head.rows import KeyHead, read_queries
 from attention_plasticity.head_analysis import analyze_rows

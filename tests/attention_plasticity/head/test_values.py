@@ -12,10 +12,11 @@ import pytest
 
 from attention_plasticity import HeadError
 from attention_plasticity.head.aligned_columns import FEW_BIN_TEXTS
-from attention_plasticity.head.cell_columns import NO_CELL_COUNTS, NO_CELL_PAIRS
 from attention_plasticity.head.plasticity_columns import (
     COUNTING_OFF,
     EMPTY_FIFTH,
+    NO_CELL_COUNTS,
+    NO_CELL_PAIRS,
     NO_COUNTS,
     NO_EARLIER_KEYS,
     NO_PAIRS,

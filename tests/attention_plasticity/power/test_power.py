@@ -25,11 +25,11 @@ from attention_plasticity.numeric.key_pairs import KeyIndex
 from attention_plasticity.power.prediction import (
     Change,
     Limits,
+    RowCounts,
     cheapest_change,
     error_range,
     typical_error,
 )
-from attention_plasticity.power.rows import RowCounts
 from attention_plasticity.power.text import advice
 from dumps import add_rotary, make_dump
 from qk_dump.examples import Example, write_examples

@@ -10,8 +10,7 @@ import pytest
 from attention_plasticity import make_config
 from attention_plasticity.head.plasticity import variance_parts
 from attention_plasticity.head.queries import RotatedQueries
-from attention_plasticity.power.prediction import Change, typical_error
-from attention_plasticity.power.rows import RowCounts
+from attention_plasticity.power.prediction import Change, RowCounts, typical_error
 from attention_plasticity.power.text import advice
 from simulated_heads import Population, draw_head
 from thinned_heads import SIZES, ThinnedHeads, sample_heads, tiny_heads

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity.config import make_config
-from attention_plasticity.run.merging import merge_shards
-from attention_plasticity.run.shards import run_shard
+from attention_plasticity.run.merging import merge_shards, run_shard
 from commands_here import analyze_here
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here

@@ -20,8 +20,7 @@ from attention_plasticity.head.texts import UNKNOWN_TEXTS
 from attention_plasticity.run.local_engine import EarlyWorkers, _worker_environment, run_local
 from attention_plasticity.run.plan import Group, make_plan
 from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
-from attention_plasticity.run.worker import THREAD_VARIABLES
-from attention_plasticity.run.worker_log import WorkerLog
+from attention_plasticity.run.worker import THREAD_VARIABLES, WorkerLog
 from dumps import make_dump
 from qk_dump.source import open_dump
 

@@ -24,7 +24,7 @@ from attention_plasticity.run.plan import Group, make_plan
 from attention_plasticity.run.ray_engine import _Deaths, run_ray
 from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
-from attention_plasticity.run.worker_log import WorkerLog
+from attention_plasticity.run.worker import WorkerLog
 from dumps import add_rotary, make_dump, rotary_file
 from qk_dump.source import open_dump
 from qk_toolkit import ray_cluster

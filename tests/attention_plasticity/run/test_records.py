@@ -19,7 +19,7 @@ from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.plan import make_plan
 from attention_plasticity.run.records import Records
-from attention_plasticity.run.run_settings import run_settings
+from attention_plasticity.run.run_info import run_settings
 from dumps import make_dump
 from qk_dump.layout import Dump
 from qk_dump.source import open_dump

@@ -19,10 +19,9 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
-from attention_plasticity.run.merging import merge_shards
+from attention_plasticity.run.merging import merge_shards, run_shard
 from attention_plasticity.run.runner import Refused, run_analyses, run_analysis
 from attention_plasticity.run.several import configs_of
-from attention_plasticity.run.shards import run_shard
 from attention_plasticity.tables.finished_run import FinishedRun
 from commands_here import analyze_here
 from dumps import make_dump

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_plasticity.run.worker_log import WorkerLog
+from attention_plasticity.run.worker import WorkerLog
 from commands_here import analyze_here
 from dumps import make_dump
 

@@ -13,7 +13,7 @@ from typing import Any
 import huggingface_hub.constants as constants
 import pytest
 
-import qk_dump.hub.cache_records
+import qk_dump.hub.pull
 from captures import content
 from commands import command
 from dumps import add_attended, make_dump
@@ -243,7 +243,7 @@ def test_a_cache_that_cannot_be_written_can_be_read(
     def refuse(target: Path, text: str) -> None:
         raise AssertionError(f"{target} is written")
 
-    client.setattr(qk_dump.hub.cache_records, "write_text", refuse)
+    client.setattr(qk_dump.hub.pull, "write_text", refuse)
     assert fetch_dump(TINY) == fetched
     client.setattr(constants, "HF_HUB_OFFLINE", True)
     assert fetch_dump(TINY).folder == fetched.folder

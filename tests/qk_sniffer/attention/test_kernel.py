@@ -7,12 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from qk_sniffer.attention.chunked import chunked_attention
-from qk_sniffer.attention.query_attention import query_attention
-from qk_sniffer.attention.rule import AttentionRule
-from qk_sniffer.attention.sampled_queries import SampledQueries
-from qk_sniffer.attention.text_tokens import TextTokens
-from qk_sniffer.sampling.rows import KindRows
+from qk_sniffer.attention.query_attention import chunked_attention, query_attention
+from qk_sniffer.attention.rule import AttentionRule, SampledQueries, TextTokens
+from qk_sniffer.sampling.heads import KindRows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

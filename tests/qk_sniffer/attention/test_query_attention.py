@@ -18,16 +18,14 @@ from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_sniffer.attention.query_attention import kernel_works, query_attention
-from qk_sniffer.attention.rule import AttentionRule
-from qk_sniffer.attention.sampled_queries import SampledQueries
-from qk_sniffer.attention.text_tokens import TextTokens
+from qk_sniffer.attention.rule import AttentionRule, SampledQueries, TextTokens
 from qk_sniffer.attention.totals import attention_rows
 from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
 from qk_sniffer.model.logits import in_float32
 from qk_sniffer.notebook import tap
 from qk_sniffer.pipeline.description import layer_record
-from qk_sniffer.sampling.rows import KindRows
+from qk_sniffer.sampling.heads import KindRows
 from qk_sniffer.tapped_rows import TappedRows
 from tiny_models import ARCHITECTURES, RARE, needs_rare
 

@@ -15,10 +15,17 @@ from transformers.models.llama import modeling_llama
 import qk_sniffer
 from qk_sniffer.model.behaviour import behaviour_of
 from qk_sniffer.model.layer_numbers import CallSite, LayerRun, number_layers
-from qk_sniffer.model.layout import decoder_of
+from qk_sniffer.model.layout import (
 from qk_sniffer.model.logits import allowed
+    FULL,
+    Limits,
+    Reach,
+    decoder_of,
+    limits_of,
+    reach_of,
+    small_limits,
+)
 from qk_sniffer.model.probing import probe
-from qk_sniffer.model.reach import FULL, Limits, Reach, limits_of, reach_of, small_limits
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
 

@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import pytest
 
-from qk_sniffer.model.gguf_header import model_title
+from qk_sniffer.model.gguf import model_title
 
 
 def header(path: Path, fields: dict[str, Any], first: tuple[str, ...] = ()) -> Path:

@@ -16,7 +16,7 @@ from qk_dump.rotary import RotaryRecord, rotate
 from qk_sniffer.model.attention_hooks import attention_hook
 from qk_sniffer.model.layout import LayerFacts, decoder_of
 from qk_sniffer.model.probing import probe
-from qk_sniffer.model.rotation import Rotation
+from qk_sniffer.model.rotation_fit import Rotation
 from qk_sniffer.notebook import TappedRows
 from rope_types import CONTEXT, model_of
 from tiny_models import ARCHITECTURES, RARE, VOCABULARY, needs, needs_rare, other_model

@@ -24,8 +24,8 @@ from qk_sniffer.pipeline.attended_rows import AttendedRows, AttendedTexts
 from qk_sniffer.pipeline.row_tap import RowTap
 from qk_sniffer.pipeline.setup import attended_layers, wanted_heads
 from qk_sniffer.sampling.attended_keys import AttendedSampler, inclusion
+from qk_sniffer.sampling.heads import sample_rows
 from qk_sniffer.sampling.positions import PositionSampler
-from qk_sniffer.sampling.rows import sample_rows
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
 

@@ -19,9 +19,8 @@ from qk_sniffer.model.layout import decoder_of, run_backbone
 from qk_sniffer.model.probing import probe
 from qk_sniffer.pipeline.row_tap import RowTap
 from qk_sniffer.pipeline.taken_rows import TakenRows
-from qk_sniffer.sampling.heads import WantedLayer, choose_heads
+from qk_sniffer.sampling.heads import KINDS, KindRows, WantedLayer, choose_heads, sample_rows
 from qk_sniffer.sampling.positions import PositionSampler
-from qk_sniffer.sampling.rows import KINDS, KindRows, sample_rows
 from tiny_models import ARCHITECTURES, LAYERS, VOCABULARY, needs
 
 EVERYTHING = PositionSampler("all")

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qk_sniffer.sampling.auto import AutoChoice, choose, nearest_power_of_two, recorded_choice
+from qk_sniffer.sampling.bucket_counts import (
+    AutoChoice,
+    choose,
+    nearest_power_of_two,
+    recorded_choice,
+)
 
 
 @given(longest=st.integers(1, 2**31 - 1))

@@ -17,8 +17,7 @@ from qk_sniffer.model.layout import ModelLayout
 from qk_sniffer.model.probing import probe
 from qk_sniffer.model.tensor_parallel import HeadVectors
 from qk_sniffer.pipeline.setup import attended_layers
-from qk_sniffer.sampling.heads import choose_heads
-from qk_sniffer.sampling.parallel_heads import ParallelHeads
+from qk_sniffer.sampling.heads import ParallelHeads, choose_heads
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES
 

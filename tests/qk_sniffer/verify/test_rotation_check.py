@@ -10,7 +10,7 @@ import torch
 
 from qk_sniffer.model.layout import ModelLayout, decoder_of
 from qk_sniffer.model.probing import probe
-from qk_sniffer.model.rotation import Rotation, Rotations
+from qk_sniffer.model.rotation_fit import Rotation, Rotations
 from qk_sniffer.verify.command import summary_lines
 from qk_sniffer.verify.comparison import LayerCheck, Verification
 from qk_sniffer.verify.rotation_check import RotationCheck, check_rotations

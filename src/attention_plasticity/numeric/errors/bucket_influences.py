@@ -5,10 +5,7 @@ Arrays in, arrays out; numpy only.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.blocks import near_mean, row_blocks
 from attention_plasticity.numeric.errors.influences import (
@@ -21,10 +18,7 @@ from attention_plasticity.numeric.errors.influences import (
 from attention_plasticity.numeric.errors.text_groups import rows_per_group
 from attention_plasticity.numeric.query_model import BucketMoments, bucket_rows, mean_position
 from attention_plasticity.numeric.sizes import GROUPS
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.floating[Any]]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 _KEPT_INFLUENCES = 1 << 24  # float32 values of the influences on covariances
 _SMALLEST_UNIT = 2.0**-40  # squares of much smaller values are zero in float32

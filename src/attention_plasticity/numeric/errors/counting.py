@@ -27,10 +27,7 @@ from attention_plasticity.numeric.errors.uncertainty import (
 )
 from attention_plasticity.numeric.scores import score_margins
 from attention_plasticity.numeric.sizes import GROUPS
-
-Array = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 _COUNTED_SHARE = 0.25  # of the pairs
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
@@ -151,7 +148,7 @@ class CountingSums:
         self,
         code: int,
         queries: CentredQueries,
-        W: Floats,
+        W: Vectors,
         owner: Ints,
         group: Ints,
         scored: ScoredPairs,
@@ -185,7 +182,7 @@ class CountingSums:
         self,
         code: int,
         sample: CentredQueries,
-        W: Floats,
+        W: Vectors,
         margin: Array,
         squares: Array,
         scored: ScoredPairs | None,
@@ -209,7 +206,7 @@ class CountingSums:
         return np.asarray(1.0 / self._cell_pairs[code, owner])
 
     def _score(
-        self, sample: CentredQueries, W: Floats, margin: Array, squares: Array
+        self, sample: CentredQueries, W: Vectors, margin: Array, squares: Array
     ) -> ScoredPairs:
         """Scores of the pairs under the Gaussian of a sample of the queries."""
         variance = squares.sum(axis=1) / (len(sample.y) - 1)
@@ -227,7 +224,7 @@ class CountingSums:
     def _through_queries(
         self,
         sample: CentredQueries,
-        W: Floats,
+        W: Vectors,
         scored: ScoredPairs,
         squares: Array,
         weight: Array | None,
@@ -298,7 +295,7 @@ def _times(values: Array, weight: Array | None) -> Array:
 
 
 def sum_by_group(
-    sample: CentredQueries, W: Floats, margin: Array, *, with_squares: bool = True
+    sample: CentredQueries, W: Vectors, margin: Array, *, with_squares: bool = True
 ) -> GroupSums:
     """Sums over queries for the pairs `W` (pairs, d) with `margin` (pairs,), the means of w·q."""
     members = np.ascontiguousarray(sample.membership.T)  # (n, g)

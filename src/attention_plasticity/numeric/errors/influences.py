@@ -9,18 +9,14 @@ unless the scales of dimensions differ too much.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.blocks import row_blocks
 from attention_plasticity.numeric.errors.text_groups import rows_per_group
 from attention_plasticity.numeric.sizes import GROUPS
-
-Array = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 _LARGEST_SPAN = 2.0**60  # of variances; float32 has 24 bits and exponents from -126 to 127
 _SYMMETRIC_ROWS = 256  # from this number of rows, a symmetric product is faster than a general one
@@ -36,11 +32,11 @@ class CentredQueries(NamedTuple):
     counts: Ints  # (g,) queries of every group
     unit: float
     mean: Array  # (d,) in this unit
-    y: Floats  # (n, d)
-    first: Floats | None  # (n,)
+    y: Vectors  # (n, d)
+    first: Vectors | None  # (n,)
 
     @property
-    def membership(self) -> Floats:
+    def membership(self) -> Vectors:
         """(g, n): one where the query is in the group."""
         return np.repeat(np.eye(GROUPS, dtype=np.float32), self.counts, axis=1)
 
@@ -70,8 +66,8 @@ class GaussianInfluences:
     """Sums per group from which the influences on one query bucket's Gaussian follow."""
 
     queries: CentredQueries
-    mean: Floats  # (g, d) influences on the mean, in the unit of the queries
-    scatter: Floats  # (g, d, d) sums of y yᵀ, or (g, d) their diagonals, in the squared unit
+    mean: Vectors  # (g, d) influences on the mean, in the unit of the queries
+    scatter: Vectors  # (g, d, d) sums of y yᵀ, or (g, d) their diagonals, in the squared unit
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,7 @@ class GroupedQueries:
 
     model: Literal["positional", "full", "diagonal"]
     group: Ints  # (n,)
-    vectors: Floats  # (n, d)
+    vectors: Vectors  # (n, d)
     first: FirstComponent | None = None  # in the model `positional` only
 
     def centred(self, rows: slice, mean: Array, variances: Array) -> CentredQueries:

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.numeric.sizes import GROUPS
-
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Ints
 
 MIN_GROUPS = 4  # of a head; with fewer groups its standard errors are NaN
 MIN_BUCKET_GROUPS = 3  # of a query bucket; with fewer, the standard errors of its cells are NaN

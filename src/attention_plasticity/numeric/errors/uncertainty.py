@@ -22,10 +22,7 @@ from attention_plasticity.numeric.errors.text_groups import (
 )
 from attention_plasticity.numeric.scores import PairScores
 from attention_plasticity.numeric.sizes import GROUPS
-
-Array = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.int64]
+from qk_toolkit.arrays import Array, Ints, Vectors
 
 _MOST_PRODUCTS = 1 << 22  # float32 values of products w·wᵀ in memory at a time
 _LARGEST_FLOAT32 = 2.0**40  # of a scaled key difference; larger values are computed in float64
@@ -122,12 +119,12 @@ class ScoredPairs(NamedTuple):
 
     scores: PairScores
     precision: Array  # (pairs,) 1/√v in the units of key differences and queries; 0 if v is zero
-    shifts: Floats  # (pairs, g) w·d/√v
+    shifts: Vectors  # (pairs, g) w·d/√v
     kappa: Array  # (pairs,)
 
     @classmethod
     def of(
-        cls, scores: PairScores, shifts: Floats, unit: Array | float, counts: Ints
+        cls, scores: PairScores, shifts: Vectors, unit: Array | float, counts: Ints
     ) -> ScoredPairs:
         """From `shifts` w·d (pairs, g) in the given units, which are overwritten."""
         deviation = scores.deviation / unit
@@ -162,13 +159,13 @@ class UncertaintySums:
     def add(
         self,
         code: int,
-        W: Floats,
+        W: Vectors,
         owner: Ints,
         group: Ints,
         unit: Array,
         scores: PairScores,
         influences: GaussianInfluences,
-        shifts: Floats | None = None,
+        shifts: Vectors | None = None,
         seen_by: Ints | None = None,
     ) -> ScoredPairs:
         """Add pairs, sorted by `owner`, that were scored under the Gaussian of query bucket `code`.
@@ -209,7 +206,7 @@ class UncertaintySums:
 
     def _through_covariance(
         self,
-        W: Floats,
+        W: Vectors,
         slope: Array,
         precision: Array,
         starts: Ints,
@@ -288,7 +285,7 @@ def mean_of_cells(values: Array) -> Array:
     return means
 
 
-def mean_error(shifts: Floats, counts: Ints) -> Array:
+def mean_error(shifts: Vectors, counts: Ints) -> Array:
     """κ (pairs,): squared error of the mean of `w·q`, relative to its variance.
 
     It comes from the influences `shifts` (pairs, g) of the groups on the mean, in units of √v. It
@@ -323,7 +320,7 @@ def pair_influences(sums: Array, counts: npt.NDArray[Any], means: Array) -> Arra
     return np.asarray(influences * jackknife_factor(counts)[..., None])
 
 
-def scatter_products(W: Floats, weights: Array, starts: Ints, scatter: Floats) -> Array:
+def scatter_products(W: Vectors, weights: Array, starts: Ints, scatter: Vectors) -> Array:
     """(cells, g): for every cell `⟨Σ weight² w wᵀ, scatter_g⟩`.
 
     `starts` are the first rows of the cells in `W` (pairs, d); `scatter` is (g, d, d) or (g, d).

@@ -13,10 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.errors.influences import (
     CentredQueries,
@@ -25,10 +23,8 @@ from attention_plasticity.numeric.errors.influences import (
 )
 from attention_plasticity.numeric.errors.uncertainty import ScoredPairs
 from attention_plasticity.numeric.sizes import GROUPS
+from qk_toolkit.arrays import Array, Ints, Vectors
 
-Array = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.int64]
 Numbers = Array | Ints
 
 
@@ -69,7 +65,7 @@ class VarianceSums:
         self,
         code: int,
         queries: CentredQueries,
-        W: Floats,
+        W: Vectors,
         scored: ScoredPairs,
         first: Ints,
         second: Ints,

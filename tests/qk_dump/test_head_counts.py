@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dumps import head_rows, make_dump
-from qk_dump.found_texts import texts_of_heads, texts_of_layers
+from qk_dump.head_counts import texts_of_heads, texts_of_layers
 from qk_dump.layout import HeadId
 from qk_dump.source import open_dump
 from qk_dump.writer import write_head

@@ -10,7 +10,7 @@ import pytest
 
 from analysed import analyse_together
 from attention_plasticity import analyze_head, make_config, open_dump, open_run
-from attention_plasticity.numeric.distances import DistanceSums
+from attention_plasticity.numeric.profile import DistanceSums
 from dumps import make_dump
 
 

@@ -11,10 +11,16 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.run.finish import Outcome
-from attention_plasticity.run.merging import NOT_COMPUTED, merge_shards
+from attention_plasticity.run.merging import (
+    NOT_COMPUTED,
+    Shard,
+    ShardOutcome,
+    merge_shards,
+    run_shard,
+    shard_of,
+)
 from attention_plasticity.run.plan import make_plan
 from attention_plasticity.run.runner import run_analysis
-from attention_plasticity.run.shards import Shard, ShardOutcome, run_shard, shard_of
 from commands_here import run_here
 from dumps import add_rotary, head_rows, make_dump, rotary_file
 from lasting_workers import workers as workers  # a fixture of all tests here

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity import ToolkitError, analyze_head, make_config, open_dump
-from attention_plasticity.head.limits import MOST_BUCKETS
+from attention_plasticity.head.layout import MOST_BUCKETS
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.numeric import scoring

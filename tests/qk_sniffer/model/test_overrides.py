@@ -12,7 +12,7 @@ from torch import nn
 
 from qk_sniffer.config import ModelSettings
 from qk_sniffer.model.loading import LoadedModel, load_model
-from qk_sniffer.model.random_weights import random_model
+from qk_sniffer.model.overrides import random_model
 from rank_processes import Forwards, run_ranks
 from sniffing import same_bytes, sniff, tables_of, words
 from tiny_texts import save_texts, save_tiny_model

@@ -18,7 +18,7 @@ from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.plots import caption_of
 from attention_plasticity.run.finish import Outcome
-from attention_plasticity.run.head_sampling import EligibleHeads, eligible_heads
+from attention_plasticity.run.head_means import EligibleHeads, eligible_heads
 from attention_plasticity.tables.intervals import (
     mean_half_width,
     mean_of_buckets,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attention_plasticity.numeric.kolmogorov import (
+from attention_plasticity.numeric.normality import (
     ks_normal_pvalues,
     ks_normal_statistics,
     ks_pvalues,
