@@ -254,6 +254,11 @@ class TaskState:
         return [f"{duration(max(0.0, step * left - in_step))} left"]
 
 
+def wait_factor(factor: int, *, moved: bool) -> int:
+    """How many times the usual time passes before the next line, from that before the last one."""
+    return 1 if moved else min(2 * factor, _LONGEST_WAIT)
+
+
 class ProgressLines:
     """Prints the state of a task to standard error, one line every `seconds` seconds.
 
@@ -310,7 +315,7 @@ class ProgressLines:
                 if self._state is None:
                     return
                 line = f"{self._label}{self._state.line()}\n"
-                factor = min(2 * factor, _LONGEST_WAIT) if self._state.done == done else 1
+                factor = wait_factor(factor, moved=self._state.done != done)
                 done = self._state.done
             self._next = time.monotonic() + factor * self._seconds
             try:

@@ -8,8 +8,7 @@ import pytest
 
 from qk_toolkit.command_line import guarded
 from qk_toolkit.debugging import VARIABLE, debug_flag, is_debugging, traceback_text
-from qk_toolkit.errors import ConfigError
-from qk_toolkit.errors import without_tokens
+from qk_toolkit.errors import ConfigError, without_tokens
 
 
 @pytest.fixture(autouse=True)

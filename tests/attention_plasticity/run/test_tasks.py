@@ -10,7 +10,7 @@ import pytest
 from attention_plasticity.config import make_config
 from attention_plasticity.head.texts import UNKNOWN_TEXTS
 from attention_plasticity.run.tasks import Job, Task, TaskQueue
-from attention_plasticity.run.worker_log import WorkerLog
+from attention_plasticity.run.worker import WorkerLog
 
 
 def job_in(folder: Path) -> Job:

@@ -16,7 +16,6 @@ import qk_sniffer
 from qk_sniffer.model.behaviour import behaviour_of
 from qk_sniffer.model.layer_numbers import CallSite, LayerRun, number_layers
 from qk_sniffer.model.layout import (
-from qk_sniffer.model.logits import allowed
     FULL,
     Limits,
     Reach,
@@ -25,6 +24,7 @@ from qk_sniffer.model.logits import allowed
     reach_of,
     small_limits,
 )
+from qk_sniffer.model.logits import allowed
 from qk_sniffer.model.probing import probe
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
