@@ -55,6 +55,9 @@ _SPECIAL = {
 _TEXT = str.maketrans({**_SPECIAL})
 _NUMBERS = str.maketrans({**_SPECIAL, "-": "$-$", "+": "$+$", "[": "["})  # true minus signs
 _LONG_WORD, _PIECE = 16, 12  # characters
+_MOST_IN_A_COLUMN = 39.0  # characters of numbers, with their narrow signs, beside the names
+_GAP = 1.7  # characters between two columns
+_SMALL = 0.88  # width of the small numbers relative to the others
 
 
 def comparison_latex(data: ComparisonData) -> str:
@@ -76,15 +79,30 @@ def comparison_latex(data: ComparisonData) -> str:
 
 
 def latex_float(table: WrittenTable, caption: str, label: str, notes: Sequence[str]) -> str:
-    """A floating table over both columns: caption, label, tabular, and notes in small text."""
-    lines = [r"\begin{table*}", r"\centering\sloppy", rf"\caption{{{_breakable(caption)}}}"]
+    """A floating table: caption, label, tabular, and notes in small text.
+
+    It spans both columns of the article unless its numbers fit one.
+    """
+    kind = "table" if _numbers_width(table) <= _MOST_IN_A_COLUMN else "table*"
+    lines = [rf"\begin{{{kind}}}", r"\centering\sloppy", rf"\caption{{{_breakable(caption)}}}"]
     lines += [rf"\label{{tab:{label}}}", r"\smallskip", r"\small"]
     lines += [r"\setlength{\tabcolsep}{4pt}", *_tabular(table)]
     if below := [note for note in (table.note, *notes) if note]:
         lines += ["", r"\medskip", r"\begin{minipage}{\linewidth}", r"\footnotesize\raggedright"]
         lines += [rf"{_breakable(clean(note))}\par" for note in below]
         lines.append(r"\end{minipage}")
-    return "\n".join([*lines, r"\end{table*}"]) + "\n"
+    return "\n".join([*lines, rf"\end{{{kind}}}"]) + "\n"
+
+
+def _numbers_width(table: WrittenTable) -> float:
+    """The width of the columns of numbers, with their gaps, in characters."""
+    rows = [
+        [(cell.value + cell.marks, cell.below) for cell in cells] for _, _, cells in table.lines
+    ]
+    return sum(
+        _GAP + max(len(heading), *(max(len(a), _SMALL * len(b)) for a, b in column))
+        for heading, column in zip(table.narrow_headings[1:], zip(*rows, strict=True), strict=True)
+    )
 
 
 def _tabular(table: WrittenTable) -> Iterable[str]:

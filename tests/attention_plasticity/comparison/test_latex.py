@@ -78,7 +78,9 @@ def test_the_tables_fit_a_paper_of_two_columns(root: Path, tmp_path: Path) -> No
     assert [line for line in log.splitlines() if line.startswith("Overfull")] == []
 
 
-def test_tables_span_both_columns_and_long_names_can_be_broken(root: Path) -> None:
+def test_wide_tables_span_both_columns_and_long_names_can_be_broken(root: Path) -> None:
+    begins = [line for line in one_type(root).splitlines() if line.startswith(r"\begin{table")]
+    assert begins == [r"\begin{table*}", r"\begin{table}"]
     text = latex(root, [0, 1, 3], ["base", "tuned", LONG])
     assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") == 2
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
