@@ -96,7 +96,9 @@ def weighted_pairs(
         return ContextDraw(keys, num_pairs_per_bucket, rng)
     if pair_sampling == "local":
         return keys.local_pairs(num_pairs_per_bucket, max_rel_dist, rng)
-    return keys.bucket_pairs(num_pairs_per_bucket, rng)
+    if pair_sampling == "bucket":
+        return keys.bucket_pairs(num_pairs_per_bucket, rng)
+    raise ValueError(f"pair_sampling: expected bucket, local or context, got {pair_sampling!r}")
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,8 @@ class VisibleKeys:
         start = text_starts[self.text]  # (n,)
         self._cut_end = np.full(n + 1, n)
         self._whole = np.zeros(n + 1)
+        if self.sampling not in ("bucket", "local", "context"):
+            raise ValueError(f"expected bucket, local or context, got {self.sampling!r}")
         if self.sampling == "local":
             start = np.maximum(start, number - self.reach[self.text])
         if self.sampling == "bucket":

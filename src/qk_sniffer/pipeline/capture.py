@@ -1,10 +1,13 @@
 """A capture from its settings to the dump: texts in batches → the model → sampled rows → files.
 
 `run_capture` chooses where the capture runs. `run_rank` has the steps of one process. Three threads
-share its work: one tokenises the next batch and samples its positions, the main thread runs the
-model, and one checks the rows of the previous batch and adds them to the folder. Each holds one or
-two batches, so memory does not grow with the number of texts. Finished batches are saved within a
-minute and are not run again when the command is repeated.
+share its work: that of `BatchScheduler` tokenises the next batch and samples its positions, the
+main thread runs the model (`_forward`), and that of `BackgroundWriter` checks the rows of the
+previous batch and adds them to the folder (`_store`). Each holds one or two batches, so memory does
+not grow with the number of texts.
+
+A batch is *stored* when its rows are in the memory of the folder, and *saved* when they are on
+disk, at the latest a minute later. Saved batches are not run again when the command is repeated.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
     if not is_remote(config.data_root):
         return _run_on_engine(config, watcher)
     target = UrlTarget(config, watcher)
-    target.compare()
+    target.take_over()  # what the URL has of this dump; another dump is refused
     with target.named_in_errors():
         result = _run_on_engine(target.work_config, target.work_watcher)
     if result.left_to_others:
@@ -107,11 +110,12 @@ def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureRe
             if was_complete:
                 _check_number(setup.texts.total, folder)
                 watcher.note(f"{folder}: is complete already; nothing to do")
-            elif not _complete(setup, capture, ranks, watcher):
+            elif not _run_and_write(setup, capture, ranks, watcher):
                 return CaptureResult(folder, left_to_others=True)
-    if was_complete and ranks.rank > 0:  # rank 0 publishes where all find it complete
-        return CaptureResult(folder, was_complete=True)
-    return CaptureResult(folder, False, was_complete, publish(config, folder, watcher))
+    published = None
+    if ranks.rank == 0 or not was_complete:  # rank 0, or the process that has written the dump
+        published = publish(config, folder, watcher)
+    return CaptureResult(folder, was_complete=was_complete, published=published)
 
 
 @contextmanager
@@ -155,7 +159,7 @@ def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]
     parts = ranks.world if setup.config.model.tensor_parallel else 1
     overwrite = setup.config.overwrite
     if overwrite and ranks.rank > 0:
-        ranks.wait_for_all()
+        ranks.wait_for_all()  # until the first process has emptied the folder
     first = ranks.rank == 0 or ranks.starts_first
     capture = open_capture(
         folder,
@@ -168,21 +172,21 @@ def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]
     capture.flush_seconds = setup.config.output.save_seconds
     try:
         if overwrite and first:
-            ranks.wait_for_all()
+            ranks.wait_for_all()  # the others go on
         yield capture
     finally:
         capture.close()
 
 
-def _complete(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> bool:
+def _run_and_write(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> bool:
     """Run batches and write the dump. False if another process writes it."""
     together = setup.config.model.tensor_parallel
     for _ in range(_TRIES):
         if together:
-            capture.finished = ranks.share(capture.finished)
+            capture.finished = ranks.share(capture.finished)  # all run the same batches
         num_batches = run_batches(setup, capture, ranks, watcher)
         if together:
-            ranks.share(None)  # all processes have saved their heads
+            ranks.share(None)  # waits until all processes have saved their heads
         missing = capture.missing(num_batches)
         if missing:
             raise ToolkitError(
@@ -194,7 +198,7 @@ def _complete(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watch
             return False
         try:
             _require_rows(setup, capture)
-            _write_dump(setup, capture, num_batches, watcher)
+            _convert(setup, capture, num_batches, watcher)
         except DamagedSegmentError as error:
             capture.remove_damaged(error)
         else:
@@ -226,21 +230,21 @@ def run_batches(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Wat
     scheduler = BatchScheduler(setup, capture, ranks)
     try:
         with _row_tap(setup) as tap:
-            while True:
+            while True:  # another round if a process has died and left batches
                 with closing(scheduler.unfinished()) as unfinished:
                     for batch in unfinished:
-                        setup.layout.rotary_tables.reset()
+                        setup.layout.rotary_tables.reset()  # as if it were the first text
                         taken = _forward(setup.decoder, tap, batch)
                         scheduler.computed(batch, taken)
                         writer.submit(partial(_store, setup, capture, batch, taken))
-                        _show_progress(writer, scheduler, watcher)
+                        _report_stored(writer, scheduler, watcher)
                 writer.wait()
                 capture.flush()
-                _show_progress(writer, scheduler, watcher)
+                _report_stored(writer, scheduler, watcher)
                 if not scheduler.wait_for_others():
                     break
-        _show_progress(writer, scheduler, watcher)
-    except OutputError:
+        _report_stored(writer, scheduler, watcher)
+    except OutputError:  # saving would fail again
         raise
     except BaseException:  # raised again
         writer.close()
@@ -293,19 +297,22 @@ def _forward(decoder: Any, tap: RowTap, batch: Batch) -> TakenRows:
 def _store(
     setup: Setup, capture: CaptureFolder, batch: Batch, taken: TakenRows
 ) -> tuple[Batch, StoredBatch]:
-    """Check the rows of a batch and add them to the folder."""
+    """Check the rows of a batch and add them to the memory of the folder, which saves it if due."""
     before = capture.rows
     capture.add(batch.number, blocks_of(setup, batch, taken), batch.examples)
     tokens = sum(len(ids) for ids in batch.token_ids)
     return batch, StoredBatch(batch.number, tokens, capture.rows - before)
 
 
-def _show_progress(
+def _report_stored(
     writer: BackgroundWriter[tuple[Batch, StoredBatch]],
     scheduler: BatchScheduler,
     watcher: Watcher,
 ) -> None:
-    """Show the batches that this process and others have stored since the last call."""
+    """Tell other processes and the watcher which batches were stored since the last call.
+
+    Raises the error of a batch that could not be stored.
+    """
     for batch, stored in writer.finished():
         scheduler.stored(stored)
         watcher.advance(len(batch.examples), tokens=stored.tokens, rows=stored.rows)
@@ -314,7 +321,7 @@ def _show_progress(
         watcher.advance(texts, tokens=stored.tokens, rows=stored.rows)
 
 
-def _write_dump(setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Watcher) -> None:
+def _convert(setup: Setup, capture: CaptureFolder, num_batches: int, watcher: Watcher) -> None:
     """Convert the saved batches to the dump, and say where it has few rows."""
     try:
         write_dump(

@@ -97,7 +97,7 @@ class UrlTarget:
         except ConfigError as error:
             raise ConfigError(self._renamed(str(error))) from error
 
-    def compare(self) -> None:
+    def take_over(self) -> None:
         """Take over what the URL has: the work folder is complete if the URL is.
 
         Raises a `ConfigError` if the URL holds another dump.
