@@ -30,10 +30,13 @@ ray = pytest.importorskip("ray")
 LENGTHS = [20, 12, 25, 18, 0, 22, 30, 400]
 
 
+HERE = Path(__file__).parent  # has ray_ranks.py; the folder above has rank_processes.py
+
+
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     """One cluster for all tests, as its start takes seconds."""
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
     ray.init(
         address="local",  # not a cluster of another test
         num_cpus=3,
@@ -187,7 +190,7 @@ def test_a_cluster_whose_head_dies_is_named_and_finished_texts_are_saved(
 
     ray.shutdown()
     monkeypatch.setattr(ray_cluster, "_SECONDS_WITHOUT_ANSWER", 2.0)
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
     for name, value in (*ONE_THREAD.items(), ("PYTHONPATH", os.pathsep.join(paths))):
         monkeypatch.setenv(name, value)
     dying = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
