@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from attention_plasticity.comparison.data import (
     AnyScores,
@@ -19,19 +18,15 @@ from attention_plasticity.comparison.drawn import (
     scores_caption,
     trajectory_caption,
 )
-from attention_plasticity.comparison.figures import (
-    profiles_figure,
-    scores_figure,
-    trajectory_figure,
-)
 from attention_plasticity.comparison.latex import comparison_latex
 from attention_plasticity.comparison.tables import as_csv, comparison_markdown
-from attention_plasticity.plots.captions import set_caption
-from attention_plasticity.plots.saving import caption_path, require_target, save_figure
 from attention_plasticity.tables.finished_run import AnyRun
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import require_writable, user_path, write_text
 from qk_toolkit.formatting import count
+
+if TYPE_CHECKING:  # tables do not need matplotlib, which is slow to import
+    from matplotlib.figure import Figure
 
 _CAPTIONS: dict[str, Callable[[ComparisonData], str]] = {
     "profiles": profiles_caption,
@@ -79,6 +74,13 @@ class Comparison(ComparisonData):
 
     def plot(self, kind: str = "profiles") -> Figure:
         """Draw `profiles`, the `trajectory` over runs in their order, or `scores`."""
+        from attention_plasticity.comparison.figures import (
+            profiles_figure,
+            scores_figure,
+            trajectory_figure,
+        )
+        from attention_plasticity.plots.captions import set_caption
+
         self._require_kind(kind)
         if kind == "scores" and self.scores is not None:
             figure = scores_figure(self.table, self.scores, self.relations, self.cautions)
@@ -156,6 +158,8 @@ class PlannedFiles:
 
 def planned_files(folder: Path, form: str, *, scores: bool, trajectory: bool) -> PlannedFiles:
     """The files to write. Raises a `ConfigError` if one of them cannot be written."""
+    from attention_plasticity.plots.saving import require_target
+
     left_out = [*(() if scores else _OF_SCORES), *(() if trajectory else ("trajectory",))]
     figures = {kind: folder / f"{kind}.{form}" for kind in _CAPTIONS if kind not in left_out}
     tables = tuple(folder / name for name in _TABLES if name not in left_out)
@@ -168,6 +172,8 @@ def planned_files(folder: Path, form: str, *, scores: bool, trajectory: bool) ->
 
 def write_comparison(data: Comparison, files: PlannedFiles) -> Iterator[Path]:
     """Write all files and yield the path of each finished file."""
+    from attention_plasticity.plots.saving import caption_path, save_figure
+
     for path in files.tables:
         write_text(path, _TABLES[path.name](data))
         yield path

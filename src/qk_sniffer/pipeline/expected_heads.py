@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from qk_dump.attention_columns import ATTENTION_COLUMNS, KEY_COLUMNS, TOKEN_COLUMNS
 from qk_dump.layout import HeadId, Kind
 from qk_dump.received_columns import RECEIVED_COLUMNS
 from qk_dump.schema import TOKEN, TOKEN_ID, VALUE_NORM
 from qk_sniffer.config import CaptureSettings
-from qk_sniffer.pipeline.setup import Setup
+
+if TYPE_CHECKING:  # to import the model is slow
+    from qk_sniffer.pipeline.setup import Setup
 
 
 class ExpectedHead(NamedTuple):
