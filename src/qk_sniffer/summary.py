@@ -95,9 +95,8 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     )
     table.add_row("rows per head and text", _per_kind(found.rows_per_text, ",.1f"))
     if found.attended_per_text is not None:
-        table.add_row(
-            "keys drawn by attention", f"{found.attended_per_text:,.1f} more per key head and text"
-        )
+        more = f"{found.attended_per_text:,.1f} more per key head and text"
+        table.add_row(_DRAWN, more if found.attended_per_text else "none: every key is kept")
     if number is None:
         table.add_row("size per text", decimal(round(found.bytes_per_text)))
     else:

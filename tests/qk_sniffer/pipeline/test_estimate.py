@@ -98,8 +98,10 @@ def test_keys_drawn_by_attention_are_counted(
     rows, more = (number * len(TOKENS) for number in (16 * found.rows_per_text["q"], 8 * drawn))
     words = f"{rows:,.0f} rows, {more:,.0f} keys drawn by attention"  # as after a capture
     assert printed["rows of all heads"] == words
-    everything = estimate(config_for(model, texts, capture={"sampler": {"type": "all"}}))
-    assert everything.attended_per_text == 0
+    everything = config_for(model, texts, capture={"sampler": {"type": "all"}})
+    assert estimate(everything).attended_per_text == 0
+    printed = printed_by(everything, capsys)
+    assert printed["keys drawn by attention"] == "none: every key is kept"
 
 
 def test_settings_change_the_estimate(model: Path, texts: Path) -> None:
