@@ -54,7 +54,7 @@ _SPECIAL = {
 }
 _TEXT = str.maketrans({**_SPECIAL})
 _NUMBERS = str.maketrans({**_SPECIAL, "-": "$-$", "+": "$+$", "[": "["})  # true minus signs
-_LONG_WORD, _PIECE = 16, 12  # characters
+_LONG_WORD, _PIECE = 16, 6  # characters; six of the widest fit the column of names
 _MOST_IN_A_COLUMN = 39.0  # characters of numbers, with their narrow signs, beside the names
 _GAP = 1.7  # characters between two columns
 _SMALL = 0.88  # width of the small numbers relative to the others

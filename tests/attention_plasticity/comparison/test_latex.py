@@ -88,7 +88,7 @@ def test_wide_tables_span_both_columns_and_long_names_can_be_broken(root: Path) 
     names = [row.split(" & ")[0].split(r"\allowbreak{}") for row in rows]
     long = [pieces for pieces in names if "".join(pieces) == LONG]
     assert len(long) == 2  # in the means and in the differences
-    assert all(len(piece) <= 12 for pieces in long for piece in pieces)
+    assert all(len(piece) <= 6 for pieces in long for piece in pieces)
 
 
 @pytest.mark.parametrize(
