@@ -290,8 +290,8 @@ def _of_run(run: ComparedRun, corrected: bool) -> Iterator[Caution]:
         yield Caution(text, "heads sampled at random", (run.label,))
     for name, words in missing:
         if number := heads.get(name):
-            were = "were " if name == "not_captured" else ""
-            text = f"{run.label}: {whole}{number:,} head{'s' * (number != 1)} {were}{words}."
+            be = ("was " if number == 1 else "were ") if name == "not_captured" else ""
+            text = f"{run.label}: {whole}{count(number, 'head')} {be}{words}."
             yield Caution(text, f"{whole}some heads {words}", (run.label,))
     for record in run.run.info.get("warnings") or []:
         kind = str(record["kind"])

@@ -84,6 +84,7 @@ def test_wide_tables_span_both_columns_and_long_names_can_be_broken(root: Path) 
     text = latex(root, [0, 1, 3], ["base", "tuned", LONG])
     assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") == 1
     assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 1
+    assert "tuned: 1 head was not captured." in text
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     names = [row.split(" & ")[0].split(r"\allowbreak{}") for row in rows]
     long = [pieces for pieces in names if "".join(pieces) == LONG]
