@@ -52,8 +52,8 @@ class TaskQueue:
     """Tasks that wait. They are taken from their source one by one, as preparing one takes time.
 
     An engine prepares further tasks when it has nothing else to do. Tasks that are computed again,
-    after the death of a worker, come first. While the queue is `open`, tasks can be added, and an
-    engine asks for them with `OutOfTasks`. Tasks of a cancelled job are left out.
+    after the death of a worker, come first. While `is_open` is set, tasks can be added, and
+    an engine asks for them with `OutOfTasks`. Tasks of a cancelled job are left out.
     """
 
     def __init__(self, tasks: Iterable[Task] = (), *, is_open: bool = False) -> None:

@@ -31,8 +31,8 @@ class BatchScheduler:
     def __init__(self, setup: Setup, capture: CaptureFolder, ranks: Ranks) -> None:
         self._setup = setup
         self._capture = capture
-        self._shares_texts = ranks.world > 1 and not setup.config.model.tensor_parallel
-        self._claims = _claims(setup, capture) if self._shares_texts else None
+        shares_texts = ranks.world > 1 and not setup.config.model.tensor_parallel
+        self._claims = _claims(setup, capture) if shares_texts else None
         self._knows_folder_is_shared = ranks.knows_folder_is_shared
         self._is_first_round = True
         self.num_batches = 0  # of all processes; known when the batches have ended
@@ -55,14 +55,17 @@ class BatchScheduler:
             self._claims.stored(*batch)
 
     def stored_by_others(self) -> list[StoredBatch]:
-        """Batches that other processes have run since the last call and since the start."""
+        """Batches that other processes have run since the last call.
+
+        Those that were finished before this process started are left out.
+        """
         found = self._claims.stored_elsewhere() if self._claims is not None else []
         return [batch for batch in found if batch.number not in self._capture.finished]
 
     def wait_for_others(self) -> bool:
-        """Wait for the batches of other processes. Whether there is a batch that no process runs.
+        """Wait for the batches of other processes; all batches of this one must be saved.
 
-        All batches of this process must be saved.
+        Returns True if there is a batch left that no process runs, as when a process has died.
         """
         self._is_first_round = False
         if self._claims is None:

@@ -13,7 +13,7 @@ disk, at the latest a minute later. Saved batches are not run again when the com
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -121,16 +121,15 @@ def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureRe
 @contextmanager
 def _connected(config: CaptureConfig, ranks: Ranks) -> Iterator[None]:
     """Connect the processes of a tensor parallel model."""
-    if config.model.tensor_parallel and ranks.world == 1:
+    if not config.model.tensor_parallel:
+        yield
+        return
+    if ranks.world == 1:
         raise ConfigError(
             "model.tensor_parallel: there is one process; start several with torchrun, or use "
             "model.device_map: auto"
         )
-    with (
-        ranks.connected("model.tensor_parallel", "use model.device_map: auto")
-        if config.model.tensor_parallel
-        else nullcontext()
-    ):
+    with ranks.connected("model.tensor_parallel", "use model.device_map: auto"):
         yield
 
 
