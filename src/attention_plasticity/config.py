@@ -6,8 +6,9 @@ import os
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from attention_plasticity.roles import parse_thresholds
 from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, require_multiple
 from qk_toolkit.cpus import available_cpus
@@ -18,6 +19,8 @@ from qk_toolkit.urls import is_remote, refuse_password, require_usable
 QueryModel = Literal["positional", "full", "diagonal"]
 Engine = Literal["local", "ray", "shards"]
 PairSampling = Literal["bucket", "local", "context", "attended"]
+
+Thresholds = Annotated[dict[str, float], BeforeValidator(parse_thresholds)]
 
 FIRST_PAIRS = 256
 MOST_PAIRS_PER_BUCKET = 4096  # that `auto` chooses
@@ -94,6 +97,13 @@ class RunnerConfig(BaseModel):
         min_length=1,
         description="file with the rotary records of the dump, made by add-rotary (default: those "
         "in dump.json)",
+    )
+    repeated: str | None = Field(
+        title=_DATA,
+        default=None,
+        min_length=1,
+        description="dump of synthetic:repeated of the same model, for the induction, duplicate "
+        "and previous-token scores of the table of roles",
     )
     num_layers: int | None = Field(
         title=_HEADS,
@@ -197,6 +207,12 @@ class RunnerConfig(BaseModel):
         le=1 << 22,
         description="attn_distant_mass and attn_far_mass are the attention at this distance or "
         "more, in tokens; a power of two",
+    )
+    role_thresholds: Thresholds = Field(
+        title=_METHOD,
+        default={},
+        description="thresholds of roles in place of the defaults, such as "
+        "previous=0.5,repeated_induction=0.3",
     )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(

@@ -2,7 +2,7 @@
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
 attention of the keys, query model per bucket, key pairs, plasticity, plasticity at one position,
-means of attention, position before RoPE.
+means of attention, position before RoPE, roles and words.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from attention_plasticity.config import FIRST_PAIRS, RunnerConfig
@@ -46,7 +47,14 @@ from attention_plasticity.head.position_columns import (
     component_columns,
 )
 from attention_plasticity.head.queries import RotatedQueries
+from attention_plasticity.head.repeated import with_repeated
 from attention_plasticity.head.result import Failure, HeadResult
+from attention_plasticity.head.role_columns import (
+    role_columns,
+    role_queries,
+    scores_on_repeated_tokens,
+    word_columns,
+)
 from attention_plasticity.head.rows import KeyHead, common_window, read_queries
 from attention_plasticity.head.texts import DumpTexts
 from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
@@ -95,7 +103,8 @@ def analyze_head(
     if dump is None:
         raise ConfigError("dump: is missing; give a dump, or the path of its folder")
     config = config or RunnerConfig()
-    dump = with_rotary(dump if isinstance(dump, Dump) else open_dump(dump), config.rotary)
+    dump = with_repeated(dump if isinstance(dump, Dump) else open_dump(dump), config.repeated)
+    dump = with_rotary(dump, config.rotary)
     if (layer, q_head) not in dump.query_heads:
         heads = [head for other, head in dump.query_heads if other == layer]
         has = f"query heads {index_ranges(heads)}" if heads else "no query heads"
@@ -150,7 +159,21 @@ def _analyze_query_head(
     rows, exponent = read_queries(dump, head, keys, config)
     window = common_window(rows, keys.rows, head.folder)
     weights = token_weights(dump, "q", rows)
-    return analyze_rows(layer, q_head, k_head, rows, keys, config, window, exponent, weights, pool)
+    result = analyze_rows(
+        layer, q_head, k_head, rows, keys, config, window, exponent, weights, pool
+    )
+    found = role_queries(
+        rows, weights, _groups(rows, keys, config), window, chunked=keys.logits.chunked
+    )
+    if found is None:
+        return result
+    queries, known = found
+    repeated = scores_on_repeated_tokens(dump, layer, q_head)
+    return replace(
+        result,
+        roles=role_columns(queries, repeated, config.distant_from),
+        words=word_columns(rows, queries, known, dump.token_texts),
+    )
 
 
 def pair_seed(config: RunnerConfig, layer: int, q_head: int) -> int:

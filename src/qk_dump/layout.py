@@ -96,6 +96,7 @@ class Dump:
     origin: dict[str, Any] | None = None  # its place on the Hub, if it was fetched
     rotary: RotaryFile | None = None  # rotary records that come before those of `dump.json`
     attended: dict[HeadId, DumpPath] = field(default_factory=dict)  # keys drawn by attention
+    repeated: Dump | None = None  # of the same model, over random tokens that come twice
 
     def __repr__(self) -> str:
         model = self.manifest.model if self.manifest else None
@@ -120,6 +121,13 @@ class Dump:
     def key_heads(self) -> list[tuple[int, int]]:
         """(layer, head) of every captured key head, sorted."""
         return sorted((head.layer, head.head) for head in self.folders if head.kind == "k")
+
+    @cached_property
+    def token_texts(self) -> dict[int, str] | None:
+        """The text of every token id, read once; None if the dump does not have it."""
+        from qk_dump.tokens import read_tokens  # imports pyarrow
+
+        return read_tokens(self.path)
 
     @property
     def all_folders(self) -> dict[HeadId, DumpPath]:

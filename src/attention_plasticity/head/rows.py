@@ -192,6 +192,7 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts) -> H
         single_example=config.single_example,
         rules=rules_of(dump, head.layer),
         with_attention=head.kind == "q",
+        with_tokens=head.kind == "q",
         with_received=head.kind == "k" and not config.single_example,
     )
     if rows.example_id is not None and not config.single_example:

@@ -15,6 +15,7 @@ from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.metrics import ALIGNED
 from attention_plasticity.run.fingerprints import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate, eligible_heads
+from attention_plasticity.run.labels import with_label
 from attention_plasticity.run.missing import MissingSums, MissingValues, missing_records
 from attention_plasticity.run.outputs import OutputPaths, output_drafts, set_aside
 from attention_plasticity.run.records import Metrics
@@ -69,7 +70,7 @@ def finish_run(
 
     with output_drafts(paths) as drafts:
         for head in heads:
-            result = load(*head)
+            result = with_label(load(*head), settings.role_thresholds)
             drafts.add(result)
             sizes.add(result)
             means.add(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.repeated import with_repeated
 from attention_plasticity.run.outputs import (
     OutputPaths,
     output_paths,
@@ -23,7 +24,8 @@ def prepare(
     config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
 ) -> tuple[Dump, Plan, OutputPaths]:
     """Find or fetch the dump, pair its heads and choose the output paths. Nothing is written."""
-    dump = with_rotary(dump or _find(config, watcher or Watcher()), config.rotary)
+    dump = with_repeated(dump or _find(config, watcher or Watcher()), config.repeated)
+    dump = with_rotary(dump, config.rotary)
     paths = output_paths(config, dump.name)
     refuse_reserved(paths)
     refuse_foreign_tables(paths)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
 from attention_plasticity.head.layout import HeadLayout
+from attention_plasticity.head.repeated import repeated_digest
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.errors import ConfigError
@@ -163,7 +164,7 @@ def _reason(problem: Any) -> str:
 def run_settings(config: RunnerConfig, layout: HeadLayout, dump: Dump) -> dict[str, Any]:
     """All values that change the results of a run, except the files of the dump.
 
-    A file of rotary records counts by its content.
+    A file of rotary records and a dump of repeated tokens count by their content.
     """
     return {
         "version": __version__,
@@ -173,6 +174,7 @@ def run_settings(config: RunnerConfig, layout: HeadLayout, dump: Dump) -> dict[s
         "num_k_heads": layout.num_k_heads,
         **{name: getattr(config, name) for name in (*ANALYSIS_FIELDS, *_CHOICE)},
         **({} if dump.rotary is None else {"rotary": dump.rotary.digest}),
+        **({} if config.repeated is None else {"repeated": repeated_digest(dump)}),
     }
 
 

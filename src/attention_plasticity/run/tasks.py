@@ -11,6 +11,7 @@ from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 from qk_toolkit.files import user_path
+from qk_toolkit.urls import is_remote
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
@@ -36,8 +37,9 @@ class Job:
         """The job as values for JSON. Workers can have another current folder."""
         path = self.dump.absolute() if isinstance(self.dump, Path) else self.dump
         config = self.config.model_dump()
-        if self.config.rotary is not None:
-            config["rotary"] = str(user_path(self.config.rotary).absolute())
+        for name in ("rotary", "repeated"):
+            if config[name] is not None and not is_remote(config[name]):
+                config[name] = str(user_path(config[name]).absolute())
         return {"dump": str(path), "texts": self.texts.as_message(), "config": config}
 
 

@@ -81,6 +81,7 @@ class OpenJob(NamedTuple):
 def open_job(content: dict[str, Any]) -> OpenJob:
     """Open the dump of a job, from the message of the main process."""
     from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.head.repeated import with_repeated
     from attention_plasticity.head.texts import DumpTexts
     from qk_dump.rotary_file import with_rotary
     from qk_dump.source import open_dump
@@ -88,7 +89,8 @@ def open_job(content: dict[str, Any]) -> OpenJob:
     dump: Dump | ToolkitError
     config = RunnerConfig(**content["config"])
     try:
-        dump = with_rotary(open_dump(content["dump"]), config.rotary)
+        dump = with_repeated(open_dump(content["dump"]), config.repeated)
+        dump = with_rotary(dump, config.rotary)
     except ToolkitError as error:
         show_traceback(error)
         dump = error

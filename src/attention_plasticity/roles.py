@@ -1,0 +1,116 @@
+"""Roles of heads: which score and which threshold make a head an induction head, and so on.
+
+A head has the first role of `ROLES` whose score reaches its threshold. Scores on repeated tokens
+come before those on texts, if they are known. Sources of the thresholds are in docs/method.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+UNSURE, MIXED = "unsure", "mixed"
+
+
+@dataclass(frozen=True)
+class Role:
+    """A role, the column that decides it, and the threshold that this column must reach."""
+
+    name: str
+    meaning: str  # after "the head attends to"
+    column: str
+    threshold: float
+    repeated_column: str | None = None  # decides instead, if it is known
+    repeated_threshold: float = math.nan
+
+
+ROLES = (
+    Role(
+        "induction",
+        "the token after an earlier occurrence of the query's token",
+        "induction_excess",
+        0.2,
+        "repeated_induction",
+        0.4,
+    ),
+    Role(
+        "duplicate",
+        "earlier occurrences of the query's token",
+        "duplicate_excess",
+        0.2,
+        "repeated_duplicate",
+        0.4,
+    ),
+    Role("previous", "the previous token", "previous_mass", 0.4),
+    Role("self", "its own token", "self_mass", 0.4),
+    Role("local", "tokens 2 to 7 before the query", "local_mass", 0.4),
+    Role("far", "distant tokens that are no sinks", "far_mass", 0.2),
+    Role("sink", "the first token, on which most queries rest", "sink_rate", 0.5),
+)
+NAMES = (*(role.name for role in ROLES), MIXED)
+"""The labels of heads in the order of legends; also `unsure`."""
+
+
+def default_thresholds() -> dict[str, float]:
+    """Thresholds by their names: those of roles, and of `repeated_induction` and the like."""
+    found: dict[str, float] = {}
+    for role in ROLES:
+        found[role.name] = role.threshold
+        if role.repeated_column is not None:
+            found[role.repeated_column] = role.repeated_threshold
+    return found
+
+
+def parse_thresholds(given: Any) -> dict[str, float]:
+    """Thresholds from a text such as `previous=0.5,far=0.1`, or from a mapping.
+
+    Raises a `ValueError` for an unknown name, and for a value that is not from 0 to 1.
+    """
+    if isinstance(given, str):
+        parts = [part.partition("=") for part in given.split(",") if part.strip()]
+        given = {name.strip(): value.strip() for name, _, value in parts}
+    if not isinstance(given, Mapping):
+        raise ValueError("expected name=value, such as previous=0.5")
+    known, found = default_thresholds(), {}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{str(name)[:40]!r} is no role; choose from {', '.join(known)}")
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name}: expected a number, got {str(value)[:40]!r}") from None
+        if not 0 <= found[name] <= 1:
+            raise ValueError(f"{name}: expected a number from 0 to 1, got {value}")
+    return found
+
+
+@dataclass(frozen=True)
+class Label:
+    """The role of a head, `unsure` if an interval contains a threshold, and the likely role."""
+
+    role: str
+    likely_role: str
+
+
+def label(
+    values: Mapping[str, float], half_widths: Mapping[str, float], thresholds: Mapping[str, float]
+) -> Label:
+    """The label of a head from its scores by column, and half the widths of their intervals.
+
+    A score that is NaN does not give a role. A half width that is NaN is not known, and the value
+    alone decides.
+    """
+    unsure = False
+    for role in ROLES:
+        column, limit = role.column, thresholds[role.name]
+        if role.repeated_column and not math.isnan(values.get(role.repeated_column, math.nan)):
+            column, limit = role.repeated_column, thresholds[role.repeated_column]
+        value, half = values.get(column, math.nan), half_widths.get(column, math.nan)
+        if math.isnan(value):
+            continue
+        unsure |= abs(value - limit) <= (0.0 if math.isnan(half) else half) and half > 0
+        if value >= limit:
+            return Label(UNSURE if unsure else role.name, role.name)
+    return Label(UNSURE if unsure else MIXED, MIXED)
