@@ -126,7 +126,7 @@ OWN_PLOT_FLAGS = """
     color_by_layer color_range color_trend component_csv distance_csv fade head layer limit
     line_width metric metrics_csv plasticity trend_threshold vmax vmin ylabel
 """
-VERBS = "capture verify add-rotary analyze merge baseline power plot compare report push pull demo"
+VERBS = "capture verify add-rotary analyze merge atlas baseline power plot compare report push pull demo"
 
 
 def test_names_of_the_libraries() -> None:

@@ -6,9 +6,9 @@ import os
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from attention_plasticity.roles import parse_thresholds
+from attention_plasticity.roles import Thresholds
 from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, require_multiple
 from qk_toolkit.cpus import available_cpus
@@ -19,8 +19,6 @@ from qk_toolkit.urls import is_remote, refuse_password, require_usable
 QueryModel = Literal["positional", "full", "diagonal"]
 Engine = Literal["local", "ray", "shards"]
 PairSampling = Literal["bucket", "local", "context", "attended"]
-
-Thresholds = Annotated[dict[str, float], BeforeValidator(parse_thresholds)]
 
 FIRST_PAIRS = 256
 MOST_PAIRS_PER_BUCKET = 4096  # that `auto` chooses

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 UNSURE, MIXED = "unsure", "mixed"
 
@@ -84,6 +86,10 @@ def parse_thresholds(given: Any) -> dict[str, float]:
         if not 0 <= found[name] <= 1:
             raise ValueError(f"{name}: expected a number from 0 to 1, got {value}")
     return found
+
+
+Thresholds = Annotated[dict[str, float], BeforeValidator(parse_thresholds)]
+"""Thresholds by the names of roles."""
 
 
 @dataclass(frozen=True)
