@@ -32,9 +32,10 @@ CAPTURE_LIBRARY = """
 """
 ANALYSIS_FLAGS = """
     dataset_local_root dumps model_dir dataset_name dataset_revision dataset_cache_dir
-    download_max_workers rotary num_layers num_q_heads num_k_heads layers heads single_example
-    equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket bin_size
-    max_rel_dist normality_max_dims p_alpha error_bars counting distant_from seed output_dir
+    download_max_workers rotary repeated num_layers num_q_heads num_k_heads layers heads
+    single_example equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket
+    bin_size max_rel_dist normality_max_dims p_alpha error_bars counting distant_from
+    role_thresholds seed output_dir
     output_csv bucket_csv component_csv influence_csv distance_csv attention_csv bin_csv engine
     ray_address num_shards shard_index max_workers overwrite dry_run
 """
@@ -126,7 +127,9 @@ OWN_PLOT_FLAGS = """
     color_by_layer color_range color_trend component_csv distance_csv fade head layer limit
     line_width metric metrics_csv plasticity trend_threshold vmax vmin ylabel
 """
-VERBS = "capture verify add-rotary analyze merge atlas baseline power plot compare report push pull demo"
+VERBS = """
+    capture verify add-rotary analyze merge atlas baseline power plot compare report push pull demo
+"""
 
 
 def test_names_of_the_libraries() -> None:

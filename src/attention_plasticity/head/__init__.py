@@ -19,6 +19,7 @@ after it.
    `windows`, `binned_queries`, `aligned`, `aligned_columns`: the same at one position, in bins;
    pairs that are seen through a window
    `attended`: plasticity of attended pairs, in bins
+11. `repeated`: the dump of repeated tokens; `role_columns`: what a head does, and words
 
 The seed of the key pairs is `pair_seed` in `head_analysis`. `run/` writes the rows of all heads.
 """

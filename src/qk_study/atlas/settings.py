@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.config import make_config as make_analysis
-from attention_plasticity.roles import Thresholds
+from attention_plasticity.roles import check_thresholds
 from qk_sniffer.config import (
     CaptureConfig,
     CaptureSettings,
@@ -54,11 +54,11 @@ class AtlasSettings(BaseModel):
         ge=1,
         description="worker processes of the analysis (default: one per available CPU)",
     )
-    role_thresholds: Thresholds = Field(
+    role_thresholds: dict[str, float] = Field(
         title=_RUN,
         default={},
         description="thresholds of roles in place of the defaults, such as "
-        "previous=0.5,repeated_induction=0.3",
+        "{previous: 0.5, repeated_induction: 0.3}",
     )
     overwrite: bool = Field(
         title=_RUN, default=False, description="discard the dumps and results in the folder"
@@ -72,6 +72,11 @@ class AtlasSettings(BaseModel):
     inference: InferenceSettings = Field(default=InferenceSettings())
     capture: CaptureSettings = Field(default=CaptureSettings())
     repeated: RepeatedSettings = Field(default=RepeatedSettings())
+
+    @model_validator(mode="after")
+    def _thresholds_of_roles(self) -> AtlasSettings:
+        check_thresholds(self.role_thresholds)
+        return self
 
     @model_validator(mode="after")
     def _require_rows_with_attention(self) -> AtlasSettings:
