@@ -26,6 +26,7 @@ from attention_plasticity.head.aligned_columns import (
     missing_bins,
 )
 from attention_plasticity.head.attended import AttendedPlasticity, add_attended, attended_plasticity
+from attention_plasticity.head.bands import add_kernel, head_bands
 from attention_plasticity.head.key_pool import AttendedHead, KeyPool, attended_keys, read_pool
 from attention_plasticity.head.layer import SINGLE_EXAMPLE, before_rope
 from attention_plasticity.head.layout import head_layout
@@ -212,6 +213,9 @@ def analyze_rows(
     add_aligned(values, aligned, no_errors)
     of_queries = _drift(rows, weights, base, None if groups is None else keys.groups, binned)
     add_drift(values, of_queries, base, with_errors=groups is not None, why_no_errors=no_errors)
+    single = config.single_example
+    bands = head_bands(rows, weights, base, window, exponent, seed, groups, single_example=single)
+    add_kernel(values, bands, no_errors)
     return HeadResult(
         layer=layer,
         q_head=q_head,

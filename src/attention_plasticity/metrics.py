@@ -173,6 +173,7 @@ ATTENTION_MEANS = (
 """Means over tokens of the attention columns of a dump."""
 DRIFT_COLUMNS = ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share")
 """Position in queries and keys before RoPE."""
+KERNEL_R2 = "kernel_R2"
 TOKEN_MEANS = (ALIGNED, POOLED, *ATTENTION_MEANS, *DRIFT_COLUMNS)
 """Columns that are means over tokens: captured rows have weights."""
 
@@ -249,6 +250,7 @@ HEAD_METRICS = Table(
         _drift("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
         _plasticity(ATTENDED_ALIGNED, "attended, at one position", "attended plasticity with the queries of a bin turned to one position", optional=True, shown_after=ATTENDED),
         _plasticity(ATTENDED_ALIGNED_COUNTED, "counted, attended, at one position", "the same from counts of queries, without a Gaussian", bias=False, optional=True, shown_after=ATTENDED_COUNTED),
+        Metric(KERNEL_R2, "R² of the rotary kernel", "share of the variance of the mean logit over distances that the rotary kernel explains: the logit of the mean query and the mean key; 1: distance acts through these means alone", POSITION, error=True, averaged=True, optional=True, signed=True, shown_after="q_mean_share", note="it is below 0 if the kernel is further from the mean logit than a constant is"),
     ),
 )
 

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.band_rows import BandRows
 from attention_plasticity.head.layer import (
     DEFAULT_LOGITS,
     NO_ROTATION,
@@ -129,6 +130,14 @@ class KeyHead:
         assert self.rows.example_id is not None
         groups = self.groups.of(self.rows.example_id)
         return drift(self.rows.position, vectors, self.weights.weight, groups)
+
+    @cached_property
+    def band_rows(self) -> BandRows:
+        """The keys with their dimensions in rotary bands; the rotary record must be known."""
+        assert self.rows.example_id is not None
+        groups = self.groups.of(self.rows.example_id)
+        rows, weight = self.rows, self.weights.weight
+        return BandRows.of(rows.vectors, rows.position, self.rotation, weight, groups)
 
     @property
     def groups(self) -> TextGroups:
