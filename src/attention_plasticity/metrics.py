@@ -367,6 +367,81 @@ ATTENTION_BY_BUCKET = Table(
         Metric("n_tokens", "tokens", "number of tokens that these queries stand for: sum of 1 / keep probability", format="count", note="equals `n_queries` if the probabilities are not known"),
     ),
 )
+_role = partial(Metric, format="share", error=True)
+
+ROLES = Table(
+    "head_roles.csv",
+    "head with known attention of its queries",
+    _with_errors(
+        *_IDS,
+        Metric("role", "role", "what the head does, by thresholds; unsure if an interval contains a threshold that decides", format="text", note="roles and thresholds are in the method"),
+        Metric("likely_role", "likely role", "the role by the values alone", format="text"),
+        Metric("n_queries", "queries", "number of queries with known attention", format="count"),
+        Metric("n_groups", "groups", "number of groups of texts of these queries", format="count", note="`nan` if texts are not known or error_bars is off"),
+        _role("self_mass", "attention on itself", "mean share of attention of a query on its own token"),
+        _role("previous_mass", "attention on the previous token", "mean share of attention on the token before the query", note="over queries from position 1 on"),
+        _role("local_mass", "local attention", "mean share of attention on tokens 2 to 7 before the query", note="over queries from position 2 on"),
+        _role("first_mass", "attention on the first token", "mean share of attention on token 0", note="over queries from position 1 on that see token 0"),
+        _role("sink_rate", "sink rate", "share of queries with more than .3 of their attention on token 0", note="over queries from position 1 on that see token 0"),
+        _role("far_mass", "far attention", "mean share of attention on keys that are distant_from tokens (256 by default) or more before the query, without the first four tokens of the text"),
+        _role("duplicate_mass", "attention on the same token", "mean share of attention on earlier keys with the token of the query", note="over queries that see such a key"),
+        _role("duplicate_chance", "chance of the same token", "the same if all visible keys had equal weight"),
+        _role("duplicate_excess", "same token over chance", "attention on the same token minus its chance", format="difference", signed=True),
+        _role("induction_mass", "attention after the same token", "mean share of attention on keys whose previous token is the token of the query", note="over queries that see such a key"),
+        _role("induction_chance", "chance after the same token", "the same if all visible keys had equal weight"),
+        _role("induction_excess", "induction over chance", "attention after the same token minus its chance", format="difference", signed=True),
+        _role("top_weight", "largest weight", "mean of the largest attention weight of a query"),
+        _role("effective_keys", "effective keys", "mean over queries of exp(entropy): the number of keys with equal weights that have the same entropy", format="number"),
+        _role("repeated_induction", "induction score", "on random tokens that come twice: mean attention of a token of the second half on the token after its first occurrence"),
+        _role("repeated_duplicate", "duplicate score", "on random tokens that come twice: mean attention of a token of the second half on its first occurrence"),
+        _role("repeated_previous", "previous-token score", "on random tokens that come twice: mean attention on the previous token"),
+        Metric("repeated_groups", "groups of repeated texts", "number of groups of texts behind these three scores", format="count", note="`nan` without a dump of repeated tokens"),
+    ),
+)
+WORDS = Table(
+    "head_words.csv",
+    "head and query that is shown as an example, if the dump has tokens",
+    (
+        *_IDS,
+        Metric("kind", "kind", "strongest: a query with one of the largest weights, on a key that is not token 0; typical: a query at one of five quantiles of the largest weight", format="text"),
+        Metric("example_id", "text", "number of the text", format="index"),
+        Metric("q_position", "query position", "position of the query", format="count", unit="tokens"),
+        Metric("k_position", "key position", "position of the key with the largest weight", format="count", unit="tokens"),
+        Metric("distance", "distance", "query position minus key position", format="count", unit="tokens"),
+        Metric("weight", "weight", "attention weight of this key", format="share"),
+        Metric("query_token", "token of the query", "its text", format="text"),
+        Metric("key_token", "token of the key", "its text", format="text"),
+    ),
+)
+BANDS = Table(
+    "head_bands.csv",
+    "head and pair of dimensions that RoPE turns with one frequency",
+    _with_errors(
+        *_IDS,
+        Metric("band", "band", "number of the frequency, from 0", format="index"),
+        Metric("frequency", "frequency", "angle by which RoPE turns the pair per token", unit="radians"),
+        Metric("wavelength", "wavelength", "tokens per turn", unit="tokens"),
+        Metric("norm_product", "size", "mean length of queries in this pair times mean length of keys, in logits", error=True),
+        Metric("variance_share", "share of the variance", "share of the variance of the logit over pairs of a query and a key that it sees", format="difference", signed=True, error=True, note="the shares of a head sum to 1 with that of the dimensions that RoPE does not turn; a share can be negative"),
+        Metric("q_concentration", "concentration of queries", "length of the mean query / mean length of a query in this pair, before RoPE; 1: all queries have one direction", format="share", error=True),
+        Metric("k_concentration", "concentration of keys", "the same for keys", format="share", error=True),
+        Metric("kernel_amplitude", "amplitude of the kernel", "length of the mean query times length of the mean key in this pair, in logits"),
+        Metric("kernel_phase", "phase of the kernel", "angle from the mean key to the mean query before RoPE", unit="radians", signed=True),
+    ),
+)
+KERNEL = Table(
+    "head_kernel.csv",
+    "head and bin of distances of a query and a key that it sees",
+    _with_errors(
+        *_IDS,
+        Metric("first_distance", "first distance", "first distance of the bin", format="index", unit="tokens"),
+        Metric("last_distance", "last distance", "last distance of the bin", format="index", unit="tokens"),
+        Metric("distance", "distance", "mean distance of the pairs", format="count", unit="tokens"),
+        Metric("mean_logit", "mean logit", "mean logit of the pairs", error=True),
+        Metric("kernel", "positional kernel", "mean logit of the mean query and the mean key, turned by RoPE to the positions of the pairs"),
+        Metric("n_pairs", "pairs", "number of pairs of a query and a key", format="count"),
+    ),
+)
 # fmt: on
 
 TableKind = Literal[
@@ -377,6 +452,10 @@ TableKind = Literal[
     "distances",
     "attention",
     "bins",
+    "roles",
+    "words",
+    "bands",
+    "kernel",
 ]
 TABLES: dict[TableKind, Table] = {
     "head_metrics": HEAD_METRICS,
@@ -386,6 +465,10 @@ TABLES: dict[TableKind, Table] = {
     "distances": DISTANCE_PLASTICITY,
     "attention": ATTENTION_BY_BUCKET,
     "bins": BIN_PLASTICITY,
+    "roles": ROLES,
+    "words": WORDS,
+    "bands": BANDS,
+    "kernel": KERNEL,
 }
 
 METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}

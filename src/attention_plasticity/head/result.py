@@ -30,6 +30,10 @@ class HeadResult:
     distances: Columns = field(default_factory=dict)  # only for `context` and `attended` pairs
     attention: Columns = field(default_factory=dict)  # only if the dump has attention columns
     bins: Columns = field(default_factory=dict)  # only if plasticity at one position is known
+    roles: Columns = field(default_factory=dict)  # one row; only with attention columns
+    words: Columns = field(default_factory=dict)  # only if the dump has tokens
+    bands: Columns = field(default_factory=dict)  # only if the rotary embedding is known
+    kernel: Columns = field(default_factory=dict)  # only if the rotary embedding is known
     missing: dict[str, str] = field(default_factory=dict)  # column of `metrics` → why it is NaN
     missing_cells: MissingCells = field(default_factory=dict)  # of `buckets`
     missing_bins: MissingCells = field(default_factory=dict)  # of `bins`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -57,13 +57,9 @@ def finish_run(
     failures = sorted(failures, key=lambda failure: (failure.layer, failure.q_head))
     heads = sorted(done)
     metrics = [done[head] for head in heads]
-    if all(math.isnan(row["attn_entropy"]) for row in metrics):
-        paths = replace(paths, attention=None)
     if all(math.isnan(row[ALIGNED]) for row in metrics):
-        paths = replace(paths, bins=None)
-    if paths.attention is None or paths.bins is None:
-        set_aside(paths, include_own=False)  # such a table of an earlier run
-    settings, missing = facts.settings, MissingSums(with_bins=paths.bins is not None)
+        paths = paths.without(["bins"])
+    settings, missing = facts.settings, MissingSums(with_bins="bins" in paths.tables)
     means = HeadMeans(eligible_heads(facts.input["dump"] or {}, facts.config))
     sizes = SampleSizes(single_example=settings.single_example, equal_texts=settings.equal_texts)
     manifest = facts.manifest
@@ -78,6 +74,8 @@ def finish_run(
             sizes.add(result)
             means.add(result)
             missing.add(result)
+        paths = drafts.paths
+        set_aside(paths, include_own=False)  # tables of an earlier run that this run does not have
         warnings = [
             *text_warnings(facts.input["texts"], len(heads)),
             *sizes.warnings(geometry, facts.bins[0] if facts.bins else None),

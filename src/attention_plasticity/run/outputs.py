@@ -7,9 +7,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -50,13 +50,7 @@ class OutputPaths:
     """Paths of the files of a run."""
 
     folder: Path
-    metrics: Path
-    buckets: Path
-    components: Path
-    influences: Path
-    distances: Path | None  # for context and attended pairs only
-    attention: Path | None  # only if the dump has attention columns
-    bins: Path | None  # only if plasticity at one position is known
+    tables: dict[TableKind, Path]  # those that the run can have
     url: str | None = None  # where the files are sent, if the folder is a copy
 
     @property
@@ -87,22 +81,10 @@ class OutputPaths:
             for kind, path in self.tables.items()
         }
 
-    @property
-    def tables(self) -> dict[TableKind, Path]:
-        """Paths of the tables by kind."""
-        tables: dict[TableKind, Path] = {
-            "head_metrics": self.metrics,
-            "bucket_plasticity": self.buckets,
-            "component_weights": self.components,
-            "influences": self.influences,
-        }
-        if self.distances is not None:
-            tables["distances"] = self.distances
-        if self.attention is not None:
-            tables["attention"] = self.attention
-        if self.bins is not None:
-            tables["bins"] = self.bins
-        return tables
+    def without(self, kinds: Collection[TableKind]) -> OutputPaths:
+        """The paths without some tables."""
+        left = {kind: path for kind, path in self.tables.items() if kind not in kinds}
+        return replace(self, tables=left)
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -120,7 +102,8 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
     """Paths of the outputs. A file name without a folder is a file in the run folder.
 
     Without `output_dir`, the run folder is the folder of `output_csv`, or `results/<dump>`. The
-    tables of attention and of bins are included; whether they exist is known after the analysis.
+    tables that need certain columns of the dump are included; whether they exist is known after the
+    analysis.
     """
     url = config.output_url
     named = user_path(config.output_csv)
@@ -137,17 +120,19 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
         path = user_path(name)
         return folder / name if path.name == name else path
 
-    paths = OutputPaths(
-        folder,
-        place(config.output_csv),
-        place(config.bucket_csv),
-        place(config.component_csv),
-        place(config.influence_csv),
-        place(config.distance_csv) if config.pair_sampling in ("context", "attended") else None,
-        place(config.attention_csv),
-        place(config.bin_csv),
-        url,
-    )
+    named_tables: dict[TableKind, str] = {
+        "head_metrics": config.output_csv,
+        "bucket_plasticity": config.bucket_csv,
+        "component_weights": config.component_csv,
+        "influences": config.influence_csv,
+        "distances": config.distance_csv,
+        "attention": config.attention_csv,
+        "bins": config.bin_csv,
+    }
+    names = {kind: named_tables.get(kind, table.file) for kind, table in TABLES.items()}
+    if config.pair_sampling not in ("context", "attended"):
+        del names["distances"]
+    paths = OutputPaths(folder, {kind: place(name) for kind, name in names.items()}, url)
     files = (*paths.all, paths.log)
     if len({resolved(path) for path in files}) < len(files):
         raise ConfigError(
@@ -293,19 +278,26 @@ class OutputDrafts:
     def add(self, result: HeadResult) -> None:
         """Write the rows of a head. Heads are added in order."""
         for kind, path in self._paths.tables.items():
-            if kind not in self._tables:
+            rows = list(_rows(kind, result))
+            if kind not in self._tables and (rows or kind in _ALWAYS):
                 table = _table(path, TABLES[kind].names)
                 self._tables[kind] = self._stack.enter_context(table)
-            self._tables[kind][0].writerows(_rows(kind, result))
+            if rows:
+                self._tables[kind][0].writerows(rows)
+
+    @property
+    def paths(self) -> OutputPaths:
+        """The paths of the run, without tables for which no head had a row."""
+        if not self._tables:
+            return self._paths
+        return self._paths.without(self._paths.tables.keys() - self._tables.keys())
 
     def end(self, run: dict[str, Any]) -> None:
         """Write run.json, with the hashes of the tables, and remove the old one."""
-        files = [file for _, file in self._tables.values()]
-        for file in files:
+        for _, file in self._tables.values():
             file.flush()
             os.fsync(file.fileno())  # a full disk is detected here, before any file is replaced
-        names = self._paths.names() if files else ()
-        hashes = dict(zip(names, (sha256_of(Path(file.name)) for file in files), strict=True))
+        hashes = {kind: sha256_of(Path(file.name)) for kind, (_, file) in self._tables.items()}
         write_through(self._run, json.dumps({**run, "sha256": hashes}, indent=2) + "\n")
         self._paths.run.unlink(missing_ok=True)
 
@@ -351,5 +343,11 @@ _CONTENT = {
     "distances": "distances",
     "attention": "attention",
     "bins": "bins",
+    "roles": "roles",
+    "words": "words",
+    "bands": "bands",
+    "kernel": "kernel",
 }
 """Fields of `HeadResult`."""
+_ALWAYS = ("head_metrics", "bucket_plasticity", "component_weights", "influences", "distances")
+"""Tables that are written also without a row."""

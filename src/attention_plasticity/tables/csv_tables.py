@@ -21,6 +21,7 @@ from attention_plasticity.metrics import (
     MASS_COLUMNS,
     POOLED_BIN_QUANTITY,
     TABLES,
+    WORDS,
     TableKind,
 )
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
@@ -38,6 +39,10 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
         *("layer", "q_head", "q_bucket", "n_queries", "n_groups"),
         *(f"{name}{ending}" for name in (*BUCKET_MEANS, *MASS_COLUMNS) for ending in ("", "_se")),
     ),
+    "roles": ("layer", "q_head", "role", "likely_role"),
+    "words": ("layer", "q_head", *WORDS.names[3:]),
+    "bands": ("layer", "q_head", "band", "wavelength", "norm_product", "variance_share"),
+    "kernel": ("layer", "q_head", "distance", "mean_logit", "kernel"),
     "influences": (
         *("layer", "q_head", "quantity", "q_bucket", "value", "bias", "n_groups"),
         *GROUP_COLUMNS,
@@ -46,6 +51,7 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
 """Columns without which a table cannot be used. Tables of earlier versions have fewer columns."""
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
 _COLUMNS = {metric.column: metric for table in TABLES.values() for metric in table.columns}
+_WORDS = ("query_token", "key_token")
 _TEXTS = [name for name, metric in _COLUMNS.items() if metric.format == "text"]
 _INTEGERS = {name: 2**53 for name, metric in _COLUMNS.items() if metric.format == "index"}
 _INTEGERS |= {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
@@ -57,7 +63,10 @@ _LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
     """A table of numbers, with the current names of its columns."""
     try:
-        table = pd.read_csv(path)
+        # words such as "nan" and "NA" are texts
+        table = pd.read_csv(
+            path, converters=dict.fromkeys(_WORDS, str) if kind == "words" else None
+        )
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: does not exist") from error
     except pd.errors.EmptyDataError as error:

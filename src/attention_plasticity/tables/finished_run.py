@@ -193,6 +193,41 @@ class FinishedRun:
         """Means of attention per query head and query bucket, of a dump with these columns."""
         return self._table("attention")
 
+    @property
+    def has_roles(self) -> bool:
+        """Whether the run has the table of roles."""
+        return self._has("roles")
+
+    @cached_property
+    def roles(self) -> pd.DataFrame:
+        """What each query head does: its role and scores, of a dump with attention columns."""
+        return self._table("roles")
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the run has the table of words."""
+        return self._has("words")
+
+    @cached_property
+    def words(self) -> pd.DataFrame:
+        """Queries of each head with the word that they attend to most, of a dump with tokens."""
+        return self._table("words")
+
+    @property
+    def has_bands(self) -> bool:
+        """Whether the run has the tables of rotary bands and of the positional kernel."""
+        return self._has("bands") and self._has("kernel")
+
+    @cached_property
+    def bands(self) -> pd.DataFrame:
+        """One row per query head and rotary frequency."""
+        return self._table("bands")
+
+    @cached_property
+    def kernel(self) -> pd.DataFrame:
+        """Mean logit and positional kernel per query head and bin of distances."""
+        return self._table("kernel")
+
     @cached_property
     def failures(self) -> pd.DataFrame:
         """Heads that could not be analysed, each with the reason."""

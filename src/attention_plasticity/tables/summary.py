@@ -69,7 +69,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
             console.print(line, markup=False)
         _print_position(metrics, means, console)
         _print_profile(means, shown, console)
-        drops = significant_drops(metrics, shown, outcome.paths.influences)
+        drops = significant_drops(metrics, shown, outcome.paths.tables["influences"])
         if drops is not None:
             console.print(drops)
         _print_layer_types(outcome.means.by_layer_type, shown, console)

@@ -241,7 +241,7 @@ def test_power_and_auto_are_refused_for_attended_pairs(
     with pytest.raises(ConfigError, match="distant_from: expected a power of two, got 300"):
         make_config(distant_from=300)
     outcome = run(dumps["some"], tmp_path, pair_sampling="attended", heads=[0, 2])
-    assert outcome.paths.distances is not None
-    assert outcome.paths.distances.exists()
+    assert "distances" in outcome.paths.tables
+    assert outcome.paths.tables["distances"].exists()
     assert main(["power", str(tmp_path)]) == 2
     assert "was made with attended pairs" in capsys.readouterr().err

@@ -107,7 +107,7 @@ def test_shards_with_rotary_records_in_a_file(
     for index, place in enumerate(places):
         shard(bare, out, index, rotary=place)
     merged = merge_shards([out])
-    assert merged.paths.bins is not None
+    assert "bins" in merged.paths.tables
     for kind, path in whole.paths.tables.items():
         assert merged.paths.tables[kind].read_bytes() == path.read_bytes(), kind
     with pytest.raises(ap.ConfigError, match="differs in rotary"):

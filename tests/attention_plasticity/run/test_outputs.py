@@ -66,7 +66,7 @@ def test_bare_names_lie_in_the_run_folder(
     fields: dict[str, str], folder: str, metrics: str
 ) -> None:
     paths = output_paths(make_config(**fields), "dump")
-    assert (paths.folder, paths.metrics) == (Path(folder), Path(metrics))
+    assert (paths.folder, paths.tables["head_metrics"]) == (Path(folder), Path(metrics))
     assert paths.run == Path(folder) / "run.json"
 
 
@@ -76,7 +76,7 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
     results = [analyze_head(layer, head, 0, dump) for layer, head in heads]
     paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
     write(paths, sorted(results, key=lambda r: (r.layer, r.q_head)))
-    with paths.metrics.open() as file:
+    with paths.tables["head_metrics"].open() as file:
         header, *rows = csv.reader(file)
     assert header == list(HEAD_METRICS.names)
     assert [(int(row[0]), int(row[1])) for row in rows] == sorted(heads)
@@ -86,14 +86,14 @@ def test_written_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None
         assert written.pop("layer_type") == result.metrics["layer_type"] == "full_attention"
         expected = [float(result.metrics[name]) for name in written]
         np.testing.assert_array_equal([float(text) for text in written.values()], expected)
-    buckets = pd.read_csv(paths.buckets)
+    buckets = pd.read_csv(paths.tables["bucket_plasticity"])
     order = buckets[["layer", "q_head", "q_bucket", "k_bucket"]].to_numpy().tolist()
     assert order == sorted(order)
-    weights = pd.read_csv(paths.components)
+    weights = pd.read_csv(paths.tables["component_weights"])
     sums = weights.groupby(["layer", "q_head"]).weight.sum()
     np.testing.assert_allclose(sums, 1.0, rtol=1e-12)
     run = json.loads(paths.run.read_text())
-    digest = hashlib.sha256(paths.buckets.read_bytes()).hexdigest()
+    digest = hashlib.sha256(paths.tables["bucket_plasticity"].read_bytes()).hexdigest()
     assert run["sha256"]["bucket_plasticity"] == digest
 
 
@@ -101,7 +101,7 @@ def test_missing_values_are_written_as_nan(tmp_path: Path) -> None:
     dump = open_dump(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=30))
     paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
     write(paths, [analyze_head(0, 0, 0, dump)])
-    with paths.metrics.open() as file:
+    with paths.tables["head_metrics"].open() as file:
         row = next(csv.DictReader(file))
     assert row["sliding_window"] == "nan"
     assert "" not in row.values()
@@ -112,13 +112,16 @@ def test_a_failing_table_leaves_all_earlier_files(tmp_path: Path) -> None:
     paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
     result = analyze_head(0, 0, 0, dump)
     write(paths, [result])
-    before = {path: path.read_bytes() for path in paths.all}
-    paths.components.unlink()
-    paths.components.mkdir()  # nothing can be renamed onto a folder
+    before = {path: path.read_bytes() for path in paths.all if path.exists()}
+    paths.tables["component_weights"].unlink()
+    paths.tables["component_weights"].mkdir()  # nothing can be renamed onto a folder
     with pytest.raises(OutputError, match="head_component_weights"):
         write(paths, [result])
     assert not paths.run.exists()  # half an exchange has no run.json
-    assert all(path.read_bytes() == before[path] for path in (paths.metrics, paths.buckets))
+    assert all(
+        path.read_bytes() == before[path]
+        for path in (paths.tables["head_metrics"], paths.tables["bucket_plasticity"])
+    )
     assert not list(paths.folder.glob(".*part*"))
 
 
@@ -126,9 +129,9 @@ def test_set_aside_numbers_what_it_keeps(tmp_path: Path) -> None:
     paths = output_paths(make_config(output_dir=str(tmp_path)), "dump")
     assert set_aside(paths, include_own=True) is None
     for number in (1, 2):
-        paths.metrics.write_text(str(number))
+        paths.tables["head_metrics"].write_text(str(number))
         assert set_aside(paths, include_own=True) == tmp_path / f"previous-{number}"
-        assert not paths.metrics.exists()
+        assert not paths.tables["head_metrics"].exists()
     assert (tmp_path / "previous-1" / "head_metrics.csv").read_text() == "1"
 
 
@@ -138,17 +141,17 @@ def test_set_aside_spares_what_the_run_itself_wrote(tmp_path: Path) -> None:
     names = {"head_metrics": "head_metrics.csv", "bucket_plasticity": "old_name.csv"}
     run = {"tables": names, "sha256": dict.fromkeys(names, digest)}
     paths.run.write_text(json.dumps(run))
-    paths.metrics.write_text("ours")
+    paths.tables["head_metrics"].write_text("ours")
     (tmp_path / "old_name.csv").write_text("ours")
-    paths.buckets.write_text("someone's")
+    paths.tables["bucket_plasticity"].write_text("someone's")
     keep = set_aside(paths, include_own=False)
     assert keep is not None
     moved = sorted(path.name for path in keep.iterdir())
     assert moved == ["head_bucket_plasticity.csv", "old_name.csv"]
-    assert paths.metrics.read_text() == "ours"
-    paths.metrics.write_text("replaced by another run")
+    assert paths.tables["head_metrics"].read_text() == "ours"
+    paths.tables["head_metrics"].write_text("replaced by another run")
     assert set_aside(paths, include_own=False) == tmp_path / "previous-2"
-    assert not paths.metrics.exists()
+    assert not paths.tables["head_metrics"].exists()
 
 
 def test_check_writable_leaves_nothing_behind(tmp_path: Path) -> None:
