@@ -2,7 +2,7 @@
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
 attention of the keys, query model per bucket, key pairs, plasticity, plasticity at one position,
-means of attention, position before RoPE.
+means of attention, position before RoPE, rotary bands.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ def analyze_rows(
     add_aligned(values, aligned, no_errors)
     of_queries = _drift(rows, weights, base, None if groups is None else keys.groups, binned)
     add_drift(values, of_queries, base, with_errors=groups is not None, why_no_errors=no_errors)
-    single = config.single_example
-    bands = head_bands(rows, weights, base, window, exponent, seed, groups, single_example=single)
+    of_group = pair_seed(config, layer, k_head)  # the same pairs for all query heads of a group
+    bands = head_bands(rows, weights, base, window, exponent, of_group, groups)
     add_kernel(values, bands, no_errors)
     return HeadResult(
         layer=layer,
@@ -227,6 +227,8 @@ def analyze_rows(
         distances=distance_columns(plasticity),
         attention=attention.buckets,
         bins=bin_columns(aligned, keys, rows),
+        bands=bands.bands,
+        kernel=bands.kernel,
         missing=values.missing,
         missing_cells=missing_cells(plasticity, rows.example_id is not None, no_errors),
         missing_bins=missing_bins(aligned, rows.example_id is not None, no_errors),

@@ -28,7 +28,6 @@ from attention_plasticity.numeric.bands import (
 from attention_plasticity.numeric.distance_pairs import (
     DistancePairs,
     PlacedRows,
-    distance_pairs,
 )
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.rotary_kernel import (
@@ -37,7 +36,6 @@ from attention_plasticity.numeric.rotary_kernel import (
     KernelBins,
     kernel_bins,
 )
-from attention_plasticity.numeric.windows import Window
 from qk_dump.reader import HeadRows
 from qk_toolkit.arrays import Array, Ints
 
@@ -66,12 +64,11 @@ def head_bands(
     exponent: int,
     seed: int,
     group: Ints | None,
-    *,
-    single_example: bool,
 ) -> HeadBands:
     """Bands and kernel of the queries `rows`, which were divided by two to the `exponent`.
 
-    `group` (n,) is that of the texts of the queries; None: there are no errors.
+    `seed` is that of the pairs of its key head. `group` (n,) is that of the texts of the queries;
+    None: there are no errors.
     """
     record = keys.rotation.record
     if record is None:
@@ -80,22 +77,19 @@ def head_bands(
     of_keys = keys.band_rows
     frequency = np.array(record.frequencies)  # (m,)
     unit = _Unit.of(keys, rows.width, exponent + keys.exponent + queries.exponent)
-    pairs = _pairs(rows, weights, keys, window, seed, single_example)
-    shares, found = None, pairs
-    kernel: Columns = {}
-    if isinstance(pairs, DistancePairs):
-        of_pairs = None if group is None else group[pairs.query]
-        logits = PairLogits.of(queries.vectors, of_keys.vectors, len(frequency), pairs)
-        shares = variance_shares(logits, pairs.weight, of_pairs)
-        means = queries.means, of_keys.means
-        bins = kernel_bins(pairs, logits, frequency, *means, of_pairs)
-        kernel = _kernel_columns(pairs, bins, unit)
-        r2: Estimate | Unknown = bins.r2
-        if math.isnan(bins.r2.value):
-            r2 = Unknown(CONSTANT if bins.enough_bins else FEW_DISTANCES)
-        found = r2
-    bands = _band_columns(frequency, queries, of_keys, shares, unit, with_errors=group is not None)
-    return HeadBands(bands, kernel, found)
+    pairs = _pairs(rows, weights, keys, window, seed)
+    if isinstance(pairs, Unknown):
+        bands = _band_columns(frequency, queries, of_keys, None, unit, group is not None)
+        return HeadBands(bands, {}, pairs)
+    of_pairs = None if group is None else group[pairs.query]
+    logits = PairLogits.of(queries.vectors, of_keys.vectors, len(frequency), pairs)
+    shares = variance_shares(logits, pairs.weight, of_pairs)
+    bins = kernel_bins(pairs, logits, frequency, queries.means, of_keys.means, of_pairs)
+    r2: Estimate | Unknown = bins.r2
+    if math.isnan(bins.r2.value):
+        r2 = Unknown(CONSTANT if bins.enough_bins else FEW_DISTANCES)
+    bands = _band_columns(frequency, queries, of_keys, shares, unit, group is not None)
+    return HeadBands(bands, _kernel_columns(pairs, bins, unit), r2)
 
 
 def add_kernel(values: HeadValues, found: HeadBands, why_no_errors: str) -> None:
@@ -128,12 +122,7 @@ class _Unit:
 
 
 def _pairs(
-    rows: HeadRows,
-    weights: TokenWeights,
-    keys: KeyHead,
-    window: int | None,
-    seed: int,
-    single_example: bool,
+    rows: HeadRows, weights: TokenWeights, keys: KeyHead, window: int | None, seed: int
 ) -> DistancePairs | Unknown:
     """Pairs of a query and an earlier key, or the reason why they are not known."""
     problem, visible = keys.logits.problem, window_of(keys, window)
@@ -141,25 +130,12 @@ def _pairs(
         return Unknown(problem)
     if isinstance(visible, Unknown):
         return visible
-    text, key_text = rows.example_id, keys.rows.example_id
-    if single_example:
-        text, key_text = np.zeros(len(rows), np.int64), np.zeros(len(keys.rows), np.int64)
-    if text is None or key_text is None:
+    if rows.example_id is None or keys.rows.example_id is None:
         return Unknown(NO_TEXTS)
-    if not np.isin(text, key_text).any():
+    if not np.isin(rows.example_id, keys.rows.example_id).any():
         return Unknown(NO_COMMON_TEXT)
-    return _drawn(
-        PlacedRows(rows.position, text, weights.weight),
-        PlacedRows(keys.rows.position, key_text, keys.weights.weight),
-        visible,
-        seed,
-    )
-
-
-def _drawn(
-    queries: PlacedRows, keys: PlacedRows, window: Window | None, seed: int
-) -> DistancePairs | Unknown:
-    pairs = distance_pairs(queries, keys, window, [seed, _SEED])
+    queries = PlacedRows(rows.position, rows.example_id, weights.weight)
+    pairs = keys.pairs_with_queries.of(queries, visible, [seed, _SEED])
     return pairs if len(pairs.query) else Unknown(NO_EARLIER_KEY)
 
 
@@ -169,7 +145,6 @@ def _band_columns(
     keys: BandRows,
     shares: VarianceShares | None,
     unit: _Unit,
-    *,
     with_errors: bool,
 ) -> Columns:
     """Columns of the table of bands."""
@@ -183,12 +158,14 @@ def _band_columns(
     wavelength = np.where(turning, 2.0 * np.pi / np.abs(np.where(turning, frequency, 1.0)), np.nan)
     amplitude = q.mean_length * k.mean_length
     phase = np.angle(np.exp(1j * (q.phase - k.phase)))
+    on_product = q.on_length * k.length + q.length * k.on_length  # (g, m)
     q_error, k_error = standard_errors(q.on_concentration), standard_errors(k.on_concentration)
     return {
         "band": list(range(m)),
         "frequency": frequency.tolist(),
         "wavelength": wavelength.tolist(),
         "norm_product": unit.logits(q.length * k.length),
+        "norm_product_se": unit.logits(standard_errors(on_product)),
         "variance_share": share.tolist(),
         "variance_share_se": share_error.tolist(),
         "q_concentration": q.concentration.tolist(),
@@ -203,9 +180,9 @@ def _band_columns(
 def _kernel_columns(pairs: DistancePairs, bins: KernelBins, unit: _Unit) -> Columns:
     """Columns of the table of the kernel."""
     return {
+        "first_distance": pairs.first.astype(int).tolist(),
+        "last_distance": (pairs.end - 1.0).astype(int).tolist(),
         "distance": bins.distance.tolist(),
-        "distance_start": pairs.first.tolist(),
-        "distance_end": (pairs.end - 1.0).tolist(),
         "mean_logit": unit.logits(bins.mean),
         "mean_logit_se": unit.logits(bins.error),
         "kernel": unit.logits(bins.kernel),

@@ -36,6 +36,7 @@ from attention_plasticity.head.texts import (
 )
 from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
 from attention_plasticity.numeric.bins import Bins, ExpectedQueries, bin_size, grid, texts_at
+from attention_plasticity.numeric.distance_pairs import PlacedRows, SharedPairs
 from attention_plasticity.numeric.drift import Drift, drift
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.key_pairs import KeyIndex
@@ -138,6 +139,13 @@ class KeyHead:
         groups = self.groups.of(self.rows.example_id)
         rows, weight = self.rows, self.weights.weight
         return BandRows.of(rows.vectors, rows.position, self.rotation, weight, groups)
+
+    @cached_property
+    def pairs_with_queries(self) -> SharedPairs:
+        """Pairs of a query and an earlier key, for all query heads of the group."""
+        rows = self.rows
+        assert rows.example_id is not None
+        return SharedPairs(PlacedRows(rows.position, rows.example_id, self.weights.weight))
 
     @property
     def groups(self) -> TextGroups:

@@ -31,12 +31,13 @@ class BandMeans:
     mean: Array  # (d,) mean vector
     length: Array  # (m,) mean length of a band
     on_mean: Array  # (g, d) influences of the groups on the mean vector
+    on_length: Array  # (g, m)
     on_concentration: Array  # (g, m)
 
     @property
     def mean_length(self) -> Array:
         """(m,) the length of the mean of every band."""
-        return _lengths(self.mean[None], len(self.length))[0]
+        return _lengths(self.mean[None], len(self.length)).ravel()
 
     @property
     def concentration(self) -> Array:
@@ -76,11 +77,11 @@ def band_means(X: Vectors, m: int, weight: Array, group: Ints | None) -> BandMea
     influences = _with_factor(influences, group)
     mean, length = values[:d], values[d:]
     concentration = np.full((GROUPS, m), np.nan)
-    means = BandMeans(mean, length, influences[:, :d], concentration)
+    means = BandMeans(mean, length, influences[:, :d], influences[:, d:], concentration)
     a, b = slice(0, m), slice(m, 2 * m)
     along = mean[a] * influences[:, a] + mean[b] * influences[:, b]  # (g, m)
-    on_length = np.where(means.mean_length > 0, along / _positive(means.mean_length), 0.0)
-    concentration[:] = _ratio(on_length - means.concentration * influences[:, d:], length)
+    on_mean_length = np.where(means.mean_length > 0, along / _positive(means.mean_length), 0.0)
+    concentration[:] = _ratio(on_mean_length - means.concentration * means.on_length, length)
     return means
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.numeric.pair_pool import key_at
 from attention_plasticity.numeric.windows import Window
@@ -82,9 +81,10 @@ def distance_pairs(
     """
     seen = _SeenKeys(queries, keys, window)
     edges = distance_edges(seen.largest_distance)
-    limits = seen.limits(edges)
+    limits = [seen.keys_from(edge) for edge in edges.tolist()]
     ranges = [(begin, end) for end, begin in itertools.pairwise(limits)]  # of every bin
-    masses = [seen.mass(begin, end) for begin, end in ranges]
+    sums = [seen.before[limit] for limit in limits]
+    masses = [seen.weight * (end - begin) for end, begin in itertools.pairwise(sums)]  # (n,) each
     totals = np.array([mass.sum() for mass in masses])  # (bins,)
     used = np.flatnonzero([bool((end > begin).any()) for begin, end in ranges])
     rng = np.random.default_rng(seed)
@@ -105,6 +105,28 @@ def distance_pairs(
         first=edges[used],
         end=edges[used + 1],
     )
+
+
+class SharedPairs:
+    """The pairs of the query heads that share a key head.
+
+    Their queries are often at the same places; the pairs are then drawn once.
+    """
+
+    def __init__(self, keys: PlacedRows) -> None:
+        self._keys = keys
+        self._last: tuple[PlacedRows, Window | None, list[int], DistancePairs] | None = None
+
+    def of(self, queries: PlacedRows, window: Window | None, seed: Sequence[int]) -> DistancePairs:
+        """The pairs of some queries, as `distance_pairs` draws them."""
+        if self._last is not None:
+            places, *rest, pairs = self._last
+            equal = all(map(np.array_equal, places, queries))
+            if equal and rest == [window, list(seed)]:
+                return pairs
+        pairs = distance_pairs(queries, self._keys, window, seed)
+        self._last = queries, window, list(seed), pairs
+        return pairs
 
 
 class _Drawn(NamedTuple):
@@ -150,18 +172,7 @@ class _SeenKeys:
             return 0.0
         return max(float((self._place[seen] - self._key_place[self._first[seen]]).max()), 0.0)
 
-    def limits(self, edges: Array) -> list[npt.NDArray[np.int32]]:
-        """For every edge (n,): the number of keys up to the last one at this distance or more.
-
-        The keys of a bin are those between the limits of its two edges.
-        """
-        return [self._keys_from(edge).astype(np.int32) for edge in edges.tolist()]
-
-    def mass(self, begin: npt.NDArray[np.int32], end: npt.NDArray[np.int32]) -> Array:
-        """(n,) the weight of a query times that of the keys from `begin` to `end` (n,)."""
-        return np.asarray(self.weight * (self.before[end] - self.before[begin]))
-
-    def _keys_from(self, distance: float) -> Ints:
+    def keys_from(self, distance: float) -> Ints:
         """(n,) the number of keys up to the last one that is `distance` or more before a query."""
         found = np.searchsorted(self._key_place, self._place - distance, side="right")
         return np.maximum(found, self._first)
@@ -169,9 +180,9 @@ class _SeenKeys:
 
 def _of_bin(
     seen: _SeenKeys,
-    begin: npt.NDArray[np.int32],
-    end: npt.NDArray[np.int32],
-    mass: Array,
+    begin: Ints,
+    end: Ints,
+    mass: Array,  # (n,) weight of every query times that of its keys
     number: int,
     rng: np.random.Generator,
 ) -> _Drawn:
@@ -187,6 +198,6 @@ def _of_bin(
     value = np.minimum(value, np.nextafter(before[-1], 0.0))  # of a query that sees keys
     query = key_at(before, value, 0, len(sizes) - 1)
     low, high = seen.before[begin[query]], seen.before[end[query]]
-    first, last = begin[query].astype(np.int64), end[query].astype(np.int64) - 1
-    key = key_at(seen.before, low + rng.random(number) * (high - low), first, last)
+    value = low + rng.random(number) * (high - low)
+    key = key_at(seen.before, value, begin[query], end[query] - 1)
     return _Drawn(query, key, np.full(number, before[-1] / number))
