@@ -214,7 +214,8 @@ def analyze_rows(
     of_queries = _drift(rows, weights, base, None if groups is None else keys.groups, binned)
     add_drift(values, of_queries, base, with_errors=groups is not None, why_no_errors=no_errors)
     of_group = pair_seed(config, layer, k_head)  # the same pairs for all query heads of a group
-    bands = head_bands(rows, weights, base, window, exponent, of_group, groups)
+    one_text = config.single_example
+    bands = head_bands(rows, weights, base, window, exponent, of_group, groups, one_text=one_text)
     add_kernel(values, bands, no_errors)
     return HeadResult(
         layer=layer,

@@ -64,11 +64,13 @@ def head_bands(
     exponent: int,
     seed: int,
     group: Ints | None,
+    *,
+    one_text: bool = False,
 ) -> HeadBands:
     """Bands and kernel of the queries `rows`, which were divided by two to the `exponent`.
 
     `seed` is that of the pairs of its key head. `group` (n,) is that of the texts of the queries;
-    None: there are no errors.
+    None: there are no errors. With `one_text` all rows are of one text.
     """
     record = keys.rotation.record
     if record is None:
@@ -77,7 +79,7 @@ def head_bands(
     of_keys = keys.band_rows
     frequency = np.array(record.frequencies)  # (m,)
     unit = _Unit.of(keys, rows.width, exponent + keys.exponent + queries.exponent)
-    pairs = _pairs(rows, weights, keys, window, seed)
+    pairs = _pairs(rows, weights, keys, window, seed, one_text)
     if isinstance(pairs, Unknown):
         bands = _band_columns(frequency, queries, of_keys, None, unit, group is not None)
         return HeadBands(bands, {}, pairs)
@@ -122,19 +124,31 @@ class _Unit:
 
 
 def _pairs(
-    rows: HeadRows, weights: TokenWeights, keys: KeyHead, window: int | None, seed: int
+    rows: HeadRows,
+    weights: TokenWeights,
+    keys: KeyHead,
+    window: int | None,
+    seed: int,
+    one_text: bool,
 ) -> DistancePairs | Unknown:
-    """Pairs of a query and an earlier key, or the reason why they are not known."""
+    """Pairs of a query and an earlier key, or the reason why they are not known.
+
+    With `one_text` all rows are of one text.
+    """
     problem, visible = keys.logits.problem, window_of(keys, window)
     if problem is not None and problem != PRE_ROPE:
         return Unknown(problem)
     if isinstance(visible, Unknown):
         return visible
-    if rows.example_id is None or keys.rows.example_id is None:
+    text, key_text = rows.example_id, keys.rows.example_id
+    assert key_text is not None
+    if one_text:
+        text = np.full(len(rows), key_text[0])
+    if text is None:
         return Unknown(NO_TEXTS)
-    if not np.isin(rows.example_id, keys.rows.example_id).any():
+    if not np.isin(text, key_text).any():
         return Unknown(NO_COMMON_TEXT)
-    queries = PlacedRows(rows.position, rows.example_id, weights.weight)
+    queries = PlacedRows(rows.position, text, weights.weight)
     pairs = keys.pairs_with_queries.of(queries, visible, [seed, _SEED])
     return pairs if len(pairs.query) else Unknown(NO_EARLIER_KEY)
 
