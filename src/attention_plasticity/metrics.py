@@ -414,6 +414,8 @@ WORDS = Table(
         Metric("key_token", "token of the key", "its text", format="text"),
     ),
 )
+_GROUPS_OF_ROW = Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count", note="`nan` if texts are not known or error_bars is off")
+
 BANDS = Table(
     "head_bands.csv",
     "head and pair of dimensions that RoPE turns with one frequency",
@@ -428,6 +430,7 @@ BANDS = Table(
         Metric("k_concentration", "concentration of keys", "the same for keys", format="share", error=True),
         Metric("kernel_amplitude", "amplitude of the kernel", "length of the mean query times length of the mean key in this pair, in logits", any_scale=True),
         Metric("kernel_phase", "phase of the kernel", "angle from the mean key to the mean query before RoPE", unit="radians", signed=True, nan="the amplitude is zero"),
+        _GROUPS_OF_ROW,
     ),
 )
 KERNEL = Table(
@@ -441,6 +444,7 @@ KERNEL = Table(
         Metric("mean_logit", "mean logit", "mean logit of the pairs, before a soft-cap", error=True, any_scale=True),
         Metric("kernel", "rotary kernel", "mean logit of the mean query and the mean key, turned by RoPE to the positions of the pairs", any_scale=True),
         Metric("n_pairs", "pairs", "number of pairs of a query and an earlier key that were used", format="count"),
+        _GROUPS_OF_ROW,
     ),
 )
 # fmt: on

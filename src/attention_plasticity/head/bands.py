@@ -81,7 +81,7 @@ def head_bands(
     unit = _Unit.of(keys, rows.width, exponent + keys.exponent + queries.exponent)
     pairs = _pairs(rows, weights, keys, window, seed, one_text)
     if isinstance(pairs, Unknown):
-        bands = _band_columns(frequency, queries, of_keys, None, unit, group is not None)
+        bands = _band_columns(frequency, queries, of_keys, None, unit, group)
         return HeadBands(bands, {}, pairs)
     of_pairs = None if group is None else group[pairs.query]
     logits = PairLogits.of(queries.vectors, of_keys.vectors, len(frequency), pairs)
@@ -90,7 +90,7 @@ def head_bands(
     r2: Estimate | Unknown = bins.r2
     if math.isnan(bins.r2.value):
         r2 = Unknown(CONSTANT if bins.enough_bins else FEW_DISTANCES)
-    bands = _band_columns(frequency, queries, of_keys, shares, unit, group is not None)
+    bands = _band_columns(frequency, queries, of_keys, shares, unit, group)
     return HeadBands(bands, _kernel_columns(pairs, bins, unit), r2)
 
 
@@ -159,11 +159,12 @@ def _band_columns(
     keys: BandRows,
     shares: VarianceShares | None,
     unit: _Unit,
-    with_errors: bool,
+    group: Ints | None,
 ) -> Columns:
     """Columns of the table of bands."""
     m = len(frequency)
     q, k = queries.means, keys.means
+    groups = math.nan if group is None else len(np.unique(group))
     unknown = np.full(m, np.nan)
     share, share_error = unknown, unknown
     if shares is not None:
@@ -185,9 +186,10 @@ def _band_columns(
         "q_concentration": q.concentration.tolist(),
         "q_concentration_se": q_error.tolist(),
         "k_concentration": k.concentration.tolist(),
-        "k_concentration_se": (k_error if with_errors else unknown).tolist(),
+        "k_concentration_se": (unknown if group is None else k_error).tolist(),
         "kernel_amplitude": unit.logits(amplitude),
         "kernel_phase": np.where(amplitude > 0, phase, np.nan).tolist(),
+        "n_groups": [groups] * m,
     }
 
 
@@ -201,4 +203,5 @@ def _kernel_columns(pairs: DistancePairs, bins: KernelBins, unit: _Unit) -> Colu
         "mean_logit_se": unit.logits(bins.error),
         "kernel": unit.logits(bins.kernel),
         "n_pairs": pairs.counts.tolist(),
+        "n_groups": [number if math.isnan(number) else int(number) for number in bins.groups],
     }

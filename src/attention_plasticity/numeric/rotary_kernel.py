@@ -34,6 +34,7 @@ class KernelBins:
     mean: Array  # (bins,) mean product
     error: Array  # (bins,) its standard error; NaN if it is not known
     kernel: Array  # (bins,) mean of the kernel over the same pairs
+    groups: Array  # (bins,) groups of texts of the pairs; NaN if they are not known
     r2: Estimate  # NaN if the mean does not vary, or if there are too few bins
     enough_bins: bool
 
@@ -74,7 +75,8 @@ def kernel_bins(
         number = int(np.count_nonzero(sums.counts[counted].sum(axis=0))) if known else 0
         influences = found[1] if number >= MIN_GROUPS else np.full(GROUPS, np.nan)
         r2 = Estimate(found[0], 0.0, influences, number)
-    return KernelBins(distance, mean, error, kernel, r2, len(counted) >= FEWEST_BINS)
+    groups = sums.groups if known else np.full(bins, np.nan)
+    return KernelBins(distance, mean, error, kernel, groups, r2, len(counted) >= FEWEST_BINS)
 
 
 def _explained(
@@ -101,9 +103,9 @@ class _GroupSums:
         self._total = self._weights.sum(axis=1)  # (bins,)
 
     @property
-    def groups(self) -> Ints:
+    def groups(self) -> Array:
         """(bins,) numbers of groups with pairs."""
-        return np.asarray(np.count_nonzero(self.counts, axis=1), np.int64)
+        return np.asarray(np.count_nonzero(self.counts, axis=1), np.float64)
 
     def mean(self, values: Array) -> tuple[Array, Array]:
         """Mean of `values` (pairs,) in every bin, and the influences (bins, g) of the groups."""
