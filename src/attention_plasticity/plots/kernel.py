@@ -87,9 +87,7 @@ def kernel_figure(
         axes.margins(x=0.02)
         legend = legend_above(axes, [of_pairs, of_means], ["mean logit", "rotary kernel, shifted"])
         notes = [
-            f"kernel shifted by {shift:.2f}: a constant does not change attention".replace(
-                "-", "−"
-            ),
+            f"kernel shifted by {moved}: a constant does not change attention",
             "band: 95 % interval over texts" if shaded is not None else None,
             "the head whose kernel varies most" if chosen else None,
         ]
