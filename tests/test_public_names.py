@@ -124,9 +124,9 @@ PLOT_LIBRARY = """
 PLOT_FLAGS = "run output layers layer_type model_name title footnote"
 ALL_FLAGS = "run output_dir format layers layer_type model_name title footnote"
 OWN_PLOT_FLAGS = """
-    agg alpha attention_csv band_csv baselines bucket_csv bucket_min_size bucket_type by_position cmap
-    color_by_layer color_range color_trend component_csv distance_csv fade head kernel_csv layer limit
-    line_width metric metrics_csv plasticity trend_threshold vmax vmin ylabel
+    agg alpha attention_csv band_csv baselines bucket_csv bucket_min_size bucket_type by_position
+    cmap color_by_layer color_range color_trend component_csv distance_csv fade head kernel_csv
+    layer limit line_width metric metrics_csv plasticity trend_threshold vmax vmin ylabel
 """
 VERBS = "capture verify add-rotary analyze merge baseline power plot compare report push pull demo"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize, PowerNorm, TwoSlopeNorm
+from matplotlib.colors import Colormap, FuncNorm, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -32,6 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 _METRICS = {metric.column: metric for metric in BANDS.columns}
 _LARGEST = 0.99  # quantile of the values that has the last colour
+_TICK_ROOM = 0.08  # of the colour bar, between two labels
 _MOST_LABELS = 7  # of wavelengths
 _MOST_LAYERS = 12  # with a label
 
@@ -47,18 +49,19 @@ def band_map(
     require_columns(bands, [metric], "the table of bands")
     require_values(bands, metric, "the table of bands")
     grid, heads, wavelength = band_grid(bands, metric)
-    norm, limited = _colours(grid, metric)
+    norm, shades, limited = _colours(grid, metric, cmap)
     label = _METRICS[metric].label
     with figure_style():
         figure, axes = new_figure(height=min(6.5, max(2.9, 1.7 + 0.014 * len(heads))))
-        shades = cmap or (SIGNED if isinstance(norm, TwoSlopeNorm) else SEQUENTIAL)
-        drawn = axes.imshow(
-            grid, cmap=require_colormap(shades), norm=norm, aspect="auto", interpolation="nearest"
-        )
+        drawn = axes.imshow(grid, cmap=shades, norm=norm, aspect="auto", interpolation="nearest")
         extend = "max" if limited else "neither"
         bar = figure.colorbar(drawn, ax=axes, pad=0.02, extend=extend)
         bar.outline.set_visible(False)
-        bar.set_label(label)
+        bar.set_label(f"{label} (logits)" if metric == "norm_product" else label)
+        if isinstance(norm, FuncNorm):
+            ticks = _ticks(norm)
+            bar.set_ticks(ticks, labels=[f"{tick:g}".replace("-", "−") for tick in ticks])
+            bar.minorticks_off()
         rows = _axes(figure, axes, heads, wavelength, context, bool(np.isnan(grid).any()))
         notes = [
             words.heads(len(heads)),
@@ -95,17 +98,47 @@ def band_grid(bands: pd.DataFrame, metric: str) -> tuple[Floats, pd.DataFrame, F
     return table.to_numpy(np.float64), heads, wavelength.to_numpy(np.float64)
 
 
-def _colours(grid: Floats, metric: BandMetric) -> tuple[Normalize, bool]:
-    """The range of colours, and whether large values are beyond it."""
+def _colours(
+    grid: Floats, metric: BandMetric, cmap: str | None
+) -> tuple[Normalize, Colormap, bool]:
+    """The range of colours, the colours, and whether large values are beyond the last colour.
+
+    Except for concentrations, a colour stands for the root of a value: few bands are much larger
+    than the others.
+    """
     if _METRICS[metric].format == "share":
-        return Normalize(0.0, 1.0), False
-    high, largest = float(np.nanquantile(grid, _LARGEST)), float(np.nanmax(grid))
-    limited = 0.0 < high < 0.8 * largest
-    high = high if limited else largest
-    if _METRICS[metric].signed:
-        high = max(high, -float(np.nanmin(grid))) or 1.0
-        return TwoSlopeNorm(0.0, -high, high), limited and high < largest
-    return PowerNorm(0.5, 0.0, high or 1.0), limited
+        return Normalize(0.0, 1.0), mpl.colormaps[require_colormap(cmap or SEQUENTIAL)], False
+    low, largest = min(0.0, float(np.nanmin(grid))), float(np.nanmax(grid))
+    high = float(np.nanquantile(grid, _LARGEST))
+    limited = 0.0 < high < 0.8 * largest and -low <= high
+    high = high if limited else max(largest, -low) or 1.0
+    norm = FuncNorm((_root, _square), low, high)
+    if not _METRICS[metric].signed:
+        return norm, mpl.colormaps[require_colormap(cmap or SEQUENTIAL)], limited
+    shades = mpl.colormaps[require_colormap(cmap or SIGNED)]
+    first = 0.5 - 0.5 * float(np.sqrt(-low / high))  # zero is in the middle of the colormap
+    return norm, ListedColormap(shades(np.linspace(first, 1.0, 512))), limited
+
+
+def _ticks(norm: Normalize) -> list[float]:
+    """Round values between the first and the last colour, with room for their labels."""
+    low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
+    size = 10.0 ** np.floor(np.log10(high))
+    chosen: list[float] = []
+    for part in (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.0, -0.01, -0.02, -0.05, -0.1, -0.2, -0.5):
+        for value in (5.0 * part * size, 2.0 * part * size, part * size):
+            inside = low <= value <= high
+            if inside and all(abs(norm(value) - norm(other)) > _TICK_ROOM for other in chosen):
+                chosen.append(value)
+    return sorted(chosen)
+
+
+def _root(values: Floats) -> Floats:
+    return np.asarray(np.sign(values) * np.sqrt(np.abs(values)))
+
+
+def _square(values: Floats) -> Floats:
+    return np.asarray(np.sign(values) * np.square(values))
 
 
 def _axes(
@@ -136,6 +169,7 @@ def _axes(
         order = turning[np.argsort(wavelength[turning], kind="stable")]
         if wavelength[order[0]] < context < wavelength[order[-1]]:
             at = float(np.interp(np.log(context), np.log(wavelength[order]), order))
+            axes.axvline(at, color="white", linewidth=2.0)
             line = axes.axvline(at, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
             handles.append(line)
             labels.append(f"longest text: {context:,.0f} tokens")

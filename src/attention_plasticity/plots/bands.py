@@ -98,7 +98,6 @@ def _of_head(rows: pd.DataFrame, name: str, context: float | None, words: Words)
             _legend(axes)
         rest = 1.0 - float(rows["variance_share"].sum(skipna=False))
         notes = [
-            name,
             "sizes: mean lengths and lengths of the means, queries × keys",
             f"dashed: longest text, {context:,.0f} tokens" if marked else None,
             _rest_note(rest),
@@ -167,7 +166,7 @@ def _legend(axes: Axes) -> None:
         handles,
         labels,
         loc="lower right",
-        bbox_to_anchor=(1, 0.98),
+        bbox_to_anchor=(1, 1.03),
         ncols=2,
         borderaxespad=0.0,
         borderpad=0.1,

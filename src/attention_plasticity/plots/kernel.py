@@ -20,7 +20,7 @@ from attention_plasticity.plots.style import (
     figure_style,
     legend_above,
     new_figure,
-    tokens_in_short,
+    whole,
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_values
@@ -78,7 +78,7 @@ def kernel_figure(
         )
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(LogLocator(base=2.0, numticks=9))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tokens_in_short(value)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: whole(value)))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("distance from query to key (tokens)")
         axes.set_ylabel("logit")
@@ -136,6 +136,9 @@ def _r2(
     row = metrics[(metrics["layer"] == head["layer"]) & (metrics["q_head"] == head["q_head"])]
     if row.empty or np.isnan(row[KERNEL_R2].iloc[0]):
         return None
-    value = f"{row[KERNEL_R2].iloc[0]:.3f}".replace("-", "−")
+    value = float(row[KERNEL_R2].iloc[0])
     half = float(head_half_width(row, KERNEL_R2, influences)[0])
-    return value if np.isnan(half) else f"{value} ± {half:.3f}"
+    if np.isnan(half):
+        return f"{value:.3f}".replace("-", "−")
+    shown = 4 if half < 0.002 else 3  # decimals
+    return f"{value:.{shown}f} ± {half:.{shown}f}".replace("-", "−")
