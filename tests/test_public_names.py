@@ -86,6 +86,7 @@ HEAD_METRICS = """
     k_R2_unrotated_bias k_R2_unrotated_corrected q_mean_share q_mean_share_se q_mean_share_bias
     q_mean_share_corrected ap_attended_aligned ap_attended_aligned_se ap_attended_aligned_bias
     ap_attended_aligned_corrected ap_attended_aligned_counted ap_attended_aligned_counted_se
+    kernel_R2 kernel_R2_se
 """
 BINS = """
     layer q_head k_head q_bin k_bin plasticity n_pairs q_position k_position n_queries n_texts
@@ -115,7 +116,8 @@ ATTENTION = """
     mass_1048576_se mass_2097152_se mass_4194304_se n_tokens
 """
 KIND_NAMES = """
-    attended attention components distances heatmap map phase plasticity predictability profile
+    attended attention bands components distances frequencies heatmap kernel map phase plasticity
+    predictability profile
 """
 PLOT_LIBRARY = """
     caption_of profiles_figure save_figure scores_figure trajectory_figure
@@ -123,9 +125,9 @@ PLOT_LIBRARY = """
 PLOT_FLAGS = "run output layers layer_type model_name title footnote"
 ALL_FLAGS = "run output_dir format layers layer_type model_name title footnote"
 OWN_PLOT_FLAGS = """
-    agg alpha attention_csv baselines bucket_csv bucket_min_size bucket_type by_position cmap
-    color_by_layer color_range color_trend component_csv distance_csv fade head layer limit
-    line_width metric metrics_csv plasticity trend_threshold vmax vmin ylabel
+    agg alpha attention_csv band_csv baselines bucket_csv bucket_min_size bucket_type by_position
+    cmap color_by_layer color_range color_trend component_csv distance_csv fade head kernel_csv
+    layer limit line_width metric metrics_csv plasticity trend_threshold vmax vmin ylabel
 """
 VERBS = """
     capture verify add-rotary analyze merge atlas baseline power plot compare report push pull demo
