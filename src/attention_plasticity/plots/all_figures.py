@@ -92,7 +92,7 @@ def left_out(run: FinishedRun) -> dict[str, str]:
         reasons["bands"] = reasons["frequencies"] = _NEEDS_RECORDS
     elif "phase" in reasons or run.info.get("bin_size") is None:
         reasons["frequencies"] = _NEEDS_ONE_POSITION
-    if not run.has_kernel:
+    if not (run.has_kernel and run.kernel["kernel"].notna().any()):
         reasons["kernel"] = _NEEDS_RECORDS
     for name, (_, options) in FIGURES.items():
         metric = options.get("metric", "")
