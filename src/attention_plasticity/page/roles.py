@@ -22,7 +22,13 @@ from attention_plasticity.page.role_sentences import Measured, head_sentence
 from attention_plasticity.roles import NAMES, UNSURE, default_thresholds
 from attention_plasticity.roles import ROLES as DEFINED
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.head_roles import SCORES, require_roles, score_half_width
+from attention_plasticity.tables.head_roles import (
+    COLOURS,
+    DARK_COLOURS,
+    SCORES,
+    require_roles,
+    score_half_width,
+)
 from attention_plasticity.tables.intervals import corrected, half_width, head_half_width
 from attention_plasticity.tables.profiles import HEAD
 
@@ -54,6 +60,7 @@ def role_words() -> dict[str, Any]:
             for name in _SHOWN
         ],
         "kinds": list(KINDS),
+        "colours": {"light": COLOURS, "dark": DARK_COLOURS},
     }
 
 

@@ -12,6 +12,7 @@ from attention_plasticity.plots.drawing import plot_run, with_layers
 from attention_plasticity.plots.map import DROP
 from attention_plasticity.plots.phase import has_phase
 from attention_plasticity.plots.saving import require_target, save_figure
+from attention_plasticity.roles import UNSURE
 from attention_plasticity.tables.finished_run import FinishedRun
 
 FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -29,6 +30,8 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "map-far-mass": ("map", {"metric": "attn_far_mass"}),
     "map-distant-mass": ("map", {"metric": "attn_distant_mass"}),  # if there is no far mass
     "attended": ("attended", {}),
+    "roles": ("roles", {}),
+    "by-role": ("by_role", {}),  # only with plasticity at one position, too
 }
 
 _NEEDS_CONTEXT_PAIRS = "only of runs with pair_sampling: context; nothing is missing from this run"
@@ -36,6 +39,7 @@ _NEEDS_ATTENTION = "needs a dump with attention columns: capture.attention"
 _NEEDS_ONE_POSITION = (
     "needs plasticity at one position: attention-plasticity add-rotary, and analyze again"
 )
+_ALL_UNSURE = "the roles of all heads are unsure"
 _EQUAL_AXES = "all pairs of this run are attended, so both axes would be equal"
 
 
@@ -81,7 +85,11 @@ def left_out(run: FinishedRun) -> dict[str, str]:
     elif not has_attended(run.head_metrics):
         reasons["attended"] = _NEEDS_ATTENTION
     if not has_phase(run.head_metrics):
-        reasons["phase"] = _NEEDS_ONE_POSITION
+        reasons["phase"] = reasons["by-role"] = _NEEDS_ONE_POSITION
+    if not run.has_roles:
+        reasons["roles"] = reasons["by-role"] = _NEEDS_ATTENTION
+    elif not (run.roles["role"] != UNSURE).any():
+        reasons["by-role"] = _ALL_UNSURE
     for name, (_, options) in FIGURES.items():
         metric = options.get("metric", "")
         if metric.startswith("attn_") and not _known(run, metric):

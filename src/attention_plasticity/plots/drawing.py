@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from attention_plasticity.metrics import TableKind
 from attention_plasticity.plots.attended import attended_figure
 from attention_plasticity.plots.attention import attention_figure
+from attention_plasticity.plots.by_role import by_role_figure
 from attention_plasticity.plots.captions import add_run
 from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.distances import distances_figure
@@ -22,6 +23,7 @@ from attention_plasticity.plots.phase import phase_figure
 from attention_plasticity.plots.plasticity import plasticity_figure
 from attention_plasticity.plots.predictability import predictability_figure
 from attention_plasticity.plots.profile import profile_figure
+from attention_plasticity.plots.roles import roles_figure
 from attention_plasticity.plots.settings import KINDS
 from attention_plasticity.plots.shown import NONE_AT_ONE_POSITION
 from attention_plasticity.tables.csv_tables import read_table
@@ -50,6 +52,8 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "distances": distances_figure,
     "attention": attention_figure,
     "attended": attended_figure,
+    "roles": roles_figure,
+    "by_role": by_role_figure,
 }
 _TABLE_OF: dict[str, TableKind] = {
     "bucket_csv": "bucket_plasticity",
@@ -57,6 +61,7 @@ _TABLE_OF: dict[str, TableKind] = {
     "metrics_csv": "head_metrics",
     "distance_csv": "distances",
     "attention_csv": "attention",
+    "roles_csv": "roles",
 }
 _MISSING: dict[TableKind, str] = {
     "bins": NONE_AT_ONE_POSITION,
@@ -64,6 +69,7 @@ _MISSING: dict[TableKind, str] = {
     "attention": (
         "has no attention by distance; it needs a dump with attention columns (capture.attention)"
     ),
+    "roles": "has no roles; they need a dump with attention columns (capture.attention)",
 }
 _PLACES = frozenset({"run", "output", *_TABLE_OF})  # where a command reads and writes
 _OF_CELLS = ("plasticity", "heatmap")  # figures of the table of bins or of cells
@@ -167,6 +173,10 @@ def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str
             "eligible_heads": run.eligible_heads,
             "baselines": run.baselines if settings.baselines else None,
         }
+    if kind == "by_role":
+        if not run.has_roles:
+            raise ConfigError(f"{run.place}: {_MISSING['roles']}")
+        return {"influences": run.influences, "roles": run.roles}
     if kind in ("map", "attended", "phase"):
         return {"influences": run.influences}
     return {"geometry": run.geometry} if kind == "distances" else {}
@@ -229,6 +239,7 @@ def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
         "bins": not run.has_bins,
         "distances": not run.has_distances,
         "attention": not run.has_attention,
+        "roles": not run.has_roles,
     }
     if missing.get(kind):
         raise ConfigError(f"{run.place}: {_MISSING[kind]}")

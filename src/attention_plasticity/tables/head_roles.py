@@ -13,6 +13,28 @@ from qk_toolkit.errors import ConfigError, in_short
 
 SCORES = tuple(metric for metric in ROLES.columns if metric.error)
 """The columns with a standard error."""
+COLOURS = {
+    "induction": "#d55e00",
+    "duplicate": "#e69f00",
+    "previous": "#0072b2",
+    "self": "#cc79a7",
+    "local": "#56b4e9",
+    "far": "#009e73",
+    "sink": "#3b3f45",
+    "mixed": "#a9b0b8",
+}
+"""The colours of roles on white: the first six by Okabe and Ito, for colour-blind readers."""
+DARK_COLOURS = {
+    "induction": "#e8702a",
+    "duplicate": "#f0b429",
+    "previous": "#2f8fd0",
+    "self": "#d98fb8",
+    "local": "#7cc7f5",
+    "far": "#1fb58a",
+    "sink": "#e7e9ec",
+    "mixed": "#6d7580",
+}
+"""The same on a dark page."""
 
 
 def require_roles(table: pd.DataFrame, source: object) -> None:

@@ -15,7 +15,7 @@ function readTheme() {
     theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
   theme.runs = RUN_COLOURS[document.documentElement.dataset.theme];
-  theme.roles = ROLE_COLOURS[document.documentElement.dataset.theme];
+  theme.roles = page.roles.colours[document.documentElement.dataset.theme];
   theme.types = [4, 0, 1, 2, 3].map((place) => theme.runs[place]);
 }
 

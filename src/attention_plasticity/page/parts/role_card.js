@@ -43,10 +43,10 @@ const showScore = (value, decimals) => {
 function showScores(run, other, key) {
   const names = new Set(run.tables.roles.names), { thresholds } = run.roles;
   const replaced = (name) => Number.isFinite(scoreOf(run, key, name.replace(/(\w+)_excess$/, "repeated_$1")).value) && name.endsWith("_excess");
-  const head = ["score", "value", "95 % interval", "role from", ...(other ? [other.label] : [])];
+  const head = ["score", "value", "95 % interval", "threshold", ...(other ? [other.label] : [])];
   const rows = page.roles.scores.filter(({ name }) => names.has(name)).map(({ name, label, meaning, decimals }) => {
     const { value, half } = scoreOf(run, key, name), interval = Number.isFinite(half) ? `${showScore(value - half, decimals)} to ${showScore(value + half, decimals)}` : NONE;
-    const limit = name in thresholds && !replaced(name) ? show(thresholds[name]) : "";
+    const limit = name in thresholds && !replaced(name) ? String(thresholds[name]) : "";
     const cells = [make("td", showScore(value, decimals), { class: "value" }), make("td", interval), make("td", limit)];
     if (other) cells.push(make("td", showScore(scoreOf(other, key, name).value, decimals), { class: "value other" }));
     const reached = limit !== "" && value >= thresholds[name];

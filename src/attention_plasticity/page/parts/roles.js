@@ -3,12 +3,6 @@
 const ROLE = "role"; // in the place of a metric: in the menu "Colour", in the table and in links
 const UNSURE = "unsure";
 
-/** The first six by Okabe and Ito. Heads that rest on the first token, and heads without a role, are grey. */
-const ROLE_COLOURS = {
-  light: { induction: "#d55e00", duplicate: "#e69f00", previous: "#0072b2", self: "#cc79a7", local: "#56b4e9", far: "#009e73", sink: "#3b3f45", mixed: "#a9b0b8" },
-  dark: { induction: "#e8702a", duplicate: "#f0b429", previous: "#2f8fd0", self: "#d98fb8", local: "#7cc7f5", far: "#1fb58a", sink: "#e7e9ec", mixed: "#6d7580" },
-};
-
 /** The role and the likely role of a head; null if they are not known. */
 function roleOf(run, key) {
   const range = run.ranges.roles.get(key);
