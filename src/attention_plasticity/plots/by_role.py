@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from attention_plasticity.metrics import ALIGNED, METRICS, PHASE
 from attention_plasticity.plots.captions import interval_sentence
@@ -28,7 +27,8 @@ from qk_toolkit.formatting import count
 
 Floats = npt.NDArray[np.float64]
 
-_SPREAD = 0.26  # of the points of a role, up and down
+_SPREAD = 0.24  # of the points of a role, up and down
+_APART = 0.2  # the mean is below the points
 _ROW = 0.36  # inches
 
 
@@ -41,10 +41,10 @@ def by_role_figure(
 ) -> Figure:
     """Draw plasticity at one position and rotary phase, one point per head, one row per role.
 
-    A black point is the mean over the heads of a role. With the table of `influences` of the run it
-    has a 95 % interval over texts. Heads whose role is unsure are left out. Values are corrected
-    for bias if it is known. The points of a row are spread up and down so that they can be told
-    apart.
+    A black mark below the points is the mean over the heads of a role. With the table of
+    `influences` of the run it has a 95 % interval over texts. Heads whose role is unsure are left
+    out. Values are corrected for bias if it is known. The points of a row are spread up and down so
+    that they can be told apart.
 
     `metrics` has one row per query head, such as `Run.head_metrics`, and `roles` is `Run.roles`.
     """
@@ -73,18 +73,18 @@ def by_role_figure(
         panels[0].set_yticks(range(len(drawn)), labels)
         panels[0].set_ylim(len(drawn) - 0.5, -0.5)
         has_interval = bool(np.isfinite(np.concatenate(halves)).any())
-        named = "mean over heads" + (", 95 % interval" if has_interval else "")
-        mark = Line2D([], [], color=INK, marker="D", markersize=4, linestyle="none")
-        figure.legend([mark], [named], loc="outside upper right", borderpad=0.1)
+        mark = "black: mean over heads" + (
+            " and its 95 % interval over texts" if has_interval else ""
+        )
         left_out = f"{count(unsure, 'head')} of unsure role left out" if unsure else None
         correction = correction_note(sure, ALIGNED, PHASE)
-        notes = [words.heads(len(sure), len(metrics)), left_out, correction]
+        notes = [words.heads(len(sure), len(metrics)), left_out, correction, mark]
         groups = sure.reindex(columns=["n_text_groups"])["n_text_groups"]
         caption = words.caption(
             len(sure),
             "Plasticity at one position (left) and rotary phase (right) of query heads by their "
             "role, one point per head. Points of a row are spread up and down only so that they "
-            "can be told apart. Black: mean over the heads of a role.",
+            "can be told apart. Black, below the points: mean over the heads of a role.",
             f"{count(unsure, 'head')} with an unsure role {'is' if unsure == 1 else 'are'} left "
             "out."
             if unsure
@@ -112,7 +112,7 @@ def _draw_panel(
         values = corrected(heads, column).to_numpy(np.float64)
         axes.scatter(
             values,
-            row + spread(values),
+            row - _APART / 2 + spread(values),
             s=9,
             color=COLOURS[name],
             alpha=0.65,
@@ -121,9 +121,13 @@ def _draw_panel(
         )
         mean = mean_of_heads(heads, influences, column)
         half = mean_half_width(mean)
-        whiskers(axes, [mean.value], [row], [half], INK, horizontal=True)
-        axes.plot([mean.value], [row], color=INK, marker="D", markersize=4, linestyle="none")
+        place = row + _SPREAD + _APART / 2
+        whiskers(axes, [mean.value], [place], [half], INK, horizontal=True)
+        axes.plot([mean.value], [place], color=INK, marker="D", markersize=3, linestyle="none")
         halves.append(half)
+    axes.hlines(
+        np.arange(1, len(names)) - 0.5, 0, 1, FAINT, transform=axes.get_yaxis_transform(), lw=0.4
+    )
     axes.set_xlabel(METRICS[column].label)
     axes.set_axisbelow(True)
     axes.grid(axis="x", color=FAINT, linewidth=0.4)

@@ -7,12 +7,13 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from attention_plasticity.plots.layer_rows import label_axes, layers_left_out, mark_gaps
-from attention_plasticity.plots.style import QUIET, figure_style, legend_above, new_figure
+from attention_plasticity.plots.style import figure_style, legend_above, new_figure
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.roles import NAMES, ROLES
 from attention_plasticity.tables.csv_tables import require_columns
@@ -24,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 FADED = 0.6  # share of white in the colour of an unsure head
 _LEGEND_ROW = 0.16  # inches
+_MOST_LINES = 48  # layers or heads between which there are lines
 
 
 def roles_figure(roles: pd.DataFrame, **texts: Unpack[TextOptions]) -> Figure:
@@ -41,7 +43,7 @@ def roles_figure(roles: pd.DataFrame, **texts: Unpack[TextOptions]) -> Figure:
         >>> roles = pd.DataFrame({"layer": [0, 0, 1], "q_head": [0, 1, 0], "role": names})
         >>> figure = roles_figure(roles.assign(likely_role=["previous", "local", "far"]))
         >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-        ['previous (1)', 'local (1)', 'far (1)', 'faded: unsure (1)']
+        ['previous (1)', 'local (1)', 'far (1)']
     """
     words = Words(**texts)
     require_columns(roles, [*HEAD, "role", "likely_role"], "the table of roles")
@@ -54,13 +56,11 @@ def roles_figure(roles: pd.DataFrame, **texts: Unpack[TextOptions]) -> Figure:
     with figure_style():
         handles = [Patch(color=COLOURS[name]) for name in drawn]
         labels = [f"{name} ({counts[name]:,})" for name in drawn]
-        if unsure:
-            handles.append(Patch(color=_faded(QUIET)))
-            labels.append(f"faded: unsure ({unsure:,})")
         height = min(6.5, max(2.6, 1.4 + 0.085 * len(layers)))
         figure, axes = new_figure(height=height)
         axes.imshow(picture, aspect="auto", interpolation="nearest")
         label_axes(axes, layers)
+        _separate(axes, *picture.shape[:2])
         mark_gaps(axes, layers)
         rows = legend_above(axes, handles, labels)
         figure.set_figheight(height + _LEGEND_ROW * rows)
@@ -70,21 +70,28 @@ def roles_figure(roles: pd.DataFrame, **texts: Unpack[TextOptions]) -> Figure:
             words.heads(len(roles)),
             f"{missing:,} without known attention or not captured: blank" if missing else None,
             left_out,
-            "unsure: a 95 % interval contains a threshold" if unsure else None,
+            f"faded: {unsure:,} unsure, a 95 % interval contains a threshold" if unsure else None,
         ]
         caption = words.caption(
             len(roles),
             "Role of every query head, by layer and head. A head has the first of these roles "
             f"whose score reaches its threshold: {_meanings()}.",
             "Mixed: no score reaches its threshold." if "mixed" in counts else None,
-            f"{count(unsure, 'head')} {'is' if unsure == 1 else 'are'} unsure, because a 95 % "
-            "interval contains a threshold; they have the faded colour of the likely role."
+            f"The colour of {count(unsure, 'head')} is faded, because a 95 % interval contains a "
+            "threshold; it is that of the likely role."
             if unsure
             else None,
             left_out_sentence,
         )
         words.write(figure, axes, "Roles of heads", notes, caption, rows)
     return figure
+
+
+def _separate(axes: Axes, layers: int, heads: int) -> None:
+    """Thin white lines between heads, because neighbours often have one colour."""
+    width = 0.6 if max(layers, heads) <= _MOST_LINES else 0.0
+    axes.hlines(np.arange(1, layers) - 0.5, -0.5, heads - 0.5, color="white", linewidth=width)
+    axes.vlines(np.arange(1, heads) - 0.5, -0.5, layers - 0.5, color="white", linewidth=width)
 
 
 def role_grid(roles: pd.DataFrame) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.metrics import ROLES
@@ -20,10 +21,10 @@ COLOURS = {
     "self": "#cc79a7",
     "local": "#56b4e9",
     "far": "#009e73",
-    "sink": "#3b3f45",
-    "mixed": "#a9b0b8",
+    "sink": "#e6d62e",
+    "mixed": "#8d949c",
 }
-"""The colours of roles on white: the first six by Okabe and Ito, for colour-blind readers."""
+"""The colours of roles on white: those by Okabe and Ito, for colour-blind readers, and grey."""
 DARK_COLOURS = {
     "induction": "#e8702a",
     "duplicate": "#f0b429",
@@ -31,8 +32,8 @@ DARK_COLOURS = {
     "self": "#d98fb8",
     "local": "#7cc7f5",
     "far": "#1fb58a",
-    "sink": "#e7e9ec",
-    "mixed": "#6d7580",
+    "sink": "#f0e442",
+    "mixed": "#8d949c",
 }
 """The same on a dark page."""
 
@@ -48,7 +49,7 @@ def require_roles(table: pd.DataFrame, source: object) -> None:
             )
 
 
-def is_unsure(table: pd.DataFrame) -> Array:
+def is_unsure(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """(heads,) whether the role of a head is unsure."""
     return np.asarray(table["role"] == UNSURE)
 
