@@ -195,9 +195,10 @@ def _short(token: str) -> str:
 def _band_columns(bands: pd.DataFrame, heads: pd.DataFrame) -> dict[str, Column]:
     """One row per head and band, with half widths if errors and groups of texts are known."""
     found: dict[str, Column] = {name: bands[name].to_numpy() for name in (*HEAD, "band")}
-    groups = bands[HEAD].merge(
-        heads.reindex(columns=[*HEAD, "n_text_groups"]), on=HEAD, how="left"
-    )["n_text_groups"]
+    groups = bands.get("n_groups")
+    if groups is None:  # those of the head
+        of_head = heads.reindex(columns=[*HEAD, "n_text_groups"])
+        groups = bands[HEAD].merge(of_head, on=HEAD, how="left")["n_text_groups"]
     with np.errstate(over="ignore"):
         for name in ("wavelength", *_BANDS):
             found[name] = bands[name].to_numpy(np.float64).astype(np.float32)

@@ -39,6 +39,7 @@ _NEEDS_ATTENTION = "needs a dump with attention columns: capture.attention"
 _NEEDS_ONE_POSITION = (
     "needs plasticity at one position: attention-plasticity add-rotary, and analyze again"
 )
+_EARLIER_RUN = "the run is of an earlier version: analyze again"
 _ALL_UNSURE = "the roles of all heads are unsure"
 _EQUAL_AXES = "all pairs of this run are attended, so both axes would be equal"
 
@@ -87,7 +88,8 @@ def left_out(run: FinishedRun) -> dict[str, str]:
     if not has_phase(run.head_metrics):
         reasons["phase"] = reasons["by-role"] = _NEEDS_ONE_POSITION
     if not run.has_roles:
-        reasons["roles"] = reasons["by-role"] = _NEEDS_ATTENTION
+        reason = _EARLIER_RUN if run.has_attention else _NEEDS_ATTENTION
+        reasons["roles"] = reasons["by-role"] = reason
     elif not (run.roles["role"] != UNSURE).any():
         reasons["by-role"] = _ALL_UNSURE
     for name, (_, options) in FIGURES.items():

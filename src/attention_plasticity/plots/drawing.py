@@ -69,7 +69,10 @@ _MISSING: dict[TableKind, str] = {
     "attention": (
         "has no attention by distance; it needs a dump with attention columns (capture.attention)"
     ),
-    "roles": "has no roles; they need a dump with attention columns (capture.attention)",
+    "roles": (
+        "has no roles; they need a dump with attention columns (capture.attention), and analyze of "
+        "this version"
+    ),
 }
 _PLACES = frozenset({"run", "output", *_TABLE_OF})  # where a command reads and writes
 _OF_CELLS = ("plasticity", "heatmap")  # figures of the table of bins or of cells

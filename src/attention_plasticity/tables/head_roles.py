@@ -21,7 +21,7 @@ COLOURS = {
     "self": "#cc79a7",
     "local": "#56b4e9",
     "far": "#009e73",
-    "sink": "#e6d62e",
+    "sink": "#e3d55a",
     "mixed": "#8d949c",
 }
 """The colours of roles on white: those by Okabe and Ito, for colour-blind readers, and grey."""
@@ -32,7 +32,7 @@ DARK_COLOURS = {
     "self": "#d98fb8",
     "local": "#7cc7f5",
     "far": "#1fb58a",
-    "sink": "#f0e442",
+    "sink": "#d6c94a",
     "mixed": "#8d949c",
 }
 """The same on a dark page."""

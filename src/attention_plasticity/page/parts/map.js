@@ -203,7 +203,7 @@ function showLegend(scale, shown) {
   else if (scale.single) byId("legend-colours").replaceChildren(entry(show(scale.low), scale.colours[0]));
   else byId("legend-colours").replaceChildren(show(scale.low), swatch(gradient(scale.colours), "bar"), show(scale.high));
   byId("cells-bar").style.background = gradient(VIRIDIS);
-  const reasons = [...(shown.some((run) => run.selected) ? ["not selected"] : []), "not captured", ...(state.metric === ROLE ? ["no known attention"] : scale.classes ? [] : ["no value"])];
+  const reasons = [...(shown.some((run) => run.selected) ? ["not selected"] : []), "not captured", ...(state.metric === ROLE ? ["no role"] : scale.classes ? [] : ["no value"])];
   const blank = hasBlanks(shown) ? `blank: ${reasons.slice(0, -1).join(", ")}${reasons.length > 1 ? ", or " : ""}${reasons.at(-1)}` : "";
   byId("legend-note").textContent = [breakWords(mapLayers()), blank].filter(Boolean).join("; ");
 }

@@ -22,9 +22,9 @@ function showRoleCard(run, other, key) {
   byId("role-panel").hidden = row === undefined;
   byId("head-role").replaceChildren(...(row === undefined ? [] : [roleMark(run, key)]));
   if (row === undefined) return;
-  byId("role-sentence").textContent = run.texts[run.tables.roles.columns.text[row]];
+  byId("role-sentence").textContent = run.texts[run.tables.roles.columns.text[row]].replace(/ (?=[±%])|(?<=±) /g, "\u00a0"); // a number stays in one line
   byId("role-note").textContent = run.roles.has_intervals ? "± is half the width of the 95 % interval over texts" : "standard errors are not known";
-  showScores(run, other, key, row);
+  showScores(run, other?.roles ? other : null, key);
   showWords(run, key);
 }
 
@@ -114,8 +114,8 @@ function bandsFigure(run, key) {
       margin: { l: 48, r: 10, t: 20, b: 42 }, hovermode: "closest",
       annotations: [title("size (logits)", 1), title("share of the variance of the logit", 0.44)],
       shapes: Number.isFinite(context) ? [{ name: "context", type: "line", xref: "x", yref: "paper", x0: context, x1: context, y0: 0, y1: 1, line: { color: theme.quiet, width: 1, dash: "dash" } }] : [],
-      xaxis: { ...baseAxis(), type: "log", anchor: "y2", showgrid: false, showline: true, ticks: "outside", ticklen: 4, dtick: 1, tickformat: ",.3~g" },
-      yaxis: { ...axis, domain: [0.56, 1], rangemode: "tozero" }, yaxis2: { ...axis, domain: [0, 0.44] },
+      xaxis: { ...baseAxis(), type: "log", anchor: "y2", showgrid: false, showline: true, ticks: "outside", ticklen: 4, dtick: 1, tickformat: ",d" },
+      yaxis: { ...axis, domain: [0.58, 1], rangemode: "tozero" }, yaxis2: { ...axis, domain: [0, 0.44] },
     },
   };
 }

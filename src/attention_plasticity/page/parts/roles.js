@@ -59,7 +59,7 @@ const ROLE_PART = /(?<![\w.])role\s*[:=]\s*([a-z]*)/gi;
 function takeRoles(run, text) {
   const wanted = [...text.matchAll(ROLE_PART)].map(([, name]) => name.toLowerCase()), rest = text.replace(ROLE_PART, " ");
   if (!wanted.length) return { rest, test: null };
-  if (!run.roles) return { problem: "this run has no roles; they need a dump with attention columns" };
+  if (!run.roles) return { problem: "this run has no roles; they need a dump with attention columns, and analyze of this version" };
   const wrong = wanted.find((name) => !page.roles.names.includes(name));
   if (wrong !== undefined) return { problem: `“role:${wrong}” is not a role; the roles are ${page.roles.names.join(", ")}` };
   return { rest, test: (key) => wanted.includes(roleOf(run, key)?.role) };
