@@ -168,5 +168,5 @@ def percent(share: Measured) -> str:
 
 
 def _number(measured: Measured) -> str:
-    value = f"{measured.value:.2f}".replace("-", "−")
+    value = f"{round(measured.value, 2) + 0.0:.2f}".replace("-", "−")  # not −0.00
     return f"{value} ± {max(measured.half, 0.01):.2f}" if math.isfinite(measured.half) else value

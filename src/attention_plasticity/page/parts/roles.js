@@ -34,11 +34,11 @@ function roleScale(shown) {
   return classScale(classes, classes.map((name) => theme.roles[name]), classes.map((name) => `${name} (${whole(count(name))})`));
 }
 
-/** A swatch in the colour of the likely role, and the role. */
-function roleMark(run, key) {
+/** A swatch in the colour of the likely role, and the role; `unsure (far)` in a narrow place. */
+function roleMark(run, key, narrow = false) {
   const { role, likely } = roleOf(run, key), swatch = make("i", "", { class: role === UNSURE ? "swatch unsure" : "swatch", "aria-hidden": "true" });
   swatch.style.background = theme.roles[likely];
-  return make("span", "", { class: "role", title: roleMeaning(role, likely) }, [swatch, roleWords(run, key)]);
+  return make("span", "", { class: "role", title: roleMeaning(role, likely) }, [swatch, narrow && role === UNSURE ? `${UNSURE} (${likely})` : roleWords(run, key)]);
 }
 
 function roleMeaning(role, likely) {
@@ -50,7 +50,7 @@ function roleMeaning(role, likely) {
 const roleColumn = (run) => ({
   id: ROLE, label: "role", title: page.words[ROLE].meaning,
   value: (key) => { const found = roleOf(run, key); return found ? page.roles.names.indexOf(found.likely) + 0.5 * (found.role === UNSURE) : NaN; },
-  cell: (key) => make("td", roleOf(run, key) ? "" : NONE, { class: "role-cell" }, roleOf(run, key) ? [roleMark(run, key)] : []),
+  cell: (key) => make("td", roleOf(run, key) ? "" : NONE, { class: "role-cell" }, roleOf(run, key) ? [roleMark(run, key, true)] : []),
 });
 
 const ROLE_PART = /(?<![\w.])role\s*[:=]\s*([a-z]*)/gi;
