@@ -7,7 +7,7 @@ tokens are computed in plain loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ def largest_differences(folder: Path, model: Path) -> dict[str, float]:
     """The largest difference over heads of every score."""
     dump = open_dump(folder)
     rows = {head: _rows(dump, HeadId(*head, "q")) for head in dump.query_heads}
-    tokens = _tokens(rows.values())
+    keys = [_rows(dump, HeadId(*head, "k")) for head in dump.key_heads]
+    tokens = _tokens([*rows.values(), *keys])
     found: dict[str, float] = {}
     weights = _weights(model, tokens)
     for (layer, head), of_head in rows.items():
@@ -54,19 +55,18 @@ def largest_differences(folder: Path, model: Path) -> dict[str, float]:
 
 
 def _rows(dump: Dump, head: HeadId) -> HeadRows:
-    """The captured queries among the first tokens of the first texts."""
+    """The captured rows among the first tokens of the first texts."""
     rows = read_head(
         dump.require_files(head),
         max_rows=10**6,
         seed=0,
         with_examples=True,
         rules=rules_of(dump, head.layer),
-        with_attention=True,
+        with_attention=head.kind == "q",
         with_tokens=True,
     )
     assert rows.example_id is not None
     assert rows.token_id is not None
-    assert rows.attention is not None
     kept = np.flatnonzero((rows.example_id < TEXTS) & (rows.position < TOKENS))
     return replace(
         rows,
@@ -74,15 +74,18 @@ def _rows(dump: Dump, head: HeadId) -> HeadRows:
         position=rows.position[kept],
         vectors=rows.vectors[kept],
         example_id=rows.example_id[kept],
-        attention=rows.attention[kept],
+        attention=None if rows.attention is None else rows.attention[kept],
+        value_norm=None,
         token_id=rows.token_id[kept],
     )
 
 
-def _tokens(heads: Any) -> list[list[int]]:
-    """The tokens of the texts, from the rows of all heads, which have different positions."""
+def _tokens(heads: Sequence[HeadRows]) -> list[list[int]]:
+    """The tokens of the texts, from the rows of all heads, which are at different positions."""
     found: list[dict[int, int]] = [{} for _ in range(TEXTS)]
     for rows in heads:
+        assert rows.example_id is not None
+        assert rows.token_id is not None
         triples = zip(rows.example_id, rows.position.astype(int), rows.token_id, strict=True)
         for text, position, token in triples:
             found[text][int(position)] = int(token)

@@ -25,8 +25,10 @@ from attention_plasticity.page.estimates import (
     mean_with_intervals,
     stored_heads,
 )
+from attention_plasticity.page.ordered import ordered
 from attention_plasticity.page.payload import Column
 from attention_plasticity.page.provenance import provenance
+from attention_plasticity.page.roles import role_content
 from attention_plasticity.page.shown_plasticity import ShownCells, why_over_buckets
 from attention_plasticity.page.type_means import type_means
 from attention_plasticity.run.warnings import LARGE_BIAS
@@ -38,7 +40,6 @@ from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import main_plasticity
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.profiles import HEAD, mean_profile
-from qk_toolkit.errors import ConfigError
 
 Tables = dict[str, dict[str, Column]]
 
@@ -71,6 +72,8 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     if (attention := _attention(run)) is not None:
         tables["attention"] = attention_columns(attention)
         tables["buckets"] = _columns(_buckets(run, attention))
+    roles, tables_of_roles = role_content(run, heads)
+    tables |= tables_of_roles
     size = grid(run, heads)
     selected = selected_words(run, size[0])
     about = {
@@ -98,6 +101,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "context": None if math.isnan(run.context) else run.context,
         "distant_from": distant_from(run),
         "pair_sampling": run.pair_sampling,
+        "roles": roles,
         "warnings": _warnings(run, selected),
         "missing": _missing(run),
         "provenance": provenance(run),
@@ -127,7 +131,7 @@ def _missing(run: FinishedRun) -> list[dict[str, Any]]:
 
 def _metrics(run: FinishedRun) -> pd.DataFrame:
     path = run.path("head_metrics")
-    table = _ordered(run.head_metrics, HEAD, path)
+    table = ordered(run.head_metrics, HEAD, path)
     require_values(table, main_plasticity(table).level, path)
     return table
 
@@ -135,7 +139,7 @@ def _metrics(run: FinishedRun) -> pd.DataFrame:
 def _cells(run: FinishedRun) -> ShownCells:
     cells = ShownCells.of(run)
     path = run.path("bins" if cells.at_one_position else "bucket_plasticity")
-    return replace(cells, table=_ordered(cells.table, [*HEAD, "q_bucket", "k_bucket"], path))
+    return replace(cells, table=ordered(cells.table, [*HEAD, "q_bucket", "k_bucket"], path))
 
 
 def _weights(run: FinishedRun) -> pd.DataFrame | None:
@@ -143,7 +147,7 @@ def _weights(run: FinishedRun) -> pd.DataFrame | None:
     path = run.path("component_weights")
     if not path.exists():
         return None
-    table = _ordered(run.component_weights, [*HEAD, "component"], path)
+    table = ordered(run.component_weights, [*HEAD, "component"], path)
     return table[[name for name in COMPONENT_WEIGHTS.names if name in table]]
 
 
@@ -151,22 +155,12 @@ def _attention(run: FinishedRun) -> pd.DataFrame | None:
     """The table of attention; None if the run has none, or if it has no masses."""
     if not run.has_attention or not mass_bins(run.attention):
         return None
-    return _ordered(run.attention, [*HEAD, "q_bucket"], run.path("attention"))
+    return ordered(run.attention, [*HEAD, "q_bucket"], run.path("attention"))
 
 
 def _require_single_influences(run: FinishedRun) -> None:
     if run.influences is not None:
-        _ordered(run.influences, [*HEAD, "quantity", "q_bucket"], run.path("influences"))
-
-
-def _ordered(table: pd.DataFrame, keys: list[str], source: object) -> pd.DataFrame:
-    """The table sorted by its keys. Raises if two rows have the same keys."""
-    repeated = table.duplicated(keys)
-    if repeated.any():
-        row = table.loc[repeated, keys].iloc[0]
-        where = ", ".join(f"{name} {row[name]}" for name in keys)
-        raise ConfigError(f"{source}: holds two rows for {where}; run the analysis again")
-    return table.sort_values(keys, kind="stable", ignore_index=True)
+        ordered(run.influences, [*HEAD, "quantity", "q_bucket"], run.path("influences"))
 
 
 def _all_heads(metrics: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:

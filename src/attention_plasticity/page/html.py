@@ -11,8 +11,9 @@ from importlib.resources import files
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.metrics import FIFTH_NAMES, METRICS, Metric, shown_groups
+from attention_plasticity.metrics import FIFTH_NAMES, METRICS, ROLES, Metric, shown_groups
 from attention_plasticity.page.payload import Header, compressed
+from attention_plasticity.page.roles import role_words
 from attention_plasticity.page.shown_plasticity import kinds
 from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 
@@ -28,10 +29,12 @@ _SCRIPTS = (
     "glossary.js",
     "images.js",
     "baselines.js",
+    "roles.js",
     "map.js",
     "charts.js",
     "profile.js",
     "attention.js",
+    "role_card.js",
     "cards.js",
     "heads_table.js",
     "head_panel.js",
@@ -69,6 +72,7 @@ def page_html(
         "words": _words(),
         "groups": list(shown_groups()),
         "kinds": kinds(),
+        "roles": role_words(),
         "beside": beside,
         "runs": descriptions,
     }
@@ -99,7 +103,9 @@ def plotly_bundle() -> bytes:
 
 
 def _words() -> dict[str, dict[str, Any]]:
-    """The metrics of the table of heads, as the page shows them."""
+    """The metrics of the table of heads and the role, as the page shows them."""
+    shown = [metric for metric in METRICS.values() if metric.group]
+    shown += [metric for metric in ROLES.columns if metric.column == "role"]
     return {
         metric.column: {
             "label": _label(metric),
@@ -110,8 +116,7 @@ def _words() -> dict[str, dict[str, Any]]:
             "optional": metric.optional,
             "error_of": metric.error_of,
         }
-        for metric in METRICS.values()
-        if metric.group
+        for metric in shown
     }
 
 

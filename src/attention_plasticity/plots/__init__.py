@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attention_plasticity.plots.attended import attended_figure
     from attention_plasticity.plots.attention import attention_figure
     from attention_plasticity.plots.bands import bands_figure
+    from attention_plasticity.plots.by_role import by_role_figure
     from attention_plasticity.plots.captions import caption_of
     from attention_plasticity.plots.components import components_figure
     from attention_plasticity.plots.distances import distances_figure
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from attention_plasticity.plots.plasticity import plasticity_figure
     from attention_plasticity.plots.predictability import predictability_figure
     from attention_plasticity.plots.profile import profile_figure
+    from attention_plasticity.plots.roles import roles_figure
     from attention_plasticity.plots.saving import save_figure
 
 _MODULES = {
@@ -40,6 +42,7 @@ _MODULES = {
     "attention_plasticity.plots.attended": ("attended_figure",),
     "attention_plasticity.plots.attention": ("attention_figure",),
     "attention_plasticity.plots.bands": ("bands_figure",),
+    "attention_plasticity.plots.by_role": ("by_role_figure",),
     "attention_plasticity.plots.captions": ("caption_of",),
     "attention_plasticity.plots.components": ("components_figure",),
     "attention_plasticity.plots.distances": ("distances_figure",),
@@ -51,6 +54,7 @@ _MODULES = {
     "attention_plasticity.plots.phase": ("phase_figure",),
     "attention_plasticity.plots.plasticity": ("plasticity_figure",),
     "attention_plasticity.plots.predictability": ("predictability_figure",),
+    "attention_plasticity.plots.roles": ("roles_figure",),
     "attention_plasticity.plots.saving": ("save_figure",),
 }
 
@@ -58,6 +62,7 @@ __all__ = [
     "attended_figure",
     "attention_figure",
     "bands_figure",
+    "by_role_figure",
     "caption_of",
     "components_figure",
     "distances_figure",
@@ -70,6 +75,7 @@ __all__ = [
     "predictability_figure",
     "profile_figure",
     "profiles_figure",
+    "roles_figure",
     "save_figure",
     "scores_figure",
     "trajectory_figure",

@@ -12,6 +12,7 @@ from attention_plasticity.plots.drawing import plot_run, with_layers
 from attention_plasticity.plots.map import DROP
 from attention_plasticity.plots.phase import has_phase
 from attention_plasticity.plots.saving import require_target, save_figure
+from attention_plasticity.roles import UNSURE
 from attention_plasticity.tables.finished_run import FinishedRun
 
 FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,6 +33,8 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "bands": ("bands", {}),  # this one and the following: only with a known rotary embedding
     "kernel": ("kernel", {}),
     "frequencies": ("frequencies", {}),
+    "roles": ("roles", {}),
+    "by-role": ("by_role", {}),  # only with plasticity at one position, too
 }
 
 _NEEDS_CONTEXT_PAIRS = "only of runs with pair_sampling: context; nothing is missing from this run"
@@ -42,6 +45,8 @@ _NEEDS_ONE_POSITION = (
 _NEEDS_RECORDS = (
     "needs the rotary embedding and the texts: attention-plasticity add-rotary, and analyze again"
 )
+_EARLIER_RUN = "the run is of an earlier version: analyze again"
+_ALL_UNSURE = "the roles of all heads are unsure"
 _EQUAL_AXES = "all pairs of this run are attended, so both axes would be equal"
 
 
@@ -87,7 +92,12 @@ def left_out(run: FinishedRun) -> dict[str, str]:
     elif not has_attended(run.head_metrics):
         reasons["attended"] = _NEEDS_ATTENTION
     if not has_phase(run.head_metrics):
-        reasons["phase"] = _NEEDS_ONE_POSITION
+        reasons["phase"] = reasons["by-role"] = _NEEDS_ONE_POSITION
+    if not run.has_roles:
+        reason = _EARLIER_RUN if run.has_attention else _NEEDS_ATTENTION
+        reasons["roles"] = reasons["by-role"] = reason
+    elif not (run.roles["role"] != UNSURE).any():
+        reasons["by-role"] = _ALL_UNSURE
     if not (run.has_bands and run.bands["variance_share"].notna().any()):
         reasons["bands"] = reasons["frequencies"] = _NEEDS_RECORDS
     elif "phase" in reasons or run.info.get("bin_size") is None:

@@ -15,6 +15,7 @@ from attention_plasticity.metrics import TableKind
 from attention_plasticity.plots.attended import attended_figure
 from attention_plasticity.plots.attention import attention_figure
 from attention_plasticity.plots.bands import bands_figure
+from attention_plasticity.plots.by_role import by_role_figure
 from attention_plasticity.plots.captions import add_run
 from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.distances import distances_figure
@@ -26,6 +27,7 @@ from attention_plasticity.plots.phase import phase_figure
 from attention_plasticity.plots.plasticity import plasticity_figure
 from attention_plasticity.plots.predictability import predictability_figure
 from attention_plasticity.plots.profile import profile_figure
+from attention_plasticity.plots.roles import roles_figure
 from attention_plasticity.plots.settings import KINDS
 from attention_plasticity.plots.shown import NONE_AT_ONE_POSITION
 from attention_plasticity.tables.csv_tables import read_table
@@ -57,6 +59,8 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "bands": bands_figure,
     "kernel": kernel_figure,
     "frequencies": frequencies_figure,
+    "roles": roles_figure,
+    "by_role": by_role_figure,
 }
 _TABLE_OF: dict[str, TableKind] = {
     "bucket_csv": "bucket_plasticity",
@@ -66,6 +70,7 @@ _TABLE_OF: dict[str, TableKind] = {
     "attention_csv": "attention",
     "band_csv": "bands",
     "kernel_csv": "kernel",
+    "roles_csv": "roles",
 }
 NO_BANDS = "has no rotary bands; the rotary embedding of its layers is not known"
 NO_KERNEL = "has no rotary kernel; it needs rotary bands and the texts of the queries"
@@ -77,6 +82,10 @@ _MISSING: dict[TableKind, str] = {
     ),
     "bands": NO_BANDS,
     "kernel": NO_KERNEL,
+    "roles": (
+        "has no roles; they need a dump with attention columns (capture.attention), and analyze of "
+        "this version"
+    ),
 }
 _PLACES = frozenset({"run", "output", *_TABLE_OF})  # where a command reads and writes
 _OF_CELLS = ("plasticity", "heatmap")  # figures of the table of bins or of cells
@@ -182,6 +191,10 @@ def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str
             "eligible_heads": run.eligible_heads,
             "baselines": run.baselines if settings.baselines else None,
         }
+    if kind == "by_role":
+        if not run.has_roles:
+            raise ConfigError(f"{run.place}: {_MISSING['roles']}")
+        return {"influences": run.influences, "roles": run.roles}
     if kind in ("map", "attended", "phase"):
         return {"influences": run.influences}
     if kind == "bands":
@@ -252,6 +265,7 @@ def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
         "attention": not run.has_attention,
         "bands": not run.has_bands,
         "kernel": not run.has_kernel,
+        "roles": not run.has_roles,
     }
     if missing.get(kind):
         raise ConfigError(f"{run.place}: {_MISSING[kind]}")

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from attention_plasticity.metrics import (
     CHUNKED_ATTENTION,
@@ -24,6 +23,7 @@ from attention_plasticity.metrics import (
 from attention_plasticity.plots.captions import interval_sentence
 from attention_plasticity.plots.drop_tests import LEGEND, DropTests, legend_of_tests, mark_tests
 from attention_plasticity.plots.intervals import correction_note
+from attention_plasticity.plots.layer_rows import label_axes, layers_left_out, mark_gaps
 from attention_plasticity.plots.shown import (
     DROPS,
     NONE_AT_ONE_POSITION,
@@ -60,14 +60,12 @@ from attention_plasticity.tables.main_plasticity import (
     main_plasticity,
 )
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.formatting import index_ranges
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 DROP = "drop"
 """Metric of a map: the drop at one position, or over a bucket if no head has it."""
-_LONGEST_RANGES = 40  # characters; numbers of layers in the footnote
 _AROUND, _LEGEND_ROW = 1.05, 0.3  # inches; height of the texts around a map, and of a legend
 _STRIP, _SPACE = 5.0, 2.0  # points; width of the strip of layer types, space beside it
 _TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
@@ -123,7 +121,7 @@ def map_figure(
         height = min(6.5, max(2.6, 1.4 + 0.085 * len(layers)))
         figure, axes = new_figure(height=height + (LEGEND if tests else 0.0))
         drawn = _draw_grid(axes, grid, metric, cmap, (vmin, vmax))
-        _axes(axes, layers)
+        label_axes(axes, layers)
         bar = figure.colorbar(drawn, ax=axes, pad=0.02)
         bar.outline.set_visible(False)
         sign = "dashes" if tests else "dots"
@@ -131,7 +129,7 @@ def map_figure(
         if tests:
             mark_tests(figure, axes, tests, drawn, layers)
             legend = legend_of_tests(figure, axes, tests)
-        _mark_gaps(axes, layers)
+        mark_gaps(axes, layers)
         rows = _mark_types(axes, layer_types(metrics), layers)
         room = height - _AROUND - _LEGEND_ROW * rows
         bar.set_label(label_lines(figure_text(column_label(metric)), room))
@@ -175,43 +173,6 @@ def _draw_grid(
     )
 
 
-def _axes(axes: Axes, layers: Ints) -> None:
-    """Label heads and layers. Rows without gaps have round numbers."""
-    axes.set_xlabel("query head")
-    axes.set_ylabel("layer")
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, min_n_ticks=1))
-    if len(layers) > 1 and np.ptp(layers) + 1 != len(layers):
-        step = -(-len(layers) // 12)
-        axes.set_yticks(range(0, len(layers), step), [str(layer) for layer in layers[::step]])
-    else:
-        first = int(layers[0])
-        axes.yaxis.set_major_locator(MaxNLocator(10, integer=True, min_n_ticks=1))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda row, _: f"{row + first:.0f}"))
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(True)
-
-
-def _mark_gaps(axes: Axes, layers: Ints) -> None:
-    """Draw a dashed line where layers between two rows are left out."""
-    for row in np.flatnonzero(np.diff(layers) > 1) + 0.5:
-        axes.axhline(row, color="white", linewidth=2.6)
-        axes.axhline(row, color=INK, linewidth=0.9, linestyle=(0, (4, 2.5)))
-
-
-def _layers_left_out(layers: Ints) -> tuple[str | None, str | None]:
-    """A note and a sentence about the dashed lines; None if there is none."""
-    missing = sorted(set(range(layers[0], layers[-1] + 1)) - set(layers.tolist()))
-    if not missing:
-        return None, None
-    several, named = int((np.diff(layers) > 1).sum()) > 1, index_ranges(missing)
-    if len(named) > _LONGEST_RANGES:
-        named = f"{len(missing):,} between {layers[0]} and {layers[-1]}"
-    return (
-        f"dashed line{'s' * several}: layer{'s' * (len(missing) > 1)} {named} left out",
-        f"The dashed line{'s mark' if several else ' marks'} layers that are left out ({named}).",
-    )
-
-
 def _mark_types(axes: Axes, types: dict[int, str], layers: Ints) -> int:
     """Mark the type of every layer at the left, if the types differ. Returns rows of the legend."""
     groups = layers_by_type(types)
@@ -248,7 +209,7 @@ def _write_words(
     label = capitalised(column_label(metric))
     shown = _shown(metric)
     layers = np.unique(metrics["layer"].to_numpy(np.int64))
-    left_out, left_out_sentence = _layers_left_out(layers)
+    left_out, left_out_sentence = layers_left_out(layers)
     half, groups = errors or (None, None)
     notes = [
         words.heads(heads),

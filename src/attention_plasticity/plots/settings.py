@@ -357,6 +357,23 @@ class AttendedPlot(_HeadSettings):
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
 
 
+class RolesPlot(_Settings):
+    """The role of every head, layer × head."""
+
+    roles_csv: str | None = Field(
+        title=_DATA, default=None, min_length=1, description="head_roles.csv, instead of a run"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        _require_one(self, "roles_csv")
+        return self
+
+
+class ByRolePlot(_HeadSettings):
+    """Plasticity at one position and rotary phase by role, one point per head."""
+
+
 class _AllSource(BaseModel):
     run: str = Field(title=_DATA, min_length=1, description="folder of an analysis")
     output_dir: str | None = Field(
@@ -388,6 +405,8 @@ KINDS: dict[str, type[BaseModel]] = {
     "bands": BandsPlot,
     "kernel": KernelPlot,
     "frequencies": FrequenciesPlot,
+    "roles": RolesPlot,
+    "by_role": ByRolePlot,
 }
 
 

@@ -316,11 +316,14 @@ def output_drafts(paths: OutputPaths) -> Iterator[OutputDrafts]:
 
 @contextmanager
 def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[Writer, TextIO]]:
-    """A new CSV file. Floats have the shortest text that restores them exactly, or `nan`."""
+    """A new CSV file. Floats have the shortest text that restores them exactly, or `nan`.
+
+    Tokens are quoted: without quotes, a carriage return in a token would end the row.
+    """
     with staged(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        yield writer, file
+        csv.writer(file, lineterminator="\n").writerow(columns)
+        quoting = csv.QUOTE_NONNUMERIC if "query_token" in columns else csv.QUOTE_MINIMAL
+        yield csv.writer(file, lineterminator="\n", quoting=quoting), file
 
 
 def _rows(kind: TableKind, result: HeadResult) -> Iterator[list[Any]]:

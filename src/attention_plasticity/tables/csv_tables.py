@@ -51,7 +51,12 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
 """Columns without which a table cannot be used. Tables of earlier versions have fewer columns."""
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
 _COLUMNS = {metric.column: metric for table in TABLES.values() for metric in table.columns}
-_WORDS = ("query_token", "key_token")
+_TOKENS = ("query_token", "key_token")
+_READ_WORDS: dict[str, Any] = {  # tokens such as "nan" and "NA" are texts
+    "dtype": dict.fromkeys(_TOKENS, str),
+    "keep_default_na": False,
+    "na_values": {name: ["nan", ""] for name in WORDS.names if name not in _TOKENS},
+}
 _TEXTS = [name for name, metric in _COLUMNS.items() if metric.format == "text"]
 _INTEGERS = {name: 2**53 for name, metric in _COLUMNS.items() if metric.format == "index"}
 _INTEGERS |= {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
@@ -63,10 +68,7 @@ _LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
     """A table of numbers, with the current names of its columns."""
     try:
-        # words such as "nan" and "NA" are texts
-        table = pd.read_csv(
-            path, converters=dict.fromkeys(_WORDS, str) if kind == "words" else None
-        )
+        table = pd.read_csv(path, **(_READ_WORDS if kind == "words" else {}))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: does not exist") from error
     except pd.errors.EmptyDataError as error:

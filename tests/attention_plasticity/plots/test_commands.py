@@ -21,7 +21,7 @@ from attention_plasticity import analyze_dump
 from attention_plasticity.cli import main
 from attention_plasticity.plots import distances_figure, save_figure, style
 from attention_plasticity.plots.all_figures import FIGURES, figures_of, left_out
-from attention_plasticity.plots.drawing import draw
+from attention_plasticity.plots.drawing import draw, plot_run
 from attention_plasticity.plots.settings import (
     KINDS,
     ComponentsPlot,
@@ -33,6 +33,8 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from attention_runs import add_attention
 from band_tables import add_bands
 from dumps import make_dump
+from qk_toolkit.errors import ConfigError
+from role_runs import add_roles
 from run_tables import add_bins, cells_table, write_run
 
 ROOT = Path(__file__).parents[3]
@@ -64,9 +66,9 @@ def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixtu
     plain = figures_of(FinishedRun.open(run))
     assert plain == [name for name in FIGURES if name in plain]
     attention = {"attention", "map-sink-mass", "map-far-mass", "map-distant-mass", "attended"}
-    bands = {"bands", "kernel", "frequencies"}
-    assert set(FIGURES) - set(plain) == {"distances", "phase", *attention, *bands}
-    assert plot("all", add_bands(add_bins(add_attention(run)))) == 0
+    bands, roles = {"bands", "kernel", "frequencies"}, {"roles", "by-role"}
+    assert set(FIGURES) - set(plain) == {"distances", "phase", *attention, *bands, *roles}
+    assert plot("all", add_roles(add_bands(add_bins(add_attention(run))))) == 0
     left_out = ("distances", "map-distant-mass")  # the latter is for runs without far mass
     paths = [run / "figures" / f"{name}.png" for name in FIGURES if name not in left_out]
     printed = capsys.readouterr()
@@ -86,11 +88,31 @@ def test_figures_that_are_left_out_are_named_with_the_reason(
         "note: not drawn: phase (needs plasticity at one position: attention-plasticity "
         "add-rotary, and analyze again)",
         NO_DISTANCES,
-        "note: not drawn: attention, map-sink-mass, map-far-mass, attended (needs a dump with "
-        "attention columns: capture.attention)",
+        "note: not drawn: attention, map-sink-mass, map-far-mass, attended, roles, by-role (needs "
+        "a dump with attention columns: capture.attention)",
         "note: not drawn: bands, kernel, frequencies (needs the rotary embedding and the texts: "
         "attention-plasticity add-rotary, and analyze again)",
     ]
+
+
+def test_runs_of_an_earlier_version_have_no_figures_of_roles(run: Path) -> None:
+    earlier = FinishedRun.open(add_bins(add_attention(run)))
+    reason = "the run is of an earlier version: analyze again"
+    assert left_out(earlier)["roles"] == left_out(earlier)["by-role"] == reason
+    assert not {"roles", "by-role"} & set(figures_of(earlier))
+    with pytest.raises(ConfigError, match="has no roles; they need a dump with attention"):
+        plot_run(earlier, "by_role", {})
+    with pytest.raises(ConfigError, match="has no roles; they need a dump with attention"):
+        plot_run(earlier, "roles", {})
+    with_roles = FinishedRun.open(add_roles(run))
+    assert {"roles", "by-role"} <= set(figures_of(with_roles))
+
+
+def test_plasticity_by_role_needs_roles_that_are_sure(run: Path) -> None:
+    unsure = FinishedRun.open(add_roles(add_bins(run), scores={"role": "unsure"}))
+    assert left_out(unsure)["by-role"] == "the roles of all heads are unsure"
+    with pytest.raises(ConfigError, match="no head has a role that is sure"):
+        plot_run(unsure, "by_role", {})
 
 
 def test_a_run_with_attended_pairs_says_why_it_has_no_figure_of_them(run: Path) -> None:

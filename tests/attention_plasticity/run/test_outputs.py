@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,13 @@ import pytest
 from attention_plasticity.config import make_config
 from attention_plasticity.head.result import HeadResult
 from attention_plasticity.head_analysis import analyze_head
-from attention_plasticity.metrics import BUCKET_PLASTICITY, COMPONENT_WEIGHTS, HEAD_METRICS
+from attention_plasticity.metrics import (
+    BUCKET_PLASTICITY,
+    COMPONENT_WEIGHTS,
+    HEAD_METRICS,
+    IDS,
+    WORDS,
+)
 from attention_plasticity.run.outputs import (
     OutputPaths,
     check_writable,
@@ -23,6 +30,7 @@ from attention_plasticity.run.outputs import (
     output_paths,
     set_aside,
 )
+from attention_plasticity.tables.csv_tables import read_table
 from dumps import make_dump
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, OutputError
@@ -105,6 +113,22 @@ def test_missing_values_are_written_as_nan(tmp_path: Path) -> None:
         row = next(csv.DictReader(file))
     assert row["sliding_window"] == "nan"
     assert "" not in row.values()
+
+
+TOKENS = ["nan", "NA", "", "12", "\r", "a\r\nb", "\n", '"', ",", "\t", "x\0y", "</script>", "😀"]
+
+
+def test_tokens_are_read_back_exactly(tmp_path: Path) -> None:
+    dump = open_dump(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=80))
+    paths = output_paths(make_config(output_dir=str(tmp_path / "out")), "dump")
+    numbers = dict.fromkeys(WORDS.names[len(IDS) :], [1] * len(TOKENS))
+    tokens = {"query_token": TOKENS, "key_token": TOKENS[::-1], "kind": ["typical"] * len(TOKENS)}
+    write(paths, [replace(analyze_head(0, 0, 0, dump), words=numbers | tokens)])
+    table = read_table(paths.tables["words"], "words")
+    assert table["query_token"].tolist() == TOKENS
+    assert table["key_token"].tolist() == TOKENS[::-1]
+    assert table["distance"].tolist() == [1] * len(TOKENS)
+    assert paths.tables["words"].read_text().splitlines()[0] == ",".join(WORDS.names)
 
 
 def test_a_failing_table_leaves_all_earlier_files(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ function readAddress(address) {
   const opening = [...fields].length === 0; // a link without a second run shows none
   state.beside = opening ? page.beside : given("beside", (label) => (numberOf(label) === state.run ? null : numberOf(label)), () => "no second run");
   const has = (names) => (name) => (names.includes(name) ? name : null);
-  state.metric = given("metric", has(metricGroups(runShown()).flatMap(([, names]) => names)), () => `the metric ${wordsOf(state.metric).label}`) ?? shownKind().level;
+  state.metric = given("metric", has(mapGroups(runShown()).flatMap(([, names]) => names)), () => `the metric ${wordsOf(state.metric).label}`) ?? shownKind().level;
   state.layers = given("layers", has(runShown().types.map(({ name }) => name)), () => "all layers");
   state.axis = given("axis", has(["tokens", "share"]), () => "positions in tokens") ?? "tokens";
   const sure = given("sure", has(["0", "1"]), () => `the switch “How sure” ${isSure() ? "on" : "off"}`);

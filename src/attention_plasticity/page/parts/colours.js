@@ -15,6 +15,7 @@ function readTheme() {
     theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
   theme.runs = RUN_COLOURS[document.documentElement.dataset.theme];
+  theme.roles = page.roles.colours[document.documentElement.dataset.theme];
   theme.types = [4, 0, 1, 2, 3].map((place) => theme.runs[place]);
 }
 
@@ -25,6 +26,7 @@ const gradient = (colours) => `linear-gradient(90deg, ${colours.join(", ")})`;
 /** Colours and range of a metric: plasticity and shares from 0 to 1, signed metrics with zero in the middle. */
 function scaleOf(metric, runs) {
   if (metric === "sliding_window") return windowScale(runs);
+  if (metric === ROLE) return roleScale(runs);
   const spreads = runs.map((run) => spreadOf(run, metric)).filter(Boolean);
   let low = Math.min(...spreads.map((spread) => spread.low));
   let high = Math.max(...spreads.map((spread) => spread.high));
@@ -45,8 +47,14 @@ function windowScale(runs) {
   const classes = [...windows.map(whole), ...[...others].sort((a, b) => (a === "full attention") - (b === "full attention"))];
   const step = classes.length > 1 ? 6 / (classes.length - 1) : 0;
   const colours = classes.map((_, i) => VIRIDIS[3 + Math.round(i * step)]);
-  return { classes, low: -0.5, high: classes.length - 0.5, colours, stops: colours.flatMap((colour, i) => [[i / classes.length, colour], [(i + 1) / classes.length, colour]]) };
+  return classScale(classes, colours, classes.map((text) => (/\d/.test(text) ? `${text} tokens` : text)));
 }
+
+/** A scale of classes with a colour and a line of the legend each. */
+const classScale = (classes, colours, legend) => ({
+  classes, legend, low: -0.5, high: classes.length - 0.5, colours,
+  stops: colours.flatMap((colour, i) => [[i / classes.length, colour], [(i + 1) / classes.length, colour]]),
+});
 
 function savedTheme() {
   try { return localStorage.getItem("attention-plasticity-theme"); } catch { return null; }

@@ -65,7 +65,7 @@ async function openRun(about, number) {
   const tables = {};
   for (const [name, header] of Object.entries(about.tables)) tables[name] = openTable(header, buffer);
   const ranges = {};
-  for (const name of ["cells", "profiles", "components", "attention"]) {
+  for (const name of ["cells", "profiles", "components", "attention", "roles", "words", "bands"]) {
     ranges[name] = tables[name] ? rangesOf(tables[name]) : new Map();
   }
   const { layer, q_head: head } = tables.heads.columns;
@@ -73,7 +73,8 @@ async function openRun(about, number) {
   for (let row = 0; row < tables.heads.rows; row++) rowOf.set(keyOf(layer[row], head[row]), row);
   addComputed(tables.heads, about.head_columns);
   const baselines = openBaselines(about.baselines, tables);
-  return { ...about, number, tables, baselines, corrected: correctedColumns(tables.heads), ranges, rowOf, spreads: new Map() };
+  const texts = tables.texts ? JSON.parse(new TextDecoder().decode(tables.texts.columns.utf8)) : []; // tokens, and a sentence per head
+  return { ...about, number, tables, texts, baselines, corrected: correctedColumns(tables.heads), ranges, rowOf, spreads: new Map() };
 }
 
 /** Rows of a head in a table of the run, as arrays by column; null if there are none. */

@@ -2,10 +2,10 @@
 
 const GAP_WORDS = "Gaussian model differs from the count, over a bucket";
 const GAP_MARK = "◇";
-const fadedWords = (metric) => (isDrop(metric) ? "95 % interval contains 0" : "95 % interval wider than the spread between heads");
+const fadedWords = (metric) => (metric === ROLE ? "unsure: a 95 % interval contains a threshold" : isDrop(metric) ? "95 % interval contains 0" : "95 % interval wider than the spread between heads");
 
-/** Whether uncertain heads fade: as chosen, else on the map of the drop only. */
-const isSure = () => state.sure ?? isDrop(state.metric);
+/** Whether uncertain heads fade: as chosen, else on the maps of the drop and of roles only. */
+const isSure = () => state.sure ?? (isDrop(state.metric) || state.metric === ROLE);
 
 const estimatesOf = (run) => run.tables.estimates?.columns ?? {};
 
@@ -15,7 +15,7 @@ const columnOf = (run, metric) => run.corrected[metric] ?? run.tables.heads.colu
 /** The standard error of a metric of a head; NaN if it is not known. */
 const errorOf = (run, key, metric) => run.tables.heads.columns[`${metric}_se`]?.[run.rowOf.get(key)] ?? NaN;
 
-const hasErrors = (run, metric) => Boolean(estimatesOf(run)[`${metric}_half_width`]);
+const hasErrors = (run, metric) => Boolean(metric === ROLE ? run.roles?.has_intervals : estimatesOf(run)[`${metric}_half_width`]);
 const anyErrors = (run) => Object.keys(estimatesOf(run)).some((name) => name.endsWith("_half_width"));
 /** Half the width of the 95 % interval of a metric of a head; NaN if it is not known. */
 const halfWidthOf = (run, key, metric) => estimatesOf(run)[`${metric}_half_width`]?.[run.rowOf.get(key)] ?? NaN;
@@ -36,6 +36,7 @@ const unbroken = (text) => text.replaceAll(" ", "\u00a0");
 
 function showHeadValue(run, key, metric) {
   if (metric === "sliding_window" && run.rowOf.has(key)) return windowWords(run, key);
+  if (metric === ROLE) return roleWords(run, key);
   return withError(showIn(metric, metricOf(run, key, metric)), errorOf(run, key, metric));
 }
 
@@ -72,8 +73,9 @@ function spreadBetweenHeads(run, metric) {
   return spread ? spread.q3 - spread.q1 : NaN;
 }
 
-/** Whether the 95 % interval of a drop contains 0, or that of another metric is wider than the spread between heads. */
+/** Whether a role is unsure, the 95 % interval of a drop contains 0, or that of another metric is wider than the spread between heads. */
 function isUnsure(run, key, metric) {
+  if (metric === ROLE) return isUnsureRole(run, key);
   const half = halfWidthOf(run, key, metric);
   return isDrop(metric) ? Math.abs(metricOf(run, key, metric)) <= half : 2 * half > spreadBetweenHeads(run, metric);
 }
@@ -110,9 +112,11 @@ function missingErrors(run) {
 
 function switchWords(run) {
   const unsure = [...run.rowOf.keys()].filter((key) => isUnsure(run, key, state.metric)).length;
+  const counted = `${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}`;
+  if (state.metric === ROLE) return `Fade heads whose role is unsure, because a 95 % interval contains a threshold: ${counted}.`;
   const spread = showIn(state.metric, spreadBetweenHeads(run, state.metric));
   const rule = isDrop(state.metric) ? "contains 0" : `is wider than the spread between heads (interquartile range of the corrected values, ${spread})`;
-  return `Fade heads whose 95 % interval ${rule}: ${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}.`;
+  return `Fade heads whose 95 % interval ${rule}: ${counted}.`;
 }
 
 /** The line of the legend for marked heads, if there are any. */

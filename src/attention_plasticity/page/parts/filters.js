@@ -1,4 +1,4 @@
-// The search field: places such as `l12h3` and `layer 3-5`, types of layers such as `full`, and comparisons such as `plasticity>0.9`.
+// The search field: places such as `l12h3` and `layer 3-5`, types of layers such as `full`, roles such as `role:induction`, and comparisons such as `plasticity>0.9`.
 
 const NUMBER = String.raw`[-−+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?`;
 const COMPARISON = new RegExp(String.raw`(>=|<=|==|≥|≤|>|<|=)\s*(${NUMBER})(?![\w.])`, "gi");
@@ -59,7 +59,9 @@ function takeTypes(text, names, found) {
  * The heads of a search text, as a test of a key. All parts must be met. A text that is not
  * understood has a `problem` instead.
  */
-function parseFilter(run, text) {
+function parseFilter(run, given) {
+  const { rest: text, test: ofRole, problem } = takeRoles(run, given);
+  if (problem) return { problem };
   const names = metricNames(run), known = typeNames(), types = new Set(), tests = [], places = [];
   let end = 0;
   for (const found of text.matchAll(COMPARISON)) {
@@ -78,6 +80,7 @@ function parseFilter(run, text) {
   const wanted = parsePlaces(parts.join(" "));
   if (wanted.problem) return wanted;
   tests.push(wanted.test);
+  if (ofRole) tests.push(ofRole);
   if (types.size) tests.push((key) => types.has(typeOf(run, key)));
   return { test: (key) => tests.every((test) => test(key)) };
 }
@@ -109,7 +112,7 @@ function parsePlaces(text) {
   let rest = text.trim(), list = ""; // after `layers 3-5`, another number is a layer too
   while (rest) {
     const found = PLACE.exec(rest);
-    if (!found) return { problem: `“${rest.split(" ").slice(0, 3).join(" ")}” is not understood; try l12h3, layer 3-5, full or plasticity>0.9` };
+    if (!found) return { problem: `“${rest.split(" ").slice(0, 3).join(" ")}” is not understood; try l12h3, layer 3-5, full, ${page.runs.some(({ roles }) => roles) ? "role:far " : ""}or plasticity>0.9` };
     const [all, pairLayer, pairHead, layer, head, kind, first, last = first, alone, aloneLast = alone] = found;
     if (pairLayer ?? layer) pairs.add(keyOf(Number(pairLayer ?? layer), Number(pairHead ?? head)));
     else if (first ?? alone) {

@@ -7,16 +7,17 @@ const usualMetrics = () => [shownKind().level, shownKind().drop, shownKind() ===
 
 const headsTable = { order: [], sort: { by: "head", up: true }, columns: [] };
 
-/** Columns: usual metrics, the metric of the map, and the difference from the other run. */
+/** Columns: usual metrics, the metric of the map, the role, and the difference from the other run. */
 function tableColumns(run, other, metric) {
   const available = new Set(run.tables.heads.names);
   const metrics = usualMetrics().filter((name) => available.has(name));
-  if (!metrics.includes(metric)) metrics.push(metric);
+  if (!metrics.includes(metric) && metric !== ROLE) metrics.push(metric);
   const columns = metrics.map((name) => ({
     id: name, label: wordsOf(name).label, title: wordsOf(name).meaning,
     value: (key) => metricOf(run, key, name), show: (_, key) => showHeadValue(run, key, name),
   }));
-  if (other) {
+  if (run.roles) columns.push(roleColumn(run));
+  if (other && metric !== ROLE) {
     columns.push({
       id: "change", label: `difference in ${wordsOf(metric).label}`, title: `${run.label} minus ${other.label}`,
       value: (key) => metricOf(run, key, metric) - metricOf(other, key, metric), show: showChange,
@@ -31,7 +32,7 @@ function fillTable(run, other) {
   headsTable.columns = tableColumns(run, other, state.metric);
   box.classList.remove("close", "bare");
   showTable(run);
-  const usual = usualMetrics().filter((name) => name !== state.metric).reverse();
+  const usual = [...usualMetrics().slice(0, 2), ROLE, ...usualMetrics().slice(2)].filter((name) => name !== state.metric).reverse();
   for (const step of [() => box.classList.add("close"), () => box.classList.add("bare"), ...usual.map((name) => () => drop(name))]) {
     if (!isTooWide(box)) break;
     step();
@@ -69,10 +70,10 @@ function showNames() {
   }));
 }
 
-/** Sort by a column, the largest number first, and show the top. A second call reverses the order. */
+/** Sort by a column, the largest number or the first role first, and show the top. A second call reverses the order. */
 function sortHeads(run, by) {
   const { sort } = headsTable;
-  headsTable.sort = { by, up: sort.by === by ? !sort.up : by === "head" };
+  headsTable.sort = { by, up: sort.by === by ? !sort.up : by === "head" || by === ROLE };
   showNames();
   document.querySelector(`[data-sort="${CSS.escape(by)}"]`)?.focus();
   byId("heads").scrollTop = 0;
@@ -134,7 +135,7 @@ function spacer(count) {
 }
 
 function headRow(key, place, columns) {
-  const cells = columns.map((column) => fillEstimate(make("td"), column.show(column.value(key), key)));
+  const cells = columns.map((column) => column.cell?.(key) ?? fillEstimate(make("td"), column.show(column.value(key), key)));
   const [layer, head] = key.split("."), run = runShown();
   const name = make("td", `L${layer} H${head}`);
   if (gapIsLarge(run, key)) {

@@ -9,11 +9,12 @@ function chartImage(id) {
     const shown = mapRuns(), of = shown[Number(id.slice(4))], size = mapImageSize(of);
     return { run: of, name: `map-${state.metric}`, size, figure: () => mapFigure(of, state.metric, scaleOf(state.metric, shown), size) };
   }
-  const size = { cells: { width: 600, height: 520 }, components: { width: 600, height: 400 } }[id] ?? { width: 760, height: 430 };
+  const size = { cells: { width: 600, height: 520 }, components: { width: 600, height: 400 }, bands: { width: 600, height: 460 } }[id] ?? { width: 760, height: 430 };
   const figures = {
     profile: () => profileFigure(run, other, key, size.width),
     cells: () => cellsFigure(run, key),
     components: () => componentsFigure(run, key),
+    bands: () => bandsFigure(run, key),
     attention: () => attentionFigure(run, other, key, size.width),
     runs: () => runsFigure(size.width),
   };

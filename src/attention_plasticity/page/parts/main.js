@@ -44,12 +44,13 @@ function drawHead() {
 function drawHeadCharts() {
   const run = runShown(), other = otherRun(), key = keyOf(state.layer, state.head);
   mapPlots().forEach((plot, place) => markHead(plot, mapRuns()[place], state.layer, state.head));
-  return settle([drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key), drawAttention(run, other, key)]);
+  return settle([drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key), drawBands(run, key), drawAttention(run, other, key)]);
 }
 
 function showHeadTexts() {
   showSelected();
   showHead(runShown(), headsBeside(), state);
+  showRoleCard(runShown(), headsBeside(), keyOf(state.layer, state.head));
   showProfileKeys(runShown(), otherRun(), keyOf(state.layer, state.head));
   clearTimeout(showHeadTexts.timer);
   showHeadTexts.timer = setTimeout(writeAddress, 150); // delayed: browsers limit address changes
@@ -111,7 +112,7 @@ function fillControls() {
   fillLayers(runShown(), otherRun());
   const quarter = spreadOf(runShown(), shownKind().level)?.q3 ?? 0.5; // a quarter of the heads have more
   byId("search").placeholder = `plasticity>${(Math.floor(10 * quarter) / 10).toFixed(1)}`;
-  byId("metric").replaceChildren(...metricGroups(runShown()).map(([title, names]) =>
+  byId("metric").replaceChildren(...mapGroups(runShown()).map(([title, names]) =>
     make("optgroup", "", { label: title }, names.map((name) => option(name, wordsOf(name).label, name === state.metric)))));
   byId("download-head-components").disabled = !runShown().tables.components;
 }
@@ -120,7 +121,7 @@ function switchRun(number) {
   if (number === state.beside) state.beside = state.run;
   state.run = number;
   const run = runShown();
-  if (!run.tables.heads.names.includes(state.metric)) state.metric = shownKind().level;
+  if (!canShow(run, state.metric)) state.metric = shownKind().level;
   if (!typeNamed(run, state.layers)) state.layers = null;
   if (!state.chosen || !run.rowOf.has(keyOf(state.layer, state.head))) Object.assign(state, firstHead(), { chosen: false });
   drawAll();

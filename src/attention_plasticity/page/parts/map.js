@@ -85,7 +85,7 @@ function fadeTraces(run) {
   if (!z.some((row) => row.includes(1))) return [];
   return [{
     type: "heatmap", name: "faded", z, zmin: 0, zmax: 1, colorscale: [[0, theme.panel], [1, theme.panel]],
-    opacity: 0.75, showscale: false, hoverinfo: "skip",
+    opacity: state.metric === ROLE ? 0.6 : 0.75, showscale: false, hoverinfo: "skip",
   }];
 }
 
@@ -111,8 +111,8 @@ function mapValues(run, metric, scale) {
     for (let head = 0; head < heads; head++) {
       const key = keyOf(layer, head);
       const known = run.rowOf.has(key);
-      const value = scale.classes && known ? scale.classes.indexOf(windowWords(run, key)) : metricOf(run, key, metric);
-      values.push(Number.isFinite(value) ? value : null);
+      const value = scale.classes && known ? scale.classes.indexOf(classOf(run, key, metric)) : metricOf(run, key, metric);
+      values.push(Number.isFinite(value) && !(scale.classes && value < 0) ? value : null);
       const type = known && hasTypes(run) ? ` · ${plain(typeWords(run, typeOf(run, key)))}` : "";
       texts.push(`layer ${layer}, head ${head}${type}<br>` + (known ? mapText(run, key, metric, label) : absentWords(run, layer)));
     }
@@ -121,6 +121,9 @@ function mapValues(run, metric, scale) {
   }
   return { z, text };
 }
+
+/** The class of a head on a map of classes; undefined if it has none. */
+const classOf = (run, key, metric) => (metric === ROLE ? roleOf(run, key)?.likely : windowWords(run, key));
 
 function mapText(run, key, metric, label) {
   const gap = gapIsLarge(run, key) ? `<br>${GAP_MARK} ${gapText(run, key)}` : "";
@@ -180,7 +183,13 @@ function tickStep(count, limit) {
 
 /** Whether a cell of a map has no colour. */
 const hasBlanks = (shown) => shown.some((run) => mapLayers().some((layer) => Array.from({ length: run.grid[1] }, (_, head) => keyOf(layer, head))
-  .some((key) => !run.rowOf.has(key) || (state.metric !== "sliding_window" && !Number.isFinite(metricOf(run, key, state.metric))))));
+  .some((key) => !run.rowOf.has(key) || !hasValue(run, key))));
+
+/** Whether a head has a value of the metric of the map. */
+function hasValue(run, key) {
+  if (state.metric === ROLE) return roleOf(run, key) !== null;
+  return state.metric === "sliding_window" || Number.isFinite(metricOf(run, key, state.metric));
+}
 
 /** The legend of the colours: a bar with its ends, one value, or a list of classes. */
 function showLegend(scale, shown) {
@@ -190,11 +199,11 @@ function showLegend(scale, shown) {
     return made;
   };
   const entry = (text, colour) => make("span", "", { class: "class" }, [swatch(colour, "swatch"), text]);
-  if (scale.classes) byId("legend-colours").replaceChildren(...scale.classes.map((text, i) => entry(/\d/.test(text) ? `${text} tokens` : text, scale.colours[i])));
+  if (scale.classes) byId("legend-colours").replaceChildren(...scale.legend.map((text, i) => entry(text, scale.colours[i])));
   else if (scale.single) byId("legend-colours").replaceChildren(entry(show(scale.low), scale.colours[0]));
   else byId("legend-colours").replaceChildren(show(scale.low), swatch(gradient(scale.colours), "bar"), show(scale.high));
   byId("cells-bar").style.background = gradient(VIRIDIS);
-  const reasons = [...(shown.some((run) => run.selected) ? ["not selected"] : []), "not captured", ...(scale.classes ? [] : ["no value"])];
+  const reasons = [...(shown.some((run) => run.selected) ? ["not selected"] : []), "not captured", ...(state.metric === ROLE ? ["no role"] : scale.classes ? [] : ["no value"])];
   const blank = hasBlanks(shown) ? `blank: ${reasons.slice(0, -1).join(", ")}${reasons.length > 1 ? ", or " : ""}${reasons.at(-1)}` : "";
   byId("legend-note").textContent = [breakWords(mapLayers()), blank].filter(Boolean).join("; ");
 }

@@ -1,0 +1,172 @@
+"""One short text per head that says what the head does, made from its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from attention_plasticity.roles import MIXED, UNSURE
+
+FIXED_ORDER = 0.25
+"""Plasticity over a bin below which two keys mostly keep their order: for a plasticity of 0.25,
+93 % of the queries prefer the same key."""
+_MOST = 0.5  # share of queries from which they are called "most queries"
+_NAMES = {
+    "induction": "induction head",
+    "duplicate": "duplicate-token head",
+    "previous": "previous-token head",
+    "self": "own-token head",
+    "local": "local head",
+    "far": "far head",
+    "sink": "sink head",
+    MIXED: "mixed head",
+}
+_PLACES = {
+    "self_mass": "its own token",
+    "previous_mass": "the previous token",
+    "local_mass": "tokens 2 to 7 before the query",
+    "far_mass": "tokens {far} or more before the query, without the first four tokens of the text",
+    "first_mass": "the first token of the text",
+}
+"""Where the attention of a column goes, after "on"."""
+_OF_ROLE = {name: f"{name}_mass" for name in ("previous", "self", "local", "far")}
+_RESTS = "put more than 30 % of their attention on the first token"
+
+
+class Measured(NamedTuple):
+    """A value, and half the width of its 95 % interval; NaN if it is not known."""
+
+    value: float
+    half: float = math.nan
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a value."""
+        return math.isfinite(self.value)
+
+
+Scores = Mapping[str, Measured]
+
+
+def head_sentence(
+    role: str,
+    likely: str,
+    scores: Scores,
+    aligned: Measured,
+    phase: Measured,
+    distant_from: int | None,
+    bin_size: int | None,
+) -> str:
+    """What a head does: its role, where its attention goes, and what decides the order of keys.
+
+    `aligned` is plasticity at one position and `phase` the rotary phase; NaN if they are not known.
+    """
+    parts = [
+        _role_words(role, likely),
+        _attention_words(likely, scores, distant_from),
+        _sink_words(likely, scores),
+        order_words(aligned, phase, bin_size),
+    ]
+    return " ".join(filter(None, parts))
+
+
+def order_words(aligned: Measured, phase: Measured, bin_size: int | None) -> str:
+    """Whether distance or the content of a query changes the order of two keys; may be empty.
+
+    Their sum is plasticity over a bin. If it is below `FIXED_ORDER`, neither changes the order of
+    keys much. Otherwise the larger one changes it more, unless the 95 % intervals overlap.
+    """
+    if not (aligned.known and phase.known):
+        return ""
+    numbers = f"(rotary phase {_number(phase)}, plasticity at one position {_number(aligned)})"
+    inside = f"Inside a bin of {bin_size:,} tokens" if bin_size else "Inside a bin"
+    if aligned.value + phase.value < FIXED_ORDER:
+        return f"{inside}, two keys mostly keep their order, whatever the query is {numbers}."
+    halves = [one.half for one in (aligned, phase) if math.isfinite(one.half)]
+    if abs(phase.value - aligned.value) <= sum(halves):
+        return (
+            f"{inside}, distance and the content of the query change the order of two keys about "
+            f"equally {numbers}."
+        )
+    if phase.value > aligned.value:
+        return (
+            f"{inside}, distance changes the order of two keys more than the content of the query "
+            f"does {numbers}."
+        )
+    return (
+        f"{inside}, the content of the query changes the order of two keys more than distance does "
+        f"{numbers}."
+    )
+
+
+def _role_words(role: str, likely: str) -> str:
+    name = _NAMES[likely]
+    if role == UNSURE:
+        article = "an" if name[0] in "aeiou" else "a"
+        return f"Unsure, likely {article} {name}: a 95 % interval contains a threshold."
+    if likely == MIXED:
+        return "Mixed head: no score reaches its threshold."
+    return f"{name[0].upper()}{name[1:]}."
+
+
+def _attention_words(likely: str, scores: Scores, distant_from: int | None) -> str:
+    if likely in ("induction", "duplicate"):
+        return _matching_words(likely, scores)
+    if likely == "sink":
+        return f"{percent(scores['sink_rate'])} of the queries {_RESTS}."
+    if likely == MIXED:
+        known = {name: scores[name] for name in _PLACES if scores[name].known}
+        if not known:
+            return ""
+        most = max(known, key=lambda name: known[name].value)
+        share = percent(known[most])
+        return f"The largest share of its attention, {share}, is on {_place(most, distant_from)}."
+    column = _OF_ROLE[likely]
+    share, place = percent(scores[column]), _place(column, distant_from)
+    return f"It puts {share} of its attention on {place}."
+
+
+def _matching_words(likely: str, scores: Scores) -> str:
+    """The score that decides about induction and duplicate tokens: on repeated tokens, if known."""
+    repeated = scores[f"repeated_{likely}"]
+    if repeated.known:
+        target = "the token after the first occurrence of its token"
+        if likely == "duplicate":
+            target = "the first occurrence of its token"
+        return (
+            "On random tokens that come twice, a query of the second half puts "
+            f"{percent(repeated)} of its attention on {target}."
+        )
+    target = "tokens that followed it" if likely == "induction" else "its earlier occurrences"
+    return (
+        f"If the token of the query came before, {percent(scores[f'{likely}_mass'])} of the "
+        f"attention is on {target} ({percent(scores[f'{likely}_chance'])} with equal weights)."
+    )
+
+
+def _sink_words(likely: str, scores: Scores) -> str:
+    rate = scores["sink_rate"]
+    if likely == "sink" or not rate.known or rate.value < _MOST:
+        return ""
+    return f"Most queries ({percent(rate)}) {_RESTS}."
+
+
+def _place(column: str, distant_from: int | None) -> str:
+    far = "distant_from" if distant_from is None else f"{distant_from:,}"
+    return _PLACES[column].format(far=far)
+
+
+def percent(share: Measured) -> str:
+    """`71 ± 2 %`, with one decimal if the interval is narrow; `71 %` if it is not known."""
+    value, half = 100 * share.value, 100 * share.half
+    if not math.isfinite(half):
+        return f"{value:.0f} %"
+    if half >= 0.95:
+        return f"{value:.0f} ± {half:.0f} %"
+    return f"{value:.1f} ± {max(half, 0.1):.1f} %"
+
+
+def _number(measured: Measured) -> str:
+    value = f"{round(measured.value, 2) + 0.0:.2f}".replace("-", "−")  # not −0.00
+    return f"{value} ± {max(measured.half, 0.01):.2f}" if math.isfinite(measured.half) else value

@@ -1,0 +1,66 @@
+"""The table of roles as figures and pages use it: checked labels, and intervals of scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from attention_plasticity.metrics import ROLES
+from attention_plasticity.roles import NAMES, UNSURE
+from attention_plasticity.tables.intervals import half_width
+from qk_toolkit.arrays import Array
+from qk_toolkit.errors import ConfigError, in_short
+
+SCORES = tuple(metric for metric in ROLES.columns if metric.error)
+"""The columns with a standard error."""
+COLOURS = {
+    "induction": "#d55e00",
+    "duplicate": "#e69f00",
+    "previous": "#0072b2",
+    "self": "#cc79a7",
+    "local": "#56b4e9",
+    "far": "#009e73",
+    "sink": "#e3d55a",
+    "mixed": "#8d949c",
+}
+"""The colours of roles on white: those by Okabe and Ito, for colour-blind readers, and grey."""
+DARK_COLOURS = {
+    "induction": "#e8702a",
+    "duplicate": "#f0b429",
+    "previous": "#2f8fd0",
+    "self": "#d98fb8",
+    "local": "#7cc7f5",
+    "far": "#1fb58a",
+    "sink": "#d6c94a",
+    "mixed": "#8d949c",
+}
+"""The same on a dark page."""
+
+
+def require_roles(table: pd.DataFrame, source: object) -> None:
+    """Refuse roles that no analysis writes."""
+    for column, allowed in (("role", (*NAMES, UNSURE)), ("likely_role", NAMES)):
+        wrong = table.loc[~table[column].isin(allowed), column]
+        if len(wrong):
+            raise ConfigError(
+                f"{source}: {column}: unknown role {in_short(str(wrong.iloc[0]))}; the roles are "
+                f"{', '.join(allowed)}"
+            )
+
+
+def is_unsure(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """(heads,) whether the role of a head is unsure."""
+    return np.asarray(table["role"] == UNSURE)
+
+
+def score_half_width(table: pd.DataFrame, name: str) -> Array:
+    """(heads,) half widths of the 95 % intervals of a score; NaN if they are not known.
+
+    Scores on repeated tokens have groups of their own.
+    """
+    groups = "repeated_groups" if name.startswith("repeated_") else "n_groups"
+    if not {f"{name}_se", groups} <= set(table):
+        return np.full(len(table), np.nan)
+    known = table[groups].where(table[groups] >= 2)  # one group has no interval
+    return half_width(table[f"{name}_se"], known)

@@ -1,0 +1,143 @@
+"""The text that says what a head does: every rule, and the numbers in it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from attention_plasticity.metrics import ROLES
+from attention_plasticity.page.role_sentences import (
+    FIXED_ORDER,
+    Measured,
+    head_sentence,
+    order_words,
+    percent,
+)
+from attention_plasticity.roles import NAMES
+
+UNKNOWN = Measured(math.nan)
+NAMES_OF_SCORES = [metric.column for metric in ROLES.columns if metric.error]
+
+
+def sentence(role: str, likely: str | None = None, **scores: Measured) -> str:
+    known = dict.fromkeys(NAMES_OF_SCORES, UNKNOWN) | scores
+    return head_sentence(role, likely or role, known, UNKNOWN, UNKNOWN, 256, 128)
+
+
+def test_the_score_of_the_role_is_named_with_its_interval() -> None:
+    share = Measured(0.714, 0.021)
+    assert sentence("previous", previous_mass=share) == (
+        "Previous-token head. It puts 71 ± 2 % of its attention on the previous token."
+    )
+    assert sentence("self", self_mass=share) == (
+        "Own-token head. It puts 71 ± 2 % of its attention on its own token."
+    )
+    assert sentence("local", local_mass=share) == (
+        "Local head. It puts 71 ± 2 % of its attention on tokens 2 to 7 before the query."
+    )
+    assert sentence("far", far_mass=share) == (
+        "Far head. It puts 71 ± 2 % of its attention on tokens 256 or more before the query, "
+        "without the first four tokens of the text."
+    )
+    assert sentence("sink", sink_rate=share) == (
+        "Sink head. 71 ± 2 % of the queries put more than 30 % of their attention on the first "
+        "token."
+    )
+
+
+def test_repeated_tokens_come_before_texts() -> None:
+    texts = {"induction_mass": Measured(0.3, 0.02), "induction_chance": Measured(0.01, 0.001)}
+    assert sentence("induction", **texts) == (
+        "Induction head. If the token of the query came before, 30 ± 2 % of the attention is on "
+        "tokens that followed it (1.0 ± 0.1 % with equal weights)."
+    )
+    assert sentence("induction", **texts, repeated_induction=Measured(0.8, 0.03)) == (
+        "Induction head. On random tokens that come twice, a query of the second half puts "
+        "80 ± 3 % of its attention on the token after the first occurrence of its token."
+    )
+    assert "80 % of its attention on the first occurrence of its token." in sentence(
+        "duplicate", repeated_duplicate=Measured(0.8)
+    )
+    texts = {"duplicate_mass": Measured(0.3), "duplicate_chance": Measured(0.02)}
+    assert "30 % of the attention is on its earlier occurrences (2 % with" in sentence(
+        "duplicate", **texts
+    )
+
+
+def test_a_mixed_head_names_where_most_attention_goes() -> None:
+    found = sentence("mixed", self_mass=Measured(0.1), local_mass=Measured(0.31, 0.02))
+    assert found == (
+        "Mixed head: no score reaches its threshold. The largest share of its attention, "
+        "31 ± 2 %, is on tokens 2 to 7 before the query."
+    )
+    assert sentence("mixed") == "Mixed head: no score reaches its threshold."
+
+
+def test_unsure_heads_say_so() -> None:
+    found = sentence("unsure", "induction", repeated_induction=Measured(0.41, 0.03))
+    assert found.startswith("Unsure, likely an induction head: a 95 % interval contains a ")
+    assert "41 ± 3 %" in found
+    assert sentence("unsure", "far", far_mass=Measured(0.2)).startswith("Unsure, likely a far head")
+
+
+@pytest.mark.parametrize(("rate", "said"), [(0.49, False), (0.5, True), (0.93, True)])
+def test_most_queries_on_the_first_token_are_mentioned(rate: float, said: bool) -> None:
+    scores = {"previous_mass": Measured(0.6, 0.01), "sink_rate": Measured(rate, 0.02)}
+    words = f"Most queries ({percent(Measured(rate, 0.02))}) put more than 30 %"
+    assert (words in sentence("previous", **scores)) == said
+
+
+@pytest.mark.parametrize(
+    ("aligned", "phase", "said"),
+    [
+        ((0.2, 0.01), (0.6, 0.01), "distance changes the order of two keys more than the content"),
+        ((0.6, 0.01), (0.2, 0.01), "the content of the query changes the order of two keys more"),
+        ((0.6, math.nan), (0.2, math.nan), "the content of the query changes the order of two"),
+        ((0.40, 0.03), (0.44, 0.02), "distance and the content of the query change the order"),
+        ((0.40, 0.01), (0.44, 0.02), "distance changes the order of two keys more than"),
+        ((0.20, 0.01), (0.04, 0.01), "two keys mostly keep their order, whatever the query is"),
+    ],
+)
+def test_what_decides_the_order_of_keys(
+    aligned: tuple[float, float], phase: tuple[float, float], said: str
+) -> None:
+    found = order_words(Measured(*aligned), Measured(*phase), 128)
+    assert found.startswith(f"Inside a bin of 128 tokens, {said}")
+    if math.isfinite(aligned[1]):
+        assert f"plasticity at one position {aligned[0]:.2f} ± {aligned[1]:.2f})." in found
+    else:
+        assert found.endswith("(rotary phase 0.20, plasticity at one position 0.60).")
+
+
+def test_the_order_needs_both_values_and_may_lack_the_size_of_a_bin() -> None:
+    assert order_words(Measured(0.5), UNKNOWN, 128) == ""
+    assert order_words(UNKNOWN, Measured(0.5), 128) == ""
+    found = order_words(Measured(0.5, 0.01), Measured(-0.001, 0.002), None)
+    assert found.startswith("Inside a bin, the content of the query")
+    assert "rotary phase 0.00 ± 0.01" in found
+
+
+def test_a_fixed_order_means_that_most_queries_agree() -> None:
+    queries, others = 1000, 67  # of which so many prefer the other key
+    share = others / queries
+    assert 4 * share * (1 - share) == pytest.approx(FIXED_ORDER, abs=0.002)
+
+
+def test_percents_have_the_digits_of_their_interval() -> None:
+    assert percent(Measured(0.7149, 0.0312)) == "71 ± 3 %"
+    assert percent(Measured(0.7149, 0.0031)) == "71.5 ± 0.3 %"
+    assert percent(Measured(0.7149, 0.0)) == "71.5 ± 0.1 %"
+    assert percent(Measured(0.7149)) == "71 %"
+
+
+@pytest.mark.parametrize("likely", NAMES)
+@pytest.mark.parametrize("unsure", [False, True])
+def test_every_role_has_a_sentence(likely: str, unsure: bool) -> None:
+    scores = dict.fromkeys(NAMES_OF_SCORES, Measured(0.25, 0.02))
+    found = head_sentence(
+        "unsure" if unsure else likely, likely, scores, Measured(0.4), Measured(0.1), None, None
+    )
+    assert "25 ± 2 %" in found
+    assert "nan" not in found
+    assert found.count("  ") == 0

@@ -1,0 +1,54 @@
+"""The table of roles as figures and pages use it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attention_plasticity.roles import NAMES
+from attention_plasticity.tables.head_roles import (
+    COLOURS,
+    DARK_COLOURS,
+    require_roles,
+    score_half_width,
+)
+from qk_toolkit.errors import ConfigError
+
+T_11, T_7 = 2.200985, 2.364624  # of a table of Student's t: 97.5 %, 11 and 7 degrees of freedom
+
+
+def test_scores_have_intervals_of_their_own_groups() -> None:
+    table = pd.DataFrame(
+        {
+            "far_mass_se": [0.01, 0.02, np.nan, 0.01],
+            "n_groups": [12, 12, 12, 1],
+            "repeated_induction_se": [0.01, 0.02, 0.03, np.nan],
+            "repeated_groups": [8, np.nan, 8, 8],
+        }
+    )
+    expected = [0.01 * T_11, 0.02 * T_11, np.nan, np.nan]
+    np.testing.assert_allclose(score_half_width(table, "far_mass"), expected, rtol=1e-6)
+    expected = [0.01 * T_7, np.nan, 0.03 * T_7, np.nan]
+    np.testing.assert_allclose(score_half_width(table, "repeated_induction"), expected, rtol=1e-6)
+    assert np.isnan(score_half_width(table, "self_mass")).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("role", "<b>"), ("likely_role", "unsure"), ("role", np.nan)]
+)
+def test_unknown_roles_are_refused(column: str, value: object) -> None:
+    table = pd.DataFrame({"role": ["far", "unsure"], "likely_role": ["far", "far"]}).astype(object)
+    require_roles(table, "table")
+    table.loc[1, column] = value
+    with pytest.raises(ConfigError, match=f"^table: {column}: unknown role .*induction, duplicate"):
+        require_roles(table, "table")
+
+
+def test_every_role_has_its_own_colour() -> None:
+    for colours in (COLOURS, DARK_COLOURS):
+        assert list(colours) == list(NAMES)
+        assert len(set(colours.values())) == len(NAMES)
+        assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours.values())
