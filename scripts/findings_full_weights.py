@@ -1,12 +1,13 @@
 """Scores of heads from the full attention weights of the model, against those of a dump.
 
 The model runs in eager mode on the first tokens of the first texts, and returns its weights. The
-tokens are those that the rows of the dump have. The scores of the captured queries among these
+tokens must be those that the rows of the dump have. The scores of the captured queries among these
 tokens are computed in plain loops.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from attention_plasticity.head.role_columns import role_queries
 from attention_plasticity.head.token_weights import unknown_weights
@@ -30,12 +31,15 @@ DISTANT_FROM = 256
 Weights = npt.NDArray[np.float64]
 
 
-def largest_differences(folder: Path, model: Path) -> dict[str, float]:
-    """The largest difference over heads of every score."""
+def largest_differences(folder: Path, model: Path, texts: Path | None) -> dict[str, float]:
+    """The largest difference over heads of every score.
+
+    `texts` is the file of the texts; None: all tokens are in the rows of the dump.
+    """
     dump = open_dump(folder)
     rows = {head: _rows(dump, HeadId(*head, "q")) for head in dump.query_heads}
     keys = [_rows(dump, HeadId(*head, "k")) for head in dump.key_heads]
-    tokens = _tokens([*rows.values(), *keys])
+    tokens = _tokens([*rows.values(), *keys], None if texts is None else _encoded(texts, model))
     found: dict[str, float] = {}
     weights = _weights(model, tokens)
     for (layer, head), of_head in rows.items():
@@ -80,8 +84,15 @@ def _rows(dump: Dump, head: HeadId) -> HeadRows:
     )
 
 
-def _tokens(heads: Sequence[HeadRows]) -> list[list[int]]:
-    """The tokens of the texts, from the rows of all heads, which are at different positions."""
+def _encoded(texts: Path, model: Path) -> list[list[int]]:
+    """The first tokens of the first texts."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    lines = texts.read_text(encoding="utf-8").splitlines()[:TEXTS]
+    return [tokenizer(json.loads(line)["text"])["input_ids"][:TOKENS] for line in lines]
+
+
+def _tokens(heads: Sequence[HeadRows], given: list[list[int]] | None) -> list[list[int]]:
+    """The tokens of the texts: those that are given, which must be those of the rows."""
     found: list[dict[int, int]] = [{} for _ in range(TEXTS)]
     for rows in heads:
         assert rows.example_id is not None
@@ -89,6 +100,10 @@ def _tokens(heads: Sequence[HeadRows]) -> list[list[int]]:
         triples = zip(rows.example_id, rows.position.astype(int), rows.token_id, strict=True)
         for text, position, token in triples:
             found[text][int(position)] = int(token)
+    if given is not None:
+        for tokens, ids in zip(found, given, strict=True):
+            assert all(ids[position] == token for position, token in tokens.items())
+        return given
     for tokens in found:
         assert sorted(tokens) == list(range(len(tokens))), "a token is in no row of the dump"
     return [[tokens[position] for position in range(len(tokens))] for tokens in found]

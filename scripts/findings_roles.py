@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 import attention_plasticity as ap
-from attention_plasticity.head.role_columns import SCORES
+from attention_plasticity.plots import save_figure
 from attention_plasticity.roles import NAMES, UNSURE
 from attention_plasticity.tables.intervals import corrected, half_width, mean_of_heads
 from findings_full_weights import largest_differences
@@ -19,11 +19,17 @@ from qk_toolkit.arrays import Array
 SMALL = ("induction", "duplicate", "previous", "self", "local")
 """Roles whose heads are listed."""
 _RESAMPLES = 2_000
+KERNEL_HEADS = ((16, 0), (17, 3))  # a previous-token head and an induction head
 _HEAD = ["layer", "q_head"]
 
 
-def role_tables(run: ap.Run, dumps: dict[str, Path], model: Path) -> Iterator[tuple[str, str]]:
-    """(name, Markdown) of every table. `dumps` are the dump of texts and of repeated tokens."""
+def role_tables(
+    run: ap.Run, dumps: dict[str, tuple[Path, Path | None]], model: Path
+) -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of every table.
+
+    `dumps` are the dump of texts and that of repeated tokens, each with the file of its texts.
+    """
     heads = run.roles.merge(run.head_metrics, on=_HEAD, suffixes=("", "_of_metrics"))
     heads["fast"] = _fast_share(run, heads)
     yield "roles", _roles(run, heads)
@@ -31,7 +37,7 @@ def role_tables(run: ap.Run, dumps: dict[str, Path], model: Path) -> Iterator[tu
     yield "induction-heads", _induction(heads)
     yield "role-bands", _bands(heads)
     yield "role-correlations", _correlations(heads)
-    yield "full-weights", _full_weights(run, dumps, model)
+    yield "full-weights", _full_weights(dumps, model)
 
 
 def _fast_share(run: ap.Run, heads: pd.DataFrame) -> Array:
@@ -146,11 +152,19 @@ def _bootstrap(one: pd.Series, other: pd.Series) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _full_weights(run: ap.Run, dumps: dict[str, Path], model: Path) -> str:
+def _full_weights(dumps: dict[str, tuple[Path, Path | None]], model: Path) -> str:
     rows = []
-    for name, dump in dumps.items():
-        found = largest_differences(dump, model)
+    for name, (dump, texts) in dumps.items():
+        found = largest_differences(dump, model, texts)
         worst = max(found, key=lambda score: found[score])
         rows.append([name, f"{found[worst]:.1e}", f"`{worst}`"])
-    assert set(SCORES) <= set(run.roles.columns)
     return markdown(["dump", "largest difference of a score", "score"], rows)
+
+
+def draw_roles(run: ap.Run, folder: Path) -> None:
+    """The figures of the page."""
+    for kind in ("roles", "by_role", "bands", "frequencies"):
+        save_figure(run.plot(kind), folder / f"{kind.replace('_', '-')}.png")
+    for layer, head in KERNEL_HEADS:
+        figure = run.plot("kernel", layer=layer, head=head)
+        save_figure(figure, folder / f"kernel-{layer}-{head}.png")

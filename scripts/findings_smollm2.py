@@ -73,8 +73,10 @@ def _write_roles() -> None:
         )
     folder = str(FOLDER / "results" / "roles")
     run = ap.analyze_dump(dumps["texts"], output_dir=folder, repeated=str(dumps["repeated tokens"]))
-    write_tables(DOCS / "findings-roles.md", dict(role_tables(run, dumps, model)))
-    draw_roles(run, RESULTS / "figures")
+    files = {"texts": FOLDER / "texts" / f"{BASE}.jsonl", "repeated tokens": None}
+    sources = {name: (dump, files[name]) for name, dump in dumps.items()}
+    write_tables(DOCS / "findings-roles.md", dict(role_tables(run, sources, model)))
+    draw_roles(run, DOCS / "images" / "roles")
 
 
 def _runs() -> dict[str, ap.Run]:
