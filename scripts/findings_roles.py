@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,7 +45,8 @@ def _fast_share(run: ap.Run, heads: pd.DataFrame) -> Array:
     """(heads,) share of the logit's variance in bands that turn at least once in a bin."""
     fast = run.bands[run.bands["wavelength"] <= run.info["bin_size"]]
     share = fast.groupby(_HEAD)["variance_share"].sum()
-    return share.reindex(pd.MultiIndex.from_frame(heads[_HEAD])).to_numpy(np.float64)
+    of_heads = share.reindex(pd.MultiIndex.from_frame(heads[_HEAD]))
+    return np.asarray(of_heads, np.float64)
 
 
 def _members(heads: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -73,8 +75,10 @@ def _interval_of_mean(run: ap.Run, members: pd.DataFrame, column: str) -> str:
 
 
 def _role_heads(heads: pd.DataFrame) -> str:
-    scores = ("repeated_induction", "repeated_duplicate", "previous_mass", "self_mass")
-    scores = (*scores, "local_mass", "first_mass")
+    scores = (
+        *("repeated_induction", "repeated_duplicate", "previous_mass", "self_mass"),
+        *("local_mass", "first_mass"),
+    )
     rows = []
     for name in SMALL:
         for head in heads[heads["role"] == name].to_dict("records"):
@@ -84,7 +88,7 @@ def _role_heads(heads: pd.DataFrame) -> str:
     return markdown([*titles, "2 to 7 before", "first token", "plasticity (± 1 error)"], rows)
 
 
-def _interval(head: dict[str, float], score: str) -> str:
+def _interval(head: Mapping[Any, Any], score: str) -> str:
     groups = head["repeated_groups" if score.startswith("repeated_") else "n_groups"]
     half = float(half_width(head[f"{score}_se"], groups))
     return NONE if np.isnan(half) else f"{head[score]:.2f} ± {half:.2f}"

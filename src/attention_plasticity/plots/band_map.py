@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 _METRICS = {metric.column: metric for metric in BANDS.columns}
 _LARGEST = 0.99  # quantile of the values that has the last colour
-_TICK_ROOM = 0.08  # of the colour bar, between two labels
+_TICK_ROOM = 0.1  # of the colour bar, between two labels
 _MOST_LABELS = 7  # of wavelengths
 _MOST_LAYERS = 12  # with a label
 
@@ -123,13 +123,13 @@ def _colours(
 def _ticks(norm: Normalize) -> list[float]:
     """Round values between the first and the last colour, with room for their labels."""
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
-    size = 10.0 ** np.floor(np.log10(high))
-    chosen: list[float] = []
-    for part in (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.0, -0.01, -0.02, -0.05, -0.1, -0.2, -0.5):
-        for value in (5.0 * part * size, 2.0 * part * size, part * size):
-            inside = low <= value <= high
-            if inside and all(abs(norm(value) - norm(other)) > _TICK_ROOM for other in chosen):
-                chosen.append(value)
+    first = int(np.floor(np.log10(high)))
+    sizes = [part * 10.0**power for power in (first, first - 1, first - 2) for part in (5, 2, 1)]
+    chosen = [0.0]
+    for value in (*sizes, *(-size for size in sizes)):
+        gaps = [abs(float(norm(value)) - float(norm(other))) for other in chosen]
+        if low <= value <= high and min(gaps) > _TICK_ROOM:
+            chosen.append(value)
     return sorted(chosen)
 
 
