@@ -322,8 +322,10 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[Writer, TextIO]
     """
     with staged(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerow(columns)
-        quoting = csv.QUOTE_NONNUMERIC if "query_token" in columns else csv.QUOTE_MINIMAL
-        yield csv.writer(file, lineterminator="\n", quoting=quoting), file
+        if "query_token" in columns:
+            yield csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC), file
+        else:
+            yield csv.writer(file, lineterminator="\n"), file
 
 
 def _rows(kind: TableKind, result: HeadResult) -> Iterator[list[Any]]:

@@ -68,7 +68,7 @@ _LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
     """A table of numbers, with the current names of its columns."""
     try:
-        table = pd.read_csv(path, **(_READ_WORDS if kind == "words" else {}))
+        table: pd.DataFrame = pd.read_csv(path, **(_READ_WORDS if kind == "words" else {}))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: does not exist") from error
     except pd.errors.EmptyDataError as error:
