@@ -22,7 +22,7 @@ demo-capture: $(VENV)/.capture
 sample: demo-capture
 	$(BIN)/python scripts/make_sample.py
 
-# Makes every number and figure of docs/findings-smollm2.md, docs/findings-attention.md and docs/phase.md.
+# Makes every number and figure of docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and docs/phase.md.
 findings: $(VENV)/.capture
 	$(BIN)/python scripts/findings_smollm2.py
 

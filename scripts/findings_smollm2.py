@@ -1,6 +1,7 @@
 """Make all numbers and figures of the findings from the model weights: `make findings`.
 
-The pages are docs/findings-smollm2.md, docs/findings-attention.md and docs/phase.md. Captures and
+The pages are docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and
+docs/phase.md. Captures and
 analyses are kept in one folder, so that an interrupted run can be continued. Tables are written
 between the markers of the pages. The default run, its figures and the counts are written to
 results/smollm2-135m.
@@ -28,6 +29,7 @@ from findings_cells import beyond_table, draw_beyond
 from findings_counts import counted_bins, counted_heads
 from findings_heads import head_tables
 from findings_phase import draw_heads, phase_tables
+from findings_roles import draw_roles, role_tables
 from findings_stability import models_table, pairs_table, stability_table
 from findings_tables import markdown, write_tables
 
@@ -35,6 +37,7 @@ FOLDER = Path("demo-smollm2")
 RESULTS = Path("results/smollm2-135m")
 DOCS = Path("docs")
 BASE, LONG = "moby-dick-8192", "moby-dick-16384"
+REPEATED = "repeated-512"
 CAPTURES = {
     BASE: ("moby-dick", 8192, 12),
     "moby-dick-2048": ("moby-dick", 2048, 12),
@@ -55,7 +58,23 @@ def main() -> None:
     write_tables(DOCS / "findings-smollm2.md", dict(_tables(runs)))
     attention = attention_tables(runs[BASE], runs["context"])
     write_tables(DOCS / "findings-attention.md", dict(attention))
+    _write_roles()
     write_tables(DOCS / "phase.md", dict(phase_tables(runs[BASE], counts)))
+
+
+def _write_roles() -> None:
+    """The tables and figures of docs/findings-roles.md."""
+    model = next((FOLDER / "model").iterdir())
+    dumps = {"texts": FOLDER / "dumps" / BASE, "repeated tokens": FOLDER / "dumps" / REPEATED}
+    if not (dumps["repeated tokens"] / "dump.json").exists():
+        _command(
+            *("capture", "--model.name", model, "--dataset.path", "synthetic:repeated"),
+            *("--dataset.synthetic.length", 512, "--output.data_root", dumps["repeated tokens"]),
+        )
+    folder = str(FOLDER / "results" / "roles")
+    run = ap.analyze_dump(dumps["texts"], output_dir=folder, repeated=str(dumps["repeated tokens"]))
+    write_tables(DOCS / "findings-roles.md", dict(role_tables(run, dumps, model)))
+    draw_roles(run, RESULTS / "figures")
 
 
 def _runs() -> dict[str, ap.Run]:

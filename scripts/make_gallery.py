@@ -108,6 +108,9 @@ def entries(runs: Runs) -> Iterator[Entry]:
     def windows(name: str, heading: str, kind: str, **options: Any) -> Entry:
         return _entry(name, heading, OWN, lambda: runs.windows, kind, **options)
 
+    def sample(name: str, heading: str, kind: str, **options: Any) -> Entry:
+        return _entry(name, heading, SAMPLE, lambda: runs.sample, kind, **options)
+
     context = "Plasticity over the context"
     yield smollm2("plasticity", context, "plasticity", color_by_layer=True)
     yield smollm2("plasticity-trend", f"{context}, by trend", "plasticity", color_trend=True)
@@ -119,7 +122,7 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield smollm2("map", "Map of heads", "map")
     yield smollm2("map-drop", "Map of the drop", "map", metric="drop")
     yield windows("map-types", "Map of two types of layers", "map", metric="drop")
-    yield _entry("phase", "Rotary phase", SAMPLE, lambda: runs.sample, "phase")
+    yield sample("phase", "Rotary phase", "phase")
     yield smollm2("predictability", "Predictability", "predictability")
     yield smollm2("components", "Components", "components")
     yield _entry("distances", "Distances", CONTEXT, lambda: runs.context, "distances")
@@ -127,6 +130,10 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield smollm2("attention-head", "Attention of one head", "attention", layer=12, head=3)
     yield smollm2("attention-position", "Attention by position", "attention", by_position=True)
     yield smollm2("attended", "Attended plasticity", "attended")
+    yield sample("bands", "Rotary bands", "bands")
+    yield sample("bands-head", "Rotary bands of one head", "bands", layer=0, head=1)
+    yield sample("kernel", "Rotary kernel", "kernel")
+    yield sample("frequencies", "Rotary phase and fast bands", "frequencies")
     runs_given = "attention-plasticity compare " + " ".join(f"results/{name}" for name in STEPS)
     labels = f" --labels {','.join(STEPS)}"
     for kind, heading, flags in (

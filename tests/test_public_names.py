@@ -32,9 +32,10 @@ CAPTURE_LIBRARY = """
 """
 ANALYSIS_FLAGS = """
     dataset_local_root dumps model_dir dataset_name dataset_revision dataset_cache_dir
-    download_max_workers rotary num_layers num_q_heads num_k_heads layers heads single_example
-    equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket bin_size
-    max_rel_dist normality_max_dims p_alpha error_bars counting distant_from seed output_dir
+    download_max_workers rotary repeated num_layers num_q_heads num_k_heads layers heads
+    single_example equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket
+    bin_size max_rel_dist normality_max_dims p_alpha error_bars counting distant_from
+    role_thresholds seed output_dir
     output_csv bucket_csv component_csv influence_csv distance_csv attention_csv bin_csv engine
     ray_address num_shards shard_index max_workers overwrite dry_run
 """
@@ -85,6 +86,7 @@ HEAD_METRICS = """
     k_R2_unrotated_bias k_R2_unrotated_corrected q_mean_share q_mean_share_se q_mean_share_bias
     q_mean_share_corrected ap_attended_aligned ap_attended_aligned_se ap_attended_aligned_bias
     ap_attended_aligned_corrected ap_attended_aligned_counted ap_attended_aligned_counted_se
+    kernel_R2 kernel_R2_se
 """
 BINS = """
     layer q_head k_head q_bin k_bin plasticity n_pairs q_position k_position n_queries n_texts
@@ -114,8 +116,8 @@ ATTENTION = """
     mass_1048576_se mass_2097152_se mass_4194304_se n_tokens
 """
 KIND_NAMES = """
-    attended attention by_role components distances heatmap map phase plasticity predictability
-    profile roles
+    attended attention bands by_role components distances frequencies heatmap kernel map phase
+    plasticity predictability profile roles
 """
 PLOT_LIBRARY = """
     caption_of profiles_figure save_figure scores_figure trajectory_figure
@@ -123,11 +125,13 @@ PLOT_LIBRARY = """
 PLOT_FLAGS = "run output layers layer_type model_name title footnote"
 ALL_FLAGS = "run output_dir format layers layer_type model_name title footnote"
 OWN_PLOT_FLAGS = """
-    agg alpha attention_csv baselines bucket_csv bucket_min_size bucket_type by_position cmap
-    color_by_layer color_range color_trend component_csv distance_csv fade head layer limit
-    line_width metric metrics_csv plasticity roles_csv trend_threshold vmax vmin ylabel
+    agg alpha attention_csv band_csv baselines bucket_csv bucket_min_size bucket_type by_position
+    cmap color_by_layer color_range color_trend component_csv distance_csv fade head kernel_csv
+    layer limit line_width metric metrics_csv plasticity roles_csv trend_threshold vmax vmin ylabel
 """
-VERBS = "capture verify add-rotary analyze merge baseline power plot compare report push pull demo"
+VERBS = """
+    capture verify add-rotary analyze merge atlas baseline power plot compare report push pull demo
+"""
 
 
 def test_names_of_the_libraries() -> None:

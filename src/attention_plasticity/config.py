@@ -6,9 +6,9 @@ import os
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from attention_plasticity.roles import parse_thresholds
+from attention_plasticity.roles import check_thresholds
 from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, require_multiple
 from qk_toolkit.cpus import available_cpus
@@ -19,8 +19,6 @@ from qk_toolkit.urls import is_remote, refuse_password, require_usable
 QueryModel = Literal["positional", "full", "diagonal"]
 Engine = Literal["local", "ray", "shards"]
 PairSampling = Literal["bucket", "local", "context", "attended"]
-
-Thresholds = Annotated[dict[str, float], BeforeValidator(parse_thresholds)]
 
 FIRST_PAIRS = 256
 MOST_PAIRS_PER_BUCKET = 4096  # that `auto` chooses
@@ -208,11 +206,11 @@ class RunnerConfig(BaseModel):
         description="attn_distant_mass and attn_far_mass are the attention at this distance or "
         "more, in tokens; a power of two",
     )
-    role_thresholds: Thresholds = Field(
+    role_thresholds: dict[str, float] = Field(
         title=_METHOD,
         default={},
         description="thresholds of roles in place of the defaults, such as "
-        "previous=0.5,repeated_induction=0.3",
+        "{previous: 0.5, repeated_induction: 0.3}",
     )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(
@@ -296,6 +294,11 @@ class RunnerConfig(BaseModel):
         description="compute all heads; discard heads that an earlier run finished in output_dir",
     )
     dry_run: bool = Field(title=_RUN, default=False, description="print the plan and stop")
+
+    @model_validator(mode="after")
+    def _thresholds_of_roles(self) -> RunnerConfig:
+        check_thresholds(self.role_thresholds)
+        return self
 
     @model_validator(mode="after")
     def _heads_divide(self) -> RunnerConfig:

@@ -2,7 +2,7 @@
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
 attention of the keys, query model per bucket, key pairs, plasticity, plasticity at one position,
-means of attention, position before RoPE, roles and words.
+means of attention, position before RoPE, rotary bands, roles and words.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from attention_plasticity.head.aligned_columns import (
     missing_bins,
 )
 from attention_plasticity.head.attended import AttendedPlasticity, add_attended, attended_plasticity
+from attention_plasticity.head.bands import add_kernel, head_bands
 from attention_plasticity.head.key_pool import AttendedHead, KeyPool, attended_keys, read_pool
 from attention_plasticity.head.layer import SINGLE_EXAMPLE, before_rope
 from attention_plasticity.head.layout import head_layout
@@ -235,6 +236,10 @@ def analyze_rows(
     add_aligned(values, aligned, no_errors)
     of_queries = _drift(rows, weights, base, None if groups is None else keys.groups, binned)
     add_drift(values, of_queries, base, with_errors=groups is not None, why_no_errors=no_errors)
+    of_group = pair_seed(config, layer, k_head)  # the same pairs for all query heads of a group
+    one_text = config.single_example
+    bands = head_bands(rows, weights, base, window, exponent, of_group, groups, one_text=one_text)
+    add_kernel(values, bands, no_errors)
     return HeadResult(
         layer=layer,
         q_head=q_head,
@@ -246,6 +251,8 @@ def analyze_rows(
         distances=distance_columns(plasticity),
         attention=attention.buckets,
         bins=bin_columns(aligned, keys, rows),
+        bands=bands.bands,
+        kernel=bands.kernel,
         missing=values.missing,
         missing_cells=missing_cells(plasticity, rows.example_id is not None, no_errors),
         missing_bins=missing_bins(aligned, rows.example_id is not None, no_errors),

@@ -73,6 +73,7 @@ class Metric:
                 unit=self.unit,
                 signed=signed,
                 optional=True,
+                any_scale=self.any_scale,
                 error_of=self.column,
             )
             for ending, word, meaning, form, signed in columns
@@ -173,6 +174,7 @@ ATTENTION_MEANS = (
 """Means over tokens of the attention columns of a dump."""
 DRIFT_COLUMNS = ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share")
 """Position in queries and keys before RoPE."""
+KERNEL_R2 = "kernel_R2"
 TOKEN_MEANS = (ALIGNED, POOLED, *ATTENTION_MEANS, *DRIFT_COLUMNS)
 """Columns that are means over tokens: captured rows have weights."""
 
@@ -249,6 +251,7 @@ HEAD_METRICS = Table(
         _drift("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
         _plasticity(ATTENDED_ALIGNED, "attended, at one position", "attended plasticity with the queries of a bin turned to one position", optional=True, shown_after=ATTENDED),
         _plasticity(ATTENDED_ALIGNED_COUNTED, "counted, attended, at one position", "the same from counts of queries, without a Gaussian", bias=False, optional=True, shown_after=ATTENDED_COUNTED),
+        Metric(KERNEL_R2, "R² of the rotary kernel", "share of the variance of the mean logit over distances that the rotary kernel explains: the logit of the mean query and the mean key; 1: distance acts through these means alone", POSITION, error=True, averaged=True, optional=True, signed=True, shown_after="q_mean_share", note="it is below 0 if the kernel is further from the mean logit than a constant is"),
     ),
 )
 
@@ -411,6 +414,8 @@ WORDS = Table(
         Metric("key_token", "token of the key", "its text", format="text"),
     ),
 )
+_GROUPS_OF_ROW = Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count", note="`nan` if texts are not known or error_bars is off")
+
 BANDS = Table(
     "head_bands.csv",
     "head and pair of dimensions that RoPE turns with one frequency",
@@ -418,26 +423,28 @@ BANDS = Table(
         *_IDS,
         Metric("band", "band", "number of the frequency, from 0", format="index"),
         Metric("frequency", "frequency", "angle by which RoPE turns the pair per token", unit="radians"),
-        Metric("wavelength", "wavelength", "tokens per turn", unit="tokens"),
-        Metric("norm_product", "size", "mean length of queries in this pair times mean length of keys, in logits", error=True),
-        Metric("variance_share", "share of the variance", "share of the variance of the logit over pairs of a query and a key that it sees", format="difference", signed=True, error=True, note="the shares of a head sum to 1 with that of the dimensions that RoPE does not turn; a share can be negative"),
+        Metric("wavelength", "wavelength", "tokens per turn", unit="tokens", nan="the pair does not turn"),
+        Metric("norm_product", "size", "mean length of queries in this pair times mean length of keys, in logits", error=True, any_scale=True),
+        Metric("variance_share", "share of the variance", "share of the variance of the logit over pairs of a query and an earlier key that it sees", format="difference", signed=True, error=True, note="the shares of a head sum to 1 with that of the dimensions that RoPE does not turn; a share can be negative"),
         Metric("q_concentration", "concentration of queries", "length of the mean query / mean length of a query in this pair, before RoPE; 1: all queries have one direction", format="share", error=True),
         Metric("k_concentration", "concentration of keys", "the same for keys", format="share", error=True),
-        Metric("kernel_amplitude", "amplitude of the kernel", "length of the mean query times length of the mean key in this pair, in logits"),
-        Metric("kernel_phase", "phase of the kernel", "angle from the mean key to the mean query before RoPE", unit="radians", signed=True),
+        Metric("kernel_amplitude", "amplitude of the kernel", "length of the mean query times length of the mean key in this pair, in logits", any_scale=True),
+        Metric("kernel_phase", "phase of the kernel", "angle from the mean key to the mean query before RoPE", unit="radians", signed=True, nan="the amplitude is zero"),
+        _GROUPS_OF_ROW,
     ),
 )
 KERNEL = Table(
     "head_kernel.csv",
-    "head and bin of distances of a query and a key that it sees",
+    "head and bin of distances of a query and an earlier key that it sees",
     _with_errors(
         *_IDS,
         Metric("first_distance", "first distance", "first distance of the bin", format="index", unit="tokens"),
         Metric("last_distance", "last distance", "last distance of the bin", format="index", unit="tokens"),
         Metric("distance", "distance", "mean distance of the pairs", format="count", unit="tokens"),
-        Metric("mean_logit", "mean logit", "mean logit of the pairs", error=True),
-        Metric("kernel", "positional kernel", "mean logit of the mean query and the mean key, turned by RoPE to the positions of the pairs"),
-        Metric("n_pairs", "pairs", "number of pairs of a query and a key", format="count"),
+        Metric("mean_logit", "mean logit", "mean logit of the pairs, before a soft-cap", error=True, any_scale=True),
+        Metric("kernel", "rotary kernel", "mean logit of the mean query and the mean key, turned by RoPE to the positions of the pairs", any_scale=True),
+        Metric("n_pairs", "pairs", "number of pairs of a query and an earlier key that were used", format="count"),
+        _GROUPS_OF_ROW,
     ),
 )
 # fmt: on

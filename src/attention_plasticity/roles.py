@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 UNSURE, MIXED = "unsure", "mixed"
 
@@ -46,7 +45,7 @@ ROLES = (
     Role("previous", "the previous token", "previous_mass", 0.4),
     Role("self", "its own token", "self_mass", 0.4),
     Role("local", "tokens 2 to 7 before the query", "local_mass", 0.4),
-    Role("far", "distant tokens that are no sinks", "far_mass", 0.2),
+    Role("far", "distant tokens that are no sinks", "far_mass", 0.4),
     Role("sink", "the first token, on which most queries rest", "sink_rate", 0.5),
 )
 NAMES = (*(role.name for role in ROLES), MIXED)
@@ -63,27 +62,18 @@ def default_thresholds() -> dict[str, float]:
     return found
 
 
-def parse_thresholds(given: Any) -> dict[str, float]:
-    """Thresholds from a text such as `previous=0.5,far=0.1`, or from a mapping.
-
-    Raises a `ValueError` for an unknown name, and for a value that is not from 0 to 1.
-    """
-    if isinstance(given, str):
-        parts = [part.partition("=") for part in given.split(",") if part.strip()]
-        given = {name.strip(): value.strip() for name, _, value in parts}
-    if not isinstance(given, Mapping):
-        raise ValueError("expected name=value, such as previous=0.5")
-    known, found = default_thresholds(), {}
+def check_thresholds(given: Mapping[str, float]) -> None:
+    """Raise a `ValueError` for an unknown name, and for a value that is not from 0 to 1."""
+    known = default_thresholds()
     for name, value in given.items():
         if name not in known:
-            raise ValueError(f"{str(name)[:40]!r} is no role; choose from {', '.join(known)}")
-        try:
-            found[name] = float(value)
-        except (TypeError, ValueError):
-            raise ValueError(f"{name}: expected a number, got {str(value)[:40]!r}") from None
-        if not 0 <= found[name] <= 1:
-            raise ValueError(f"{name}: expected a number from 0 to 1, got {value}")
-    return found
+            raise ValueError(
+                f"role_thresholds: {name[:40]!r} is no role; choose from {', '.join(known)}"
+            )
+        if not 0 <= value <= 1:
+            raise ValueError(
+                f"role_thresholds: {name}: expected a number from 0 to 1, got {value:g}"
+            )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from qk_sniffer.config import CaptureConfig
     from qk_sniffer.pipeline.estimate import Estimate
     from qk_sniffer.pipeline.result import CaptureResult
+    from qk_sniffer.sampling.heads import WantedLayer
 
 _EMPTY = "{} without tokens; no row is kept of them"
 _DRAWN = "keys drawn by attention"
@@ -93,7 +95,7 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
         "tokens per text",
         f"{found.shortest:,} to {found.longest:,}, on average {found.tokens_per_text:,.0f}",
     )
-    table.add_row("rows per head and text", _per_kind(found.rows_per_text, ",.1f"))
+    table.add_row("rows per head and text", _per_kind(found.rows_per_text, ",.1f", found.wanted))
     if found.attended_per_text is not None:
         more = f"{found.attended_per_text:,.1f} more per key head and text"
         table.add_row(_DRAWN, more if found.attended_per_text else "none: every key is kept")
@@ -101,7 +103,7 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
         table.add_row("size per text", decimal(round(found.bytes_per_text)))
     else:
         per_head = {kind: rows * number for kind, rows in found.rows_per_text.items()}
-        table.add_row("rows per head", _per_kind(per_head, ",.0f"))
+        table.add_row("rows per head", _per_kind(per_head, ",.0f", found.wanted))
         drawn = found.attended_of_all_heads * number
         more = f", {drawn:,.0f} {_DRAWN}" if found.attended_per_text is not None else ""
         table.add_row("rows of all heads", f"{found.rows_of_all_heads * number:,.0f} rows{more}")
@@ -130,8 +132,12 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     print(f"Lengths are those of the first {found.looked_at} texts. Nothing was written.")
 
 
-def _per_kind(rows: dict[Kind, float], form: str) -> str:
-    queries, keys = rows["q"], rows["k"]
-    if queries == keys:
-        return format(queries, form)
-    return f"{queries:{form}} of queries, {keys:{form}} of keys"
+def _per_kind(rows: dict[Kind, float], form: str, wanted: Sequence[WantedLayer]) -> str:
+    """The numbers of rows of the kinds that are captured."""
+    captured = {"q": any(layer.q for layer in wanted), "k": any(layer.k for layer in wanted)}
+    if all(captured.values()) and rows["q"] == rows["k"]:
+        return format(rows["q"], form)
+    names: dict[Kind, str] = {"q": "queries", "k": "keys"}
+    return ", ".join(
+        f"{rows[kind]:{form}} of {name}" for kind, name in names.items() if captured[kind]
+    )

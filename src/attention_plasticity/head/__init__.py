@@ -7,6 +7,7 @@ after it.
 2. `texts`: the texts of the dump and their groups, read once per run
 3. `layer`: type, logits and rotary record of the layer, `token_weights`: weights of rows; both from
    `dump.json`
+   `band_rows`: vectors in the order of rotary bands
 4. `rows`: bins of positions, one choice per run, and the keys and queries of a head, read, checked,
    and bounded in size
 5. `result`, `values`, `unknown`: what becomes of a head: its rows, its values, and why values are
@@ -19,6 +20,8 @@ after it.
    `windows`, `binned_queries`, `aligned`, `aligned_columns`: the same at one position, in bins;
    pairs that are seen through a window
    `attended`: plasticity of attended pairs, in bins
+10. `bands`: rotary bands and the rotary kernel
+11. `repeated`: the dump of repeated tokens; `role_columns`: what a head does, and words
 
 The seed of the key pairs is `pair_seed` in `head_analysis`. `run/` writes the rows of all heads.
 """

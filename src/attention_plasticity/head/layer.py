@@ -35,7 +35,10 @@ WRONG_SCALE = (
 
 @dataclass(frozen=True)
 class LayerLogits:
-    """Scale, soft-cap and mask of a layer, or the reason why logits are not known."""
+    """Scale, soft-cap and mask of a layer, and the reason if its logits are not known.
+
+    Of vectors that were captured before RoPE, the scale is known, too.
+    """
 
     scale: float | None = None  # None: 1/√d
     softcap: float | None = None
@@ -51,16 +54,15 @@ def logits_of(dump: Dump, layer: int) -> LayerLogits:
     manifest = dump.manifest
     if manifest is None:
         return DEFAULT_LOGITS
-    if manifest.pre_rope:
-        return LayerLogits(problem=PRE_ROPE)
     entry = _entry(manifest, layer)
-    if entry.get("selective") is True:
-        return LayerLogits(problem=SELECTIVE)
-    if entry.get("biased") is True:
-        return LayerLogits(problem=BIASED)
     scale, softcap = entry.get("scale"), entry.get("softcap")
     scale = manifest.attention_scale if scale is None else scale
-    return LayerLogits(scale, softcap, entry.get("type") == CHUNKED_ATTENTION)
+    problem = PRE_ROPE if manifest.pre_rope else None
+    if entry.get("biased") is True:
+        problem = BIASED
+    if entry.get("selective") is True:
+        problem = SELECTIVE
+    return LayerLogits(scale, softcap, entry.get("type") == CHUNKED_ATTENTION, problem)
 
 
 def layer_type_of(dump: Dump, layer: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from attention_plasticity.metrics import ROLES
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from attention_plasticity.numeric.role_scores import (
+    QueryAttention,
     RoleQueries,
     repeated_scores,
     role_scores,
@@ -21,6 +23,7 @@ from attention_plasticity.numeric.role_scores import (
     visible_keys,
 )
 from attention_plasticity.numeric.word_choice import strongest_queries, typical_queries
+from qk_dump.attention_columns import AttentionRows
 from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows, read_head
@@ -47,13 +50,19 @@ def role_queries(
     weight = weights.of(known).weight
     position = rows.position[known]
     found = RoleQueries(
-        attention=rows.attention[known],
+        attention=_attention(rows.attention[known]),
         position=position,
         visible=visible_keys(position, window, chunked=chunked),
         weight=weight / weight.max(),
         group=None if group is None else group[known],
     )
     return found, known
+
+
+def _attention(rows: AttentionRows) -> QueryAttention:
+    return QueryAttention(
+        **{column.name: getattr(rows, column.name) for column in fields(QueryAttention)}
+    )
 
 
 def role_columns(
@@ -104,13 +113,16 @@ def word_columns(
     """Rows of the table of words; empty if tokens or their texts are not known."""
     if queries is None or known is None or not words or rows.example_id is None:
         return {}
-    attention = queries.attention
-    if rows.token_id is None or attention.argmax_token is None or attention.argmax_position is None:
+    if rows.token_id is None or rows.attention is None:
         return {}
-    tokens, keys = rows.token_id[known], attention.argmax_token  # (n,)
+    attention = rows.attention[known]
+    if attention.argmax_token is None or attention.argmax_position is None:
+        return {}
+    tokens = rows.token_id[known].astype(np.int64)  # (n,)
+    keys = attention.argmax_token.astype(np.int64)  # (n,)
     usable = np.flatnonzero((tokens >= 0) & (keys >= 0))
-    top = top_weights(attention)  # (n,)
-    places = attention.argmax_position
+    top = top_weights(queries.attention)  # (n,)
+    places = attention.argmax_position.astype(np.int64)  # (n,)
     texts = rows.example_id[known]  # (n,)
     pairs = np.stack([tokens, keys], axis=1)[usable]  # (m, 2)
     key_places = np.stack([texts, places], axis=1)[usable]  # (m, 2)

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.head.band_rows import BandRows
 from attention_plasticity.head.layer import (
     DEFAULT_LOGITS,
     NO_ROTATION,
@@ -35,6 +36,7 @@ from attention_plasticity.head.texts import (
 )
 from attention_plasticity.head.token_weights import TokenWeights, token_weights, unknown_weights
 from attention_plasticity.numeric.bins import Bins, ExpectedQueries, bin_size, grid, texts_at
+from attention_plasticity.numeric.distance_pairs import PlacedRows, SharedPairs
 from attention_plasticity.numeric.drift import Drift, drift
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.key_pairs import KeyIndex
@@ -129,6 +131,21 @@ class KeyHead:
         assert self.rows.example_id is not None
         groups = self.groups.of(self.rows.example_id)
         return drift(self.rows.position, vectors, self.weights.weight, groups)
+
+    @cached_property
+    def band_rows(self) -> BandRows:
+        """The keys with their dimensions in rotary bands; the rotary record must be known."""
+        assert self.rows.example_id is not None
+        groups = self.groups.of(self.rows.example_id)
+        rows, weight = self.rows, self.weights.weight
+        return BandRows.of(rows.vectors, rows.position, self.rotation, weight, groups)
+
+    @cached_property
+    def pairs_with_queries(self) -> SharedPairs:
+        """Pairs of a query and an earlier key, for all query heads of the group."""
+        rows = self.rows
+        assert rows.example_id is not None
+        return SharedPairs(PlacedRows(rows.position, rows.example_id, self.weights.weight))
 
     @property
     def groups(self) -> TextGroups:

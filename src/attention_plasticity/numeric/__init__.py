@@ -20,6 +20,9 @@ the other files in this order; no file imports one that comes after it.
 12. `scoring`: steps 9, 10 and 11 for all pairs and all query buckets
 13. `attention_means`: means over tokens of the attention columns; `drift`: how far vectors drift
     with position
+14. `distance_pairs`: pairs of a query and an earlier key by distance; `bands`: rotary bands;
+    `rotary_kernel`: the logit of the mean query and the mean key
+15. `role_scores`: what a head attends to; `word_choice`: queries that are shown as examples
 
 `from_arrays` has steps 4 to 12 as one function for a notebook.
 """

@@ -14,18 +14,37 @@ import numpy.typing as npt
 
 from attention_plasticity.numeric.attention_means import far_mass, head_mean
 from attention_plasticity.numeric.errors.uncertainty import Estimate
-from qk_dump.attention_columns import AttentionRows
 from qk_toolkit.arrays import Array, Ints
 
 SINK_WEIGHT = 0.3
 """A query rests on the first token if its weight there is larger."""
 
 
+_Floats = npt.NDArray[np.float32]
+_Integers = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class QueryAttention:
+    """The attention columns of n queries; None: not known."""
+
+    lse: _Floats  # (n,)
+    max_logit: _Floats  # (n,)
+    entropy: _Floats  # (n,)
+    sink_mass: _Floats  # (n,)
+    mass_by_distance: _Floats  # (n, bins)
+    first_mass: _Floats | None  # (n,)
+    duplicate_mass: _Floats | None  # (n,)
+    duplicate_keys: _Integers | None  # (n,)
+    induction_mass: _Floats | None  # (n,)
+    induction_keys: _Integers | None  # (n,)
+
+
 @dataclass(frozen=True)
 class RoleQueries:
     """Queries with known attention, their weights, and the groups of their texts."""
 
-    attention: AttentionRows  # n queries
+    attention: QueryAttention  # n queries
     position: Array  # (n,)
     visible: Array  # (n,) number of keys that a query sees
     weight: Array  # (n,)
@@ -79,8 +98,8 @@ def _scores(queries: RoleQueries, distant_from: int) -> Iterator[tuple[str, Esti
 def _over_chance(
     queries: RoleQueries,
     name: str,
-    mass: npt.NDArray[np.float32] | None,
-    keys: npt.NDArray[np.int32] | None,
+    mass: _Floats | None,
+    keys: _Integers | None,
 ) -> Iterator[tuple[str, Estimate | None]]:
     """Weight of some keys, its value if all visible keys had equal weight, and the difference."""
     if mass is None or keys is None:
@@ -93,7 +112,7 @@ def _over_chance(
     yield f"{name}_excess", None if found is None or chance is None else found.minus(chance)
 
 
-def top_weights(rows: AttentionRows) -> Array:
+def top_weights(rows: QueryAttention) -> Array:
     """(n,) the largest attention weight of every query."""
     logits = rows.max_logit.astype(np.float64) - rows.lse.astype(np.float64)  # (n,)
     return np.minimum(np.exp(logits), 1.0)  # both are rounded

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     )
     from attention_plasticity.plots.attended import attended_figure
     from attention_plasticity.plots.attention import attention_figure
+    from attention_plasticity.plots.bands import bands_figure
     from attention_plasticity.plots.by_role import by_role_figure
     from attention_plasticity.plots.captions import caption_of
     from attention_plasticity.plots.components import components_figure
     from attention_plasticity.plots.distances import distances_figure
+    from attention_plasticity.plots.frequencies import frequencies_figure
     from attention_plasticity.plots.heatmap import heatmap_figure
+    from attention_plasticity.plots.kernel import kernel_figure
     from attention_plasticity.plots.map import map_figure
     from attention_plasticity.plots.phase import phase_figure
     from attention_plasticity.plots.plasticity import plasticity_figure
@@ -38,10 +41,13 @@ _MODULES = {
     ),
     "attention_plasticity.plots.attended": ("attended_figure",),
     "attention_plasticity.plots.attention": ("attention_figure",),
+    "attention_plasticity.plots.bands": ("bands_figure",),
     "attention_plasticity.plots.by_role": ("by_role_figure",),
     "attention_plasticity.plots.captions": ("caption_of",),
     "attention_plasticity.plots.components": ("components_figure",),
     "attention_plasticity.plots.distances": ("distances_figure",),
+    "attention_plasticity.plots.frequencies": ("frequencies_figure",),
+    "attention_plasticity.plots.kernel": ("kernel_figure",),
     "attention_plasticity.plots.profile": ("profile_figure",),
     "attention_plasticity.plots.map": ("map_figure",),
     "attention_plasticity.plots.heatmap": ("heatmap_figure",),
@@ -55,11 +61,14 @@ _MODULES = {
 __all__ = [
     "attended_figure",
     "attention_figure",
+    "bands_figure",
     "by_role_figure",
     "caption_of",
     "components_figure",
     "distances_figure",
+    "frequencies_figure",
     "heatmap_figure",
+    "kernel_figure",
     "map_figure",
     "phase_figure",
     "plasticity_figure",

@@ -30,6 +30,9 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "map-far-mass": ("map", {"metric": "attn_far_mass"}),
     "map-distant-mass": ("map", {"metric": "attn_distant_mass"}),  # if there is no far mass
     "attended": ("attended", {}),
+    "bands": ("bands", {}),  # this one and the following: only with a known rotary embedding
+    "kernel": ("kernel", {}),
+    "frequencies": ("frequencies", {}),
     "roles": ("roles", {}),
     "by-role": ("by_role", {}),  # only with plasticity at one position, too
 }
@@ -38,6 +41,9 @@ _NEEDS_CONTEXT_PAIRS = "only of runs with pair_sampling: context; nothing is mis
 _NEEDS_ATTENTION = "needs a dump with attention columns: capture.attention"
 _NEEDS_ONE_POSITION = (
     "needs plasticity at one position: attention-plasticity add-rotary, and analyze again"
+)
+_NEEDS_RECORDS = (
+    "needs the rotary embedding and the texts: attention-plasticity add-rotary, and analyze again"
 )
 _EARLIER_RUN = "the run is of an earlier version: analyze again"
 _ALL_UNSURE = "the roles of all heads are unsure"
@@ -92,6 +98,12 @@ def left_out(run: FinishedRun) -> dict[str, str]:
         reasons["roles"] = reasons["by-role"] = reason
     elif not (run.roles["role"] != UNSURE).any():
         reasons["by-role"] = _ALL_UNSURE
+    if not (run.has_bands and run.bands["variance_share"].notna().any()):
+        reasons["bands"] = reasons["frequencies"] = _NEEDS_RECORDS
+    elif "phase" in reasons or run.info.get("bin_size") is None:
+        reasons["frequencies"] = _NEEDS_ONE_POSITION
+    if not (run.has_kernel and run.kernel["kernel"].notna().any()):
+        reasons["kernel"] = _NEEDS_RECORDS
     for name, (_, options) in FIGURES.items():
         metric = options.get("metric", "")
         if metric.startswith("attn_") and not _known(run, metric):

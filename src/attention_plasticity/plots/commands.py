@@ -29,6 +29,9 @@ it, else plasticity over a bucket; --plasticity bucket asks for the latter.
   distances       plasticity by the distances between a query and two keys (context pairs)
   attention       attention by distance, of one head or as a mean over heads
   attended        plasticity against attended plasticity, one point per head
+  bands           rotary bands of one head, or one metric of the bands of all heads
+  kernel          mean logit by distance and the rotary kernel, of one head
+  frequencies     rotary phase against the share of fast rotary bands, one point per head
   roles           the role of every head, layer × head
   by_role         plasticity at one position and rotary phase by role, one point per head
   all             all figures, saved in RUN/figures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,14 @@ from matplotlib.figure import Figure
 from attention_plasticity.metrics import TableKind
 from attention_plasticity.plots.attended import attended_figure
 from attention_plasticity.plots.attention import attention_figure
+from attention_plasticity.plots.bands import bands_figure
 from attention_plasticity.plots.by_role import by_role_figure
 from attention_plasticity.plots.captions import add_run
 from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.distances import distances_figure
+from attention_plasticity.plots.frequencies import frequencies_figure
 from attention_plasticity.plots.heatmap import heatmap_figure
+from attention_plasticity.plots.kernel import kernel_figure
 from attention_plasticity.plots.map import map_figure
 from attention_plasticity.plots.phase import phase_figure
 from attention_plasticity.plots.plasticity import plasticity_figure
@@ -52,6 +56,9 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "distances": distances_figure,
     "attention": attention_figure,
     "attended": attended_figure,
+    "bands": bands_figure,
+    "kernel": kernel_figure,
+    "frequencies": frequencies_figure,
     "roles": roles_figure,
     "by_role": by_role_figure,
 }
@@ -61,14 +68,20 @@ _TABLE_OF: dict[str, TableKind] = {
     "metrics_csv": "head_metrics",
     "distance_csv": "distances",
     "attention_csv": "attention",
+    "band_csv": "bands",
+    "kernel_csv": "kernel",
     "roles_csv": "roles",
 }
+NO_BANDS = "has no rotary bands; the rotary embedding of its layers is not known"
+NO_KERNEL = "has no rotary kernel; it needs rotary bands and the texts of the queries"
 _MISSING: dict[TableKind, str] = {
     "bins": NONE_AT_ONE_POSITION,
     "distances": "has no plasticity by distance; run the analysis with pair_sampling: context",
     "attention": (
         "has no attention by distance; it needs a dump with attention columns (capture.attention)"
     ),
+    "bands": NO_BANDS,
+    "kernel": NO_KERNEL,
     "roles": (
         "has no roles; they need a dump with attention columns (capture.attention), and analyze of "
         "this version"
@@ -135,6 +148,8 @@ def _draw(settings: Any, source: _Source) -> Figure:
     options = settings.model_dump(exclude=_PLACES | _CHOICES)
     if kind in _OF_CELLS:
         options.pop("plasticity")  # it has chosen the table
+    if kind == "frequencies" and run is not None and options["limit"] is None:
+        options["limit"] = run.info.get("bin_size")
     name = settings.model_name or (run.model_name if run else None)
     try:
         figure = FUNCTIONS[kind](
@@ -182,6 +197,12 @@ def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str
         return {"influences": run.influences, "roles": run.roles}
     if kind in ("map", "attended", "phase"):
         return {"influences": run.influences}
+    if kind == "bands":
+        context = run.context if _has(run, "head_metrics") else math.nan
+        return {"context": None if math.isnan(context) else context}
+    if kind in ("kernel", "frequencies"):
+        metrics = run.head_metrics if _has(run, "head_metrics") else None
+        return {"metrics": metrics, "influences": run.influences}
     return {"geometry": run.geometry} if kind == "distances" else {}
 
 
@@ -242,6 +263,8 @@ def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
         "bins": not run.has_bins,
         "distances": not run.has_distances,
         "attention": not run.has_attention,
+        "bands": not run.has_bands,
+        "kernel": not run.has_kernel,
         "roles": not run.has_roles,
     }
     if missing.get(kind):

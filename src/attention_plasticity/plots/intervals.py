@@ -15,9 +15,19 @@ Floats = npt.NDArray[np.float64]
 
 
 def whiskers(
-    axes: Axes, x: Any, y: Any, half: Any, colour: Any, *, horizontal: bool = False
+    axes: Axes,
+    x: Any,
+    y: Any,
+    half: Any,
+    colour: Any,
+    *,
+    horizontal: bool = False,
+    cap: float = 3.0,
 ) -> ErrorbarContainer | None:
-    """Draw `value ± half` at every point where both are known; None if there is none."""
+    """Draw `value ± half` at every point where both are known; None if there is none.
+
+    `cap` is the length of the lines at both ends, in points.
+    """
     places, values, halves = (np.asarray(part, np.float64) for part in (x, y, half))
     known = np.isfinite(places) & np.isfinite(values) & np.isfinite(halves)
     if not known.any():
@@ -30,7 +40,7 @@ def whiskers(
         fmt="none",
         ecolor=colour,
         elinewidth=1.0,
-        capsize=3.0,
+        capsize=cap,
         capthick=1.0,
     )
 

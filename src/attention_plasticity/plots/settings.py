@@ -11,6 +11,7 @@ from qk_toolkit.settings import Indices
 Shown = Literal["position", "bucket"]
 Agg = Literal["mean", "median"]
 ColorRange = Literal["unit", "data"]
+BandMetric = Literal["variance_share", "norm_product", "q_concentration", "k_concentration"]
 
 _DATA = "which data"
 _LOOK = "appearance"
@@ -261,16 +262,25 @@ class DistancesPlot(_Settings):
         return self
 
 
-class AttentionPlot(_Settings):
+class _OneHead(BaseModel):
+    layer: int | None = Field(
+        title=_DATA, default=None, ge=0, description="layer of one head (default: all heads)"
+    )
+    head: int | None = Field(title=_DATA, default=None, ge=0, description="query head in its layer")
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.layer is None) != (self.head is None):
+            raise ValueError("layer: give layer and head together, or neither")
+        return self
+
+
+class AttentionPlot(_OneHead, _Settings):
     """Attention by distance, of one head or as a mean over heads."""
 
     attention_csv: str | None = Field(
         title=_DATA, default=None, min_length=1, description="head_attention.csv, instead of a run"
     )
-    layer: int | None = Field(
-        title=_DATA, default=None, ge=0, description="layer of one head (default: all heads)"
-    )
-    head: int | None = Field(title=_DATA, default=None, ge=0, description="query head in its layer")
     by_position: bool = Field(
         title=_LOOK,
         default=False,
@@ -280,6 +290,62 @@ class AttentionPlot(_Settings):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         _require_one(self, "attention_csv")
+        return self
+
+
+class _BandSettings(_Settings):
+    band_csv: str | None = Field(
+        title=_DATA, default=None, min_length=1, description="head_bands.csv, instead of a run"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        _require_one(self, "band_csv")
+        return self
+
+
+class BandsPlot(_OneHead, _BandSettings):
+    """Rotary bands of one head, or one metric of the bands of all heads."""
+
+    metric: BandMetric = Field(
+        title=_LOOK,
+        default="variance_share",
+        description="a column of head_bands.csv, for all heads",
+    )
+    cmap: str | None = Field(
+        title=_LOOK, default=None, description="colormap (default: depends on the metric)"
+    )
+
+
+class FrequenciesPlot(_BandSettings):
+    """Rotary phase against the share of fast rotary bands, one point per head."""
+
+    limit: float | None = Field(
+        title=_DATA,
+        default=None,
+        gt=0,
+        description="wavelength in tokens below which a band is fast (default: size of a bin)",
+    )
+    cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
+
+
+class KernelPlot(_Settings):
+    """Mean logit by distance and the rotary kernel, of one head."""
+
+    kernel_csv: str | None = Field(
+        title=_DATA, default=None, min_length=1, description="head_kernel.csv, instead of a run"
+    )
+    layer: int | None = Field(
+        title=_DATA,
+        default=None,
+        ge=0,
+        description="layer of the head (default: the head whose kernel varies most)",
+    )
+    head: int | None = Field(title=_DATA, default=None, ge=0, description="query head in its layer")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        _require_one(self, "kernel_csv")
         if (self.layer is None) != (self.head is None):
             raise ValueError("layer: give layer and head together, or neither")
         return self
@@ -336,6 +402,9 @@ KINDS: dict[str, type[BaseModel]] = {
     "distances": DistancesPlot,
     "attention": AttentionPlot,
     "attended": AttendedPlot,
+    "bands": BandsPlot,
+    "kernel": KernelPlot,
+    "frequencies": FrequenciesPlot,
     "roles": RolesPlot,
     "by_role": ByRolePlot,
 }

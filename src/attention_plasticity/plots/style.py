@@ -227,6 +227,19 @@ def whole(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def tokens_in_short(number: float) -> str:
+    """A label of a logarithmic axis: `6.3`, `512`, `4.1k`, `100k`, `1M`."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{_two_digits(number / size)}{unit}"
+    return _two_digits(number)
+
+
+def _two_digits(number: float) -> str:
+    """`6.3`, `4`, `45`, `360`."""
+    return f"{number:.2g}" if number < 10 else f"{number:.0f}"
+
+
 def position_axis(axes: Axes, positions: npt.NDArray[np.float64], log: bool) -> None:
     """Set up the x axis for positions; `log` gives powers of two."""
     axes.set_xlabel("query position (tokens)")

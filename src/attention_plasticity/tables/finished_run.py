@@ -215,8 +215,13 @@ class FinishedRun:
 
     @property
     def has_bands(self) -> bool:
-        """Whether the run has the tables of rotary bands and of the positional kernel."""
-        return self._has("bands") and self._has("kernel")
+        """Whether the run has the table of rotary bands."""
+        return self._has("bands")
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether the run has the table of the rotary kernel; it needs the texts of queries."""
+        return self._has("kernel")
 
     @cached_property
     def bands(self) -> pd.DataFrame:
@@ -225,7 +230,7 @@ class FinishedRun:
 
     @cached_property
     def kernel(self) -> pd.DataFrame:
-        """Mean logit and positional kernel per query head and bin of distances."""
+        """Mean logit and rotary kernel per query head and bin of distances."""
         return self._table("kernel")
 
     @cached_property

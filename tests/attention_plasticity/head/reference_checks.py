@@ -19,8 +19,8 @@ from attention_plasticity.metrics import (
 )
 from reference import Tables, tolerance
 
-BINNED = ("ap_aligned", "ap_pooled", "ap_phase", "ap_bin")
-"""Beginnings of what the reference does not compute; `one_position` counts it."""
+BINNED = ("ap_aligned", "ap_pooled", "ap_phase", "ap_bin", "kernel_R2")
+"""Beginnings of what the reference does not compute; `one_position` and `test_bands` count it."""
 
 
 def assert_equals_reference(

@@ -31,6 +31,7 @@ from attention_plasticity.plots.settings import (
 )
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_runs import add_attention
+from band_tables import add_bands
 from dumps import make_dump
 from qk_toolkit.errors import ConfigError
 from role_runs import add_roles
@@ -65,9 +66,9 @@ def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixtu
     plain = figures_of(FinishedRun.open(run))
     assert plain == [name for name in FIGURES if name in plain]
     attention = {"attention", "map-sink-mass", "map-far-mass", "map-distant-mass", "attended"}
-    roles = {"roles", "by-role"}
-    assert set(FIGURES) - set(plain) == {"distances", "phase", *attention, *roles}
-    assert plot("all", add_roles(add_bins(add_attention(run)))) == 0
+    bands, roles = {"bands", "kernel", "frequencies"}, {"roles", "by-role"}
+    assert set(FIGURES) - set(plain) == {"distances", "phase", *attention, *bands, *roles}
+    assert plot("all", add_roles(add_bands(add_bins(add_attention(run))))) == 0
     left_out = ("distances", "map-distant-mass")  # the latter is for runs without far mass
     paths = [run / "figures" / f"{name}.png" for name in FIGURES if name not in left_out]
     printed = capsys.readouterr()
@@ -89,6 +90,8 @@ def test_figures_that_are_left_out_are_named_with_the_reason(
         NO_DISTANCES,
         "note: not drawn: attention, map-sink-mass, map-far-mass, attended, roles, by-role (needs "
         "a dump with attention columns: capture.attention)",
+        "note: not drawn: bands, kernel, frequencies (needs the rotary embedding and the texts: "
+        "attention-plasticity add-rotary, and analyze again)",
     ]
 
 

@@ -1,0 +1,143 @@
+"""Scores of heads from the full attention weights of the model, against those of a dump.
+
+The model runs in eager mode on the first tokens of the first texts, and returns its weights. The
+tokens are those that the rows of the dump have. The scores of the captured queries among these
+tokens are computed in plain loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoModelForCausalLM
+
+from attention_plasticity.head.role_columns import role_queries
+from attention_plasticity.head.token_weights import unknown_weights
+from attention_plasticity.numeric.role_scores import SINK_WEIGHT, role_scores
+from qk_dump.column_rules import rules_of
+from qk_dump.layout import Dump, HeadId
+from qk_dump.reader import HeadRows, read_head
+from qk_dump.source import open_dump
+
+TEXTS, TOKENS = 2, 1024
+DISTANT_FROM = 256
+Weights = npt.NDArray[np.float64]
+
+
+def largest_differences(folder: Path, model: Path) -> dict[str, float]:
+    """The largest difference over heads of every score."""
+    dump = open_dump(folder)
+    rows = {head: _rows(dump, HeadId(*head, "q")) for head in dump.query_heads}
+    keys = [_rows(dump, HeadId(*head, "k")) for head in dump.key_heads]
+    tokens = _tokens([*rows.values(), *keys])
+    found: dict[str, float] = {}
+    weights = _weights(model, tokens)
+    for (layer, head), of_head in rows.items():
+        expected = _plain_scores(of_head, tokens, [one[layer, head] for one in weights])
+        queries, _ = role_queries(
+            of_head, unknown_weights(len(of_head)), None, None, chunked=False
+        ) or (None, None)
+        assert queries is not None
+        scores = role_scores(queries, DISTANT_FROM)
+        assert scores.keys() == expected.keys()
+        for name, value in expected.items():
+            difference = abs(scores[name].value - value)
+            if name == "effective_keys":
+                difference /= value
+            found[name] = max(found.get(name, 0.0), difference)
+    return found
+
+
+def _rows(dump: Dump, head: HeadId) -> HeadRows:
+    """The captured rows among the first tokens of the first texts."""
+    rows = read_head(
+        dump.require_files(head),
+        max_rows=10**6,
+        seed=0,
+        with_examples=True,
+        rules=rules_of(dump, head.layer),
+        with_attention=head.kind == "q",
+        with_tokens=True,
+    )
+    assert rows.example_id is not None
+    assert rows.token_id is not None
+    kept = np.flatnonzero((rows.example_id < TEXTS) & (rows.position < TOKENS))
+    return replace(
+        rows,
+        bucket=rows.bucket[kept],
+        position=rows.position[kept],
+        vectors=rows.vectors[kept],
+        example_id=rows.example_id[kept],
+        attention=None if rows.attention is None else rows.attention[kept],
+        value_norm=None,
+        token_id=rows.token_id[kept],
+    )
+
+
+def _tokens(heads: Sequence[HeadRows]) -> list[list[int]]:
+    """The tokens of the texts, from the rows of all heads, which are at different positions."""
+    found: list[dict[int, int]] = [{} for _ in range(TEXTS)]
+    for rows in heads:
+        assert rows.example_id is not None
+        assert rows.token_id is not None
+        triples = zip(rows.example_id, rows.position.astype(int), rows.token_id, strict=True)
+        for text, position, token in triples:
+            found[text][int(position)] = int(token)
+    for tokens in found:
+        assert sorted(tokens) == list(range(len(tokens))), "a token is in no row of the dump"
+    return [[tokens[position] for position in range(len(tokens))] for tokens in found]
+
+
+def _weights(folder: Path, tokens: list[list[int]]) -> list[Any]:
+    """The weights of every text: (layers, heads, n, n)."""
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32
+    )
+    with torch.inference_mode():
+        return [
+            torch.stack(
+                [one[0] for one in model(torch.tensor([ids]), output_attentions=True).attentions]
+            ).numpy()
+            for ids in tokens
+        ]
+
+
+def _plain_scores(
+    rows: HeadRows, tokens: list[list[int]], weights: list[Weights]
+) -> dict[str, float]:
+    """Every score as a plain mean over the captured queries."""
+    assert rows.example_id is not None
+    found: dict[str, list[float]] = {}
+    for text, position in zip(rows.example_id, rows.position.astype(int), strict=True):
+        row = weights[text][position, : position + 1].astype(np.float64)
+        for name, value in _of_query(row, tokens[text], int(position)):
+            found.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def _of_query(row: Weights, ids: list[int], p: int) -> Iterator[tuple[str, float]]:
+    """The values of one query, whose weights are `row` (p + 1,)."""
+    yield "self_mass", float(row[p])
+    yield "top_weight", float(row.max())
+    yield "effective_keys", float(np.exp(-(row * np.log(np.maximum(row, 1e-300))).sum()))
+    yield "far_mass", float(row[4 : p - DISTANT_FROM + 1].sum()) if p >= DISTANT_FROM else 0.0
+    if p >= 1:
+        yield "previous_mass", float(row[p - 1])
+        yield "first_mass", float(row[0])
+        yield "sink_rate", float(row[0] > SINK_WEIGHT)
+    if p >= 2:
+        yield "local_mass", float(row[max(p - 7, 0) : p - 1].sum())
+    same = [key for key in range(p) if ids[key] == ids[p]]
+    after = [key for key in range(1, p + 1) if ids[key - 1] == ids[p]]
+    for name, keys in (("duplicate", same), ("induction", after)):
+        if keys:
+            mass, chance = float(row[keys].sum()), len(keys) / (p + 1)
+            yield f"{name}_mass", mass
+            yield f"{name}_chance", chance
+            yield f"{name}_excess", mass - chance

@@ -1,0 +1,156 @@
+"""The tables of docs/findings-roles.md; `findings_smollm2.py` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import attention_plasticity as ap
+from attention_plasticity.head.role_columns import SCORES
+from attention_plasticity.roles import NAMES, UNSURE
+from attention_plasticity.tables.intervals import corrected, half_width, mean_of_heads
+from findings_full_weights import largest_differences
+from findings_tables import NONE, corrected_cell, head_name, markdown, rank_correlation
+from qk_toolkit.arrays import Array
+
+SMALL = ("induction", "duplicate", "previous", "self", "local")
+"""Roles whose heads are listed."""
+_RESAMPLES = 2_000
+_HEAD = ["layer", "q_head"]
+
+
+def role_tables(run: ap.Run, dumps: dict[str, Path], model: Path) -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of every table. `dumps` are the dump of texts and of repeated tokens."""
+    heads = run.roles.merge(run.head_metrics, on=_HEAD, suffixes=("", "_of_metrics"))
+    heads["fast"] = _fast_share(run, heads)
+    yield "roles", _roles(run, heads)
+    yield "role-heads", _role_heads(heads)
+    yield "induction-heads", _induction(heads)
+    yield "role-bands", _bands(heads)
+    yield "role-correlations", _correlations(heads)
+    yield "full-weights", _full_weights(run, dumps, model)
+
+
+def _fast_share(run: ap.Run, heads: pd.DataFrame) -> Array:
+    """(heads,) share of the logit's variance in bands that turn at least once in a bin."""
+    fast = run.bands[run.bands["wavelength"] <= run.info["bin_size"]]
+    share = fast.groupby(_HEAD)["variance_share"].sum()
+    return share.reindex(pd.MultiIndex.from_frame(heads[_HEAD])).to_numpy(np.float64)
+
+
+def _members(heads: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Every label that a head has, with its heads."""
+    for name in (*NAMES, UNSURE):
+        members = heads[heads["role"] == name]
+        if len(members):
+            yield name, members
+
+
+def _roles(run: ap.Run, heads: pd.DataFrame) -> str:
+    rows = []
+    for name, members in _members(heads):
+        layers = members["layer"]
+        means = [_interval_of_mean(run, members, column) for column in ("ap_aligned", "ap_phase")]
+        rows.append([name, str(len(members)), f"{layers.min()}–{layers.max()}", *means])
+    titles = ["role", "heads", "layers", "plasticity at one position", "rotary phase"]
+    return markdown(titles, rows)
+
+
+def _interval_of_mean(run: ap.Run, members: pd.DataFrame, column: str) -> str:
+    """The mean over heads with its 95 % interval over texts."""
+    mean = mean_of_heads(members, run.influences, column)
+    half = float(half_width(mean.standard_error, members["n_groups"].max()))
+    return f"{mean.value:.3f} ± {half:.3f}"
+
+
+def _role_heads(heads: pd.DataFrame) -> str:
+    scores = ("repeated_induction", "repeated_duplicate", "previous_mass", "self_mass")
+    scores = (*scores, "local_mass", "first_mass")
+    rows = []
+    for name in SMALL:
+        for head in heads[heads["role"] == name].to_dict("records"):
+            cells = [_interval(head, score) for score in scores]
+            rows.append([head_name(head), name, *cells, corrected_cell(head, "ap_aligned")])
+    titles = ["head", "role", "induction score", "duplicate score", "previous token", "own token"]
+    return markdown([*titles, "2 to 7 before", "first token", "plasticity (± 1 error)"], rows)
+
+
+def _interval(head: dict[str, float], score: str) -> str:
+    groups = head["repeated_groups" if score.startswith("repeated_") else "n_groups"]
+    half = float(half_width(head[f"{score}_se"], groups))
+    return NONE if np.isnan(half) else f"{head[score]:.2f} ± {half:.2f}"
+
+
+def _induction(heads: pd.DataFrame) -> str:
+    """The ten heads with the largest induction score, on repeated tokens and on texts."""
+    rows = []
+    for head in heads.nlargest(10, "repeated_induction").to_dict("records"):
+        scores = ("repeated_induction", "induction_mass", "induction_excess", "first_mass")
+        rows.append([head_name(head), head["role"], *(_interval(head, name) for name in scores)])
+    titles = ["head", "role", "induction score", "after the same token, texts", "over chance"]
+    return markdown([*titles, "first token, texts"], rows)
+
+
+def _bands(heads: pd.DataFrame) -> str:
+    rows = []
+    for name, members in _members(heads):
+        cells = [_mean_over_heads(members[column]) for column in ("kernel_R2", "fast")]
+        rows.append([name, str(len(members)), *cells])
+    return markdown(["role", "heads", "R² of the kernel", "variance in fast bands"], rows)
+
+
+def _mean_over_heads(values: pd.Series) -> str:
+    """The mean with its 95 % interval over heads."""
+    known = values.dropna()
+    if len(known) < 3:
+        return ", ".join(f"{value:.2f}" for value in known) or NONE
+    half = float(half_width(known.std() / len(known) ** 0.5, len(known)))
+    return f"{known.mean():.2f} ± {half:.2f}"
+
+
+def _correlations(heads: pd.DataFrame) -> str:
+    """Spearman's correlations over heads, with bootstrap intervals over heads."""
+    known = heads.dropna(subset=["ap_aligned", "ap_phase", "fast"])
+    columns = {
+        "plasticity at one position": corrected(known, "ap_aligned"),
+        "rotary phase": corrected(known, "ap_phase"),
+        "variance in fast bands": known["fast"],
+        "attention on the previous token": known["previous_mass"],
+        "far attention": known["far_mass"],
+        "sink rate": known["sink_rate"],
+        "largest weight": known["top_weight"],
+        "induction score": known["repeated_induction"],
+    }
+    pairs = [("rotary phase", "variance in fast bands")]
+    pairs += [("plasticity at one position", name) for name in columns if name != pairs[0][1]][2:]
+    rows = []
+    for one, other in pairs:
+        low, high = _bootstrap(columns[one], columns[other])
+        value = rank_correlation(columns[one], columns[other])
+        rows.append([f"{one} and {other}", f"{value:.2f}", f"{low:.2f} to {high:.2f}"])
+    return markdown(["values of heads", "Spearman's correlation", "95 % interval"], rows)
+
+
+def _bootstrap(one: pd.Series, other: pd.Series) -> tuple[float, float]:
+    """The 95 % interval of the correlation over heads that are drawn again."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"one": one, "other": other})
+    found = []
+    for _ in range(_RESAMPLES):
+        drawn = table.iloc[rng.integers(0, len(table), len(table))]
+        found.append(rank_correlation(drawn["one"], drawn["other"]))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _full_weights(run: ap.Run, dumps: dict[str, Path], model: Path) -> str:
+    rows = []
+    for name, dump in dumps.items():
+        found = largest_differences(dump, model)
+        worst = max(found, key=lambda score: found[score])
+        rows.append([name, f"{found[worst]:.1e}", f"`{worst}`"])
+    assert set(SCORES) <= set(run.roles.columns)
+    return markdown(["dump", "largest difference of a score", "score"], rows)

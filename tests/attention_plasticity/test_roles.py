@@ -1,0 +1,82 @@
+"""Roles of heads: thresholds, labels and intervals that contain a threshold."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention_plasticity.roles import (
+    MIXED,
+    NAMES,
+    ROLES,
+    UNSURE,
+    check_thresholds,
+    default_thresholds,
+    label,
+)
+
+LIMITS = default_thresholds()
+SCORES = st.dictionaries(
+    st.sampled_from(
+        [*(role.column for role in ROLES), *(role.repeated_column or "" for role in ROLES[:2])]
+    ),
+    st.floats(0, 1) | st.just(math.nan),
+)
+
+
+def test_the_first_role_that_reaches_its_threshold_is_the_label() -> None:
+    assert label({}, {}, LIMITS).role == MIXED
+    for role in ROLES:
+        assert label({role.column: role.threshold}, {}, LIMITS).role == role.name
+        below = math.nextafter(role.threshold, 0)
+        assert label({role.column: below}, {}, LIMITS).role == MIXED
+    both = {role.column: 0.9 for role in ROLES}
+    assert label(both, {}, LIMITS).role == "induction"
+
+
+def test_scores_on_repeated_tokens_decide_if_they_are_known() -> None:
+    on_texts = {"induction_excess": 0.9}
+    assert label(on_texts, {}, LIMITS).role == "induction"
+    assert label({**on_texts, "repeated_induction": 0.1}, {}, LIMITS).role == MIXED
+    assert label({**on_texts, "repeated_induction": math.nan}, {}, LIMITS).role == "induction"
+    assert label({"repeated_duplicate": 0.5}, {}, LIMITS).role == "duplicate"
+
+
+def test_an_interval_that_contains_a_threshold_is_unsure() -> None:
+    values = {"previous_mass": 0.45, "sink_rate": 0.9}
+    assert label(values, {"previous_mass": 0.04}, LIMITS).role == "previous"
+    found = label(values, {"previous_mass": 0.06}, LIMITS)
+    assert (found.role, found.likely_role) == (UNSURE, "previous")
+    # the head may also be a previous-token head, so that it is not surely a sink
+    found = label({**values, "previous_mass": 0.38}, {"previous_mass": 0.06}, LIMITS)
+    assert (found.role, found.likely_role) == (UNSURE, "sink")
+    # a later threshold does not matter
+    assert label(values, {"sink_rate": 0.6}, LIMITS).role == "previous"
+
+
+@given(SCORES, st.floats(0, 0.5))
+def test_a_label_is_a_name_and_wider_intervals_never_make_it_sure(
+    values: dict[str, float], half: float
+) -> None:
+    found = label(values, {}, LIMITS)
+    assert found.role == found.likely_role
+    assert found.role in NAMES
+    widths = dict.fromkeys(values, half)
+    wide, wider = label(values, widths, LIMITS), label(values, dict.fromkeys(values, 2.0), LIMITS)
+    assert wide.likely_role == wider.likely_role == found.likely_role
+    assert wide.role in (UNSURE, found.role)
+    assert wider.role == UNSURE or wider.role == wide.role
+
+
+def test_thresholds_are_checked() -> None:
+    check_thresholds({"far": 0.0, "repeated_induction": 0.3})
+    for wrong, message in (
+        ({"copy": 0.5}, "'copy' is no role; choose from induction, repeated_induction"),
+        ({"previous": 2.0}, "previous: expected a number from 0 to 1, got 2"),
+        ({"previous": math.nan}, "previous: expected a number from 0 to 1, got nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_thresholds(wrong)
