@@ -130,6 +130,8 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield smollm2("attention-head", "Attention of one head", "attention", layer=12, head=3)
     yield smollm2("attention-position", "Attention by position", "attention", by_position=True)
     yield smollm2("attended", "Attended plasticity", "attended")
+    yield sample("roles", "Roles of heads", "roles")
+    yield sample("by-role", "Plasticity by role", "by_role")
     yield sample("bands", "Rotary bands", "bands")
     yield sample("bands-head", "Rotary bands of one head", "bands", layer=0, head=1)
     yield sample("kernel", "Rotary kernel", "kernel")

@@ -16,7 +16,7 @@ from attention_plasticity.tables.head_roles import SCORES
 
 GROUPS, REPEATED_GROUPS = 12, 8
 ROLE_OF_LAYER = {0: "previous", 1: "induction", 2: "far", 3: "sink", 4: "mixed"}
-UNSURE_HEAD = (0, 1)
+UNSURE_HEAD = (0, 3)
 """A head that is likely a head of the previous token, but unsure."""
 WORDS = (  # kind, distance, weight, token of the query, token of the key
     ("strongest", 1, 0.875, " the", "\n"),

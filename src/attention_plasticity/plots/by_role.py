@@ -113,10 +113,11 @@ def _draw_panel(
         axes.scatter(
             values,
             row - _APART / 2 + spread(values),
-            s=9,
+            s=10,
             color=COLOURS[name],
-            alpha=0.65,
-            linewidths=0,
+            edgecolors=QUIET,
+            alpha=0.85,
+            linewidths=0.3,
             label=name,
         )
         mean = mean_of_heads(heads, influences, column)
