@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -43,6 +44,7 @@ class Outcome:
     warnings: list[RunWarning]
     means: HeadMeans
     missing: list[MissingValues]
+    roles: Mapping[str, int] = field(default_factory=dict)  # heads by role
 
 
 def finish_run(
@@ -68,6 +70,7 @@ def finish_run(
         None if manifest is None else geometry_of(manifest.bucket_type, manifest.min_bucket_size)
     )
 
+    roles: Counter[str] = Counter()
     with output_drafts(paths) as drafts:
         for head in heads:
             result = with_label(load(*head), settings.role_thresholds)
@@ -75,6 +78,7 @@ def finish_run(
             sizes.add(result)
             means.add(result)
             missing.add(result)
+            roles.update(result.roles.get("role", ()))
         paths = drafts.paths
         set_aside(paths, include_own=False)  # tables of an earlier run that this run does not have
         warnings = [
@@ -97,7 +101,7 @@ def finish_run(
                 },
             }
         )
-    return Outcome(paths, facts, metrics, failures, warnings, means, missing.found)
+    return Outcome(paths, facts, metrics, failures, warnings, means, missing.found, roles)
 
 
 def _provenance(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -22,6 +22,7 @@ from attention_plasticity.metrics import (
     PHASE,
     POOLED,
 )
+from attention_plasticity.roles import NAMES, UNSURE
 from attention_plasticity.run.fingerprints import RunFacts
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
@@ -76,6 +77,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
         _print_extremes(metrics, shown, console)
         _print_gaps(metrics, console)
         _print_attention(means, outcome.facts.settings.distant_from, console)
+        _print_roles(outcome.roles, console)
     for warning in _warnings_of_values(outcome):
         console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
     _print_missing(outcome, console)
@@ -375,6 +377,13 @@ def _print_attention(means: dict[str, MeanEstimate], distant_from: int, console:
         )
     elif attended.heads:
         console.print(f"{name}, over a bin: {_estimate(attended)}; mean over {attended.over}")
+
+
+def _print_roles(roles: Mapping[str, int], console: Console) -> None:
+    """How many heads have each role."""
+    if roles:
+        counts = [f"{name} {roles[name]}" for name in (*NAMES, UNSURE) if roles.get(name)]
+        console.print(f"Roles of heads: {', '.join(counts)} (head_roles.csv)")
 
 
 def _print_missing(outcome: Outcome, console: Console) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +51,10 @@ def words(place: Path, out: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(place: Path) -> Path:
-    assert atlas(words(place, place / "out")) == 0
+    with redirect_stdout(io.StringIO()) as told:
+        assert atlas(words(place, place / "out")) == 0
+    roles = "Roles of heads: duplicate 1, previous 1, sink 1, mixed 1 (head_roles.csv)"
+    assert roles in " ".join(told.getvalue().split())
     return place / "out"
 
 
