@@ -154,6 +154,7 @@ def test_roles_join_comparisons(page: Page, runs: list[FinishedRun]) -> None:
     [
         ("full", "role:indution", "“role:indution” is not a role; the roles are induction, "),
         ("full", "role:", "“role:” is not a role; the roles are induction, duplicate, "),
+        ("full", "far", "“far” is not understood; try l12h3, layer 3-5, full, role:far or "),
         ("old", "role:far", "This run has no roles; they need a dump with attention columns"),
     ],
 )
