@@ -169,6 +169,10 @@ def test_the_help_names_the_filter(page: Page) -> None:
     page.click("[data-help=heads]")
     expect(page.locator("#glossary-words")).to_contain_text("role:induction, role:unsure")
     page.keyboard.press("Escape")
+    page.click("[data-help=role]")
+    terms = page.locator("#glossary dt").all_text_contents()
+    assert {"Role", "Unsure role", "Words", "Rotary band"} <= set(terms)
+    page.keyboard.press("Escape")
 
 
 def test_the_card_has_the_sentence_and_the_scores(page: Page, runs: list[FinishedRun]) -> None:
