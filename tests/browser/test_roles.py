@@ -188,7 +188,7 @@ def test_the_card_has_the_sentence_and_the_scores(page: Page, runs: list[Finishe
     assert page.locator("[data-score=induction_excess] td").all_text_contents()[2] == ""
     assert page.locator("[data-score=repeated_induction] td").all_text_contents()[2] == "0.4"
     show(page, f"run=full&head={UNSURE_HEAD[0]}.{UNSURE_HEAD[1]}&metric=role")
-    expect(sentence).to_contain_text("Unsure, likely a previous-token head: a 95 % interval")
+    expect(sentence).to_contain_text("Unsure, likely a previous-token head: the 95 % interval of")
     expect(page.locator("#head-role")).to_have_text("unsure, likely previous")
 
 
