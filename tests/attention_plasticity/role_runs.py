@@ -36,6 +36,7 @@ def roles_table(heads: pd.DataFrame) -> pd.DataFrame:
     for place, metric in enumerate(SCORES):
         table[metric.column] = 0.01 * (place + 1) + 0.001 * table["q_head"]
         table[f"{metric.column}_se"] = 0.002
+    table.loc[unsure, "previous_mass"] = 0.401  # the threshold is 0.4
     table["repeated_groups"] = REPEATED_GROUPS
     return table[list(ROLES.names)]
 

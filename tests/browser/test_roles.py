@@ -154,6 +154,7 @@ def test_roles_join_comparisons(page: Page, runs: list[FinishedRun]) -> None:
     [
         ("full", "role:indution", "“role:indution” is not a role; the roles are induction, "),
         ("full", "role:", "“role:” is not a role; the roles are induction, duplicate, "),
+        ("full", "far", "“far” is not understood; try l12h3, layer 3-5, full, role:far or "),
         ("old", "role:far", "This run has no roles; they need a dump with attention columns"),
     ],
 )
@@ -167,6 +168,10 @@ def test_a_wrong_role_is_explained(page: Page, run: str, query: str, problem: st
 def test_the_help_names_the_filter(page: Page) -> None:
     page.click("[data-help=heads]")
     expect(page.locator("#glossary-words")).to_contain_text("role:induction, role:unsure")
+    page.keyboard.press("Escape")
+    page.click("[data-help=role]")
+    terms = page.locator("#glossary dt").all_text_contents()
+    assert {"Role", "Unsure role", "Words", "Rotary band"} <= set(terms)
     page.keyboard.press("Escape")
 
 
@@ -183,7 +188,7 @@ def test_the_card_has_the_sentence_and_the_scores(page: Page, runs: list[Finishe
     assert page.locator("[data-score=induction_excess] td").all_text_contents()[2] == ""
     assert page.locator("[data-score=repeated_induction] td").all_text_contents()[2] == "0.4"
     show(page, f"run=full&head={UNSURE_HEAD[0]}.{UNSURE_HEAD[1]}&metric=role")
-    expect(sentence).to_contain_text("Unsure, likely a previous-token head: a 95 % interval")
+    expect(sentence).to_contain_text("Unsure, likely a previous-token head: the 95 % interval of")
     expect(page.locator("#head-role")).to_have_text("unsure, likely previous")
 
 

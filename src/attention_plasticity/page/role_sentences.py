@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attention_plasticity.roles import MIXED, UNSURE
+from attention_plasticity.metrics import ROLES as TABLE
+from attention_plasticity.roles import MIXED, ROLES, UNSURE
 
 FIXED_ORDER = 0.25
 """Plasticity over a bin below which two keys mostly keep their order: for a plasticity of 0.25,
@@ -31,6 +32,7 @@ _PLACES = {
 }
 """Where the attention of a column goes, after "on"."""
 _OF_ROLE = {name: f"{name}_mass" for name in ("previous", "self", "local", "far")}
+_LABELS = {metric.column: metric.label for metric in TABLE.columns}
 _RESTS = "put more than 30 % of their attention on the first token"
 
 
@@ -57,13 +59,15 @@ def head_sentence(
     phase: Measured,
     distant_from: int | None,
     bin_size: int | None,
+    thresholds: Mapping[str, float],
 ) -> str:
     """What a head does: its role, where its attention goes, and what decides the order of keys.
 
     `aligned` is plasticity at one position and `phase` the rotary phase; NaN if they are not known.
+    `thresholds` are those of the columns that decide about roles.
     """
     parts = [
-        _role_words(role, likely),
+        _role_words(role, likely, doubtful_scores(likely, scores, thresholds)),
         _attention_words(likely, scores, distant_from),
         _sink_words(likely, scores),
         order_words(aligned, phase, bin_size),
@@ -100,11 +104,30 @@ def order_words(aligned: Measured, phase: Measured, bin_size: int | None) -> str
     )
 
 
-def _role_words(role: str, likely: str) -> str:
+def doubtful_scores(likely: str, scores: Scores, thresholds: Mapping[str, float]) -> list[str]:
+    """Columns whose 95 % interval contains the threshold of the likely role or of one before it."""
+    found = []
+    for role in ROLES:
+        column = role.column
+        if role.repeated_column is not None and scores[role.repeated_column].known:
+            column = role.repeated_column
+        value, half = scores[column]
+        if abs(value - thresholds[column]) <= half:  # false for NaN
+            found.append(column)
+        if role.name == likely:
+            break
+    return found
+
+
+def _role_words(role: str, likely: str, doubtful: list[str]) -> str:
     name = _NAMES[likely]
     if role == UNSURE:
         article = "an" if name[0] in "aeiou" else "a"
-        return f"Unsure, likely {article} {name}: a 95 % interval contains a threshold."
+        labels = " and of ".join(f"“{_LABELS[column]}”" for column in doubtful)
+        reason = f"the 95 % interval of {labels} contains its threshold"
+        if not doubtful:
+            reason = "a 95 % interval contains a threshold"
+        return f"Unsure, likely {article} {name}: {reason}."
     if likely == MIXED:
         return "Mixed head: no score reaches its threshold."
     return f"{name[0].upper()}{name[1:]}."

@@ -139,6 +139,7 @@ def _sentences(
         metric.column: table.reindex(columns=[metric.column])[metric.column].to_numpy(np.float64)
         for metric in SCORES
     }
+    thresholds = _thresholds(run)
     labels = table[[*HEAD, "role", "likely_role"]].itertuples(index=False, name=None)
     for row, (layer, head, role, likely) in enumerate(labels):
         scores = {
@@ -147,8 +148,10 @@ def _sentences(
         aligned, phase = (
             plasticity[name].get((layer, head), Measured(math.nan)) for name in (ALIGNED, PHASE)
         )
-        bin_size = run.info.get("bin_size")
-        yield head_sentence(role, likely, scores, aligned, phase, distant_from(run), bin_size)
+        yield head_sentence(
+            *(role, likely, scores, aligned, phase),
+            *(distant_from(run), run.info.get("bin_size"), thresholds),
+        )
 
 
 def _measured_by_head(

@@ -47,6 +47,14 @@ def by_role_figure(
     that they can be told apart.
 
     `metrics` has one row per query head, such as `Run.head_metrics`, and `roles` is `Run.roles`.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.plots import by_role_figure
+        >>> run = open_run("results/sample")
+        >>> figure = by_role_figure(run.head_metrics, run.roles, influences=run.influences)
+        >>> [axes.get_xlabel() for axes in figure.axes]
+        ['plasticity at one position', 'rotary phase']
     """
     words = Words(**texts)
     if roles is None:

@@ -17,12 +17,17 @@ from attention_plasticity.page.role_sentences import (
 from attention_plasticity.roles import NAMES
 
 UNKNOWN = Measured(math.nan)
+THRESHOLDS = {  # as in the method
+    **{"induction_excess": 0.2, "duplicate_excess": 0.2, "previous_mass": 0.4, "self_mass": 0.4},
+    **{"local_mass": 0.4, "far_mass": 0.4, "sink_rate": 0.5},
+    **{"repeated_induction": 0.4, "repeated_duplicate": 0.4},
+}
 NAMES_OF_SCORES = [metric.column for metric in ROLES.columns if metric.error]
 
 
 def sentence(role: str, likely: str | None = None, **scores: Measured) -> str:
     known = dict.fromkeys(NAMES_OF_SCORES, UNKNOWN) | scores
-    return head_sentence(role, likely or role, known, UNKNOWN, UNKNOWN, 256, 128)
+    return head_sentence(role, likely or role, known, UNKNOWN, UNKNOWN, 256, 128, THRESHOLDS)
 
 
 def test_the_score_of_the_role_is_named_with_its_interval() -> None:
@@ -76,9 +81,29 @@ def test_a_mixed_head_names_where_most_attention_goes() -> None:
 
 def test_unsure_heads_say_so() -> None:
     found = sentence("unsure", "induction", repeated_induction=Measured(0.41, 0.03))
-    assert found.startswith("Unsure, likely an induction head: a 95 % interval contains a ")
+    assert found.startswith(
+        "Unsure, likely an induction head: the 95 % interval of “induction score” contains its "
+        "threshold. "
+    )
     assert "41 ± 3 %" in found
-    assert sentence("unsure", "far", far_mass=Measured(0.2)).startswith("Unsure, likely a far head")
+    assert sentence("unsure", "far", far_mass=Measured(0.5)).startswith(
+        "Unsure, likely a far head: a 95 % interval contains a threshold."
+    )
+
+
+def test_unsure_heads_name_all_doubtful_scores_up_to_their_likely_role() -> None:
+    scores = {
+        "duplicate_excess": Measured(0.18, 0.03),  # decides, because its other score is not known
+        "induction_excess": Measured(0.2, 0.03),  # does not decide
+        "repeated_induction": Measured(0.1, 0.01),
+        "previous_mass": Measured(0.3, 0.05),  # sure
+        "far_mass": Measured(0.41, 0.02),
+        "sink_rate": Measured(0.5, 0.1),  # comes after the likely role
+    }
+    assert sentence("unsure", "far", **scores).startswith(
+        "Unsure, likely a far head: the 95 % interval of “same token over chance” and of “far "
+        "attention” contains its threshold. It puts"
+    )
 
 
 @pytest.mark.parametrize(("rate", "said"), [(0.49, False), (0.5, True), (0.93, True)])
@@ -136,7 +161,14 @@ def test_percents_have_the_digits_of_their_interval() -> None:
 def test_every_role_has_a_sentence(likely: str, unsure: bool) -> None:
     scores = dict.fromkeys(NAMES_OF_SCORES, Measured(0.25, 0.02))
     found = head_sentence(
-        "unsure" if unsure else likely, likely, scores, Measured(0.4), Measured(0.1), None, None
+        "unsure" if unsure else likely,
+        likely,
+        scores,
+        Measured(0.4),
+        Measured(0.1),
+        None,
+        None,
+        THRESHOLDS,
     )
     assert "25 ± 2 %" in found
     assert "nan" not in found
