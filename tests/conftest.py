@@ -28,10 +28,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts backg
 
 
 LONG_FILES = (  # begun first, so that at the end no process waits for the other
-    "tests/end_to_end/test_capture_interruptions.py",
     "tests/test_docs_examples.py",
-    "tests/attention_plasticity/run/test_ray_engine.py",
-    "tests/qk_sniffer/pipeline/test_ray_actors.py",
+    "tests/end_to_end/test_capture_interruptions.py",
+    "tests/reliability/test_reliability.py",
 )
 
 
