@@ -34,7 +34,7 @@ def tolerance(column: str) -> tuple[float, float]:
     The package computes influences, standard errors and bias from float32 products.
     """
     if column in KS_P:
-        return 0.0, 1e-6
+        return 0.0, 4e-6  # scipy has an expansion from 141 values on
     if column.startswith(("attn_", "entropy", "sink_mass", "max_logit", "mass_")):
         return 1e-9, 1e-12
     if column in ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share"):  # rotated in float32
