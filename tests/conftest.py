@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -24,6 +25,24 @@ settings.load_profile("house")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children are to be interrupted
+
+
+LONG_FILES = (  # begun first, so that at the end no process waits for the other
+    "tests/test_docs_examples.py",
+    "tests/end_to_end/test_capture_interruptions.py",
+    "tests/reliability/test_reliability.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first; the order is otherwise the same."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FILES))
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves out the many objects of imported libraries from now on."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

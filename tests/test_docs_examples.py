@@ -25,6 +25,7 @@ from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.plots import style
 from attention_runs import add_attention
 from dumps import make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.cli import main as sniff_qk
 from qk_sniffer.config import make_config as capture_config
 from qk_toolkit.errors import ConfigError
@@ -90,20 +91,31 @@ def add_distances(run: Path) -> None:
     (run / "run.json").write_text(json.dumps(info))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The current folder of all examples, so that they can use the same worker processes."""
+    return tmp_path_factory.mktemp("workspace")
+
+
 @pytest.fixture
-def workspace(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with the files that the pages name."""
-    monkeypatch.chdir(tmp_path)
+def workspace(made: Path, folder: Path, block: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the files that the pages name, and those runs that a block names."""
+    monkeypatch.chdir(folder)
     monkeypatch.setitem(style._STYLE, "savefig.dpi", 60)  # faster
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder / "results").mkdir()
     for name in RUNS:
-        shutil.copytree(made / "run", tmp_path / "results" / name)
-    (tmp_path / "path" / "to").mkdir(parents=True)
-    (tmp_path / "path" / "to" / "dump").symlink_to(sample_path())
-    add_distances(tmp_path / "results" / "context")
+        if f"results/{name}" in block or f"results/{name.split('-')[0]}-*" in block:
+            shutil.copytree(made / "run", folder / "results" / name)
+    (folder / "path" / "to").mkdir(parents=True)
+    (folder / "path" / "to" / "dump").symlink_to(sample_path())
+    if "results/context" in block:
+        add_distances(folder / "results" / "context")
     steps = "".join(f"step-{number}000,{number * number}\n" for number in range(1, 5))
     scores = f"model,ruler\nsmall,40\nmiddle,60\nlarge,50\n{steps}"
-    (tmp_path / "scores.csv").write_text(scores)
-    return tmp_path
+    (folder / "scores.csv").write_text(scores)
+    return folder
 
 
 @pytest.mark.parametrize("block", blocks("python"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +62,36 @@ def write_run(
     """A run of `LAYERS` × `HEADS` heads less one, with a NaN here and there.
 
     Without `errors`, the columns of errors are NaN and there is no table of influences. With
-    `position`, plasticity at one position is known, with errors.
+    `position`, plasticity at one position is known, with errors. The files of a run are made once.
     """
-    rng = np.random.default_rng(seed)
+    facts = json.dumps([model, [*warnings], dump])
     folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _files(LAYERS, HEADS, seed, errors, position, facts).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@cache
+def _files(
+    layers: int, heads: int, seed: int, errors: bool, position: bool, facts: str
+) -> dict[str, bytes]:
+    """The files of a run by their names; tests change the numbers of layers and heads."""
+    model, warnings, dump = json.loads(facts)
+    with tempfile.TemporaryDirectory() as folder:
+        _write_files(Path(folder), seed, model, warnings, errors, position, dump)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def _write_files(
+    folder: Path,
+    seed: int,
+    model: str,
+    warnings: Sequence[str],
+    errors: bool,
+    position: bool,
+    dump: dict[str, Any],
+) -> None:
+    rng = np.random.default_rng(seed)
     grid = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
     heads = np.array([head for head in grid if head != MISSING])
     ids = {"layer": heads[:, 0], "q_head": heads[:, 1], "k_head": heads[:, 1] // 3}
@@ -98,7 +126,6 @@ def write_run(
     cells.to_csv(folder / "head_bucket_plasticity.csv", index=False)
     weights.to_csv(folder / "head_component_weights.csv", index=False)
     (folder / "run.json").write_text(json.dumps(info))
-    return folder
 
 
 def _cells(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:

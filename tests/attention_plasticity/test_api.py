@@ -12,6 +12,7 @@ import pytest
 import attention_plasticity as ap
 from attention_plasticity.api import report
 from dumps import make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from report_runs import write_run
 
 

@@ -16,6 +16,7 @@ from attention_plasticity.config import RunnerConfig
 from commands import analyze
 from commands_here import analyze_here, run_here
 from dumps import make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 
 ROOT = Path(__file__).parents[2]
 

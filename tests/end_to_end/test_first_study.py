@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.cli import main as attention_plasticity
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.cli import main as sniff_qk
 from tiny_texts import save_texts, save_tiny_model
 

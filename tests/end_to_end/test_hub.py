@@ -16,6 +16,7 @@ import pytest
 from commands import command, run
 from commands_here import analyze_here
 from hub_server import HubServer, reset_before, running_hub, status
+from lasting_workers import workers as workers  # a fixture of all tests here
 from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri
-from scipy.stats import pearsonr, spearmanr
 
 from attention_plasticity.comparison.runs import main_of, whole_runs
 from attention_plasticity.tables.csv_tables import require_columns
@@ -130,6 +129,8 @@ def _correlation(name: str, drop: Any, score: Any) -> Correlation:
     runs = len(drop)
     if obstacle := _obstacle(drop, score):
         return Correlation(name, runs, *(math.nan,) * 6, obstacle)
+    from scipy.stats import pearsonr, spearmanr  # slow to import
+
     pearson = float(pearsonr(drop, score).statistic)
     spearman = float(spearmanr(drop, score).statistic)
     return Correlation(

@@ -14,7 +14,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from scipy.stats import rankdata
 
 from attention_plasticity.plots.captions import Caption, interval_sentence
 from attention_plasticity.plots.intervals import band, correction_note, interval_note
@@ -372,7 +371,8 @@ def trend_of(values: Floats, threshold: float) -> str:
     known = values[~np.isnan(values)]
     if len(known) < 3 or np.ptp(known) == 0:
         return "neither"
-    correlation = float(np.corrcoef(np.arange(len(known)), rankdata(known))[0, 1])
+    ranks = pd.Series(known).rank()
+    correlation = float(np.corrcoef(np.arange(len(known)), ranks)[0, 1])
     if abs(correlation) < threshold:
         return "neither"
     return "rising" if correlation > 0 else "falling"

@@ -12,11 +12,12 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.cbook import is_math_text
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 from matplotlib.transforms import Affine2D, ScaledTranslation, Transform, blended_transform_factory
 
@@ -103,7 +104,8 @@ def footnote(figure: Figure, *notes: str | None) -> int:
 def _length(text: str) -> float:
     """The length of a line of small text, in points."""
     font = FontProperties(family=_STYLE["font.sans-serif"], size=SMALLEST)
-    return float(TextPath((0, 0), text, prop=font).get_extents().width)
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, is_math_text(text))
+    return float(width)
 
 
 def headline(

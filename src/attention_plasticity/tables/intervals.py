@@ -40,7 +40,7 @@ def quantity_groups(table: pd.DataFrame, name: str, influences: pd.DataFrame | N
     of_head = table.reindex(columns=["n_text_groups"])["n_text_groups"].to_numpy(np.float64)
     if influences is None:
         return of_head
-    own = _rows_of(influences, table, name)["n_groups"].to_numpy(np.float64)
+    [own] = _of_quantity(influences, name, ["n_groups"], _heads_of(table))
     return np.where(np.isnan(own), of_head, own)
 
 
@@ -146,17 +146,18 @@ def head_column(
     table: pd.DataFrame, influences: pd.DataFrame | None, name: str, eligible: int | None
 ) -> HeadColumn:
     """A column of a table of heads; see `mean_of_heads`."""
-    known = table[table[name].notna()]
-    size = len(known)
-    shares, groups = np.full((size, len(GROUP_COLUMNS)), np.nan), np.zeros(size)
+    values = table[name].to_numpy(np.float64)  # (all heads,)
+    known = np.flatnonzero(~np.isnan(values))
+    heads = _heads_of(table, known)
+    shares, groups = np.full((len(known), len(GROUP_COLUMNS)), np.nan), np.zeros(len(known))
     if influences is not None:
-        rows = _rows_of(influences, known, name)
-        shares = rows[list(GROUP_COLUMNS)].to_numpy(np.float64)
-        groups = rows["n_groups"].to_numpy(np.float64)
-    biases = known.reindex(columns=[f"{name}_bias"]).to_numpy(np.float64)[:, 0]
-    heads = tuple(map(tuple, known[HEAD].to_numpy(np.int64).tolist()))
-    values = known[name].to_numpy(np.float64)
-    return HeadColumn(heads, values, biases, shares, groups, eligible)
+        *by_group, groups = _of_quantity(influences, name, [*GROUP_COLUMNS, "n_groups"], heads)
+        shares = np.array(by_group).T  # (heads, groups)
+    bias = f"{name}_bias"
+    biases = np.full(len(known), np.nan)
+    if bias in table:
+        biases = table[bias].to_numpy(np.float64)[known]
+    return HeadColumn(heads, values[known], biases, shares, groups, eligible)
 
 
 def mean_half_width(mean: MeanEstimate, level: float = LEVEL) -> float:
@@ -174,10 +175,27 @@ def groups_in(table: pd.DataFrame) -> float:
     return float(table["n_text_groups"].max()) if "n_text_groups" in table else float("nan")
 
 
-def _rows_of(influences: pd.DataFrame, table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Influences of a quantity, one row per head of the table; NaN where they are missing."""
-    rows = influences[influences["quantity"] == name].set_index(HEAD)
-    return rows.reindex(pd.MultiIndex.from_frame(table[HEAD]))
+def _heads_of(table: pd.DataFrame, rows: Any = slice(None)) -> tuple[tuple[int, int], ...]:
+    """Layer and query head of rows of a table."""
+    layers, heads = (table[name].to_numpy(np.int64)[rows].tolist() for name in HEAD)
+    return tuple(zip(layers, heads, strict=True))
+
+
+def _of_quantity(
+    influences: pd.DataFrame, name: str, columns: list[str], heads: tuple[tuple[int, int], ...]
+) -> Array:
+    """(columns, heads) columns of the influences of a quantity; NaN where they are missing.
+
+    It is called for every column of a page or a comparison. A dictionary is faster here than an
+    index of pandas.
+    """
+    rows = np.flatnonzero(influences["quantity"] == name)
+    places = {head: place for place, head in enumerate(_heads_of(influences, rows))}
+    if len(places) < len(rows):
+        raise ValueError(f"two rows of influences of {name} have the same head")
+    chosen = [places.get(head, len(rows)) for head in heads]
+    found = [influences[column].to_numpy(np.float64)[rows] for column in columns]
+    return np.pad(found, ((0, 0), (0, 1)), constant_values=np.nan)[:, chosen]
 
 
 def bucket_errors(run: FinishedRun, quantity: str = BUCKET_QUANTITY) -> pd.DataFrame | None:

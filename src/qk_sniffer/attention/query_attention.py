@@ -179,13 +179,18 @@ def _sums_by_distance(powers: Tensor, last: Tensor) -> Tensor:
 
 
 def _sums_on_cpu(powers: Tensor, first_keys: Tensor) -> Tensor:
-    """The same with numpy, row by row; the nearest key of every bin is in `first_keys`."""
+    """The same with numpy; the nearest key of every bin is in `first_keys`.
+
+    The bins of a row follow each other in memory, the farthest first, and the rows too. So one call
+    sums the bins of all rows.
+    """
     values = powers.cpu().numpy()
-    shares = np.zeros((*values.shape[:2], MASS_BINS), np.float32)
     nearest = first_keys.cpu().numpy()  # (r, bins), descending
-    for row, keys in enumerate(nearest):
-        used = int((keys >= 0).sum())
-        starts = np.append(0, keys[used - 1 : 0 : -1] + 1)  # of the bins, the farthest first
-        sums = np.add.reduceat(values[:, row], starts, axis=1)  # (g, used)
-        shares[:, row, :used] = sums[:, ::-1]
-    return torch.from_numpy(shares).to(powers.device)
+    next_nearest = np.pad(nearest[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+    starts = np.maximum(next_nearest + 1, 0)  # (r, bins), of every bin in its row
+    starts += values.shape[2] * np.arange(len(starts))[:, None]
+    used = nearest[:, ::-1] >= 0  # (r, bins), the farthest first
+    in_a_line = values.reshape(len(values), -1)  # (g, r · keys)
+    shares = np.zeros((*values.shape[:2], MASS_BINS), np.float32)
+    shares[:, used] = np.add.reduceat(in_a_line, starts[:, ::-1][used], axis=1)
+    return torch.from_numpy(shares[..., ::-1].copy()).to(powers.device)

@@ -20,6 +20,7 @@ from attention_plasticity.metrics import GROUP_COLUMNS, MEAN_COLUMNS
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 from dumps import make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.examples import Example, write_examples
 
 TEXTS = 12

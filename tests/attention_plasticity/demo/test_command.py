@@ -12,6 +12,7 @@ from attention_plasticity import open_run
 from attention_plasticity.cli import main
 from attention_plasticity.demo.known_answer import DemoShape, expected_plasticity
 from attention_plasticity.plots import style
+from lasting_workers import workers as workers  # a fixture of all tests here
 
 
 @pytest.fixture(autouse=True)

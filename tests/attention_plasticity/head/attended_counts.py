@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def counted_through(dump: ap.Dump, q_head: int, k_head: int, size: int, window: 
                 seen = range(max(4, t - window + 1), t + 1)
                 if len(seen) < 2:
                     continue
-                first, second = np.array(list(itertools.combinations(seen, 2))).T
+                first, second = _pairs(seen)
                 product = received[first] * received[second]
                 prefers = ((k[text][first] - k[text][second]) @ q[:, t].T > 0).sum(axis=1)
                 value += product @ (4 * prefers * (texts - prefers) / (texts * (texts - 1)))
@@ -90,12 +91,11 @@ def counted(dump: ap.Dump, q_head: int, k_head: int, bin_size: int) -> float:
     total, tokens = 0.0, 0
     for begin in range(bin_size, length, bin_size):
         end = min(begin + bin_size, length)
+        first, second = _pairs(range(4, begin))
         for text in range(texts):
-            pairs = np.array(list(itertools.combinations(range(4, begin), 2)))
-            first, second = pairs.T
             product = received[text][first] * received[text][second]
             w = k[text][first] - k[text][second]
-            values = np.zeros(len(pairs))
+            values = np.zeros(len(first))
             for t in range(begin, end):
                 prefers = (w @ q[:, t].T > 0).sum(axis=1)  # of the texts, at position t
                 values += 4 * prefers * (texts - prefers) / (texts * (texts - 1))
@@ -103,6 +103,12 @@ def counted(dump: ap.Dump, q_head: int, k_head: int, bin_size: int) -> float:
             total += mean * (end - begin)
             tokens += end - begin
     return float(total / tokens)
+
+
+@cache
+def _pairs(keys: range) -> np.ndarray:
+    """(2, pairs) all pairs of keys."""
+    return np.array(list(itertools.combinations(keys, 2))).T
 
 
 def _received(q: np.ndarray, k: np.ndarray, window: int | None = None) -> np.ndarray:

@@ -70,15 +70,14 @@ def counted_at_one_position(
         if not isinstance(drawn, KeyPairs):
             drawn = drawn.draw(keys.bin_index.buckets < query_bin)
         in_bin = np.floor(rows.position / bins.size) == query_bin
+        vectors, position = rows.vectors[in_bin], rows.position[in_bin]
         cells: dict[int, list[float]] = {}
         for first, second, owner in zip(drawn.first, drawn.second, drawn.owner, strict=True):
             if max(key_bins[first], key_bins[second]) >= query_bin:
                 continue
             w = keys.rows.vectors[first].astype(float) - keys.rows.vectors[second]
             cell = int(owner) if sampling != "context" else 0
-            cells.setdefault(cell, []).append(
-                _count(rows.vectors[in_bin], rows.position[in_bin], w)
-            )
+            cells.setdefault(cell, []).append(_count(vectors, position, w))
         total += in_bin.sum() * np.mean([np.mean(values) for values in cells.values()])
         tokens += int(in_bin.sum())
     return total / tokens
@@ -86,10 +85,6 @@ def counted_at_one_position(
 
 def _count(vectors: np.ndarray, position: np.ndarray, w: np.ndarray) -> float:
     """Mean over positions of 4k(E − k)/(E(E − 1)), where k of E texts prefer the first key."""
-    prefers = vectors @ w > 0
-    found = []
-    for t in np.unique(position):
-        here = prefers[position == t]
-        k, texts = int(here.sum()), len(here)
-        found.append(4 * k * (texts - k) / (texts * (texts - 1)))
-    return float(np.mean(found))
+    _, place, texts = np.unique(position, return_inverse=True, return_counts=True)
+    k = np.bincount(place, vectors @ w > 0)  # (positions,)
+    return float(np.mean(4 * k * (texts - k) / (texts * (texts - 1))))

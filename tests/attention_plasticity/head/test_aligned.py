@@ -18,6 +18,7 @@ from attention_plasticity.head.token_weights import token_weights
 from attention_plasticity.head.windows import NO_CHUNK_SIZE
 from attention_plasticity.head_analysis import head_variance_parts, pair_seed
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
+from lasting_workers import workers as workers  # a fixture of all tests here
 from one_position import counted_at_one_position, tapped_dump
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
@@ -97,12 +98,10 @@ def test_bins_of_two_sizes_agree_for_context_pairs(everything: ap.Dump) -> None:
 
 def test_vectors_before_rope_give_the_same(tmp_path: Path, everything: ap.Dump) -> None:
     before = tapped_dump(tmp_path / "dump", "llama", [1], pre_rope=True)
+    left, right = (ap.analyze_head(1, 2, dump=dump).metrics for dump in (before, everything))
     for name in ALIGNED:
         for column in (name, f"{name}_se", f"{name}_bias"):
-            left, right = (
-                ap.analyze_head(1, 2, dump=dump).metrics[column] for dump in (before, everything)
-            )
-            assert left == pytest.approx(right, rel=1e-3, abs=1e-5), column
+            assert left[column] == pytest.approx(right[column], rel=1e-3, abs=1e-5), column
 
 
 def _with_tables(dump: ap.Dump, root: Path, change: object) -> ap.Dump:

@@ -14,6 +14,7 @@ import attention_plasticity as ap
 from attention_plasticity.head.texts import text_list, texts_to_last_fifth
 from attention_plasticity.plots import caption_of
 from dumps import head_rows
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId
 from qk_dump.writer import write_head

@@ -12,6 +12,7 @@ from analysed import analyse_together
 from attention_plasticity import analyze_head, make_config, open_dump, open_run
 from attention_plasticity.numeric.profile import DistanceSums
 from dumps import make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 
 
 def test_pairs_are_counted_by_their_distances_in_buckets() -> None:

@@ -28,6 +28,7 @@ from attention_plasticity.page import make_report
 from attention_plasticity.page.html import plotly_bundle, safe_json
 from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from report_runs import write_run
 
 EVIL = "</script><script>alert(1)</script><!--\u2028&amp;"

@@ -19,7 +19,7 @@ from matplotlib.collections import QuadMesh
 
 from attention_plasticity import analyze_dump
 from attention_plasticity.cli import main
-from attention_plasticity.plots import distances_figure, save_figure, style
+from attention_plasticity.plots import all_figures, distances_figure, save_figure, style
 from attention_plasticity.plots.all_figures import FIGURES, figures_of, left_out
 from attention_plasticity.plots.drawing import draw, plot_run
 from attention_plasticity.plots.settings import (
@@ -33,6 +33,7 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from attention_runs import add_attention
 from band_tables import add_bands
 from dumps import make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_toolkit.errors import ConfigError
 from role_runs import add_roles
 from run_tables import add_bins, cells_table, write_run
@@ -81,8 +82,9 @@ def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixtu
 
 
 def test_figures_that_are_left_out_are_named_with_the_reason(
-    run: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(all_figures, "save_all", lambda *given, **options: iter(()))  # faster
     assert plot("all", run) == 0
     assert capsys.readouterr().err.splitlines() == [
         "note: not drawn: phase (needs plasticity at one position: attention-plasticity "
@@ -311,10 +313,13 @@ def test_context_pairs_have_a_figure_of_distances(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(style._STYLE, "savefig.dpi", 40)  # faster
+    monkeypatch.setattr(all_figures, "FIGURES", {"distances": FIGURES["distances"]})
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1)
-    run = analyze_dump(dump, output_dir=str(tmp_path / "run"), pair_sampling="context")
+    run = analyze_dump(
+        dump, output_dir=str(tmp_path / "run"), pair_sampling="context", max_workers=1
+    )
     assert plot("all", run.folder) == 0
-    assert capsys.readouterr().out.split()[-1] == str(run.folder / "figures" / "distances.png")
+    assert capsys.readouterr().out.split() == [str(run.folder / "figures" / "distances.png")]
     figure = distances_figure(run.distances)
     figure.draw_without_rendering()
     label, axes = figure.axes[0].yaxis.label, figure.axes[0]

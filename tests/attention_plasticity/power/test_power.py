@@ -32,6 +32,7 @@ from attention_plasticity.power.prediction import (
 )
 from attention_plasticity.power.text import advice
 from dumps import add_rotary, make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId
 from qk_dump.reader import HeadRows

@@ -6,6 +6,7 @@ would start with the same environment, import path and folder, and only if it is
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from attention_plasticity.run import local_engine
 
+_MOST_IDLE = 4  # of other conditions, such as another folder
 _WITHOUT_EFFECT = (  # on workers; these differ between tests
     "PYTEST_CURRENT_TEST",
     "ATTENTION_PLASTICITY_CACHE",
@@ -25,7 +27,7 @@ _WITHOUT_EFFECT = (  # on workers; these differ between tests
 
 @pytest.fixture(scope="module", autouse=True)
 def workers() -> Iterator[None]:
-    """Runs of a test file use idle workers of its earlier runs."""
+    """Runs of a test file use idle workers of earlier runs, also of earlier files."""
     with lasting_workers():
         yield
 
@@ -33,30 +35,26 @@ def workers() -> Iterator[None]:
 @contextmanager
 def lasting_workers() -> Iterator[None]:
     """Runs use idle workers of earlier runs until the block ends."""
-    idle: list[_LastingWorker] = []
-
-    def worker() -> Any:
-        conditions = _conditions()
-        for one in idle:
-            if one.conditions == conditions:
-                idle.remove(one)
-                return one
-        return _LastingWorker(idle, conditions)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_engine, "_Worker", worker)
-        try:
-            yield
-        finally:
-            for one in idle:
-                one.end()
+        patch.setattr(local_engine, "_Worker", _worker)
+        yield
+
+
+def _worker() -> Any:
+    conditions = _conditions()
+    for one in _idle:
+        if one.conditions == conditions and one._process.poll() is None:
+            _idle.remove(one)
+            return one
+    while len(_idle) >= _MOST_IDLE:
+        _idle.pop(0).end()
+    return _LastingWorker(conditions)
 
 
 class _LastingWorker(local_engine._Worker):
-    def __init__(self, idle: list[_LastingWorker], conditions: object) -> None:
+    def __init__(self, conditions: object) -> None:
         super().__init__()
         self.conditions = conditions
-        self._others = idle
 
     def stop(self) -> None:
         """Wait for the next run instead of ending; a worker amid its work ends."""
@@ -65,10 +63,19 @@ class _LastingWorker(local_engine._Worker):
             return
         self._log_output()
         self._job = None  # the next run sends its own, also if it is of the same dump
-        self._others.append(self)
+        _idle.append(self)
 
     def end(self) -> None:
         super().stop()
+
+
+_idle: list[_LastingWorker] = []
+
+
+@atexit.register
+def _end_all() -> None:
+    for one in _idle:
+        one.end()
 
 
 def _conditions() -> object:

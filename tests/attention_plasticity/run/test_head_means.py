@@ -26,6 +26,7 @@ from attention_plasticity.tables.intervals import (
 )
 from attention_plasticity.tables.summary import print_summary
 from dumps import make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 
 LAYERS, HEADS, TEXTS, SAMPLED = 4, 4, 8, 5
 TYPES = ["full_attention", "sliding_attention", "full_attention", "full_attention"]

@@ -17,6 +17,7 @@ from attention_plasticity.head.result import HeadResult
 from attention_plasticity.metrics import AVERAGED, HEAD_METRICS, HEAD_NUMBERS
 from attention_plasticity.run.missing import NOT_RECORDED, MissingSums, heads_of
 from dumps import add_rotary, head_rows, make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.layout import HeadId
 from qk_dump.writer import write_head
 

@@ -18,6 +18,7 @@ from attention_plasticity.tables.layer_types import (
     type_words,
 )
 from dumps import head_rows, make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.writer import write_head

@@ -17,6 +17,7 @@ from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.warnings import RunWarning
 from attention_plasticity.tables.summary import print_summary
 from dumps import add_rotary, make_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from dumps import make_dump
 from hub_server import CLIENT_WARNINGS, READER, WRITER, HubServer, status
 from hub_server import hub as hub  # the fixture
 from hubs import REPO, client_of, downloads, upload
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
 from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model

@@ -10,6 +10,7 @@ import pytest
 
 from attention_plasticity.cli import main
 from demo_weights import tiny_wheel
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.demo import weights
 
 

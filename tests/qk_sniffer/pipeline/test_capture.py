@@ -16,6 +16,7 @@ import torch
 
 import qk_sniffer
 from attention_plasticity.api import analyze_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import read_manifest
 from qk_dump.rotary import rotate
 from qk_dump.rotary_records import rotary_record

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 import qk_sniffer
 from attention_plasticity import analyze_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.attention_columns import ATTENTION_COLUMNS, KEY_COLUMNS
 from qk_dump.reader import read_head
 from qk_dump.received_columns import RECEIVED_COLUMNS
