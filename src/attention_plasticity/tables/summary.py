@@ -59,8 +59,13 @@ _EXPECTED = ("error_bars is off", "counting is off", "single_example is set", FR
 """Reasons of missing values that the user chose by a setting, or that need no value."""
 
 
-def print_summary(outcome: Outcome, console: Console | None = None) -> None:
-    """Print mean plasticity, profile, extreme heads, warnings, failures and files."""
+def print_summary(
+    outcome: Outcome, console: Console | None = None, *, with_next: bool = True
+) -> None:
+    """Print mean plasticity, profile, extreme heads, warnings, failures and files.
+
+    `with_next`: also the commands for the figures and the page.
+    """
     console = console or command_console()
     metrics = outcome.metrics
     if metrics:
@@ -88,7 +93,7 @@ def print_summary(outcome: Outcome, console: Console | None = None) -> None:
     files = outcome.paths.all if metrics else (outcome.paths.run,)
     for label, path in zip(["Files", *[""] * len(files)], files, strict=False):
         print_line(console, label, outcome.paths.shown(path))
-    if metrics:
+    if metrics and with_next:
         place = shlex.quote(outcome.paths.place)
         print_line(console, "Next", f"attention-plasticity report {place}")
         print_line(console, "", f"attention-plasticity plot all {place}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attention_plasticity.run.finish import Outcome
     from qk_study.atlas.settings import AtlasSettings
 
+PAGE = "report.html"
 _PROGRAM = "attention-plasticity atlas"
 _STORY = """\
 Find out what each head of a model does: capture texts and random tokens that come twice, analyse
@@ -55,7 +56,7 @@ def _atlas(arguments: Sequence[str]) -> int:
     outcome = _analyse(settings)
     _draw(settings)
     with allow_closed_stdout():
-        print(f"atlas: {settings.folder}")
+        print(f"open the page in a browser: {settings.folder / PAGE}")
     return 1 if outcome.failures else 0
 
 
@@ -108,7 +109,7 @@ def _analyse(settings: AtlasSettings) -> Outcome:
     print("step 3 of 4, analysis", file=sys.stderr)
     outcome = run_analysis(settings.analysis, TerminalWatcher())
     with allow_closed_stdout():
-        print_summary(outcome)
+        print_summary(outcome, with_next=False)
     return outcome
 
 
@@ -125,4 +126,4 @@ def _draw(settings: AtlasSettings) -> None:
     with allow_closed_stdout():
         for path in save_all(run, figures):
             print(path)
-        print(make_report([run]).save(settings.folder / "report.html"))
+        print(make_report([run]).save(settings.folder / PAGE))

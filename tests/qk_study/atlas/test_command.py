@@ -55,6 +55,8 @@ def made(place: Path) -> Path:
         assert atlas(words(place, place / "out")) == 0
     roles = "Roles of heads: duplicate 1, previous 1, sink 1, mixed 1 (head_roles.csv)"
     assert roles in " ".join(told.getvalue().split())
+    assert "Next" not in told.getvalue()  # figures and page are made
+    assert told.getvalue().splitlines()[-1].endswith("out/report.html")
     return place / "out"
 
 
