@@ -165,10 +165,8 @@ def _full_weights(dumps: dict[str, tuple[Path, Path | None]], model: Path) -> st
     return markdown(["dump", "largest difference of a score", "score"], rows)
 
 
-def draw_roles(run: ap.Run, folder: Path) -> None:
-    """The figures of the page."""
-    for kind in ("roles", "by_role", "bands", "frequencies"):
-        save_figure(run.plot(kind), folder / f"{kind.replace('_', '-')}.png")
+def draw_kernels(run: ap.Run, folder: Path) -> None:
+    """The kernels of the page."""
     for layer, head in KERNEL_HEADS:
         figure = run.plot("kernel", layer=layer, head=head)
         save_figure(figure, folder / f"kernel-{layer}-{head}.png")

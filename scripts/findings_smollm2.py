@@ -29,7 +29,7 @@ from findings_cells import beyond_table, draw_beyond
 from findings_counts import counted_bins, counted_heads
 from findings_heads import head_tables
 from findings_phase import draw_heads, phase_tables
-from findings_roles import draw_roles, role_tables
+from findings_roles import draw_kernels, role_tables
 from findings_stability import models_table, pairs_table, stability_table
 from findings_tables import markdown, write_tables
 
@@ -54,16 +54,16 @@ def main() -> None:
     """Capture, analyse, count, and write the results."""
     runs = _runs()
     counts = _counts()
+    runs["roles"] = _with_roles()
     _keep_results(runs, counts)
     write_tables(DOCS / "findings-smollm2.md", dict(_tables(runs)))
     attention = attention_tables(runs[BASE], runs["context"])
     write_tables(DOCS / "findings-attention.md", dict(attention))
-    _write_roles()
     write_tables(DOCS / "phase.md", dict(phase_tables(runs[BASE], counts)))
 
 
-def _write_roles() -> None:
-    """The tables and figures of docs/findings-roles.md."""
+def _with_roles() -> ap.Run:
+    """The default run with scores on repeated tokens; writes docs/findings-roles.md."""
     model = next((FOLDER / "model").iterdir())
     dumps = {"texts": FOLDER / "dumps" / BASE, "repeated tokens": FOLDER / "dumps" / REPEATED}
     if not (dumps["repeated tokens"] / "dump.json").exists():
@@ -76,7 +76,7 @@ def _write_roles() -> None:
     files = {"texts": FOLDER / "texts" / f"{BASE}.jsonl", "repeated tokens": None}
     sources = {name: (dump, files[name]) for name, dump in dumps.items()}
     write_tables(DOCS / "findings-roles.md", dict(role_tables(run, sources, model)))
-    draw_roles(run, DOCS / "images" / "roles")
+    return run
 
 
 def _runs() -> dict[str, ap.Run]:
@@ -148,7 +148,7 @@ def _once(name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _keep_results(runs: dict[str, ap.Run], counts: pd.DataFrame) -> None:
-    run = runs[BASE]
+    run = runs["roles"]  # the default run, with scores on repeated tokens
     figures = RESULTS / "figures"
     if figures.exists():
         shutil.rmtree(figures)
@@ -161,6 +161,7 @@ def _keep_results(runs: dict[str, ap.Run], counts: pd.DataFrame) -> None:
     save_figure(runs["context"].plot("distances"), figures / "distances.png")
     lengths = {f"{CAPTURES[name][1]:,} tokens": runs[name] for name in (BASE, LONG)}
     draw_beyond(lengths, figures / "beyond.png")
+    draw_kernels(run, figures)
     draw_heads(run, FOLDER / "dumps" / BASE, figures / "phase-heads.png")
 
 

@@ -24,11 +24,13 @@ from attention_plasticity.config import make_config as analysis_config
 from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.plots import style
 from attention_runs import add_attention
+from band_tables import add_bands
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.cli import main as sniff_qk
 from qk_sniffer.config import make_config as capture_config
 from qk_toolkit.errors import ConfigError
+from role_runs import add_roles
 
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "docs" / "first-study.md"  # end_to_end/test_first_study.py runs its commands
@@ -70,13 +72,13 @@ def blocks(language: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with 13 layers, plasticity at one position, errors and attention, and a dump."""
+    """A run with 13 layers that has every table, and a dump."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_runs, "LAYERS", 13)
         patch.setattr(report_runs, "HEADS", 4)
         run = report_runs.write_run(folder / "run", model="owner/tiny", errors=True, position=True)
-    add_attention(run)
+    add_roles(add_bands(add_attention(run)))
     make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=200)
     return folder
 

@@ -29,7 +29,7 @@ BANDS = 4
 def roles_table(heads: pd.DataFrame) -> pd.DataFrame:
     """The role of a head is that of its layer. Scores differ a little between heads."""
     table = heads[["layer", "q_head", "k_head"]].reset_index(drop=True)
-    likely = table["layer"].map(ROLE_OF_LAYER)
+    likely = table["layer"].map(ROLE_OF_LAYER).fillna("mixed")
     unsure = (table["layer"] == UNSURE_HEAD[0]) & (table["q_head"] == UNSURE_HEAD[1])
     table["role"], table["likely_role"] = likely.mask(unsure, "unsure"), likely
     table["n_queries"], table["n_groups"] = 300, GROUPS
