@@ -14,6 +14,8 @@ from attention_plasticity.plots import map_figure, plasticity_figure, save_figur
 from attention_plasticity.plots.all_figures import FIGURES
 from attention_plasticity.plots.captions import caption_of
 from attention_runs import add_attention
+from band_tables import add_bands
+from role_runs import add_roles
 from run_tables import add_bins, add_windows, cells_table, metrics_table, write_run
 
 MORE = {
@@ -28,7 +30,8 @@ MORE = {
 
 
 def test_legends_cover_no_data_and_texts_stay_in_the_figure(tmp_path: Path) -> None:
-    run = open_run(add_bins(add_attention(add_windows(write_run(tmp_path / "run")))))
+    run = add_bins(add_attention(add_windows(write_run(tmp_path / "run"))))
+    run = open_run(add_roles(add_bands(run)))
     for name, (kind, options) in (FIGURES | MORE).items():
         if kind == "distances":
             continue

@@ -207,7 +207,10 @@ def test_tokens_with_a_space_keep_it() -> None:
 def test_the_analysis_of_a_dump_does_not_depend_on_the_new_columns(
     whole: Path, tmp_path: Path
 ) -> None:
-    """Tables are the same, byte for byte, as those of a dump of an earlier version."""
+    """Tables are the same, byte for byte, as those of a dump of an earlier version.
+
+    Only roles and words need the columns of single keys and of tokens.
+    """
     earlier = Path(shutil.copytree(whole, tmp_path / "earlier"))
     old = {"bucket", "example_id", "position", "vector", "sliding_window", *ATTENTION_COLUMNS}
     old |= {*RECEIVED_COLUMNS}  # attended pairs need them
@@ -221,5 +224,8 @@ def test_the_analysis_of_a_dump_does_not_depend_on_the_new_columns(
         out = tmp_path / f"out{place}"
         analyze_dump(dump, output_dir=out, max_workers=1, layers=[3], heads=[1])
         tables.append({path.name: path.read_bytes() for path in out.glob("*.csv")})
+    for found in tables:
+        found.pop("head_roles.csv")
+    assert tables[0].pop("head_words.csv")
     assert len(tables[0]) > 3
     assert tables[0] == tables[1]

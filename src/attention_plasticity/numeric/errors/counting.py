@@ -309,7 +309,8 @@ def sum_by_group(
     for start in range(0, len(W), step):
         rows = slice(start, min(start + step, len(W)))
         scores, work = buffers[:, : rows.stop - start]  # (b, n)
-        np.matmul(W[rows], sample.y.T, out=scores)
+        with np.errstate(invalid="ignore"):  # some BLAS libraries set this flag for finite values
+            np.matmul(W[rows], sample.y.T, out=scores)
         if squares is not None:
             squares[rows] = np.multiply(scores, scores, out=work) @ members
         if sample.first is not None:  # scores += w₁y₁, in place
