@@ -39,7 +39,7 @@ test: $(VENV)/.dev browser
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-oldest: $(OLDEST)/.dev
-	$(OLDEST)/bin/python -m pytest $(PARALLEL) tests/qk_sniffer $(ARGS)
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) tests/qk_sniffer tests/attention_plasticity/export $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -47,7 +47,10 @@ def tensors_file(tensors: Mapping[str, Array]) -> Writer:
         from safetensors.numpy import save_file
 
         arrays = {name: np.ascontiguousarray(of, np.float32) for name, of in tensors.items()}
+        path.touch()
+        mode = path.stat().st_mode
         save_file(arrays, path, metadata={"format": "pt"})
+        path.chmod(mode)  # safetensors lets only the owner read
         with path.open("rb+") as file:
             sync(file)
 
