@@ -14,11 +14,13 @@ from attention_plasticity.export.queries import HeadQueries
 from attention_plasticity.export.source import ExportSource, require_one_pairing
 from attention_plasticity.head.band_rows import BandRows
 from qk_toolkit.arrays import Array
+from qk_toolkit.errors import ConfigError
 
 FILE = "triattention.pt"
 
 _WRITERS = "attention_plasticity.export"
 """Entry point of the part of qk_sniffer that writes tensors, so that nothing here imports torch."""
+_WRITER = "tensor-file"
 _TOOL = "TriAttention"
 _STYLES = {"halves": "half", "interleaved": "interleaved"}
 
@@ -92,6 +94,8 @@ def _metadata(source: ExportSource, style: str, width: int) -> dict[str, Any]:
 
 def _tensor_writer() -> Callable[[Path, dict[str, Any]], None]:
     """Writes a .pt file. Raises a `ConfigError` if torch is not installed."""
-    found: Callable[[Path, dict[str, Any]], None]
-    found = entry_points(group=_WRITERS)["tensor-file"].load()()
+    writers = entry_points(group=_WRITERS)
+    if _WRITER not in writers.names:
+        raise ConfigError("the package was installed by an earlier version; install it again")
+    found: Callable[[Path, dict[str, Any]], None] = writers[_WRITER].load()()
     return found
