@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ _OF_DUO = ("group", "threshold", "share", "sink_size", "recent_size")
 
 def export(arguments: Sequence[str]) -> int:
     """Write the folder of a format and print its path."""
+    _use_one_thread()
     given = _given(arguments)
     from attention_plasticity.export.folder import require_target, write_folder
     from attention_plasticity.export.provenance import provenance
@@ -61,6 +63,17 @@ def export(arguments: Sequence[str]) -> int:
     write_folder(target, content.files, facts, overwrite=overwrite)
     print(user_path(given["out"]))
     return 0
+
+
+def _use_one_thread() -> None:
+    """Before numpy is imported: sums of small matrices are faster in one thread.
+
+    Threads of a busy machine wait for each other. A user's own setting stays.
+    """
+    from attention_plasticity.run.worker import THREAD_VARIABLES
+
+    for name in THREAD_VARIABLES:
+        os.environ.setdefault(name, "1")
 
 
 def _content(source: ExportSource, given: dict[str, Any]) -> Content:
