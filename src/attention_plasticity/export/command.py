@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attention_plasticity.export.duo import DuoOptions
     from attention_plasticity.export.source import ExportSource
 
-FORMATS = ("triattention", "expected-attention", "q-filters", "duo")
+FORMATS = ("triattention", "expected-attention", "q-filters", "duo", "headkv")
 
 _PROGRAM = "attention-plasticity export"
 _STORY = """\
@@ -28,6 +28,7 @@ folder. PROVENANCE.json in it has the model, the texts, and the rows and standar
   expected-attention  mean and covariance of queries, for ExpectedAttentionStatsPress of kvpress
   q-filters           one direction per key head, for Q-Filters (QFilterPress of kvpress)
   duo                 full_attention_heads.tsv: which key heads need full attention
+  headkv              head_scores.json: far attention of query heads, for HeadKV
 """
 _EXAMPLES = """\
 commands to paste:
@@ -35,7 +36,8 @@ commands to paste:
   attention-plasticity export hf://datasets/owner/name@branch stats/qwen3 --to triattention
   attention-plasticity export path/to/dump gates/qwen3 --to duo --share 0.5
 """
-_OF_DUO = ("group", "threshold", "share", "sink_size", "recent_size")
+_OF_DUO = ("group", "threshold", "share", "sink_size")
+_OF_ATTENTION = ("duo", "headkv")
 
 
 def export(arguments: Sequence[str]) -> int:
@@ -89,6 +91,10 @@ def _content(source: ExportSource, given: dict[str, Any]) -> Content:
         from attention_plasticity.export.q_filters import q_filters
 
         return q_filters(source)
+    if given["to"] == "headkv":
+        from attention_plasticity.export.headkv import headkv
+
+        return headkv(source, given["recent_size"])
     from attention_plasticity.export.duo import duo
 
     return duo(source, given["duo"])
@@ -124,6 +130,7 @@ def _given(arguments: Sequence[str]) -> dict[str, Any]:
     part.add_argument("--threshold", metavar="X", help="gate 1 for values of X or more, else 0")
     part.add_argument("--share", metavar="X", help="gate 1 for this share of key heads, else 0")
     part.add_argument("--sink_size", metavar="N", help="first tokens that all heads keep [4]")
+    part = parser.add_argument_group("with --to duo and --to headkv")
     part.add_argument(
         "--recent_size",
         metavar="N",
@@ -137,6 +144,9 @@ def _given(arguments: Sequence[str]) -> dict[str, Any]:
     for name in _OF_DUO:
         if given[name] is not None and given["to"] != "duo":
             raise ConfigError(f"--{name}: can only be used with --to duo")
+    if given["recent_size"] is not None and given["to"] not in _OF_ATTENTION:
+        raise ConfigError("--recent_size: can only be used with --to duo or --to headkv")
+    given["recent_size"] = _recent_size(given)
     if given["to"] == "duo":
         given["duo"] = _duo_options(given)
     return given
@@ -147,7 +157,7 @@ def _duo_options(given: dict[str, Any]) -> DuoOptions:
 
     if given["threshold"] is not None and given["share"] is not None:
         raise ConfigError("--threshold: cannot be used together with --share; choose one")
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Any] = {"recent_size": given["recent_size"]}
     if given["group"] is not None:
         _require_choice("group", given["group"], ("max", "mean"))
         chosen["group"] = given["group"]
@@ -156,14 +166,21 @@ def _duo_options(given: dict[str, Any]) -> DuoOptions:
             chosen[name] = _fraction(name, given[name])
     if given["sink_size"] is not None:
         chosen["sink_size"] = _integer("sink_size", given, 4)
-    if given["recent_size"] is not None:
-        size = chosen["recent_size"] = _integer("recent_size", given, 1)
-        if size & (size - 1):
-            raise ConfigError(
-                f"--recent_size: expected a power of two, such as 256, got {size}; a dump has the "
-                "attention in bins of distances that begin at powers of two"
-            )
     return DuoOptions(**chosen)
+
+
+def _recent_size(given: dict[str, Any]) -> int:
+    from attention_plasticity.export.far_attention import RECENT
+
+    if given["recent_size"] is None:
+        return RECENT
+    size = _integer("recent_size", given, 1)
+    if size & (size - 1):
+        raise ConfigError(
+            f"--recent_size: expected a power of two, such as 256, got {size}; a dump has the "
+            "attention in bins of distances that begin at powers of two"
+        )
+    return size
 
 
 def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Gates of key heads against the attention weights of a model."""
+"""Gates of key heads and scores of query heads against the attention weights of a model."""
 
 from __future__ import annotations
 
@@ -69,6 +69,20 @@ def test_threshold_and_share(dump: Path, far: np.ndarray, tmp_path: Path) -> Non
     assert by_threshold.tolist() == by_share.tolist() == (values > middle).astype(float).tolist()
     assert json.loads((tmp_path / "a" / "config.json").read_text())["sink_size"] == 16
     assert provenance(tmp_path / "b")["rules"]["full_attention_heads"] == 4
+
+
+def test_headkv_has_one_line_with_a_score_of_every_query_head(
+    dump: Path, far: np.ndarray, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = run_here("export", dump, out, "--to", "headkv", "--recent_size", RECENT)
+    assert done.returncode == 0, done.stderr
+    text = (out / "head_scores.json").read_text()
+    assert text.count("\n") == 1
+    scores = json.loads(text)
+    assert list(scores) == [f"{layer}-{head}" for layer in range(4) for head in range(4)]
+    found = np.array(list(scores.values())).reshape(4, 4)
+    assert found == pytest.approx(far, rel=1e-3, abs=1e-5)
 
 
 def test_gates_of_equal_values_come_in_the_order_of_heads() -> None:

@@ -191,6 +191,7 @@ def test_an_interleaved_model(tmp_path: Path) -> None:
         (("--to", "gguf"), "--to: expected one of triattention, expected-attention"),
         (("--to", "q-filters", "--missing", "zero"), "--missing: expected one of refuse, mean"),
         (("--to", "q-filters", "--share", "0.5"), "--share: can only be used with --to duo"),
+        (("--to", "q-filters", "--recent_size", "8"), "can only be used with --to duo or"),
         (("--to", "q-filters", "--max_tokens_per_head", "1"), "expected an integer of at least 2"),
         ((), "--to"),
     ],
