@@ -39,7 +39,7 @@ test: $(VENV)/.dev browser
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-oldest: $(OLDEST)/.dev
-	$(OLDEST)/bin/python -m pytest $(PARALLEL) tests/qk_sniffer $(ARGS)
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) tests/qk_sniffer tests/attention_plasticity/export $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -125,10 +125,11 @@ $(VENV)/.dev: $(VENV)/.base
 	$(PIP) install -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/.capture $(VENV)/.docs
 
-# The oldest supported transformers, with the versions of its dependencies that it needs.
+# The oldest supported transformers, with the versions of its dependencies that it needs. kvpress, which loads exported
+# files in tests, needs transformers < 5.3 and pandas < 3.
 $(OLDEST)/.dev: pyproject.toml constraints.txt
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	grep -v -E '^(transformers|huggingface_hub|tokenizers)==' constraints.txt > $(OLDEST)/constraints.txt
+	grep -v -E '^(transformers|huggingface_hub|tokenizers|pandas)==' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip --quiet --disable-pip-version-check install \
-		-c $(OLDEST)/constraints.txt -e '.[dev]' transformers==5.1.0
+		-c $(OLDEST)/constraints.txt -e '.[dev]' transformers==5.1.0 kvpress==0.5.5
 	touch $@

@@ -130,7 +130,8 @@ OWN_PLOT_FLAGS = """
     layer limit line_width metric metrics_csv plasticity roles_csv trend_threshold vmax vmin ylabel
 """
 VERBS = """
-    capture verify add-rotary analyze merge atlas baseline power plot compare report push pull demo
+    capture verify add-rotary analyze merge atlas baseline power plot compare report export push
+    pull demo
 """
 
 

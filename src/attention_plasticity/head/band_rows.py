@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.head.layer import LayerRotation, after_rope, before_rope
+from attention_plasticity.head.layer import (
+    LayerRotation,
+    after_rope,
+    before_rope,
+    with_rotary_factor,
+)
 from attention_plasticity.numeric.bands import BandMeans, band_means
 from qk_dump.rotary import RotaryRecord, pair_dimensions
 from qk_toolkit.arrays import Array, Ints, Vectors
@@ -42,10 +47,8 @@ class BandRows:
         largest = max(vectors.max(initial=0.0), -vectors.min(initial=0.0))
         exponent = int(np.frexp(largest)[1])
         scaled = np.ldexp(vectors, -exponent)
-        if rotation.pre_rope and record.scaling != 1.0:
-            first, second = pair_dimensions(record)
-            for dimensions in (first, second):
-                scaled[:, dimensions] *= scaled.dtype.type(record.scaling)
+        if rotation.pre_rope:
+            scaled = with_rotary_factor(scaled, record, record.scaling)
         order = _order(record, vectors.shape[1])
         turned = after_rope(scaled, position, rotation)
         before = before_rope(scaled, position, rotation)

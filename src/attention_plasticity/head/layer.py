@@ -14,7 +14,7 @@ from attention_plasticity.metrics import CHUNKED_ATTENTION
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.remote import RemotePath
-from qk_dump.rotary import RotaryRecord, rotate
+from qk_dump.rotary import RotaryRecord, pair_dimensions, rotate
 from qk_dump.rotary_file import layer_rotation
 from qk_toolkit.arrays import Array, Vectors
 
@@ -133,6 +133,16 @@ def before_rope(vectors: Vectors, position: Array, rotation: LayerRotation) -> V
     if rotation.record is None:
         return None
     return rotate(_turnable(vectors), position, 0.0, rotation.record)
+
+
+def with_rotary_factor(vectors: Vectors, record: RotaryRecord, factor: float) -> Vectors:
+    """Vectors whose rotary dimensions are multiplied by `factor`; a copy unless it is 1."""
+    if factor == 1.0:
+        return vectors
+    scaled = vectors.copy()
+    for dimensions in pair_dimensions(record):
+        scaled[:, dimensions] *= scaled.dtype.type(factor)
+    return scaled
 
 
 def _turnable(vectors: Vectors) -> Vectors:

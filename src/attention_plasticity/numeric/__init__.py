@@ -23,6 +23,7 @@ the other files in this order; no file imports one that comes after it.
 14. `distance_pairs`: pairs of a query and an earlier key by distance; `bands`: rotary bands;
     `rotary_kernel`: the logit of the mean query and the mean key
 15. `role_scores`: what a head attends to; `word_choice`: queries that are shown as examples
+16. `query_moments`: mean and covariance of queries over tokens, for files of other tools
 
 `from_arrays` has steps 4 to 12 as one function for a notebook.
 """

@@ -1,0 +1,69 @@
+"""What a format puts into its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qk_toolkit.arrays import Array
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import sync, write_through
+
+Writer = Callable[[Path], None]
+
+CONFIG = "config.json"
+TENSORS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Content:
+    """Files by name, and what `PROVENANCE.json` says about them."""
+
+    files: Mapping[str, Writer]
+    heads: list[dict[str, Any]]  # rows and errors of every captured query head
+    rules: Mapping[str, Any] = field(default_factory=dict)  # choices that decide the numbers
+
+
+def json_file(content: Any) -> Writer:
+    """Writes JSON."""
+    return lambda path: write_through(path, json.dumps(content, indent=2) + "\n")
+
+
+def text_file(text: str) -> Writer:
+    """Writes text."""
+    return lambda path: write_through(path, text)
+
+
+def tensors_file(tensors: Mapping[str, Array]) -> Writer:
+    """Writes float32 tensors as safetensors."""
+    require_safetensors()
+
+    def write(path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        arrays = {name: np.ascontiguousarray(of, np.float32) for name, of in tensors.items()}
+        path.touch()
+        mode = path.stat().st_mode
+        save_file(arrays, path, metadata={"format": "pt"})
+        path.chmod(mode)  # safetensors lets only the owner read
+        with path.open("rb+") as file:
+            sync(file)
+
+    return write
+
+
+def require_safetensors() -> None:
+    """Raise a `ConfigError` that names the package to install if safetensors is missing."""
+    try:
+        import safetensors.numpy  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "safetensors":
+            raise
+        raise ConfigError(
+            "safetensors: is not installed; run pip install 'attention-plasticity[export]'"
+        ) from error

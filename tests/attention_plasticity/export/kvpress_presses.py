@@ -1,0 +1,84 @@
+"""Runs presses of kvpress with exported folders and prints what they did, as JSON.
+
+A process of its own: importing kvpress replaces the attention functions of transformers.
+Arguments: the folder with the exports, which is also the current folder of Q-Filters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from kvpress import DuoAttentionPress, ExpectedAttentionStatsPress, QFilterPress
+from kvpress.presses.expected_attention_with_stats import patch_rotary_embedding
+from transformers import DynamicCache
+
+from export_dumps import some_tokens
+from tiny_models import ARCHITECTURES
+
+NAME = "tiny-qwen3"
+LENGTH = 24
+
+
+def compressed(model: Any, press: Any) -> tuple[list[int], Any]:
+    """Keys that every layer keeps of a text of 24 tokens, and the logits of the last token."""
+    cache = DynamicCache()
+    with torch.no_grad(), press(model):
+        result = model(input_ids=some_tokens(1, LENGTH), past_key_values=cache)
+    return [cache.get_seq_length(layer) for layer in range(4)], result.logits[0, -1]
+
+
+def own_statistics(model: Any) -> tuple[Any, Any]:
+    """Mean and covariance as the calibrator of kvpress computes them, text by text."""
+    parts = []
+    for text in some_tokens():
+        with torch.no_grad(), patch_rotary_embedding(model) as captured:
+            model(input_ids=text[None])
+        parts.append(torch.cat(captured, dim=0)[:, :, 4:, :])
+    rows = torch.cat(parts, dim=-2)
+    mean = rows.mean(dim=-2)
+    centred = rows - mean.unsqueeze(-2)
+    return mean, (centred.transpose(-2, -1) @ centred) / (rows.shape[-2] - 1)
+
+
+def read_pattern(folder: Path) -> Any:
+    """Reads a folder as `load_attention_pattern` reads the files at its fixed URLs."""
+    config = json.loads((folder / "config.json").read_text())
+    scores = np.loadtxt(folder / "full_attention_heads.tsv", dtype=float, delimiter="\t")
+    return config["sink_size"], config["recent_size"], np.clip(scores, 0, 1)
+
+
+def main(folder: Path) -> dict[str, Any]:
+    model = ARCHITECTURES["qwen3"].model()
+    model.config.name_or_path = NAME
+    found: dict[str, Any] = {}
+
+    expected = ExpectedAttentionStatsPress(0.5, stats_folder=str(folder / "expected-attention"))
+    found["expected_lengths"], _ = compressed(model, expected)
+    mean, covariance = own_statistics(model)
+    found["mean_difference"] = float((expected.mu - mean).abs().max())
+    found["covariance_difference"] = float((expected.cov - covariance).abs().max())
+
+    os.chdir(folder)
+    filters = QFilterPress(0.5)
+    found["filter_lengths"], _ = compressed(model, filters)
+    found["filters"] = filters.q_filters.detach().numpy().tolist()
+
+    DuoAttentionPress.load_attention_pattern = staticmethod(
+        lambda model: read_pattern(folder / "duo")
+    )
+    duo = DuoAttentionPress(head_compression_ratio=0.5)
+    found["duo_lengths"], _ = compressed(model, duo)
+    found["streaming"] = duo.streaming_mask.int().tolist()
+    found["sizes"] = [duo.sink_size, duo.recent_size]
+    found["ratio"] = duo.compression_ratio
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]).resolve())))

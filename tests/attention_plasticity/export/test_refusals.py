@@ -1,0 +1,227 @@
+"""Dumps that cannot become a complete file, and heads that are filled by a rule."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from commands_here import run_here
+from dumps import make_dump
+from export_dumps import dump_of, provenance, queries_of, read_safetensors
+from qk_dump.layout import HeadId
+from qk_dump.rotary import RotaryRecord
+from qk_dump.writer import write_head
+from tiny_models import ARCHITECTURES, Architecture
+
+ROTARY = ("triattention", "expected-attention")
+VECTORS = (*ROTARY, "q-filters")
+EVERY = (*VECTORS, "duo")
+
+
+def full_dump(root: Path) -> Path:
+    """Two layers with four query heads each, and everything that a file needs."""
+    make_dump(root, n=60, context=256)
+    record = RotaryRecord((1.0, 0.5, 0.1, 0.01)).to_json()
+    layers = [
+        {"layer": layer, "type": "full_attention", "rope": True, "head_dim": 8, "rotary": record}
+        for layer in range(2)
+    ]
+    facts = {"num_layers": 2, "num_q_heads": 4, "num_k_heads": 2, "head_dim": 8, "layers": layers}
+    facts |= {"bucket_type": "uniform", "min_bucket_size": 128, "model": "owner/tiny"}
+    facts["sampler"] = {"type": "uniform", "base_rate": 16.0}
+    (root / "dump.json").write_text(json.dumps(facts))
+    return root
+
+
+def change(root: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    facts = json.loads((root / "dump.json").read_text())
+    edit(facts)
+    (root / "dump.json").write_text(json.dumps(facts))
+
+
+def refused(dump: Path, kind: str, *words: object) -> str:
+    folder = dump.with_name("refused")
+    done = run_here("export", dump, folder, "--to", kind, *words)
+    assert done.returncode in (1, 2), done.stdout
+    assert not folder.exists()
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def without_rope(facts: dict[str, Any]) -> None:
+    facts["layers"][1] = {"layer": 1, "type": "full_attention", "rope": False, "head_dim": 8}
+
+
+def interleaved_second(facts: dict[str, Any]) -> None:
+    facts["layers"][1]["rotary"]["pairing"] = "interleaved"
+
+
+def half_rotary(facts: dict[str, Any]) -> None:
+    for entry in facts["layers"]:
+        entry["rotary"] = RotaryRecord((1.0, 0.1)).to_json()
+
+
+@pytest.mark.parametrize(
+    ("edit", "kinds", "message"),
+    [
+        (without_rope, ROTARY, "layers 1 have no rotary embedding (NoPE)"),
+        (
+            lambda facts: facts["layers"][1].update(selective=True),
+            EVERY,
+            "layer 1: the content of keys decides which keys a query sees",
+        ),
+        (
+            lambda facts: facts["layers"][1].update(head_dim=16),
+            EVERY,
+            "heads have different widths (8 in layer 0, 16 in layer 1)",
+        ),
+        (lambda facts: facts["layers"][1].pop("rotary"), VECTORS, "layer 1: there is no rotary"),
+        (interleaved_second, ("expected-attention",), "kvpress turns halves"),
+        (interleaved_second, ("triattention",), "layer 1: RoPE has the pairing interleaved"),
+        (half_rotary, ROTARY, "layer 0: RoPE turns 4 of 8 dimensions"),
+        (lambda facts: facts.pop("num_layers"), EVERY, "dump.json does not have num_layers"),
+        (lambda facts: facts.update(num_layers=3), EVERY, "4 query heads of 12 were not captured"),
+    ],
+)
+def test_a_model_that_the_format_cannot_describe(
+    tmp_path: Path, edit: Callable[[Any], object], kinds: tuple[str, ...], message: str
+) -> None:
+    dump = full_dump(tmp_path / "dump")
+    change(dump, edit)
+    for kind in kinds:
+        assert message in refused(dump, kind)
+
+
+def test_no_dump_json(tmp_path: Path) -> None:
+    dump = full_dump(tmp_path / "dump")
+    (dump / "dump.json").unlink()
+    assert "dump.json does not have num_layers" in refused(dump, "q-filters")
+
+
+def test_mixed_widths_in_files(tmp_path: Path) -> None:
+    dump = full_dump(tmp_path / "dump")
+    change(dump, lambda facts: [entry.pop("head_dim") for entry in facts["layers"]])
+    rng = np.random.default_rng(0)
+    position = np.arange(60)
+    write_head(
+        dump,
+        HeadId(1, 3, "q"),
+        bucket=position // 128,
+        example_id=np.zeros(60, int),
+        position=position,
+        vectors=rng.standard_normal((60, 10)).astype(np.float32),
+    )
+    message = refused(dump, "q-filters")
+    assert "l01h03q has vectors of 10 dimensions, l00h00q of 8" in message
+
+
+@pytest.mark.parametrize("kind", VECTORS)
+def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
+    dump = full_dump(tmp_path / "dump")
+    (dump / "l01h02q").rename(tmp_path / "elsewhere")
+    message = refused(dump, kind)
+    assert "1 query head of 8 was not captured: l01h02q" in message
+    assert "--missing mean" in message
+    done = run_here("export", dump, tmp_path / "filled", "--to", kind, "--missing", "mean")
+    assert done.returncode == 0
+    assert "not captured; a query head that was not captured has the mean" in " ".join(
+        done.stderr.split()
+    )
+    facts = provenance(tmp_path / "filled")
+    assert facts["rules"]["missing"]["heads"] == [[1, 2]]
+    assert len(facts["heads"]) == 7
+
+
+def test_the_rule_is_the_mean_of_the_layer(tmp_path: Path) -> None:
+    dump = full_dump(tmp_path / "dump")
+    words = ("--to", "expected-attention")
+    assert run_here("export", dump, tmp_path / "whole", *words).returncode == 0
+    (dump / "l01h02q").rename(tmp_path / "elsewhere")
+    assert run_here("export", dump, tmp_path / "part", *words, "--missing", "mean").returncode == 0
+    whole, part = (
+        read_safetensors(tmp_path / name / "model.safetensors") for name in ("whole", "part")
+    )
+    for name in ("query_mean", "query_cov"):
+        expected = whole[name].copy()
+        expected[1, 2] = (whole[name][1, 0] + whole[name][1, 1] + whole[name][1, 3]) / 3
+        assert part[name] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_layer_without_heads_has_no_mean(tmp_path: Path) -> None:
+    dump = full_dump(tmp_path / "dump")
+    change(dump, lambda facts: facts.update(num_layers=3))
+    message = refused(dump, "q-filters", "--missing", "mean")
+    assert "no query head of layers 2 was captured" in message
+
+
+def test_q_filters_need_no_rotary_embedding(tmp_path: Path) -> None:
+    """Keys of such a layer are in the cache as they are, and so are the queries."""
+    dump = full_dump(tmp_path / "dump")
+    change(dump, without_rope)
+    assert run_here("export", dump, tmp_path / "out", "--to", "q-filters").returncode == 0
+
+
+def test_an_interleaved_model(tmp_path: Path) -> None:
+    """Its bands are neighbouring dimensions."""
+    config = {**ARCHITECTURES["llama"].config, "num_hidden_layers": 2}
+    model = Architecture("cohere", config).model()
+    dump = dump_of(model, tmp_path / "dump")
+    done = run_here("export", dump, tmp_path / "out", "--to", "triattention")
+    assert done.returncode == 0, done.stderr
+    content = torch.load(tmp_path / "out" / "triattention.pt", weights_only=True)
+    assert content["metadata"]["rope_style"] == "interleaved"
+    rows = queries_of(model)[0][1, 3].reshape(-1, 16)
+    stats = content["stats"]["layer01_head03"]
+    assert stats["q_mean_real"].numpy() == pytest.approx(rows[:, ::2].mean(axis=0), abs=1e-4)
+    assert stats["q_mean_imag"].numpy() == pytest.approx(rows[:, 1::2].mean(axis=0), abs=1e-4)
+    assert "RoPE turns neighbouring dimensions" in refused(dump, "expected-attention")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--to", "gguf"), "--to: expected one of triattention, expected-attention"),
+        (("--to", "q-filters", "--missing", "zero"), "--missing: expected one of refuse, mean"),
+        (("--to", "q-filters", "--share", "0.5"), "--share: can only be used with --to duo"),
+        (("--to", "q-filters", "--recent_size", "8"), "can only be used with --to duo or"),
+        (("--to", "q-filters", "--max_tokens_per_head", "1"), "expected an integer of at least 2"),
+        ((), "--to"),
+    ],
+)
+def test_wrong_words(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    done = run_here("export", tmp_path / "dump", tmp_path / "out", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "extra"),
+    [("torch", "triattention", "capture"), ("safetensors", "q-filters", "export")],
+)
+def test_a_missing_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, kind: str, extra: str
+) -> None:
+    dump = full_dump(tmp_path / "dump")
+
+    class Absent:
+        """An importer that does not find the library."""
+
+        def find_spec(self, name: str, *_: object) -> None:
+            if name.split(".")[0] == module:
+                raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    for name in [name for name in sys.modules if name.split(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    message = refused(dump, kind)
+    assert message == (
+        f"error: {module}: is not installed; run pip install 'attention-plasticity[{extra}]'\n"
+    )
