@@ -18,7 +18,7 @@ from qk_toolkit.arrays import Array, Bools, Ints, Vectors
 
 MOST_LATER = 64
 """Later queries of one head that are counted for a pair."""
-_BLOCK = 1 << 20  # numbers at a time
+_BLOCK = 1 << 18  # numbers at a time
 
 
 class PlacedQueries(NamedTuple):

@@ -170,4 +170,4 @@ class TextKeys:
     @property
     def _sums(self) -> Array:
         """(n + 1,) sums of the weights of the keys before each."""
-        return np.r_[0.0, np.cumsum(self.weight)]
+        return np.concatenate([[0.0], np.cumsum(self.weight)])
