@@ -59,17 +59,19 @@ def grouped_plasticity(doubled: Ints, queries: Ints) -> Array:
     """(p,) 4P(1 − P) of every pair without bias, from queries of different groups of texts.
 
     `doubled` (heads, p, g) is twice the number of queries that prefer the first key, `queries`
-    (heads, p, g) the number of queries. NaN if a head has no query or all are of one group.
+    (heads, p, g) the number of queries. Every two heads have the same weight. NaN if two heads have
+    no queries of different groups.
     """
-    total = queries.sum(axis=2, keepdims=True).astype(np.float64)  # (heads, p, 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        prefer = (0.5 * doubled / total).mean(axis=0)  # (p, g)
-        member = (queries / total).mean(axis=0)  # (p, g) sums to 1
-        mean = prefer.sum(axis=1)
-        same = (prefer * (member - prefer)).sum(axis=1)
-        other = 1.0 - (member**2).sum(axis=1)
-        found = 4.0 * (mean * (1.0 - mean) - same) / np.where(other > _EQUAL, other, np.nan)
-    return np.asarray(found)
+    n = queries.astype(np.float64)
+    first = 0.5 * doubled  # (heads, p, g)
+    second = n - first
+    all_first, all_second, all_n = (part.sum(axis=2) for part in (first, second, n))  # (heads, p)
+    found = np.zeros(n.shape[1])
+    for head in range(len(n)):
+        disagree = all_first[head] * all_second - np.einsum("pg,hpg->hp", first[head], second)
+        pairs = all_n[head] * all_n - np.einsum("pg,hpg->hp", n[head], n)  # of different groups
+        found += (disagree / np.where(pairs > 0, pairs, np.nan)).sum(axis=0)
+    return np.asarray(4.0 * found / len(n) ** 2)
 
 
 def grouped_mean(doubled: Ints, queries: Ints, group: Ints, *, errors: bool = True) -> Estimate:

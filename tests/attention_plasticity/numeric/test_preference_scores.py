@@ -14,8 +14,7 @@ from attention_plasticity.numeric.preference_scores import (
     pair_plasticity,
     static_error,
 )
-
-Choices = list[list[float]]  # of the queries of every head: 1 first key, 0 second key, ½ neither
+from listed_choices import Choices, listed_error, listed_plasticity
 
 
 def counts(heads: Choices) -> Preferences:
@@ -24,35 +23,6 @@ def counts(heads: Choices) -> Preferences:
         np.array([[head.count(0.0)] for head in heads]),
         np.array([[len(head)] for head in heads]),
     )
-
-
-def listed_plasticity(heads: Choices) -> float:
-    """Twice the chance that two queries disagree: two heads at random, then different queries."""
-    total = 0.0
-    for one, other in product(range(len(heads)), repeat=2):
-        disagree = []
-        for (i, a), (j, b) in product(enumerate(heads[one]), enumerate(heads[other])):
-            if (one, i) != (other, j):
-                disagree.append(a * (1 - b) + b * (1 - a))
-        total += sum(disagree) / len(disagree)
-    return 2.0 * total / len(heads) ** 2
-
-
-def listed_error(heads: Choices) -> float:
-    """Every query is predicted by the others; heads have equal weights."""
-    errors = []
-    for number, head in enumerate(heads):
-        own = []
-        for query, choice in enumerate(head):
-            rest = [
-                [c for i, c in enumerate(other) if (place, i) != (number, query)]
-                for place, other in enumerate(heads)
-            ]
-            vote = sum(sum(other) / len(other) for other in rest) / len(heads)
-            guess = 0.5 if abs(vote - 0.5) < 1e-12 else float(vote > 0.5)
-            own.append(0.5 if 0.5 in (guess, choice) else abs(guess - choice))
-        errors.append(sum(own) / len(own))
-    return sum(errors) / len(errors)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -112,17 +82,19 @@ def test_grouped_plasticity_against_pairs_of_queries() -> None:
     found = grouped_plasticity(doubled, queries)
     for pair in range(3):
         listed = [
-            (g, choice, 1.0 / queries[head, pair].sum())
+            [
+                (g, choice)
+                for g in range(16)
+                for choice in [1] * (doubled[head, pair, g] // 2)
+                + [0] * (queries[head, pair, g] - doubled[head, pair, g] // 2)
+            ]
             for head in range(2)
-            for g in range(16)
-            for choice in [1] * (doubled[head, pair, g] // 2)
-            + [0] * (queries[head, pair, g] - doubled[head, pair, g] // 2)
         ]
-        different = disagree = 0.0
-        for (g, a, u), (h, b, v) in product(listed, listed):
-            different += u * v * (g != h)
-            disagree += u * v * (g != h and a != b)
-        assert found[pair] == pytest.approx(2.0 * disagree / different)
+        total = 0.0
+        for one, other in product(listed, listed):
+            found_in = [a != b for (g, a), (h, b) in product(one, other) if g != h]
+            total += sum(found_in) / len(found_in)
+        assert found[pair] == pytest.approx(2.0 * total / 4)
 
 
 def test_the_error_is_that_of_the_jackknife() -> None:
