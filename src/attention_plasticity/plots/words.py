@@ -56,7 +56,7 @@ class Words:
     ) -> Caption:
         """A caption of a figure with this number of heads.
 
-        `correction` is a correction note, `plasticity` what the figure shows, `noun` a head in words.
+        `correction` is a correction note, `plasticity` what the figure shows, `noun` names a head.
         """
         heads = count(number, noun)
         heads += f" of {clean(self.model_name)}" if self.model_name else ""
