@@ -131,6 +131,7 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield smollm2("attention-position", "Attention by position", "attention", by_position=True)
     yield smollm2("attended", "Attended plasticity", "attended")
     yield sample("roles", "Roles of heads", "roles")
+    yield sample("key-heads", "Static error by key head", "key_heads")
     yield sample("by-role", "Plasticity by role", "by_role")
     yield sample("bands", "Rotary bands", "bands")
     yield sample("bands-head", "Rotary bands of one head", "bands", layer=0, head=1)

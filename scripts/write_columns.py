@@ -31,7 +31,11 @@ def with_columns(page: str) -> str:
 
 
 def _rows(table: Table) -> Iterator[str]:
-    yield _row(list(IDS), "head", "", "layer, query head and the key head that it uses")
+    ids = [name for name in IDS if name in table.names]
+    if "q_head" in ids:
+        yield _row(ids, "head", "", "layer, query head and the key head that it uses")
+    else:
+        yield _row(ids, "key head", "", "layer and key head")
     own = [metric for metric in table.columns if metric.column not in IDS]
     for _, members in groupby(own, key=lambda metric: _row_of(metric, table)):
         metrics = list(members)

@@ -2,7 +2,8 @@
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
 attention of the keys, query model per bucket, key pairs, plasticity, plasticity at one position,
-means of attention, position before RoPE, rotary bands, roles and words.
+means of attention, position before RoPE, rotary bands, roles and words, counts for the table of key
+heads.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from attention_plasticity.head.aligned_columns import (
 )
 from attention_plasticity.head.attended import AttendedPlasticity, add_attended, attended_plasticity
 from attention_plasticity.head.bands import add_kernel, head_bands
+from attention_plasticity.head.key_head import KeyHeadPairs
 from attention_plasticity.head.key_pool import AttendedHead, KeyPool, attended_keys, read_pool
 from attention_plasticity.head.layer import SINGLE_EXAMPLE, before_rope
 from attention_plasticity.head.layout import head_layout
@@ -117,7 +119,8 @@ def analyze_head(
         k_head = head_layout(dump, config).key_head_of(q_head)
     keys = KeyHead.read(dump, layer, k_head, config)
     pool = read_pool(dump, layer, k_head, keys, config)
-    return _analyze_query_head(dump, layer, q_head, k_head, keys, pool, config)
+    pairs = KeyHeadPairs(keys, pool, config, pair_seed(config, layer, k_head))
+    return _analyze_query_head(dump, layer, q_head, k_head, keys, pool, pairs, config)
 
 
 def analyze_group(
@@ -139,9 +142,10 @@ def analyze_group(
         show_traceback(error)
         yield from (Failure(layer, q_head, k_head, str(error)) for q_head in q_heads)
         return
+    pairs = KeyHeadPairs(keys, pool, config, pair_seed(config, layer, k_head))
     for q_head in q_heads:
         try:
-            yield _analyze_query_head(dump, layer, q_head, k_head, keys, pool, config)
+            yield _analyze_query_head(dump, layer, q_head, k_head, keys, pool, pairs, config)
         except ToolkitError as error:
             show_traceback(error)
             yield Failure(layer, q_head, k_head, str(error))
@@ -154,6 +158,7 @@ def _analyze_query_head(
     k_head: int,
     keys: KeyHead,
     pool: KeyPool | None,
+    pairs: KeyHeadPairs,
     config: RunnerConfig,
 ) -> HeadResult:
     head = HeadId(layer, q_head, "q")
@@ -163,6 +168,8 @@ def _analyze_query_head(
     result = analyze_rows(
         layer, q_head, k_head, rows, keys, config, window, exponent, weights, pool
     )
+    of_queries = pair_seed(config, layer, q_head)
+    result = replace(result, key_head=pairs.counts(rows, weights, window, of_queries))
     found = role_queries(
         rows, weights, _groups(rows, keys, config), window, chunked=keys.logits.chunked
     )

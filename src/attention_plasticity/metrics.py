@@ -447,6 +447,37 @@ KERNEL = Table(
         _GROUPS_OF_ROW,
     ),
 )
+_of_group = partial(Metric, format="share", error=True, averaged=True)
+_OF_HEADS = "the same with the queries of one query head, as a mean over the query heads of the group"
+
+KEY_HEADS = Table(
+    "key_head_metrics.csv",
+    "key head, if the texts of its rows are known",
+    _with_errors(
+        _IDS[0],
+        Metric("k_head", "key head", "number of the key head", format="index"),
+        Metric("n_q_heads", "query heads", "number of query heads of the group that were analysed", format="count"),
+        Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text"),
+        Metric("sliding_window", "window", "tokens that a query can attend back to", format="count", unit="tokens", nan="full attention"),
+        Metric("n_pairs", "pairs", "number of pairs of any two keys of one text that two or more later queries of every query head see", format="count"),
+        Metric("n_attended_pairs", "attended pairs", "the same for pairs in proportion to attention", format="count"),
+        Metric("n_queries", "queries per pair", "mean number of later queries of the group that are counted for a pair", format="count", note="at most 64 of every query head"),
+        Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count", note="`nan` if error_bars is off"),
+        _of_group("plasticity", "plasticity of the key head", "plasticity of any two keys of one text, from counts of the later queries of all query heads of the group; 1: half of the queries prefer each key"),
+        _of_group("plasticity_heads", "plasticity of its query heads alone", _OF_HEADS),
+        _of_group("static_error", "static error", "share of later queries of the group whose preferred key the majority of the other queries does not predict: the error that a ranking without a query cannot avoid"),
+        _of_group("static_error_heads", "static error of its query heads alone", _OF_HEADS),
+        _of_group("attended_plasticity", "attended plasticity of the key head", "plasticity of the key head for keys in proportion to the attention that they receive from the group, without the first four tokens"),
+        _of_group("attended_plasticity_heads", "attended plasticity of its query heads alone", _OF_HEADS),
+        _of_group("attended_static_error", "static error, attended pairs", "static error of these attended pairs"),
+        _of_group("attended_static_error_heads", "static error of its query heads alone, attended pairs", _OF_HEADS),
+        _of_group("aligned_plasticity", "plasticity of the key head at one position", "plasticity of two keys that a token sees, from counts of the queries of all query heads of the group in the bin of the token, turned to its position"),
+        _of_group("aligned_plasticity_heads", "plasticity of its query heads alone at one position", _OF_HEADS),
+        _of_group("far_mass", "far attention of the group", "attn_far_mass of head_metrics.csv, as a mean over the query heads of the group"),
+        _of_group("received_gini", "concentration of received attention", "Gini coefficient of the attention that the keys of a text receive from the group; 0: all keys receive the same, near 1: one key receives all", note="without the first four tokens; a mean over texts by tokens"),
+        _of_group("received_half", "keys with half of the attention", "smallest share of the keys of a text that together receive half of the attention of the group", note="without the first four tokens; a mean over texts by tokens"),
+    ),
+)
 # fmt: on
 
 TableKind = Literal[
@@ -461,6 +492,7 @@ TableKind = Literal[
     "words",
     "bands",
     "kernel",
+    "key_heads",
 ]
 TABLES: dict[TableKind, Table] = {
     "head_metrics": HEAD_METRICS,
@@ -474,6 +506,7 @@ TABLES: dict[TableKind, Table] = {
     "words": WORDS,
     "bands": BANDS,
     "kernel": KERNEL,
+    "key_heads": KEY_HEADS,
 }
 
 METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}

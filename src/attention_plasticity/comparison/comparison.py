@@ -38,6 +38,7 @@ _TABLES: dict[str, Callable[[ComparisonData], str]] = {
     "compare.md": comparison_markdown,
     "compare.tex": comparison_latex,
     "differences.csv": lambda data: as_csv(data.differences),
+    "key_heads.csv": lambda data: as_csv(data.key_heads),
     "notes.csv": lambda data: as_csv(data.notes),
     "correlations.csv": lambda data: as_csv(data.correlations),
 }
@@ -49,8 +50,9 @@ class Comparison(ComparisonData):
     """Several runs side by side, as `compare` returns them. Notebooks show the tables.
 
     `table` has the means over heads of every run and layer type, `differences` those of every run
-    minus the first run, and `correlations` those of the drop with scores. `notes` lists all
-    cautions; the column `cautions` of the other tables has those of each row.
+    minus the first run, and `correlations` those of the drop with scores. `key_heads` has the means
+    over key heads. `notes` lists all cautions; the column `cautions` of the other tables has those
+    of each row.
     """
 
     def __repr__(self) -> str:

@@ -29,6 +29,7 @@ from attention_plasticity.comparison.cautions import (
     same_texts,
     score_obstacles,
 )
+from attention_plasticity.comparison.key_heads import key_head_means
 from attention_plasticity.comparison.runs import (
     ALL_LAYERS,
     COMPARED,
@@ -64,6 +65,11 @@ class ComparisonData:
     runs: tuple[ComparedRun, ...]
     relations: tuple[Correlation, ...]
     cautions: tuple[Caution, ...]
+
+    @property
+    def key_heads(self) -> pd.DataFrame:
+        """Means over the key heads of every run that has their table."""
+        return key_head_means(self.runs)
 
 
 def comparison_data(

@@ -26,11 +26,13 @@ _MEANS = (
 _LABELS = {
     "means": "attention-plasticity",
     "differences": "plasticity-differences",
+    "key_heads": "key-heads",
     "correlations": "plasticity-correlations",
 }
 _CAUTIONS: dict[str, tuple[Concerned, ...]] = {
     "means": ("means",),
     "differences": ("means", "differences"),
+    "key_heads": ("means",),
     "correlations": ("correlations", "means"),
 }
 _SPECIAL = {
@@ -68,6 +70,7 @@ def comparison_latex(data: ComparisonData) -> str:
         captions = {
             "means": f"Plasticity {table.shown.words}: {_MEANS}",
             "differences": f"Differences of {table.shown.name} from {table.minus}.",
+            "key_heads": "Means over key heads.",
             "correlations": f"Correlation of the drop of {table.shown.name} with benchmark scores.",
         }
         label = _LABELS[table.kind]

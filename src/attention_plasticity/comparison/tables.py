@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 from rich import box
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from attention_plasticity.comparison.cautions import Concerned, texts_about
 from attention_plasticity.comparison.data import ComparisonData
+from attention_plasticity.comparison.key_heads import NOTE, SHOWN
 from attention_plasticity.comparison.runs import (
     ALL_LAYERS,
     full_names,
@@ -77,7 +78,7 @@ class Line(NamedTuple):
 class WrittenTable:
     """A table of means, differences or correlations, for every format."""
 
-    kind: Concerned
+    kind: Concerned | Literal["key_heads"]
     shown: PlasticityColumns
     headings: tuple[str, ...]
     lines: tuple[Line, ...]
@@ -92,10 +93,11 @@ class WrittenTable:
 
 
 def written_tables(data: ComparisonData) -> list[WrittenTable]:
-    """Means and differences of each kind of plasticity, and the correlations."""
+    """Means and differences of each kind of plasticity, key heads, and the correlations."""
     found: list[WrittenTable | None] = []
     for shown in kinds_of(data.table):
         found += [means_table(data.table, shown), differences_table(data.differences, shown)]
+    found.append(key_heads_table(data.key_heads, main_of(data.table)))
     if data.relations:
         found.append(_correlations_table(data.relations, main_of(data.table)))
     return [table for table in found if table is not None]
@@ -115,6 +117,24 @@ def means_table(compared: pd.DataFrame, shown: PlasticityColumns) -> WrittenTabl
     )
     note = _errors_note(compared, shown)
     return WrittenTable("means", shown, ("run", *headings.values()), lines, note)
+
+
+def key_heads_table(means: pd.DataFrame, shown: PlasticityColumns) -> WrittenTable | None:
+    """The means over key heads, one line per run; None if no run has them."""
+    if means.empty:
+        return None
+    lines = tuple(
+        Line(
+            clean(str(row["run"])),
+            "",
+            (
+                Cell(f"{row['key_heads']:,}"),
+                *(_mean(name, row[name], row[f"{name}_se"]) for name in SHOWN),
+            ),
+        )
+        for row in means.to_dict("records")
+    )
+    return WrittenTable("key_heads", shown, ("run", "key heads", *SHOWN.values()), lines, NOTE)
 
 
 def _mean(name: str, value: float, error: float) -> Cell:
@@ -222,6 +242,7 @@ def comparison_markdown(data: ComparisonData) -> str:
         titles = {
             "means": f"Plasticity {table.shown.words}:",
             "differences": f"Plasticity {table.shown.words}, difference from {table.minus}:",
+            "key_heads": "Means over key heads:",
             "correlations": f"Correlation of the drop of {table.shown.name} with scores:",
         }
         parts += [f"{_escaped(titles[table.kind])}\n", markdown_table(table)]
@@ -260,7 +281,8 @@ def print_comparison(data: ComparisonData, console: Console) -> None:
             continue
         what = "mean over heads, and by parts of the context (%)"
         ending = f", minus {table.minus}" if table.minus else f": {what}"
-        console.print(Text(f"Plasticity {table.shown.words}{ending}"))
+        title = f"Plasticity {table.shown.words}{ending}"
+        console.print(Text("Means over key heads" if table.kind == "key_heads" else title))
         _print_table(console, table, short)
         _print_lines(console, table.note)
     _print_list(console, "Names", list(full_names(short)))
@@ -285,7 +307,7 @@ def _print_table(console: Console, written: WrittenTable, short: dict[str, str])
     table = Table(box=box.HORIZONTALS, padding=0, pad_edge=False, show_edge=False)
     for place, heading in enumerate(written.narrow_headings):
         table.add_column(heading, justify="right" if place else "left", no_wrap=True)
-    is_means = written.kind == "means"
+    is_means = written.kind in ("means", "key_heads")
     for name, part, cells in written.lines:
         shown = [cell.value if is_means else cell.whole for cell in cells]
         table.add_row(*map(Text, (f"  {part}" if part else short[name], *shown)))

@@ -21,7 +21,8 @@ after it.
    pairs that are seen through a window
    `attended`: plasticity of attended pairs, in bins
 10. `bands`: rotary bands and the rotary kernel
-11. `repeated`: the dump of repeated tokens; `role_columns`: what a head does, and words
+11. `key_head`: counts for the row of the key head, joined by `run/key_heads.py`
+12. `repeated`: the dump of repeated tokens; `role_columns`: what a head does, and words
 
 The seed of the key pairs is `pair_seed` in `head_analysis`. `run/` writes the rows of all heads.
 """

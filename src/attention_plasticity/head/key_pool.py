@@ -54,6 +54,11 @@ class KeyPool:
         column = self.received[:, q_head % self.received.shape[1]]
         return np.nan_to_num(column.astype(np.float64), nan=0.0)
 
+    @property
+    def of_group(self) -> Array:
+        """(n,) the attention from all query heads of the group; 0 where it is not known."""
+        return np.asarray(np.nan_to_num(self.received.astype(np.float64), nan=0.0).sum(axis=1))
+
 
 def read_pool(
     dump: Dump, layer: int, k_head: int, keys: KeyHead, config: RunnerConfig

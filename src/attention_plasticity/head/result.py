@@ -34,6 +34,7 @@ class HeadResult:
     words: Columns = field(default_factory=dict)  # only if the dump has tokens
     bands: Columns = field(default_factory=dict)  # only if the rotary embedding is known
     kernel: Columns = field(default_factory=dict)  # only if the rotary embedding is known
+    key_head: dict[str, Any] = field(default_factory=dict)  # counts for the row of its key head
     missing: dict[str, str] = field(default_factory=dict)  # column of `metrics` → why it is NaN
     missing_cells: MissingCells = field(default_factory=dict)  # of `buckets`
     missing_bins: MissingCells = field(default_factory=dict)  # of `bins`

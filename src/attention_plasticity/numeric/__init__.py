@@ -22,8 +22,11 @@ the other files in this order; no file imports one that comes after it.
     with position
 14. `distance_pairs`: pairs of a query and an earlier key by distance; `bands`: rotary bands;
     `rotary_kernel`: the logit of the mean query and the mean key
-15. `role_scores`: what a head attends to; `word_choice`: queries that are shown as examples
-16. `query_moments`: mean and covariance of queries over tokens, for files of other tools
+15. `text_pairs`: pairs of any two keys of one text; `pair_preferences`: which key later queries
+    prefer; `preference_scores`: plasticity and static error of a key head; `attention_spread`: how
+    unequally keys receive attention
+16. `role_scores`: what a head attends to; `word_choice`: queries that are shown as examples
+17. `query_moments`: mean and covariance of queries over tokens, for files of other tools
 
 `from_arrays` has steps 4 to 12 as one function for a notebook.
 """

@@ -25,6 +25,7 @@ from attention_plasticity.page.estimates import (
     mean_with_intervals,
     stored_heads,
 )
+from attention_plasticity.page.key_heads import key_head_rows
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.page.payload import Column
 from attention_plasticity.page.provenance import provenance
@@ -102,6 +103,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "distant_from": distant_from(run),
         "pair_sampling": run.pair_sampling,
         "roles": roles,
+        "key_head_rows": key_head_rows(run),
         "warnings": _warnings(run, selected),
         "missing": _missing(run),
         "provenance": provenance(run),

@@ -39,6 +39,7 @@ _SCRIPTS = (
     "heads_table.js",
     "head_panel.js",
     "runs_panel.js",
+    "key_heads.js",
     "downloads.js",
     "address.js",
     "print.js",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attention_plasticity.plots.frequencies import frequencies_figure
     from attention_plasticity.plots.heatmap import heatmap_figure
     from attention_plasticity.plots.kernel import kernel_figure
+    from attention_plasticity.plots.key_heads import key_heads_figure
     from attention_plasticity.plots.map import map_figure
     from attention_plasticity.plots.phase import phase_figure
     from attention_plasticity.plots.plasticity import plasticity_figure
@@ -48,6 +49,7 @@ _MODULES = {
     "attention_plasticity.plots.distances": ("distances_figure",),
     "attention_plasticity.plots.frequencies": ("frequencies_figure",),
     "attention_plasticity.plots.kernel": ("kernel_figure",),
+    "attention_plasticity.plots.key_heads": ("key_heads_figure",),
     "attention_plasticity.plots.profile": ("profile_figure",),
     "attention_plasticity.plots.map": ("map_figure",),
     "attention_plasticity.plots.heatmap": ("heatmap_figure",),
@@ -69,6 +71,7 @@ __all__ = [
     "frequencies_figure",
     "heatmap_figure",
     "kernel_figure",
+    "key_heads_figure",
     "map_figure",
     "phase_figure",
     "plasticity_figure",

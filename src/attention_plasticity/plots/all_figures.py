@@ -9,6 +9,7 @@ from typing import Any
 
 from attention_plasticity.plots.attended import has_attended
 from attention_plasticity.plots.drawing import plot_run, with_layers
+from attention_plasticity.plots.key_heads import STATIC_ERROR
 from attention_plasticity.plots.map import DROP
 from attention_plasticity.plots.phase import has_phase
 from attention_plasticity.plots.saving import require_target, save_figure
@@ -35,6 +36,7 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "frequencies": ("frequencies", {}),
     "roles": ("roles", {}),
     "by-role": ("by_role", {}),  # only with plasticity at one position, too
+    "key-heads": ("key_heads", {}),
 }
 
 _NEEDS_CONTEXT_PAIRS = "only of runs with pair_sampling: context; nothing is missing from this run"
@@ -45,6 +47,7 @@ _NEEDS_ONE_POSITION = (
 _NEEDS_RECORDS = (
     "needs the rotary embedding and the texts: attention-plasticity add-rotary, and analyze again"
 )
+_NEEDS_TEXTS = "needs the texts of queries and keys: analyze again"
 _EARLIER_RUN = "the run is of an earlier version: analyze again"
 _ALL_UNSURE = "the roles of all heads are unsure"
 _EQUAL_AXES = "all pairs of this run are attended, so both axes would be equal"
@@ -98,6 +101,8 @@ def left_out(run: FinishedRun) -> dict[str, str]:
         reasons["roles"] = reasons["by-role"] = reason
     elif not (run.roles["role"] != UNSURE).any():
         reasons["by-role"] = _ALL_UNSURE
+    if not (run.has_key_heads and run.key_heads[STATIC_ERROR].notna().any()):
+        reasons["key-heads"] = _NEEDS_TEXTS
     if not (run.has_bands and run.bands["variance_share"].notna().any()):
         reasons["bands"] = reasons["frequencies"] = _NEEDS_RECORDS
     elif "phase" in reasons or run.info.get("bin_size") is None:

@@ -22,6 +22,7 @@ from attention_plasticity.plots.distances import distances_figure
 from attention_plasticity.plots.frequencies import frequencies_figure
 from attention_plasticity.plots.heatmap import heatmap_figure
 from attention_plasticity.plots.kernel import kernel_figure
+from attention_plasticity.plots.key_heads import key_heads_figure
 from attention_plasticity.plots.map import map_figure
 from attention_plasticity.plots.phase import phase_figure
 from attention_plasticity.plots.plasticity import plasticity_figure
@@ -61,6 +62,7 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "frequencies": frequencies_figure,
     "roles": roles_figure,
     "by_role": by_role_figure,
+    "key_heads": key_heads_figure,
 }
 _TABLE_OF: dict[str, TableKind] = {
     "bucket_csv": "bucket_plasticity",
@@ -71,9 +73,11 @@ _TABLE_OF: dict[str, TableKind] = {
     "band_csv": "bands",
     "kernel_csv": "kernel",
     "roles_csv": "roles",
+    "key_head_csv": "key_heads",
 }
 NO_BANDS = "has no rotary bands; the rotary embedding of its layers is not known"
 NO_KERNEL = "has no rotary kernel; it needs rotary bands and the texts of the queries"
+NO_KEY_HEADS = "has no table of key heads; it needs the texts of the rows; analyze again"
 _MISSING: dict[TableKind, str] = {
     "bins": NONE_AT_ONE_POSITION,
     "distances": "has no plasticity by distance; run the analysis with pair_sampling: context",
@@ -82,6 +86,7 @@ _MISSING: dict[TableKind, str] = {
     ),
     "bands": NO_BANDS,
     "kernel": NO_KERNEL,
+    "key_heads": NO_KEY_HEADS,
     "roles": (
         "has no roles; they need a dump with attention columns (capture.attention), and analyze of "
         "this version"
@@ -266,6 +271,7 @@ def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
         "bands": not run.has_bands,
         "kernel": not run.has_kernel,
         "roles": not run.has_roles,
+        "key_heads": not run.has_key_heads,
     }
     if missing.get(kind):
         raise ConfigError(f"{run.place}: {_MISSING[kind]}")

@@ -125,12 +125,12 @@ def map_figure(
         bar = figure.colorbar(drawn, ax=axes, pad=0.02)
         bar.outline.set_visible(False)
         sign = "dashes" if tests else "dots"
-        _mark_missing(axes, grid, sign)
+        mark_missing(axes, grid, sign)
         if tests:
             mark_tests(figure, axes, tests, drawn, layers)
             legend = legend_of_tests(figure, axes, tests)
         mark_gaps(axes, layers)
-        rows = _mark_types(axes, layer_types(metrics), layers)
+        rows = mark_types(axes, layer_types(metrics), layers)
         room = height - _AROUND - _LEGEND_ROW * rows
         bar.set_label(label_lines(figure_text(column_label(metric)), room))
         if tests and rows:  # two legends
@@ -173,7 +173,7 @@ def _draw_grid(
     )
 
 
-def _mark_types(axes: Axes, types: dict[int, str], layers: Ints) -> int:
+def mark_types(axes: Axes, types: dict[int, str], layers: Ints) -> int:
     """Mark the type of every layer at the left, if the types differ. Returns rows of the legend."""
     groups = layers_by_type(types)
     if len(groups) < 2:
@@ -272,7 +272,8 @@ def _settings_of(metric: str) -> PlasticityColumns | None:
     return AT_ONE_POSITION if metric in (POOLED, PHASE) or "aligned" in metric else OVER_BUCKETS
 
 
-def _mark_missing(axes: Axes, grid: Floats, sign: str) -> None:
+def mark_missing(axes: Axes, grid: Floats, sign: str) -> None:
+    """Mark the heads of a grid (layers, heads) that have no value."""
     layer, head = np.nonzero(np.isnan(grid))
     if sign == "dashes":
         axes.scatter(head, layer, s=6, color=FAINT, marker="_", linewidths=0.7)

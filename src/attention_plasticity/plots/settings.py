@@ -374,6 +374,29 @@ class ByRolePlot(_HeadSettings):
     """Plasticity at one position and rotary phase by role, one point per head."""
 
 
+class KeyHeadsPlot(_Settings):
+    """One value of every key head, layer × key head."""
+
+    key_head_csv: str | None = Field(
+        title=_DATA,
+        default=None,
+        min_length=1,
+        description="key_head_metrics.csv, instead of a run",
+    )
+    metric: str = Field(
+        title=_LOOK, default="static_error", description="a column of key_head_metrics.csv"
+    )
+    cmap: str | None = Field(title=_LOOK, default=None, description="colormap")
+    vmin: float | None = Field(title=_LOOK, default=None, description="value of the first colour")
+    vmax: float | None = Field(title=_LOOK, default=None, description="value of the last colour")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        _require_one(self, "key_head_csv")
+        require_order(self.vmin, self.vmax)
+        return self
+
+
 class _AllSource(BaseModel):
     run: str = Field(title=_DATA, min_length=1, description="folder of an analysis")
     output_dir: str | None = Field(
@@ -407,6 +430,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "frequencies": FrequenciesPlot,
     "roles": RolesPlot,
     "by_role": ByRolePlot,
+    "key_heads": KeyHeadsPlot,
 }
 
 

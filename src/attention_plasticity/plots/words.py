@@ -52,12 +52,13 @@ class Words:
         *details: str | None,
         correction: str | None = None,
         plasticity: PlasticityColumns | None = None,
+        noun: str = "query head",
     ) -> Caption:
         """A caption of a figure with this number of heads.
 
-        `correction` is a correction note, `plasticity` what the figure shows.
+        `correction` is a correction note, `plasticity` what the figure shows, `noun` names a head.
         """
-        heads = count(number, "query head")
+        heads = count(number, noun)
         heads += f" of {clean(self.model_name)}" if self.model_name else ""
         heads += f", {self.selection}" if self.selection else ""
         sample = (heads, f"values {correction}") if correction else (heads,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.metrics import ALIGNED
 from attention_plasticity.run.fingerprints import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate, eligible_heads
+from attention_plasticity.run.key_heads import KeyHeadRow, KeyHeadRows
 from attention_plasticity.run.labels import with_label
 from attention_plasticity.run.missing import MissingSums, MissingValues, missing_records
 from attention_plasticity.run.outputs import OutputPaths, output_drafts, set_aside
@@ -45,6 +46,7 @@ class Outcome:
     means: HeadMeans
     missing: list[MissingValues]
     roles: Mapping[str, int] = field(default_factory=dict)  # heads by role
+    key_head_means: dict[str, MeanEstimate] = field(default_factory=dict)
 
 
 def finish_run(
@@ -71,7 +73,14 @@ def finish_run(
     )
 
     roles: Counter[str] = Counter()
+    key_heads = KeyHeadRows()
     with output_drafts(paths) as drafts:
+
+        def add_key_heads(rows: Iterable[KeyHeadRow]) -> None:
+            for row in rows:
+                drafts.add_key_head(row.values)
+                missing.add_key_head(row)
+
         for head in heads:
             result = with_label(load(*head), settings.role_thresholds)
             drafts.add(result)
@@ -79,6 +88,8 @@ def finish_run(
             means.add(result)
             missing.add(result)
             roles.update(result.roles.get("role", ()))
+            add_key_heads(key_heads.add(result))
+        add_key_heads(key_heads.end())
         paths = drafts.paths
         set_aside(paths, include_own=False)  # tables of an earlier run that this run does not have
         warnings = [
@@ -99,9 +110,20 @@ def finish_run(
                 "means_by_layer_type": {
                     name: _means_record(found) for name, found in by_layer_type
                 },
+                "key_head_means": _means_record(key_heads.means),
             }
         )
-    return Outcome(paths, facts, metrics, failures, warnings, means, missing.found, roles)
+    return Outcome(
+        paths=paths,
+        facts=facts,
+        metrics=metrics,
+        failures=failures,
+        warnings=warnings,
+        means=means,
+        missing=missing.found,
+        roles=roles,
+        key_head_means=key_heads.means,
+    )
 
 
 def _provenance(

@@ -1,4 +1,4 @@
-"""Missing values of a run and their reasons, for run.json. Plain Python, no numeric libraries."""
+"""Missing values of a run and their reasons, for run.json."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from attention_plasticity.head.result import HeadResult, MissingCells
 from attention_plasticity.metrics import HEAD_METRICS, METRICS
+from attention_plasticity.run.key_heads import KeyHeadRow
 from qk_toolkit.formatting import index_ranges
 from qk_toolkit.settings import index_list
 
@@ -26,7 +27,7 @@ class MissingValues:
     reason: str
     heads: int  # number of heads
     values: int  # number of missing values in every column
-    where: dict[str, str]  # layer → query heads: {"0": "0-2,5"}
+    where: dict[str, str]  # layer → query heads: {"0": "0-2,5"}; key heads in the table key_heads
 
     @property
     def metrics(self) -> list[str]:
@@ -54,6 +55,11 @@ class MissingSums:
         self._add_cells("bucket_plasticity", result.missing_cells, head)
         if self._with_bins:
             self._add_cells("bins", result.missing_bins, head)
+
+    def add_key_head(self, row: KeyHeadRow) -> None:
+        """Add a key head."""
+        for column, reason in row.missing.items():
+            self._add("key_heads", column, reason, (row.layer, row.k_head), 1)
 
     def _add_cells(self, table: str, missing: MissingCells, head: Head) -> None:
         for column, reasons in missing.items():

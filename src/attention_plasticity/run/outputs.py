@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -277,13 +277,20 @@ class OutputDrafts:
 
     def add(self, result: HeadResult) -> None:
         """Write the rows of a head. Heads are added in order."""
-        for kind, path in self._paths.tables.items():
-            rows = list(_rows(kind, result))
-            if kind not in self._tables and (rows or kind in _ALWAYS):
-                table = _table(path, TABLES[kind].names)
-                self._tables[kind] = self._stack.enter_context(table)
-            if rows:
-                self._tables[kind][0].writerows(rows)
+        for kind in self._paths.tables:
+            if kind != _KEY_HEADS:
+                self._write(kind, list(_rows(kind, result)))
+
+    def add_key_head(self, values: Mapping[str, Any]) -> None:
+        """Write the row of a key head. Key heads are added in order."""
+        self._write(_KEY_HEADS, [[values[name] for name in TABLES[_KEY_HEADS].names]])
+
+    def _write(self, kind: TableKind, rows: Sequence[Sequence[Any]]) -> None:
+        if kind not in self._tables and (rows or kind in _ALWAYS):
+            table = _table(self._paths.tables[kind], TABLES[kind].names)
+            self._tables[kind] = self._stack.enter_context(table)
+        if rows:
+            self._tables[kind][0].writerows(rows)
 
     @property
     def paths(self) -> OutputPaths:
@@ -354,5 +361,6 @@ _CONTENT = {
     "kernel": "kernel",
 }
 """Fields of `HeadResult`."""
+_KEY_HEADS: TableKind = "key_heads"
 _ALWAYS = ("head_metrics", "bucket_plasticity", "component_weights", "influences", "distances")
 """Tables that are written also without a row."""

@@ -163,6 +163,7 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
     memory += min(buckets * width**2, MOST_COVARIANCES) * 2 * 8
     # indices of the pairs; key differences, rotated differences and projections (float64)
     memory += pairs * 12 * 8 + min(pairs * width, PAIR_BLOCK) * 3 * 8
+    memory += 16 << 20  # counts for the table of key heads
     if config.error_bars:
         # influences of 16 groups per cell; float32 copy of the differences; scatters and products
         memory += buckets**2 * 16 * 3 * 8 + min(pairs * width, PAIR_BLOCK) * 4

@@ -112,6 +112,7 @@ class _RunInfo(_Members):
     missing: list[_Missing] = []
     means: dict[str, _Mean] = {}
     means_by_layer_type: dict[str, dict[str, _Mean]] = {}
+    key_head_means: dict[str, _Mean] = {}
     tables: dict[str, str] = {}
     sha256: dict[str, str] = {}
     finished: str = ""

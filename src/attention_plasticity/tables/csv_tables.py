@@ -43,6 +43,7 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "words": ("layer", "q_head", *WORDS.names[3:]),
     "bands": ("layer", "q_head", "band", "wavelength", "norm_product", "variance_share"),
     "kernel": ("layer", "q_head", "distance", "mean_logit", "kernel"),
+    "key_heads": ("layer", "k_head", "plasticity", "static_error"),
     "influences": (
         *("layer", "q_head", "quantity", "q_bucket", "value", "bias", "n_groups"),
         *GROUP_COLUMNS,

@@ -233,6 +233,16 @@ class FinishedRun:
         """Mean logit and rotary kernel per query head and bin of distances."""
         return self._table("kernel")
 
+    @property
+    def has_key_heads(self) -> bool:
+        """Whether the run has the table of key heads."""
+        return self._has("key_heads")
+
+    @cached_property
+    def key_heads(self) -> pd.DataFrame:
+        """One row per key head: plasticity and static error of the queries of its group."""
+        return self._table("key_heads")
+
     @cached_property
     def failures(self) -> pd.DataFrame:
         """Heads that could not be analysed, each with the reason."""

@@ -170,6 +170,7 @@ def test_everything_is_written_where_asked(runs: list[Path], tmp_path: Path) -> 
         "compare.tex",
         "correlations.csv",
         "differences.csv",
+        "key_heads.csv",
         "notes.csv",
         "profiles.svg",
         "profiles.txt",

@@ -80,7 +80,8 @@ def test_a_run_without_the_table_of_bins_has_no_missing_values_of_it(tmp_path: P
 
 
 def test_columns_with_one_reason_are_joined(run: Run) -> None:
-    (record,) = [record for record in run.info["missing"] if record["reason"] == NO_COLUMNS]
+    found = [record for record in run.info["missing"] if record["table"] == "head_metrics"]
+    (record,) = [record for record in found if record["reason"] == NO_COLUMNS]
     assert record["heads"] == 8
     assert record["where"] == {"0": "0-3", "1": "0-3"}
     names = [name for name in HEAD_METRICS.names if name.startswith(("attn_", "ap_attended"))]

@@ -52,6 +52,7 @@ function showHeadTexts() {
   showHead(runShown(), headsBeside(), state);
   showRoleCard(runShown(), headsBeside(), keyOf(state.layer, state.head));
   showProfileKeys(runShown(), otherRun(), keyOf(state.layer, state.head));
+  markKeyHead(runShown(), keyOf(state.layer, state.head));
   clearTimeout(showHeadTexts.timer);
   showHeadTexts.timer = setTimeout(writeAddress, 150); // delayed: browsers limit address changes
 }
@@ -78,6 +79,7 @@ function showTexts() {
   makeMaps(mapRuns(), select);
   fillTable(run, headsBeside());
   showAxisChoice(runsShown());
+  showKeyHeads(run);
   if (runs.length > 1) showRunsTable(runs, run, switchRun);
 }
 

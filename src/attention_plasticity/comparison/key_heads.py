@@ -1,0 +1,50 @@
+"""Means over the key heads of compared runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from attention_plasticity.comparison.runs import ComparedRun
+from attention_plasticity.metrics import KEY_HEADS
+
+SHOWN = {
+    "static_error": "static error",
+    "attended_static_error": "attended",
+    "plasticity": "plasticity",
+    "aligned_plasticity": "at one position",
+    "far_mass": "far",
+    "received_gini": "Gini",
+}
+"""Columns of the table for readers, with their headings."""
+NOTE = (
+    "Static error: share of later queries of a group whose preferred key the majority of the "
+    "others does not predict. attended: the same for keys in proportion to attention. far: far "
+    "attention without the first tokens. Gini: concentration of received attention. ±: standard "
+    "error over texts."
+)
+_COLUMNS = tuple(metric.column for metric in KEY_HEADS.columns if metric.error)
+
+
+def key_head_means(runs: Sequence[ComparedRun]) -> pd.DataFrame:
+    """One row per run with a table of key heads: their number, means and standard errors.
+
+    The errors of a part of the layers are not known.
+    """
+    rows = [_row(run) for run in runs if run.run.has_key_heads]
+    names = [name for column in _COLUMNS for name in (column, f"{column}_se")]
+    return pd.DataFrame(rows, columns=["run", "key_heads", *names])
+
+
+def _row(run: ComparedRun) -> dict[str, Any]:
+    table, known = run.run.key_heads, run.run.info.get("key_head_means") or {}
+    row: dict[str, Any] = {"run": run.label, "key_heads": len(table)}
+    for name in _COLUMNS:
+        row[name] = table[name].mean() if name in table else math.nan
+        error = (known.get(name) or {}).get("standard_error")
+        is_known = run.run.layers is None and error is not None
+        row[f"{name}_se"] = error if is_known else math.nan
+    return row

@@ -1,0 +1,51 @@
+"""The table of key heads on the page, as text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from attention_plasticity.metrics import KEY_HEADS
+from attention_plasticity.page.ordered import ordered
+from attention_plasticity.tables.finished_run import FinishedRun
+
+_METRICS = {metric.column: metric for metric in KEY_HEADS.columns}
+_SHOWN = {
+    "static_error": "static error",
+    "static_error_heads": "query heads alone",
+    "attended_static_error": "attended pairs",
+    "plasticity": "plasticity",
+    "aligned_plasticity": "at one position",
+    "far_mass": "far attention",
+    "received_gini": "Gini of attention",
+    "received_half": "keys with half",
+}
+
+
+def key_head_rows(run: FinishedRun) -> dict[str, Any] | None:
+    """Headings with their meanings, and a row of texts per key head; None without the table.
+
+    A row begins with the numbers of layer, key head and query heads. Columns without a value are
+    left out.
+    """
+    if not run.has_key_heads:
+        return None
+    table = ordered(run.key_heads, ["layer", "k_head"], run.path("key_heads"))
+    shown = [name for name in _SHOWN if name in table and table[name].notna().any()]
+    ids = ["layer", "k_head", "n_q_heads"]
+    if "n_q_heads" not in table:
+        table = table.assign(n_q_heads=math.nan)
+    rows = [
+        [
+            *(None if math.isnan(row[name]) else int(row[name]) for name in ids),
+            *(_text(name, row[name], row.get(f"{name}_se", math.nan)) for name in shown),
+        ]
+        for row in table.to_dict("records")
+    ]
+    return {"headings": [[_SHOWN[name], _METRICS[name].meaning] for name in shown], "rows": rows}
+
+
+def _text(name: str, value: float, error: float) -> str:
+    """`0.181 ± 0.0037`, or a dash."""
+    shown = _METRICS[name].show(value)
+    return shown if math.isnan(error) or math.isnan(value) else f"{shown} ± {error:.3f}"
