@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from dumps import make_dump
 from qk_dump.examples import Example, write_examples
+from reliability.damaged_files import has_no_other_rows
 from reliability.outcomes import Cases, Ended, Outcome, command
 
 TEXTS, HEADS = 12, 3
@@ -123,9 +124,7 @@ def _judged(ended: Ended, out: Path, expected: Path) -> Outcome:
     found, right = _tables(out), _tables(expected)
     if ended.code == 0:
         return Outcome.UNHARMED if found == right else Outcome.WRONG
-    known = {name: set(text.splitlines()) for name, text in right.items()}
-    some = all(set(text.splitlines()) <= known[name] for name, text in found.items())
-    return Outcome.REFUSED if some else Outcome.WRONG
+    return Outcome.REFUSED if has_no_other_rows(found, right) else Outcome.WRONG
 
 
 def _tables(out: Path) -> dict[str, str]:
