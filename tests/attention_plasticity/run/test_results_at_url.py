@@ -295,19 +295,22 @@ def test_the_folder_stays_locked_while_a_request_is_in_progress(
 
 @contextmanager
 def interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
-    """Send Ctrl-C to this process during the block."""
+    """Send Ctrl-C to this process during the block, as Python handles it in a notebook."""
 
     def interrupt() -> None:
         while not condition():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # another test may have imported the entry point of a command, which ends the process
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = Thread(target=interrupt)
     thread.start()
     try:
         yield
     finally:
         thread.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def refusal_of(settings: ap.RunnerConfig) -> str | None:
