@@ -65,7 +65,7 @@ def count_preferences(
     texts = queries.text[by_text]
     key_text = keys.text[pairs.first]  # (p,) the id of the text
     for begin, end in _runs(key_text):
-        low, high = np.searchsorted(texts, [key_text[begin], key_text[begin] + 1])
+        low, high = (np.searchsorted(texts, key_text[begin], side) for side in ("left", "right"))
         own = by_text[low:high]  # (m,) queries of this text
         for block in _blocks(begin, end, high - low):
             chosen = _chosen(queries, keys, pairs, block, own, order, window, most)
