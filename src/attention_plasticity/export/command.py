@@ -35,8 +35,9 @@ commands to paste:
   attention-plasticity export path/to/dump stats/qwen3 --to expected-attention
   attention-plasticity export hf://datasets/owner/name@branch stats/qwen3 --to triattention
   attention-plasticity export path/to/dump gates/qwen3 --to duo --share 0.5
+  attention-plasticity export path/to/dump gates/qwen3 --to duo --run results/qwen3 --share 0.5
 """
-_OF_DUO = ("group", "threshold", "share", "sink_size")
+_OF_DUO = ("group", "threshold", "share", "sink_size", "run")
 _OF_ATTENTION = ("duo", "headkv")
 
 
@@ -127,6 +128,12 @@ def _given(arguments: Sequence[str]) -> dict[str, Any]:
         metavar="max|mean",
         help="value of a key head: the largest or the mean of its query heads [max]",
     )
+    part.add_argument(
+        "--run",
+        metavar="RUN",
+        help="analysis of the dump: values are the static errors of its key heads (default: far "
+        "attention)",
+    )
     part.add_argument("--threshold", metavar="X", help="gate 1 for values of X or more, else 0")
     part.add_argument("--share", metavar="X", help="gate 1 for this share of key heads, else 0")
     part.add_argument("--sink_size", metavar="N", help="first tokens that all heads keep [4]")
@@ -157,8 +164,10 @@ def _duo_options(given: dict[str, Any]) -> DuoOptions:
 
     if given["threshold"] is not None and given["share"] is not None:
         raise ConfigError("--threshold: cannot be used together with --share; choose one")
-    chosen: dict[str, Any] = {"recent_size": given["recent_size"]}
+    chosen: dict[str, Any] = {"recent_size": given["recent_size"], "run": given["run"]}
     if given["group"] is not None:
+        if given["run"] is not None:
+            raise ConfigError("--group: has no effect with --run; leave it out")
         _require_choice("group", given["group"], ("max", "mean"))
         chosen["group"] = given["group"]
     for name in ("threshold", "share"):

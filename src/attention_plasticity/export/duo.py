@@ -1,4 +1,4 @@
-"""Gates per key head from far attention, for DuoAttention and tools that read its file."""
+"""Gates per key head from far attention or static error, for DuoAttention and tools like it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from attention_plasticity.export.content import CONFIG, Content, json_file, text
 from attention_plasticity.export.far_attention import RECENT, far_attention, far_rule
 from attention_plasticity.export.gates import GroupRule, by_key_head, gates
 from attention_plasticity.export.source import ExportSource
+from attention_plasticity.export.static_error import RULE, static_error
 from attention_plasticity.numeric.sizes import SINK_TOKENS
 
 FILE = "full_attention_heads.tsv"
@@ -24,19 +25,25 @@ class DuoOptions:
     share: float | None = None
     sink_size: int = SINK_TOKENS  # at least 4: their attention is not far attention
     recent_size: int = RECENT  # a power of two, at which a bin of distances begins
+    run: str | None = None  # an analysis of the dump, whose static errors are used
 
 
 def duo(source: ExportSource, options: DuoOptions) -> Content:
     """`full_attention_heads.tsv`, one row per layer and one column per key head."""
-    table, heads = far_attention(source, options.recent_size)
-    values = by_key_head(table, source.layout.num_k_heads, options.group)
+    if options.run is not None:
+        values, heads = static_error(source, options.run)
+        how = {"value": RULE, "run": options.run}
+    else:
+        table, heads = far_attention(source, options.recent_size)
+        values = by_key_head(table, source.layout.num_k_heads, options.group)
+        how = {"value": far_rule(options.recent_size)}
+        how["group"] = f"{options.group} of the query heads of a key head"
     found = gates(values, options.threshold, options.share)  # (layers, key heads)
     text = "".join("\t".join(f"{gate:.6g}" for gate in row) + "\n" for row in found)
     config = {"sink_size": options.sink_size, "recent_size": options.recent_size}
     rules = {
         **source.rules(),
-        "value": far_rule(options.recent_size),
-        "group": f"{options.group} of the query heads of a key head",
+        **how,
         "gates": _gate_rule(options),
         "full_attention_heads": int(np.count_nonzero(found == 1.0)),
         "key_head_values": np.round(values, 8).tolist(),

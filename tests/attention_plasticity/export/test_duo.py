@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -124,3 +125,38 @@ def test_a_dump_without_attention_is_refused(tmp_path: Path) -> None:
     done = run_here("export", dump, tmp_path / "out", "--to", "duo", "--recent_size", RECENT)
     assert done.returncode == 1
     assert "l00h00q: the queries have no attention columns" in done.stderr
+
+
+def test_gates_come_from_the_static_errors_of_a_run(dump: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = run_here("analyze", dump, "--output_dir", out, "--max_workers", 1)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(out / "key_head_metrics.csv").sort_values(["layer", "k_head"])
+    errors = table["static_error"].to_numpy().reshape(-1, 2)  # (layers, key heads)
+    found = exported(dump, tmp_path / "values", "--run", out)
+    assert found == pytest.approx(errors, abs=1e-6)
+    assert exported(dump, tmp_path / "half", "--run", out, "--share", 0.5).sum() == errors.size / 2
+    kept = exported(dump, tmp_path / "one", "--run", out, "--threshold", errors.max())
+    assert np.argmax(kept) == np.argmax(errors)
+    entry = provenance(tmp_path / "values")["heads"][0]
+    assert entry["static_error"] == errors[0, 0]
+    assert entry["static_error_error"] == table["static_error_se"].iloc[0]
+
+
+def test_a_run_of_another_dump_is_refused(dump: Path, tmp_path: Path) -> None:
+    some = tmp_path / "some"
+    words = ("--output_dir", some, "--max_workers", 1, "--layers", "0")
+    assert run_here("analyze", dump, *words).returncode == 0
+    refused = run_here("export", dump, tmp_path / "out", "--to", "duo", "--run", some)
+    assert refused.returncode == 2
+    assert "has no static error of key head 0 of layer 1" in refused.stderr
+    info = json.loads((some / "run.json").read_text())
+    info["input"]["dump"]["model"] = "another"
+    (some / "run.json").write_text(json.dumps(info))
+    refused = run_here("export", dump, tmp_path / "out", "--to", "duo", "--run", some)
+    assert f"is not an analysis of {dump}" in refused.stderr
+    refused = run_here(
+        *("export", dump, tmp_path / "out", "--to", "duo", "--run", some, "--group", "max")
+    )
+    assert "--group: has no effect with --run" in refused.stderr
+    assert not (tmp_path / "out").exists()
