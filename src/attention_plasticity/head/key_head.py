@@ -8,6 +8,7 @@ on which of its query heads were computed together, or when.
 from __future__ import annotations
 
 import base64
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -47,7 +48,7 @@ NO_PAIRS = "no text has two keys that a later query can see"
 
 _MOST_PAIRS = 2048
 _MOST_PLACED = 1024  # pairs at one position
-_MOST_QUERIES = 512  # of a bin, for pairs at one position
+_MOST_QUERIES = 64  # of a bin and a group of texts, for pairs at one position
 _PAIRS, _ATTENDED, _PLACED, _QUERIES = 3, 4, 5, 6  # beside the seed of the pairs of the key head
 
 Counts = dict[str, Any]
@@ -55,13 +56,13 @@ Counts = dict[str, Any]
 
 
 def packed(values: npt.ArrayLike, kind: str) -> str:
-    """Numbers of the numpy type `kind`, such as `<u2`, as text."""
-    return base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode()
+    """Numbers of the numpy type `kind`, such as `<u2`, as short text."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values, kind).tobytes())).decode()
 
 
 def unpacked(text: str, kind: str) -> npt.NDArray[Any]:
     """The numbers of a text that `packed` made."""
-    return np.frombuffer(base64.b64decode(text), kind)
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), kind)
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class KeyHeadPairs:
         doubled = np.zeros((len(code), GROUPS), np.int64)
         count = np.zeros((len(used), GROUPS), np.int64)
         for place, one in enumerate(used.tolist()):
-            rows = _evenly(np.flatnonzero(own == one))
+            rows = _evenly(np.flatnonzero(own == one), group)
             Q = queries.vectors[rows]  # (m, d)
             if record is not None:
                 Q = rotate(Q, queries.position[rows], float(centre[place]), record)
@@ -193,8 +194,8 @@ class KeyHeadPairs:
         return {
             "group": packed(self._group(self.keys, pairs.first), "<u1"),
             "bin": packed(code, "<u2"),
-            "doubled": packed(doubled, "<u2"),
-            "queries": packed(count, "<u2"),
+            "doubled": packed(doubled, "<u1"),
+            "queries": packed(count, "<u1"),
         }
 
     def _placed_pairs(self, window: Window | None) -> PlacedPairs:
@@ -240,11 +241,17 @@ def _placed(keys: KeyHead) -> PlacedKeys:
     return PlacedKeys(keys.vectors_after_rope, keys.rows.position, keys.rows.example_id)
 
 
-def _evenly(rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """At most 512 rows, evenly spaced."""
-    if len(rows) <= _MOST_QUERIES:
-        return rows
-    return rows[np.arange(_MOST_QUERIES) * len(rows) // _MOST_QUERIES]
+def _evenly(rows: npt.NDArray[np.intp], group: Ints) -> npt.NDArray[np.intp]:
+    """At most 64 rows of each group of texts, evenly spaced. `group` (n,) is that of all rows."""
+    order = rows[np.argsort(group[rows], kind="stable")]
+    parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+    chosen = [
+        part[np.arange(_MOST_QUERIES) * len(part) // _MOST_QUERIES]
+        if len(part) > _MOST_QUERIES
+        else part
+        for part in parts
+    ]
+    return np.concatenate(chosen)
 
 
 def _message(estimate: Estimate) -> list[Any]:
