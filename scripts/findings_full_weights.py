@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +69,7 @@ def _rows(dump: Dump, head: HeadId) -> HeadRows:
         with_tokens=True,
     )
     assert rows.example_id is not None
-    assert rows.token_id is not None
-    kept = np.flatnonzero((rows.example_id < TEXTS) & (rows.position < TOKENS))
-    return replace(
-        rows,
-        bucket=rows.bucket[kept],
-        position=rows.position[kept],
-        vectors=rows.vectors[kept],
-        example_id=rows.example_id[kept],
-        attention=None if rows.attention is None else rows.attention[kept],
-        value_norm=None,
-        token_id=rows.token_id[kept],
-    )
+    return rows[(rows.example_id < TEXTS) & (rows.position < TOKENS)]
 
 
 def _encoded(texts: Path, model: Path) -> list[list[int]]:

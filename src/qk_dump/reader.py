@@ -88,13 +88,16 @@ class HeadRows:
     def of_texts(self, ids: Ints) -> HeadRows:
         """The rows of some texts. The ids of the texts must be known."""
         assert self.example_id is not None
-        kept = np.flatnonzero(np.isin(self.example_id, ids))  # (m,)
+        return self[np.flatnonzero(np.isin(self.example_id, ids))]
+
+    def __getitem__(self, kept: Ints | npt.NDArray[np.bool_]) -> HeadRows:
+        """Some of the rows."""
         return replace(
             self,
             bucket=self.bucket[kept],
             position=self.position[kept],
             vectors=self.vectors[kept],
-            example_id=self.example_id[kept],
+            example_id=None if self.example_id is None else self.example_id[kept],
             attention=None if self.attention is None else self.attention[kept],
             token_id=None if self.token_id is None else self.token_id[kept],
             value_norm=None if self.value_norm is None else self.value_norm[kept],

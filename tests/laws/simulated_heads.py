@@ -138,12 +138,4 @@ def analyse(queries: HeadRows, keys: KeyHead, q_head: int = 0, **settings: Any) 
 
 def part_of(rows: HeadRows, kept: np.ndarray) -> HeadRows:
     """Some of the rows."""
-    assert rows.example_id is not None
-    return replace(
-        rows,
-        bucket=rows.bucket[kept],
-        position=rows.position[kept],
-        vectors=rows.vectors[kept],
-        example_id=rows.example_id[kept],
-        attention=None if rows.attention is None else rows.attention[kept],
-    )
+    return rows[kept]

@@ -20,8 +20,8 @@ from attention_plasticity.numeric.role_scores import (
     repeated_scores,
     role_scores,
     top_weights,
-    visible_keys,
 )
+from attention_plasticity.numeric.windows import Window
 from attention_plasticity.numeric.word_choice import strongest_queries, typical_queries
 from qk_dump.attention_columns import AttentionRows
 from qk_dump.column_rules import rules_of
@@ -52,7 +52,7 @@ def role_queries(
     found = RoleQueries(
         attention=_attention(rows.attention[known]),
         position=position,
-        visible=visible_keys(position, window, chunked=chunked),
+        visible=position + 1 if window is None else Window(window, chunked).visible(position),
         weight=weight / weight.max(),
         group=None if group is None else group[known],
     )

@@ -59,15 +59,6 @@ class RoleQueries:
         return head_mean(values[kept], self.weight[kept], group)
 
 
-def visible_keys(position: Array, window: int | None, *, chunked: bool) -> Array:
-    """(n,) number of keys that queries at `position` (n,) see, with their own."""
-    if window is None:
-        return position + 1
-    if chunked:
-        return position % window + 1
-    return np.minimum(position + 1, window)
-
-
 def role_scores(queries: RoleQueries, distant_from: int) -> dict[str, Estimate]:
     """The scores of a head by their columns. Those that the columns do not give are left out."""
     found = dict(_scores(queries, distant_from))

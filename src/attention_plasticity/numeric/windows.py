@@ -24,3 +24,9 @@ class Window:
         if self.chunked:
             return (np.floor(key_position / self.size) + 1.0) * self.size
         return key_position + self.size
+
+    def visible(self, position: Array) -> Array:
+        """(n,) number of keys that queries at `position` (n,) see, with their own."""
+        if self.chunked:
+            return position % self.size + 1
+        return np.minimum(position + 1, self.size)

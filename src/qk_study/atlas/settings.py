@@ -18,6 +18,8 @@ from qk_sniffer.config import (
     TokenizerSettings,
 )
 from qk_sniffer.text_settings import DatasetSettings, SyntheticSettings
+from qk_toolkit.files import user_path
+from qk_toolkit.urls import is_remote
 
 _RUN = "how to run"
 _TEXTS, _REPEATED = "texts", "repeated"
@@ -85,13 +87,15 @@ class AtlasSettings(BaseModel):
                 raise ValueError(f"capture.{name}: an atlas needs it; leave it out")
         if self.dataset.made is not None:
             raise ValueError(f"dataset.path: an atlas needs real texts, got {self.dataset.path}")
+        if self.output_dir is not None and is_remote(self.output_dir):
+            raise ValueError("output_dir: an atlas is made in a folder of this machine, got a URL")
         return self
 
     @property
     def folder(self) -> Path:
         """The folder of the atlas."""
         if self.output_dir is not None:
-            return Path(self.output_dir).expanduser()
+            return user_path(self.output_dir)
         return Path("atlas") / self.model.name.rstrip("/").rsplit("/", 1)[-1]
 
     @property

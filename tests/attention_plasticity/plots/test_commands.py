@@ -326,7 +326,7 @@ def test_context_pairs_have_a_figure_of_distances(
         dump, output_dir=str(tmp_path / "run"), pair_sampling="context", max_workers=1
     )
     assert plot("all", run.folder) == 0
-    assert str(run.folder / "figures" / "distances.png") in capsys.readouterr().out.split()
+    assert capsys.readouterr().out.split() == [str(run.folder / "figures" / "distances.png")]
     figure = distances_figure(run.distances)
     figure.draw_without_rendering()
     label, axes = figure.axes[0].yaxis.label, figure.axes[0]

@@ -233,6 +233,7 @@ def test_private_texts_give_no_words(
         (("--repeated.length", "7"), "repeated.length"),
         (("--role_thresholds", "{copy: 1}"), "'copy' is no role"),
         (("--wrong", "1"), "--wrong: unknown flag"),
+        (("--output_dir", "s3://bucket/atlas"), "output_dir: an atlas is made in a folder"),
     ],
 )
 def test_wrong_settings_are_refused(
