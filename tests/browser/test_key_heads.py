@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
 from key_head_runs import add_key_heads
-from report_pages import open_report
+from report_pages import open_report, show
 from report_runs import write_run
 
 
@@ -22,7 +22,7 @@ def test_a_row_per_key_head_and_the_selected_one(browser: Browser, tmp_path: Pat
         rows = page.locator("#key-heads-table tbody tr")
         expect(rows).to_have_count(len(run.key_heads))
         for _, head in heads.groupby(["layer", "k_head"]).first().reset_index().iterrows():
-            page.evaluate(f"location.hash = 'head={head['layer']:.0f}.{head['q_head']:.0f}'")
+            show(page, f"head={head['layer']:.0f}.{head['q_head']:.0f}")
             current = page.locator("#key-heads-table tr[aria-current=true]")
             expect(current).to_have_count(1)
             name = f"layer {head['layer']:.0f}, key head {head['k_head']:.0f}"
