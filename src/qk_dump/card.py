@@ -1,10 +1,11 @@
-"""README.md of a dump: a dataset card. With it, `datasets` loads any head by name."""
+"""README.md of a dump: a dataset card. With it, `datasets` loads its parts by name."""
 
 from __future__ import annotations
 
 import html
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,15 @@ from qk_toolkit.files import read_bounded
 
 CARD_FILE = "README.md"
 MOST_CARD_BYTES = 64 << 20
+MOST_CONFIGS = 3000
+"""Maximum number of configs in the viewer of the Hub. It shows the first hundred."""
+
+_OTHER_CONFIGS = 5  # heads, queries, keys, examples, tokens
+
+ANALYSIS_FOLDER = "analysis"
+"""Folder of a branch with the tables and the page of an analysis."""
+
+HEADS_TABLE = f"{ANALYSIS_FOLDER}/head_metrics.csv"
 _MARKER = "<!-- made by attention-plasticity; a new capture replaces this file -->"
 
 _TEXT = """{marker}
@@ -41,9 +51,9 @@ dump.{attended} `dump.json` holds the settings of the capture{texts}.
 ```python
 from datasets import load_dataset
 
-head = load_dataset("path/to/this/folder", "{head}", split="train")
+{load}
 ```
-
+{note}
 ## Analyse
 
 ```bash
@@ -56,7 +66,17 @@ _CONTENT = {
     TOKENS_FILE: "has the text of each `token_id`",
 }
 _ATTENDED = """ The folder `attended` has further keys, drawn in proportion to the attention they
-receive; `attended-l00h00k` is the config of such a file."""
+receive"""
+_ATTENDED_CONFIG = "; `attended-l00h00k` is the config of such a file."
+
+_LOAD = """head = load_dataset("path/to/this/folder", {choice}, split="train")"""
+_PARTS = """
+`queries` has the rows of all query heads and `keys` those of all key heads, one head after the
+other.
+"""
+_ANALYSIS = """`heads` is the table of an analysis, with a row per query head. The folder
+`{folder}` has all its tables, and its page if there is one.
+"""
 
 _TAGS = ["attention", "interpretability", "queries-and-keys"]
 _OVERVIEW = """---
@@ -85,15 +105,31 @@ head = load_dataset("{repo}", "l00h00q", revision={revision}, split="train")
 
 
 def card(
-    manifest: DumpManifest, heads: Sequence[HeadId], examples: bool, tokens: bool = False
+    manifest: DumpManifest,
+    heads: Sequence[HeadId],
+    examples: bool,
+    tokens: bool = False,
+    analysis: bool = False,
 ) -> str:
     """The text of the card.
 
     `heads` are the heads, then the keys drawn by attention. `examples` and `tokens` are whether the
-    dump has an `examples.parquet` and a `tokens.parquet`.
+    dump has an `examples.parquet` and a `tokens.parquet`, `analysis` whether tables of an analysis
+    are published with it.
     """
     files = [EXAMPLES_FILE] * examples + [TOKENS_FILE] * tokens
-    return f"---\n{_front_matter(manifest, heads, files)}---\n\n{_text(manifest, heads, files)}"
+    configs = ([_config("heads", HEADS_TABLE)] if analysis else []) + _whole(manifest, heads)
+    configs += [_config(Path(name).stem, name) for name in files]
+    by_name = lists_heads(len(heads))
+    if by_name:  # after the others: the viewer shows the first hundred
+        configs += [_config(head.config_name, f"{head.folder}/*.parquet") for head in heads]
+    front = _front_matter(manifest, configs)
+    return f"---\n{front}---\n\n{_text(manifest, heads, files, by_name, analysis)}"
+
+
+def lists_heads(count: int) -> bool:
+    """Whether the card of a dump with this number of heads has a config for each of them."""
+    return count + _OTHER_CONFIGS <= MOST_CONFIGS
 
 
 def overview_card(repo: str, branches: Mapping[str, DumpManifest | None]) -> str:
@@ -127,28 +163,60 @@ def is_card(path: Path) -> bool:
         return False
 
 
-def _front_matter(manifest: DumpManifest, heads: Sequence[HeadId], files: Sequence[str]) -> str:
-    configs = [
-        {"config_name": head.config_name, "data_files": f"{head.folder}/*.parquet"}
-        for head in heads
-    ]
-    configs += [{"config_name": Path(name).stem, "data_files": name} for name in files]
+def _config(name: str, files: str | list[str]) -> dict[str, Any]:
+    return {"config_name": name, "data_files": files}
+
+
+def _whole(manifest: DumpManifest, heads: Sequence[HeadId]) -> list[dict[str, Any]]:
+    """A config of all query heads and one of all key heads.
+
+    Files with vectors of different widths cannot be one table. Then the heads of the most frequent
+    width are listed.
+    """
+    widths = {str(one.get("layer")): str(one.get("head_dim")) for one in manifest.layers or ()}
+    found = []
+    for name, kind in (("queries", "q"), ("keys", "k")):
+        own = [head for head in heads if head.kind == kind and not head.attended]
+        if not own:
+            continue
+        count = Counter(widths.get(str(head.layer)) for head in own)
+        if len(count) == 1:
+            found.append(_config(name, f"l*h*{kind}/*.parquet"))
+            continue
+        width = count.most_common(1)[0][0]
+        chosen = sorted({one.layer for one in own if widths.get(str(one.layer)) == width})
+        found.append(_config(name, [f"l{layer:02d}h*{kind}/*.parquet" for layer in chosen]))
+    return found
+
+
+def _front_matter(manifest: DumpManifest, configs: Sequence[dict[str, Any]]) -> str:
     front = {
         "pretty_name": f"Queries and keys of {_one_line(manifest.model or 'a model')}",
         "tags": _TAGS,
-        "configs": configs,
+        "configs": list(configs),
     }
     return yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)
 
 
-def _text(manifest: DumpManifest, heads: Sequence[HeadId], files: Sequence[str]) -> str:
+def _text(
+    manifest: DumpManifest,
+    heads: Sequence[HeadId],
+    files: Sequence[str],
+    by_name: bool,
+    analysis: bool,
+) -> str:
+    head = heads[0].folder if heads else "l00h00q"
+    choice = f'"{head}"' if by_name else f'data_files="{head}/*.parquet"'
+    attended = _ATTENDED + (_ATTENDED_CONFIG if by_name else ".")
     return _TEXT.format(
         marker=_MARKER,
         model=_code(manifest.model or "a model"),
-        head=heads[0].folder if heads else "l00h00q",
+        head=head,
         facts="\n".join(f"- {name}: {_code(value)}" for name, value in _facts(manifest, heads)),
-        attended=_ATTENDED if any(head.attended for head in heads) else "",
+        attended=attended if any(one.attended for one in heads) else "",
         texts="".join(f"; `{name}` {_CONTENT[name]}" for name in files),
+        load=_LOAD.format(choice=choice),
+        note=_PARTS + (_ANALYSIS.format(folder=ANALYSIS_FOLDER) if analysis else ""),
     )
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from captures import HEADS, make_capture
 from odd_files import NOT_REGULAR, Maker
-from qk_dump.card import card, is_card
+from qk_dump.card import MOST_CONFIGS, card, is_card
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
 
@@ -34,22 +35,57 @@ def parts(text: str) -> tuple[dict[str, Any], str]:
     return yaml.safe_load(front), body
 
 
-def test_every_head_is_a_config_of_its_own() -> None:
+def test_the_parts_are_configs_and_then_every_head() -> None:
     front, _ = parts(card(MANIFEST, SOME_HEADS, examples=True))
     assert front["configs"] == [
+        {"config_name": "queries", "data_files": "l*h*q/*.parquet"},
+        {"config_name": "keys", "data_files": "l*h*k/*.parquet"},
+        {"config_name": "examples", "data_files": "examples.parquet"},
         {"config_name": "l00h00k", "data_files": "l00h00k/*.parquet"},
         {"config_name": "l00h00q", "data_files": "l00h00q/*.parquet"},
         {"config_name": "l00h01q", "data_files": "l00h01q/*.parquet"},
         {"config_name": "l100h12k", "data_files": "l100h12k/*.parquet"},
-        {"config_name": "examples", "data_files": "examples.parquet"},
     ]
     assert front["tags"]
     assert front["pretty_name"] == "Queries and keys of org/model-1"
 
 
+def test_more_heads_than_the_viewer_takes_are_not_named() -> None:
+    most = MOST_CONFIGS - 5
+    heads = [
+        HeadId(layer, head, kind) for layer in range(80) for head in range(72) for kind in "qk"
+    ]
+    front, body = parts(card(MANIFEST, heads[:most], examples=True, tokens=True, analysis=True))
+    assert len(front["configs"]) == MOST_CONFIGS
+    front, body = parts(card(MANIFEST, heads, examples=True, tokens=True, analysis=True))
+    names = [one["config_name"] for one in front["configs"]]
+    assert names == ["heads", "queries", "keys", "examples", "tokens"]
+    assert 'load_dataset("path/to/this/folder", data_files="l00h00q/*.parquet"' in body
+
+
+def test_vectors_of_one_width_are_one_table() -> None:
+    layers = [{"layer": n, "head_dim": width} for n, width in enumerate([64, 256, 64])]
+    heads = [HeadId(layer, 0, kind) for layer in range(3) for kind in "qk"]
+    manifest = DumpManifest(layers=layers)
+    configs = {one["config_name"]: one for one in parts(card(manifest, heads, False))[0]["configs"]}
+    assert configs["queries"]["data_files"] == ["l00h*q/*.parquet", "l02h*q/*.parquet"]
+    assert configs["keys"]["data_files"] == ["l00h*k/*.parquet", "l02h*k/*.parquet"]
+    assert configs["l01h00q"]["data_files"] == "l01h00q/*.parquet"
+
+
+def test_the_table_of_an_analysis_comes_first() -> None:
+    front, body = parts(card(MANIFEST, SOME_HEADS, examples=True, analysis=True))
+    assert front["configs"][0] == {
+        "config_name": "heads",
+        "data_files": "analysis/head_metrics.csv",
+    }
+    assert "`heads` is the table of an analysis" in body
+    assert "`heads`" not in parts(card(MANIFEST, SOME_HEADS, examples=True))[1]
+
+
 def test_tokens_are_named_only_where_there_are_some() -> None:
     front, body = parts(card(MANIFEST, SOME_HEADS, examples=True, tokens=True))
-    assert front["configs"][-1] == {"config_name": "tokens", "data_files": "tokens.parquet"}
+    assert {"config_name": "tokens", "data_files": "tokens.parquet"} in front["configs"]
     assert "`tokens.parquet` has the text of each `token_id`" in body
     front, body = parts(card(MANIFEST, SOME_HEADS, examples=True))
     assert "tokens.parquet" not in str(front) + body
@@ -69,7 +105,7 @@ def test_keys_drawn_by_attention_have_configs() -> None:
 
 def test_examples_are_named_only_where_there_are_some() -> None:
     front, body = parts(card(MANIFEST, SOME_HEADS, examples=False))
-    assert len(front["configs"]) == 4
+    assert len(front["configs"]) == 2 + 4
     assert "examples.parquet" not in body
 
 
@@ -117,7 +153,7 @@ def test_no_value_can_break_out_of_its_place(name: str) -> None:
     text.encode("utf-8")
     front, body = parts(text)
     assert list(front) == ["pretty_name", "tags", "configs"]
-    assert len(front["configs"]) == 5
+    assert len(front["configs"]) == 3 + 4
     assert "\n" not in front["pretty_name"]
     assert "<script" not in body
     assert "<b>" not in body
@@ -167,7 +203,15 @@ def test_datasets_loads_any_head_and_the_examples(tmp_path: Path, dtype: Any) ->
 
     names = datasets.get_dataset_config_names(str(dump))
     heads = {expected.head.config_name for expected in HEADS}
-    assert set(names) == heads | {"examples", "tokens"}
+    assert set(names) == heads | {"queries", "keys", "examples", "tokens"}
+    layers = [{"layer": one.head.layer, "head_dim": one.width} for one in HEADS]
+    manifest = DumpManifest(layers=list({one["layer"]: one for one in layers}.values()))
+    (dump / "README.md").write_text(card(manifest, [one.head for one in HEADS], True, tokens=True))
+    for name, kind in (("queries", "q"), ("keys", "k")):
+        rows = datasets.load_dataset(str(dump), name, split="train", cache_dir=cache)
+        own = [one.head for one in HEADS if one.head.kind == kind and not one.head.attended]
+        files = [dump / head.folder / "data.parquet" for head in own if head.layer == 0]
+        assert rows.num_rows == sum(pq.read_metadata(path).num_rows for path in files)
 
     drawn = datasets.load_dataset(str(dump), "attended-l00h01k", split="train", cache_dir=cache)
     assert drawn.num_rows > 0

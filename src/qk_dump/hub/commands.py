@@ -15,11 +15,13 @@ INTERRUPTED = "what was sent or fetched is kept; run the same command again to c
 _PUSH_STORY = """\
 Publish a dump on the Hugging Face Hub: one dataset, one branch per model. The branch changes in one
 commit: readers see the old dump or the new one, never a mixture. Publishing the same dump again
-changes nothing. The token comes from HF_TOKEN or from 'hf auth login'.
+changes nothing. With --run, the tables and the page of an analysis of the dump are published with
+it, in the folder analysis. The token comes from HF_TOKEN or from 'hf auth login'.
 """
 _PUSH_EXAMPLES = """\
 commands to paste:
   attention-plasticity push data/qwen3-8b --repo my-name/sniffed-qk --branch qwen3-8b
+  attention-plasticity push data/qwen3-8b --repo my-name/sniffed-qk --run results/qwen3-8b
   attention-plasticity push data/qwen3-8b --repo my-name/sniffed-qk --private
 """
 _PULL_STORY = """\
@@ -35,13 +37,14 @@ commands to paste:
 
 
 def push(arguments: Sequence[str]) -> int:
-    """`attention-plasticity push DUMP --repo owner/name [--branch name] [--private]`."""
+    """`attention-plasticity push DUMP --repo owner/name [--branch …] [--run …] [--private]`."""
     program = "attention-plasticity push"
     parser = command_parser(program, _PUSH_STORY, _PUSH_EXAMPLES)
-    parser.usage = f"{program} DUMP --repo OWNER/NAME [--branch NAME] [--private]"
+    parser.usage = f"{program} DUMP --repo OWNER/NAME [--branch NAME] [--run RUN] [--private]"
     parser.add_argument("dump", metavar="DUMP", help="folder of a dump")
     parser.add_argument("--repo", required=True, metavar="OWNER/NAME", help="dataset on the Hub")
     parser.add_argument("--branch", metavar="NAME", help="default: after the dump's model")
+    parser.add_argument("--run", metavar="RUN", help="folder of an analysis of this dump")
     parser.add_argument("--private", action="store_true", help="create it as a private dataset")
     given = parse_flags(parser, arguments)
     from qk_dump.hub.push import push_dump
@@ -52,6 +55,7 @@ def push(arguments: Sequence[str]) -> int:
             Path(given["dump"]),
             given["repo"],
             given["branch"],
+            run=Path(given["run"]) if given["run"] else None,
             private=bool(given["private"]),
             on_bytes=partial(watcher.show, "sending", in_bytes=True),
         )

@@ -1,14 +1,18 @@
-"""The files of a dump that a push publishes. All are checked before the first byte is sent."""
+"""The files that a push publishes: a dump, and the tables of its analysis.
+
+All are checked before the first byte is sent.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qk_dump.card import CARD_FILE, card, is_card
+from qk_dump.card import ANALYSIS_FOLDER, card
 from qk_dump.dump_files import FILES_BESIDE_HEADS
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.head_counts import check_file
@@ -20,13 +24,16 @@ from qk_dump.parquet import opened_parquet
 from qk_dump.remote import local
 from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, DumpError
-from qk_toolkit.files import require_regular, resolved
+from qk_toolkit.files import read_json, require_regular, resolved
 
 _UNFINISHED = ".capture/plan.json"
+_RUN_FILE, _PAGE = "run.json", "report.html"
+_MOST_RUN_BYTES = 64 << 20
+_TABLE = re.compile(r"\w[\w-]*\.csv", re.ASCII)
 
 
 def dump_files(dump: Dump) -> dict[str, LocalFile]:
-    """The files of the dump by their path on the branch; the heads are in its root.
+    """The files of the dump without its card, by path on the branch; heads are in its root.
 
     Raises an error for an incomplete dump, an unreadable file, and a link to a file outside the
     dump.
@@ -46,31 +53,87 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
         for path in shards:
             check_file(path)
             files[f"{head.folder}/{path.name}"] = LocalFile(_own_file(local(path), home))
-    for name in (*FILES_BESIDE_HEADS, CARD_FILE):
+    for name in FILES_BESIDE_HEADS:
         if os.path.lexists(home / name):
             files[name] = LocalFile(_own_file(home / name, home))
     for name in (EXAMPLES_FILE, TOKENS_FILE):
         if name in files:
             with opened_parquet(home / name):
                 pass
-    if CARD_FILE not in files or not is_card(home / CARD_FILE):
-        manifest = dump.manifest or DumpManifest()
-        has_examples, has_tokens = EXAMPLES_FILE in files, TOKENS_FILE in files
-        text = card(manifest, list(dump.all_folders), has_examples, tokens=has_tokens)
-        files[CARD_FILE] = LocalFile(text.encode("utf-8"))
     return files
 
 
-def _own_file(path: Path, dump: Path) -> Path:
-    """The file with its links followed; it must be a regular file inside the dump."""
-    real, home = resolved(path), resolved(dump)
+def card_file(dump: Dump, files: Mapping[str, LocalFile], analysis: bool) -> LocalFile:
+    """The card of the branch for these files. `analysis`: the branch has tables of an analysis."""
+    manifest = dump.manifest or DumpManifest()
+    has_examples, has_tokens = EXAMPLES_FILE in files, TOKENS_FILE in files
+    text = card(manifest, list(dump.all_folders), has_examples, has_tokens, analysis)
+    return LocalFile(text.encode("utf-8"))
+
+
+def analysis_files(run: Path, dump: Dump) -> dict[str, LocalFile]:
+    """The tables, `run.json` and, if there is one, the page of the analysis in the folder `run`.
+
+    Raises an error for a folder without a finished analysis, and for the analysis of another dump.
+    """
+    info = _run_info(run, dump)
+    tables = info.get("tables")
+    names = list(tables.values()) if isinstance(tables, dict) else []
+    if not names or not all(isinstance(name, str) and _TABLE.fullmatch(name) for name in names):
+        raise ConfigError(
+            f"{run / _RUN_FILE}: tables: expected names of CSV files; nothing was sent"
+        )
+    page = [_PAGE] if (run / _PAGE).exists() else []
+    return {
+        f"{ANALYSIS_FOLDER}/{name}": LocalFile(_own_file(run / name, run, "the analysis"))
+        for name in (*names, _RUN_FILE, *page)
+    }
+
+
+def is_of_analysis(path: str) -> bool:
+    """Whether a file of a branch belongs to the analysis of its dump."""
+    return path.startswith(f"{ANALYSIS_FOLDER}/")
+
+
+def _run_info(run: Path, dump: Dump) -> dict[str, Any]:
+    """The content of `run.json`, of an analysis of `dump`."""
+    path = run / _RUN_FILE
+    try:
+        info = read_json(path, most_bytes=_MOST_RUN_BYTES)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{run}: holds no {_RUN_FILE}; name the output folder of a finished analysis"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); nothing was sent") from error
+    manifest = dump.manifest
+    known = manifest and {
+        "num_layers": manifest.num_layers,
+        "num_q_heads": manifest.num_q_heads,
+        "num_k_heads": manifest.num_k_heads,
+    }
+    layout = info.get("head_layout") if isinstance(info, dict) else None
+    if not isinstance(layout, dict):
+        raise ConfigError(f"{path}: is not the file of an analysis; nothing was sent")
+    for name, value in (known or {}).items():
+        if value is not None and layout.get(name) != value:
+            raise ConfigError(
+                f"{path}: is the analysis of another dump ({name} {layout.get(name)}, the dump has "
+                f"{value}); nothing was sent"
+            )
+    return dict(info)
+
+
+def _own_file(path: Path, folder: Path, name: str = "the dump") -> Path:
+    """The file with its links followed; it must be a regular file inside the folder."""
+    real, home = resolved(path), resolved(folder)
     # in the cache of the Hub client, files of a dump are links to `blobs/`
     commits = [folder for folder in (home, home.parent) if is_commit(folder.name)]
     blobs = [folder.parents[1] / "blobs" for folder in commits if folder.parent.name == "snapshots"]
     if not any(real.is_relative_to(folder) for folder in (home, *blobs)):
         raise ConfigError(
-            f"{path}: is a link to {real}, outside the dump; nothing was sent. If the file belongs "
-            "to the dump, replace the link with the file, then push"
+            f"{path}: is a link to {real}, outside {name}; nothing was sent. If the file belongs "
+            f"to {name}, replace the link with the file, then push"
         )
     try:
         require_regular(real)

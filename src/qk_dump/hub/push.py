@@ -15,7 +15,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from qk_dump.card import CARD_FILE, MOST_CARD_BYTES, is_card, overview_card
+from qk_dump.card import (
+    CARD_FILE,
+    HEADS_TABLE,
+    MOST_CARD_BYTES,
+    MOST_CONFIGS,
+    is_card,
+    lists_heads,
+    overview_card,
+)
 from qk_dump.dump_files import is_dump_file
 from qk_dump.hub.client import (
     client_errors,
@@ -34,7 +42,14 @@ from qk_dump.hub.files import (
     list_files,
 )
 from qk_dump.hub.place import HubPlace, parse_place
-from qk_dump.hub.published import LocalFile, dump_files, local_errors
+from qk_dump.hub.published import (
+    LocalFile,
+    analysis_files,
+    card_file,
+    dump_files,
+    is_of_analysis,
+    local_errors,
+)
 from qk_dump.layout import Dump, open_folder, parse_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
@@ -43,9 +58,6 @@ from qk_dump.manifest import (
     read_manifest,
 )
 from qk_toolkit.errors import ConfigError, HubError
-
-MOST_CONFIGS = 3000
-"""Maximum number of configs in the viewer of the Hub."""
 
 _CHUNK_BYTES = 256 << 20
 _CHUNK_FILES = 100
@@ -77,19 +89,23 @@ def push_dump(
     repo: str,
     branch: str | None = None,
     *,
+    run: Path | None = None,
     private: bool = False,
     token: str | None = None,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Pushed:
     """Publish the dump in `folder` on a branch of the dataset, and list it on the card of main.
 
-    The branch is named after the dump's model by default. `on_bytes` receives the number of bytes
-    that are sent, and their total.
+    The branch is named after the dump's model by default. `run` is the folder of an analysis of the
+    dump, whose tables and page are published with it. Without it, an analysis on the branch stays
+    if the dump has not changed. `on_bytes` receives the number of bytes that are sent, and their
+    total.
     """
     repo = require_target(repo, branch)
     dump = open_folder(folder)
     place = HubPlace(repo, branch or _branch_of(dump))
     files = dump_files(dump)
+    analysis = analysis_files(run, dump) if run is not None else {}
     require_token(place, "publishing", token)
     if on_bytes is not None:
         hide_client_bars()  # the caller shows its own
@@ -97,13 +113,28 @@ def push_dump(
         remote = _Remote(hub_api(token), place)
         remote.create_missing(private)
         quiet = lambda done, total: None  # noqa: E731
-        commit, changed = _publish(remote, remote.state(), files, on_bytes or quiet, is_dump_file)
+        state = remote.state()
+        current = state[1]
+        stays = run is None and not any(_difference(files, current, is_dump_file))
+        has_tables = HEADS_TABLE in (current if stays else analysis)
+        content = {**files, **analysis, CARD_FILE: card_file(dump, files, has_tables)}
+
+        def is_old(path: str) -> bool:
+            return is_dump_file(path) or (is_of_analysis(path) and not stays)
+
+        commit, changed = _publish(remote, state, content, on_bytes or quiet, is_old)
     with hub_errors(place, "the dump is published, but listing it on main"):
         notes = _list_branches(_Remote(remote.api, HubPlace(repo, "main")))
-    if len(dump.all_folders) > MOST_CONFIGS:
+    if run is None and not stays and any(map(is_of_analysis, current)):
         notes.append(
-            f"{len(dump.all_folders):,} heads: the Hub's viewer shows {MOST_CONFIGS:,} configs; "
-            "load_dataset still works, by name or with data_files='l00h00q/*.parquet'"
+            f"the dump has changed: the tables of the analysis before were removed from {place}; "
+            "add those of the new one with --run"
+        )
+    if not lists_heads(len(dump.all_folders)):
+        notes.append(
+            f"{len(dump.all_folders):,} heads: the Hub's viewer takes at most {MOST_CONFIGS:,} "
+            "configs, so the card does not name them; load a head with "
+            "data_files='l00h00q/*.parquet'"
         )
     return Pushed(place, commit, changed, tuple(notes))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from hub_server import HubServer
 from pushes import REPO, on_branch, refusal
 from pushes import dump as dump  # the fixtures
 from pushes import waits as waits
+from qk_dump import card
 from qk_dump.card import is_card
 from qk_dump.hub import push as hub_push
 from qk_dump.hub.push import push_dump
@@ -75,6 +77,11 @@ def test_only_what_changed_is_sent(hub: HubServer, dump: Path, tmp_path: Path) -
     assert len(hub.commits(REPO, "tiny")) == 3
 
 
+def without_card(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files without the card, which a push makes for the heads that are there."""
+    return {name: data for name, data in files.items() if name != "README.md"}
+
+
 def test_files_of_the_earlier_dump_disappear_and_others_stay(hub: HubServer, dump: Path) -> None:
     push_dump(dump, REPO, "tiny")
     own = {"notes.md": b"mine", "l00h00q/why.md": b"mine", "plots/a.parquet": b"mine"}
@@ -86,14 +93,16 @@ def test_files_of_the_earlier_dump_disappear_and_others_stay(hub: HubServer, dum
 
     push_dump(dump, REPO, "tiny")
 
-    assert on_branch(hub) == files_of(dump) | own
+    assert without_card(on_branch(hub)) == without_card(files_of(dump) | own)
+    assert b"l00h01q" not in on_branch(hub)["README.md"]
     assert len(hub.commits(REPO, "tiny")) == before + 1
 
 
 def test_keys_drawn_by_attention_are_pushed_and_removed(hub: HubServer, dump: Path) -> None:
     add_attended(dump, d=2)
     push_dump(dump, REPO, "tiny")
-    assert on_branch(hub) == files_of(dump)
+    assert without_card(on_branch(hub)) == without_card(files_of(dump))
+    assert b"attended-l00h00k" in on_branch(hub)["README.md"]
     assert "attended/l00h00k/data.parquet" in on_branch(hub)
     shutil.rmtree(dump / "attended")
     push_dump(dump, REPO, "tiny")
@@ -187,7 +196,7 @@ def test_nine_hundred_files_go_in_one_commit(hub: HubServer, tmp_path: Path) -> 
 def test_more_heads_than_the_viewer_shows_are_told(
     dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_push, "MOST_CONFIGS", 2)
+    monkeypatch.setattr(card, "MOST_CONFIGS", 7)
     (note,) = push_dump(dump, REPO, "tiny").notes
     assert note.startswith("3 heads: ")
     assert "data_files=" in note
@@ -328,3 +337,74 @@ def test_a_file_that_disappears_meanwhile(
     (dump / "l00h00q").rmdir()
     assert f"{file}: cannot be read (it was deleted); the branch is unchanged" in refusal(dump)
     assert on_branch(hub) == was
+
+
+def an_analysis(folder: Path, heads: int = 2, page: bool = True) -> dict[str, bytes]:
+    """Files of a finished analysis, by their path on the branch."""
+    folder.mkdir()
+    tables = {"head_metrics": "head_metrics.csv", "influences": "head_influences.csv"}
+    layout = {"num_layers": 1, "num_q_heads": heads, "num_k_heads": 1}
+    (folder / "run.json").write_text(json.dumps({"tables": tables, "head_layout": layout}))
+    for name in tables.values():
+        (folder / name).write_text("layer,q_head\n0,0\n")
+    (folder / "notes.txt").write_text("private")
+    if page:
+        (folder / "report.html").write_text("<p>")
+    return {
+        f"analysis/{path.name}": path.read_bytes()
+        for path in folder.iterdir()
+        if path.name != "notes.txt"
+    }
+
+
+def of_analysis(hub: HubServer) -> dict[str, bytes]:
+    return {name: data for name, data in on_branch(hub).items() if name.startswith("analysis/")}
+
+
+def test_an_analysis_is_published_with_its_dump(hub: HubServer, dump: Path, tmp_path: Path) -> None:
+    layout = {"num_layers": 1, "num_q_heads": 2, "num_k_heads": 1}
+    info = json.loads((dump / "dump.json").read_text())
+    (dump / "dump.json").write_text(json.dumps({**info, **layout}))
+    published = an_analysis(tmp_path / "run")
+    push_dump(dump, REPO, "tiny", run=tmp_path / "run")
+    assert of_analysis(hub) == published
+    assert b"config_name: heads" in on_branch(hub)["README.md"]
+
+    again = push_dump(dump, REPO, "tiny")  # the same dump: the analysis stays
+    assert not again.changed
+    other = an_analysis(tmp_path / "without a page", page=False)
+    push_dump(dump, REPO, "tiny", run=tmp_path / "without a page")
+    assert of_analysis(hub) == other
+
+    shutil.copy(dump / "l00h00q" / "data.parquet", dump / "l00h01q" / "data.parquet")
+    (note,) = push_dump(dump, REPO, "tiny").notes
+    assert "tables of the analysis before were removed" in note
+    assert of_analysis(hub) == {}
+    assert b"config_name: heads" not in on_branch(hub)["README.md"]
+
+    an_analysis(tmp_path / "other", heads=9)
+    assert "another dump (num_q_heads 9" in refusal(dump, run=tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "holds no run.json"),
+        ("{", "cannot be read"),
+        ("[]", "is not the file of an analysis"),
+        ('{"head_layout": {}, "tables": {"a": "../secret.csv"}}', "expected names of CSV files"),
+        ('{"head_layout": {}, "tables": {"a": "missing.csv"}}', "missing.csv"),
+        ('{"head_layout": {}, "tables": {"a": "link.csv"}}', "outside the analysis"),
+    ],
+)
+def test_a_folder_that_is_no_analysis(
+    hub: HubServer, dump: Path, tmp_path: Path, content: str | None, said: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "secret.csv").write_text("a")
+    (run / "link.csv").symlink_to(tmp_path / "secret.csv")
+    if content is not None:
+        (run / "run.json").write_text(content)
+    assert said in refusal(dump, run=run)
+    assert REPO not in hub.store.repos

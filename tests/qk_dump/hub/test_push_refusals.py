@@ -90,7 +90,7 @@ def test_a_dump_that_was_fetched_can_be_published_again(
     assert "is a link to " in refusal(fetched.folder)
 
 
-@pytest.mark.parametrize("name", [HEAD, "examples.parquet", "README.md"])
+@pytest.mark.parametrize("name", [HEAD, "examples.parquet"])
 def test_what_is_no_regular_file_is_refused_unopened(
     hub: HubServer, tmp_path: Path, name: str
 ) -> None:
