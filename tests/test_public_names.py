@@ -131,7 +131,8 @@ OWN_PLOT_FLAGS = """
     vmin ylabel
 """
 VERBS = """
-    capture verify add-rotary analyze merge atlas baseline power plot compare report export push
+    capture verify add-rotary analyze merge atlas baseline power plot compare report export
+    budget push
     pull demo
 """
 
