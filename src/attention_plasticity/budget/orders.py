@@ -165,7 +165,8 @@ def _require_all_heads(run: FinishedRun, table: pd.DataFrame) -> tuple[int, int]
             "--num_q_heads and --num_k_heads"
         )
     layers, heads = layout["num_layers"], layout["num_k_heads"]
-    found = {(row.layer, row.k_head): row.n_q_heads for row in table.itertuples()}
+    numbers = table[[*_ROW, "n_q_heads"]].to_numpy(np.float64).astype(np.int64).tolist()
+    found: dict[tuple[int, int], int] = {(layer, head): own for layer, head, own in numbers}
     if len(found) < len(table):
         raise ConfigError(f"{run.place}: {KEY_HEADS.file}: two rows are of the same key head")
     wanted = [(layer, head) for layer in range(layers) for head in range(heads)]

@@ -24,9 +24,11 @@ from attention_plasticity.run.missing import heads_of
 from attention_plasticity.run.outputs import RUN_FILE, sha256_of
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.baselines import baselines_of
-from attention_plasticity.tables.csv_tables import FILE_NAMES, read_table
+from attention_plasticity.tables.csv_tables import FILE_NAMES, AnyTable, read_table
+from attention_plasticity.tables.fidelity import Means, read_facts, recorded_means, table_means
 from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
 from attention_plasticity.tables.names import clean
+from attention_plasticity.tables.score_names import FIDELITY_FACTS, FIDELITY_FILE
 from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_toolkit.errors import ConfigError, StoreError, ToolkitError
 from qk_toolkit.files import resolved, user_path
@@ -136,6 +138,8 @@ class FinishedRun:
     @cached_property
     def layer_types(self) -> dict[int, str]:
         """The type of every layer of the run, such as `full_attention`."""
+        if self.fidelity is not None and not self.path("head_metrics").exists():
+            return layer_types(self.fidelity)  # a folder with this table alone
         return layer_types(self.head_metrics)
 
     @cached_property
@@ -244,6 +248,22 @@ class FinishedRun:
         return self._table("key_heads")
 
     @cached_property
+    def fidelity(self) -> pd.DataFrame | None:
+        """How well scores without a query rank keys, per key head and score; None if unknown.
+
+        The verb `fidelity` puts this table beside those of the analysis.
+        """
+        return self._table("fidelity") if self.path("fidelity").exists() else None
+
+    @cached_property
+    def fidelity_means(self) -> Means:
+        """Means of `fidelity` over key heads; without errors for a selection of layers."""
+        if self.fidelity is None:
+            return {}
+        facts = read_facts(self.folder) if self.layers is None else None
+        return table_means(self.fidelity) if facts is None else recorded_means(facts)
+
+    @cached_property
     def failures(self) -> pd.DataFrame:
         """Heads that could not be analysed, each with the reason."""
         columns = ["layer", "q_head", "k_head", "reason"]
@@ -281,7 +301,7 @@ class FinishedRun:
         tables = self.info.get("tables")
         return self.path(kind).exists() if tables is None else kind in tables
 
-    def _table(self, kind: TableKind) -> pd.DataFrame:
+    def _table(self, kind: AnyTable) -> pd.DataFrame:
         table = read_table(self.checked_path(kind), kind)
         if self.layers is None:
             return table
@@ -348,14 +368,14 @@ class FinishedRun:
         model = clean(self.dump.get("model") or "").rstrip("/")
         return model.rsplit("/", 1)[-1].strip() or clean(resolved(self.folder).name)
 
-    def path(self, kind: TableKind) -> Path:
+    def path(self, kind: AnyTable) -> Path:
         """The path of a table."""
         tables = self.info.get("tables")
         if tables == {}:
             raise ConfigError(f"{self.place}: no head was analysed, so there are no tables")
         return self.folder / (tables or FILE_NAMES).get(kind, FILE_NAMES[kind])
 
-    def checked_path(self, kind: TableKind) -> Path:
+    def checked_path(self, kind: AnyTable) -> Path:
         """The path of a table, after a check that the file did not change since the run."""
         path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
         if digest is not None and sha256_of(path) != digest:
@@ -399,6 +419,7 @@ def fetched_run(url: str) -> Path:
         tables = set(FILE_NAMES.values())
         if (folder / RUN_FILE).exists():
             tables = set(read_run_info(folder / RUN_FILE).get("tables", {}).values())
+        tables |= {FIDELITY_FILE, FIDELITY_FACTS}
         mirror.pull(lambda name: name == RUN_FILE or name in tables)
         if not mirror.listed.keys() & {RUN_FILE, *tables}:
             raise ConfigError(

@@ -17,7 +17,7 @@ from attention_plasticity.cli import main
 from attention_plasticity.metrics import GROUP_COLUMNS
 from commands_here import analyze_here, run_here
 from dumps import add_rotary, head_rows
-from key_head_runs import add_key_heads
+from key_head_runs import add_key_heads, name_layout
 from qk_dump.layout import HeadId
 from qk_dump.writer import write_head
 from run_tables import HEADS, LAYERS, add_bins, add_errors, write_run
@@ -31,7 +31,7 @@ def make_run(folder: Path, **values: Any) -> Path:
     """A run with all heads of its model."""
     add_bins(write_run(folder))
     add_key_heads(folder, {"static_error": STATIC, **values})
-    return change_info(folder, head_layout=LAYOUT)
+    return name_layout(folder, *LAYOUT.values())
 
 
 def change_info(folder: Path, **entries: Any) -> Path:
