@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from itertools import product
 from pathlib import Path
@@ -79,5 +80,6 @@ def write_fidelity(folder: Path, layers: int, key_heads: int) -> Path:
                 "groups": 12 if known else None,
             }
         means.append(record)
-    (folder / "fidelity.json").write_text(json.dumps({"means": means}))
+    digest = hashlib.sha256((folder / "head_fidelity.csv").read_bytes()).hexdigest()
+    (folder / "fidelity.json").write_text(json.dumps({"means": means, "sha256": digest}))
     return folder

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from attention_plasticity.metrics import FIDELITY
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.score_names import QUANTITIES, QUANTITY_WORDS, SCORE_WORDS
+from attention_plasticity.tables.names import SCORE_WORDS
 from qk_toolkit.formatting import count
 
 _HEADINGS = {"spearman": "Spearman", "kept_50": "50 %", "kept_25": "25 %", "kept_10": "10 %"}
+_MEANINGS = {metric.column: metric.meaning for metric in FIDELITY.columns}
 
 
 def fidelity_content(run: FinishedRun) -> dict[str, Any] | None:
@@ -20,20 +22,18 @@ def fidelity_content(run: FinishedRun) -> dict[str, Any] | None:
     """
     if run.fidelity is None:
         return None
-    table = ordered(
-        run.fidelity, ["layer", "k_head", "score", "value_norm"], run.folder / "head_fidelity.csv"
-    )
+    table = ordered(run.fidelity, ["layer", "k_head", "score", "value_norm"], run.path("fidelity"))
     kinds = set(zip(table["score"], table["value_norm"].astype(int), strict=True))
     scores = [(name, kind) for name in SCORE_WORDS for kind in (0, 1) if (name, kind) in kinds]
     values: dict[tuple[int, int], dict[tuple[str, int], list[str]]] = {}
     for row in table.to_dict("records"):
-        texts = [_text(row[name], row.get(f"{name}_se", math.nan)) for name in QUANTITIES]
+        texts = [_text(row[name], row.get(f"{name}_se", math.nan)) for name in _HEADINGS]
         head = values.setdefault((row["layer"], row["k_head"]), {})
         head[row["score"], int(row["value_norm"])] = texts
-    unknown = ["–"] * len(QUANTITIES)
+    unknown = ["–"] * len(_HEADINGS)
     return {
         "of": f"mean over {count(len(values), 'key head')}",
-        "headings": [[_HEADINGS[name], QUANTITY_WORDS[name]] for name in QUANTITIES],
+        "headings": [[heading, _MEANINGS[name]] for name, heading in _HEADINGS.items()],
         "scores": [
             {"id": f"{name}.{kind}", "label": score_label(name, kind)} for name, kind in scores
         ],
@@ -52,7 +52,7 @@ def score_label(name: str, value_norm: int) -> str:
 
 def _mean_texts(run: FinishedRun, score: tuple[str, int]) -> list[str]:
     means = run.fidelity_means.get(score, {})
-    return [_text(*means.get(name, (math.nan, math.nan))[:2]) for name in QUANTITIES]
+    return [_text(*means.get(name, (math.nan, math.nan))[:2]) for name in _HEADINGS]
 
 
 def _text(value: float, error: float) -> str:

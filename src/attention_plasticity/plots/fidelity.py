@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Unpack
 
 import numpy as np
@@ -25,14 +26,9 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns
-from attention_plasticity.tables.fidelity import Means
+from attention_plasticity.tables.fidelity import LIMITS, QUANTITIES, Means
 from attention_plasticity.tables.intervals import half_width
-from attention_plasticity.tables.score_names import (
-    LIMITS,
-    QUANTITIES,
-    QUANTITY_WORDS,
-    SCORE_WORDS,
-)
+from attention_plasticity.tables.names import SCORE_WORDS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
@@ -43,6 +39,13 @@ _ROW, _AROUND = 0.25, 2.0  # inches; height of a score in a panel, and of the te
 _PANEL = 1.4  # inches; width of a panel
 _SHIFT = 0.2  # of a row: scores without ‖v‖ are above, with ‖v‖ below
 _SPREAD = 0.13  # of a row, of the points of one score
+_LABEL = 20  # letters of a line of the name of a score
+_WORDS = {
+    "spearman": "Spearman correlation",
+    "kept_50": "attention kept with 50 % of keys",
+    "kept_25": "attention kept with 25 % of keys",
+    "kept_10": "attention kept with 10 % of keys",
+}
 _COLOURS = (BLUE, ORANGE)
 
 
@@ -61,11 +64,11 @@ def fidelity_figure(
     Examples:
         >>> import pandas as pd
         >>> from attention_plasticity.plots import fidelity_figure
-        >>> rows = [(0, 0, "q_filter", 0, 0.7, 0.7, 0.4, 0.3), (0, 0, "best_static", 0, *4 * [0.9])]
+        >>> rows = [(0, 0, "q_filter", 0, 0.7, 0.7, 0.4, 0.3), (0, 0, "key_norm", 0, *4 * [0.4])]
         >>> names = "layer k_head score value_norm spearman kept_50 kept_25 kept_10".split()
         >>> figure = fidelity_figure(pd.DataFrame(rows, columns=names))
         >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
-        ['Q-Filter', 'best static ranking']
+        ['length of the key', 'Q-Filter']
     """
     words = Words(**texts)
     require_columns(fidelity, ["layer", "k_head", "score", "value_norm", *QUANTITIES], _SOURCE)
@@ -81,7 +84,8 @@ def fidelity_figure(
         halves: list[float] = []
         for axes, (column, chance) in zip(panels.flat, QUANTITIES.items(), strict=True):
             halves += _draw_panel(axes, fidelity, scores, column, chance, means)
-        panels[0, 0].set_yticks(range(len(scores)), [SCORE_WORDS[name] for name in scores])
+        labels = [textwrap.fill(SCORE_WORDS[name], _LABEL) for name in scores]
+        panels[0, 0].set_yticks(range(len(scores)), labels)
         panels[0, 0].set_ylim(len(scores) - 0.5, -0.5)
         has_interval = bool(np.isfinite(halves).any())
         mark = f"diamond: mean{' and its 95 % interval over texts' if has_interval else ''}"
@@ -156,7 +160,7 @@ def _draw_panel(
     if scores[-1] in LIMITS:
         first = next(row for row, score in enumerate(scores) if score in LIMITS)
         axes.axhline(first - 0.5, color=QUIET, linewidth=0.5, linestyle=(0, (4, 3)))
-    axes.set_xlabel(label_lines(QUANTITY_WORDS[column], _PANEL))
+    axes.set_xlabel(label_lines(_WORDS[column], _PANEL))
     axes.set_axisbelow(True)
     axes.grid(axis="x", color=FAINT, linewidth=0.4)
     axes.tick_params(axis="y", length=0)

@@ -17,6 +17,7 @@ from attention_plasticity.metrics import (
     BIN_QUANTITY,
     BUCKET_MEANS,
     BUCKET_QUANTITY,
+    FIDELITY,
     GROUP_COLUMNS,
     MASS_COLUMNS,
     POOLED_BIN_QUANTITY,
@@ -24,16 +25,17 @@ from attention_plasticity.metrics import (
     WORDS,
     TableKind,
 )
-from attention_plasticity.tables.score_names import FIDELITY_FILE, QUANTITIES
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import nearest
 
+FIDELITY_NUMBERS = tuple(metric.column for metric in FIDELITY.columns if metric.error)
+"""What the verb `fidelity` measures of every score."""
 AnyTable = TableKind | Literal["fidelity"]
 """Tables of an analysis, and the table that the verb `fidelity` puts beside them."""
 FILE_NAMES: dict[AnyTable, str] = {
     **{kind: table.file for kind, table in TABLES.items()},
-    "fidelity": FIDELITY_FILE,
+    "fidelity": FIDELITY.file,
 }
 _NEEDED: dict[AnyTable, tuple[str, ...]] = {
     "head_metrics": ("layer", "q_head", "ap_overall"),
@@ -50,7 +52,7 @@ _NEEDED: dict[AnyTable, tuple[str, ...]] = {
     "bands": ("layer", "q_head", "band", "wavelength", "norm_product", "variance_share"),
     "kernel": ("layer", "q_head", "distance", "mean_logit", "kernel"),
     "key_heads": ("layer", "k_head", "plasticity", "static_error"),
-    "fidelity": ("layer", "k_head", "score", "value_norm", *QUANTITIES),
+    "fidelity": ("layer", "k_head", "score", "value_norm", *FIDELITY_NUMBERS),
     "influences": (
         *("layer", "q_head", "quantity", "q_bucket", "value", "bias", "n_groups"),
         *GROUP_COLUMNS,
@@ -58,14 +60,16 @@ _NEEDED: dict[AnyTable, tuple[str, ...]] = {
 }
 """Columns without which a table cannot be used. Tables of earlier versions have fewer columns."""
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
-_COLUMNS = {metric.column: metric for table in TABLES.values() for metric in table.columns}
+_COLUMNS = {
+    metric.column: metric for table in (*TABLES.values(), FIDELITY) for metric in table.columns
+}
 _TOKENS = ("query_token", "key_token")
 _READ_WORDS: dict[str, Any] = {  # tokens such as "nan" and "NA" are texts
     "dtype": dict.fromkeys(_TOKENS, str),
     "keep_default_na": False,
     "na_values": {name: ["nan", ""] for name in WORDS.names if name not in _TOKENS},
 }
-_TEXTS = ["score", *(name for name, metric in _COLUMNS.items() if metric.format == "text")]
+_TEXTS = [name for name, metric in _COLUMNS.items() if metric.format == "text"]
 _INTEGERS = {name: 2**53 for name, metric in _COLUMNS.items() if metric.format == "index"}
 _INTEGERS |= {"layer": MOST_LAYERS, "q_head": MOST_HEADS, "k_head": MOST_HEADS}
 """Columns of integers and their upper limits."""

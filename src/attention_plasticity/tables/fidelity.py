@@ -9,10 +9,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from attention_plasticity.tables.score_names import FIDELITY_FACTS, QUANTITIES
+from attention_plasticity.run.outputs import FIDELITY_INFO
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_json
 
+QUANTITIES = {"spearman": 0.0, "kept_50": 0.5, "kept_25": 0.25, "kept_10": 0.1}
+"""Columns of the table, with the value of a random order of keys."""
+LIMITS = ("best_static", "best_per_query")
+"""Rows that know the queries of the text."""
 Score = tuple[str, int]
 """Name of a score, and 1 if it is multiplied by the length of the value."""
 
@@ -32,21 +36,35 @@ Means = Mapping[Score, Mapping[str, Mean]]
 def read_facts(folder: Path) -> dict[str, Any] | None:
     """The content of fidelity.json; None if the folder has none."""
     try:
-        facts: dict[str, Any] = read_json(folder / FIDELITY_FACTS)
+        facts: Any = read_json(folder / FIDELITY_INFO)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / FIDELITY_FACTS}: cannot be read: {error}") from error
+        raise _damaged(folder, error) from error
+    if not isinstance(facts, dict):
+        raise _damaged(folder, "not a mapping")
     return facts
 
 
-def recorded_means(facts: Mapping[str, Any]) -> Means:
-    """The means of fidelity.json."""
+def recorded_means(folder: Path) -> Means | None:
+    """The means of fidelity.json; None if the folder has none."""
+    facts = read_facts(folder)
+    if facts is None:
+        return None
     found: dict[Score, dict[str, Mean]] = {}
-    for record in facts["means"]:
-        score = (str(record["score"]), int(record["value_norm"]))
-        found[score] = {name: _mean(record[name]) for name in QUANTITIES}
+    try:
+        for record in facts["means"]:
+            score = (str(record["score"]), int(record["value_norm"]))
+            found[score] = {name: _mean(record[name]) for name in QUANTITIES}
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(folder, f"means: {error!r}") from error
     return found
+
+
+def _damaged(folder: Path, reason: object) -> ConfigError:
+    return ConfigError(
+        f"{folder / FIDELITY_INFO}: {reason}. The file was edited or damaged; run fidelity again"
+    )
 
 
 def table_means(table: pd.DataFrame) -> Means:

@@ -18,17 +18,16 @@ from typing import Any, Self
 import pandas as pd
 from filelock import FileLock
 
-from attention_plasticity.metrics import TableKind
+from attention_plasticity.metrics import FIDELITY, TableKind
 from attention_plasticity.run.head_means import eligible_heads
 from attention_plasticity.run.missing import heads_of
-from attention_plasticity.run.outputs import RUN_FILE, sha256_of
+from attention_plasticity.run.outputs import FIDELITY_INFO, RUN_FILE, sha256_of
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.baselines import baselines_of
 from attention_plasticity.tables.csv_tables import FILE_NAMES, AnyTable, read_table
 from attention_plasticity.tables.fidelity import Means, read_facts, recorded_means, table_means
 from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
 from attention_plasticity.tables.names import clean
-from attention_plasticity.tables.score_names import FIDELITY_FACTS, FIDELITY_FILE
 from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_toolkit.errors import ConfigError, StoreError, ToolkitError
 from qk_toolkit.files import resolved, user_path
@@ -253,15 +252,17 @@ class FinishedRun:
 
         The verb `fidelity` puts this table beside those of the analysis.
         """
-        return self._table("fidelity") if self.path("fidelity").exists() else None
+        if not self.path("fidelity").exists():
+            return None
+        return self._table("fidelity")
 
     @cached_property
     def fidelity_means(self) -> Means:
         """Means of `fidelity` over key heads; without errors for a selection of layers."""
         if self.fidelity is None:
             return {}
-        facts = read_facts(self.folder) if self.layers is None else None
-        return table_means(self.fidelity) if facts is None else recorded_means(facts)
+        means = recorded_means(self.folder) if self.layers is None else None
+        return table_means(self.fidelity) if means is None else means
 
     @cached_property
     def failures(self) -> pd.DataFrame:
@@ -378,10 +379,13 @@ class FinishedRun:
     def checked_path(self, kind: AnyTable) -> Path:
         """The path of a table, after a check that the file did not change since the run."""
         path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
+        if kind == "fidelity":
+            digest = (read_facts(self.folder) or {}).get("sha256")
         if digest is not None and sha256_of(path) != digest:
             shown = path if self.url is None else f"{self.url}/{path.name}"
             raise ToolkitError(
-                f"{shown}: is missing, or was changed after the run; run the analysis again"
+                f"{shown}: is missing, or was changed after the run; run "
+                f"{'fidelity' if kind == 'fidelity' else 'the analysis'} again"
             )
         return path
 
@@ -419,7 +423,7 @@ def fetched_run(url: str) -> Path:
         tables = set(FILE_NAMES.values())
         if (folder / RUN_FILE).exists():
             tables = set(read_run_info(folder / RUN_FILE).get("tables", {}).values())
-        tables |= {FIDELITY_FILE, FIDELITY_FACTS}
+        tables |= {FIDELITY.file, FIDELITY_INFO}
         mirror.pull(lambda name: name == RUN_FILE or name in tables)
         if not mirror.listed.keys() & {RUN_FILE, *tables}:
             raise ConfigError(

@@ -14,7 +14,7 @@ from attention_plasticity.plots.drawing import plot_run
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import half_width
 from fidelity_runs import KINDS, MEAN_ERROR, QUANTITIES, add_fidelity, write_fidelity
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, ToolkitError
 from report_runs import write_run
 
 CHANCE = {"spearman": 0.0, "kept_50": 0.5, "kept_25": 0.25, "kept_10": 0.1}
@@ -106,6 +106,16 @@ def test_what_cannot_be_drawn_is_refused(run: FinishedRun, tmp_path: Path) -> No
         plot_run(without, "fidelity", {})
     table = run.fidelity
     assert table is not None
+    facts = run.folder / "fidelity.json"
+    for damage in ("[]", "{", '{"means": [{"score": 1}]}'):
+        facts.write_text(damage)
+        with pytest.raises(ConfigError, match="edited or damaged; run fidelity again"):
+            plot_run(FinishedRun.open(run.folder), "fidelity", {})
+    add_fidelity(run.folder)
+    path = run.path("fidelity")
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(ToolkitError, match="was changed after the run; run fidelity again"):
+        plot_run(FinishedRun.open(run.folder), "fidelity", {})
     with pytest.raises(ConfigError, match="has no column 'kept_25'"):
         fidelity_figure(table.drop(columns="kept_25"))
     with pytest.raises(ConfigError, match="no values of known scores"):
