@@ -74,12 +74,15 @@ def print_fidelity(outcome: FidelityOutcome, console: Console) -> None:
     from qk_toolkit.terminal import print_line
 
     if outcome.means:
-        title = f"Mean over {count(outcome.key_heads, 'key head')}"
+        heads = count(outcome.key_heads, "key head")
+        title = f"Attention that scores keep, and their rank correlation; mean over {heads}"
         table = Table(box=box.SIMPLE, title=title, title_justify="left")
-        table.add_column("score")
+        table.add_column("score", no_wrap=True)
         for name in ("Spearman", "kept with 50 %", "25 %", "10 % of keys"):
             table.add_column(name, justify="right")
         for means in in_order(outcome.means):
+            if means.score == _LIMITS[0]:
+                table.add_section()
             words = SCORE_WORDS[means.score] + " × ‖v‖" * means.value_norm
             table.add_row(words, *(_shown(mean.value) for mean in means.numbers.values()))
         console.print(table)

@@ -44,7 +44,7 @@ SCORE_WORDS = {
     "triattention": "TriAttention",
     "bucket_gaussian": "Gaussian per bin",
     "exact_rotation": "exact rotation",
-    "best_static": "best ranking of the text itself",
+    "best_static": "best ranking of the text",
     "best_per_query": "best keys of each query",
 }
 """Scores that rank keys, and the two limits, in words; in the order of the table of fidelity."""
