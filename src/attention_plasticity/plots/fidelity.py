@@ -35,11 +35,11 @@ from qk_toolkit.formatting import count
 Floats = npt.NDArray[np.float64]
 
 _SOURCE = "the table of fidelity"
-_ROW, _AROUND = 0.25, 2.0  # inches; height of a score in a panel, and of the texts around panels
+_ROW, _AROUND = 0.29, 2.0  # inches; height of a score in a panel, and of the texts around panels
 _PANEL = 1.4  # inches; width of a panel
 _SHIFT = 0.2  # of a row: scores without ‖v‖ are above, with ‖v‖ below
 _SPREAD = 0.13  # of a row, of the points of one score
-_LABEL = 20  # letters of a line of the name of a score
+_LABEL = 20  # letters of the longest name of a score in one line
 _WORDS = {
     "spearman": "Spearman correlation",
     "kept_50": "attention kept with 50 % of keys",
@@ -84,7 +84,7 @@ def fidelity_figure(
         halves: list[float] = []
         for axes, (column, chance) in zip(panels.flat, QUANTITIES.items(), strict=True):
             halves += _draw_panel(axes, fidelity, scores, column, chance, means)
-        labels = [textwrap.fill(SCORE_WORDS[name], _LABEL) for name in scores]
+        labels = [_in_lines(SCORE_WORDS[name]) for name in scores]
         panels[0, 0].set_yticks(range(len(scores)), labels)
         panels[0, 0].set_ylim(len(scores) - 0.5, -0.5)
         has_interval = bool(np.isfinite(halves).any())
@@ -137,7 +137,12 @@ def _draw_panel(
             place = row + (0.0 if len(kinds) == 1 else _SHIFT * (2 * kind - 1))
             colour = QUIET if score in LIMITS else _COLOURS[kind]
             axes.scatter(
-                values, place + spread(values, _SPREAD), s=3, color=colour, alpha=0.45, linewidths=0
+                values,
+                place + spread(values, _SPREAD),
+                s=min(9.0, max(3.0, 300.0 / len(values))),
+                color=colour,
+                alpha=0.6,
+                linewidths=0,
             )
             mean, half = float(values.mean()), np.nan
             if means is not None:
@@ -165,6 +170,11 @@ def _draw_panel(
     axes.grid(axis="x", color=FAINT, linewidth=0.4)
     axes.tick_params(axis="y", length=0)
     if column != "spearman":
-        axes.set_xlim(0.0, 1.02)
+        axes.set_xlim(-0.02, 1.02)
         axes.set_xticks([0.0, 0.5, 1.0], ["0", "0.5", "1"])
     return halves
+
+
+def _in_lines(name: str) -> str:
+    """A long name in two lines of similar length."""
+    return name if len(name) <= _LABEL else textwrap.fill(name, len(name) // 2 + 2)

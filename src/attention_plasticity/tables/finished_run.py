@@ -321,9 +321,11 @@ class FinishedRun:
             if one.fits
         }
 
-    @property
+    @cached_property
     def _input(self) -> dict[str, Any]:
-        return self.info.get("input") or {}
+        """The dump of the run; that of fidelity.json in a folder which has only its table."""
+        info = self.info or read_facts(self.folder) or {}
+        return info.get("input") or {}
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -86,6 +86,8 @@ def test_selected_layers_have_means_without_intervals(run: FinishedRun) -> None:
 
 def test_a_folder_or_a_table_alone(tmp_path: Path) -> None:
     folder = write_fidelity(tmp_path / "fidelity", 3, 2)
+    alone = FinishedRun.open(folder)
+    assert "12 texts" in (caption_of(plot_run(alone, "fidelity", {})) or "")
     for number, words in enumerate(
         (
             [str(folder)],
