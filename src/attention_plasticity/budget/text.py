@@ -22,8 +22,9 @@ def print_budget(run: FinishedRun, division: Division, console: Console) -> None
     heads = division.heads
     counted = np.flatnonzero(~heads.bounded)
     budget = division.budget[counted]  # (counted,)
+    texts = "" if np.isnan(run.context) else f", texts of up to {run.context:,.0f} tokens"
     console.print(
-        f"{run.model_name}: {count(len(counted), 'key head')}, order {heads.order}; "
+        f"{run.model_name}: {count(len(counted), 'key head')}{texts}, order {heads.order}; "
         f"mean budget {budget.mean():.4g}, from {budget.min():.3g} to {budget.max():.3g}"
     )
     if len(counted) < len(heads.layer):

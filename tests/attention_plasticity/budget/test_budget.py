@@ -96,7 +96,8 @@ def test_what_is_printed(run: Path, tmp_path: Path) -> None:
     done = run_here("budget", run, "--keep", 0.25, "--output_dir", tmp_path / "out")
     first, *_, last = done.stdout.splitlines()
     assert first == (
-        "Tiny-1B: 6 key heads, order static_error; mean budget 0.25, from 0.05 to 0.45"
+        "Tiny-1B: 6 key heads, texts of up to 768 tokens, order static_error; mean budget 0.25, "
+        "from 0.05 to 0.45"
     )
     assert "layer 1 key head 1" in done.stdout
     assert EVIDENCE["static_error"] in done.stdout
