@@ -39,7 +39,7 @@ _LIMITS = ("best_static", "best_per_query")
 def fidelity(arguments: Sequence[str]) -> int:
     """Measure, write the files and print the means."""
     from attention_plasticity.fidelity.settings import FidelityConfig
-    from attention_plasticity.run.worker import THREAD_VARIABLES
+    from attention_plasticity.run.worker import MEMORY_VARIABLES, THREAD_VARIABLES
 
     dumps = list(takewhile(lambda word: not word.startswith("-"), arguments))
     parser = command_parser(_PROGRAM, _STORY, _EXAMPLES)
@@ -49,8 +49,8 @@ def fidelity(arguments: Sequence[str]) -> int:
         raise ConfigError(f"{dumps[1]!r:.60}: expected one dump; measure one after the other")
     if dumps:
         config = config.model_copy(update={"dump": dumps[0]})
-    for name in THREAD_VARIABLES:  # before numpy is imported; a user's own setting stays
-        os.environ.setdefault(name, "1")
+    for name, value in {**dict.fromkeys(THREAD_VARIABLES, "1"), **MEMORY_VARIABLES}.items():
+        os.environ.setdefault(name, value)  # before numpy is imported; a user's own setting stays
 
     from attention_plasticity.fidelity.run import measure_fidelity
     from qk_toolkit.terminal import TerminalWatcher, command_console

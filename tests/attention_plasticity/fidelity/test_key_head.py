@@ -12,10 +12,12 @@ from scipy import stats
 
 from attention_plasticity.fidelity.key_head import NUMBERS, ROWS, Choice, key_head_fidelity
 from attention_plasticity.fidelity.rows import GroupRows, Rows
+from attention_plasticity.numeric.attention_received import Logits
 from attention_plasticity.numeric.bins import Bins
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.kept_attention import SHARES
-from fidelity_dumps import WIDTH, Simulated, chosen_keys, simulate
+from attention_plasticity.numeric.windows import Window
+from fidelity_dumps import SCALE, WIDTH, Simulated, chosen_keys, simulate
 from qk_toolkit.errors import HeadError
 
 CHOICE = Choice(Bins(16, 96), near=8, first_query=32)
@@ -198,6 +200,19 @@ def test_texts_of_one_group_are_refused() -> None:
 def test_no_distant_pair_is_refused() -> None:
     with pytest.raises(HeadError, match="no key from position 4 on"):
         measured(simulate().rows(), Choice(Bins(16, 96), near=128, first_query=0))
+
+
+def test_only_keys_in_the_window_are_ranked() -> None:
+    rows = simulate().rows()
+    for size, first in ((20, 13), (9, 24)):  # queries from 32 on see keys from 32 − size + 1 on
+        window = replace(rows, window=Window(size), logits=Logits(SCALE, window=size))
+        found = measured(window)
+        assert found["", 0]["n_keys"] == 6 * (88 - first)
+        assert (
+            0 < value(found, "exact_rotation", "kept_25") <= value(found, "best_static", "kept_25")
+        )
+    with pytest.raises(HeadError, match="no key from position 4 on"):
+        measured(replace(rows, window=Window(8), logits=Logits(SCALE, window=8)))
 
 
 def test_a_wrong_scale_is_noticed() -> None:
