@@ -131,8 +131,8 @@ OWN_PLOT_FLAGS = """
     vmin ylabel
 """
 VERBS = """
-    capture verify add-rotary analyze merge atlas baseline power plot compare report export push
-    pull demo
+    capture verify add-rotary analyze merge atlas study baseline power plot compare report export
+    push pull demo
 """
 
 
