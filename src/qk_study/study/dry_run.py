@@ -63,8 +63,7 @@ def dry_run(settings: StudySettings, plans: Sequence[ModelPlan]) -> int:
     for plan in plans:
         try:
             found = list(_work(plan))
-        except Exception as error:
-            # as in the study itself, a model may fail in code of its own
+        except Exception as error:  # code of a model: the others are shown
             show_traceback(error)
             failures.append(f"{plan.label}: {failure_text(error)}")
             found = [Work("fails")]

@@ -43,18 +43,20 @@ class StudiedModel:
 def study_models(plans: Sequence[ModelPlan]) -> Iterator[StudiedModel]:
     """Do the missing work of each model. A model that fails does not stop the others."""
     for number, plan in enumerate(plans, start=1):
-        title = f"model {number} of {len(plans)}, {plan.label}"
-        try:
-            yield StudiedModel(plan, _run_of(plan, title))
-        except StdoutClosedError:
-            raise
-        except Exception as error:
-            # a model may fail in code of its own, or for lack of memory: the others go on
-            show_traceback(error)
-            reason = failure_text(error)
-            print(f"error: {plan.label}: {reason}", file=sys.stderr)
-            yield StudiedModel(plan, None, reason)
+        yield _studied(plan, f"model {number} of {len(plans)}, {plan.label}")
         gc.collect()  # the weights of a model may be part of a circle of references
+
+
+def _studied(plan: ModelPlan, title: str) -> StudiedModel:
+    try:
+        return StudiedModel(plan, _run_of(plan, title))
+    except StdoutClosedError:
+        raise
+    except Exception as error:  # code of a model, or a lack of memory: the others go on
+        show_traceback(error)
+        reason = failure_text(error)
+        print(f"error: {plan.label}: {reason}", file=sys.stderr)
+        return StudiedModel(plan, None, reason)
 
 
 def failure_text(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import shutil
@@ -11,6 +12,7 @@ import time
 from contextlib import chdir
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -201,6 +203,46 @@ def test_a_study_without_a_finished_model_says_so(
     assert "# Attention plasticity of 0 models" in text
     assert "nowhere: does not exist" in text
     assert "report.html" not in capsys.readouterr().out
+
+
+def test_scores_are_correlated_with_the_drops(made: Path, place: Path) -> None:
+    runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
+    models = [{"label": label, "run": run} for label, run in zip(LABELS, runs, strict=True)]
+    for model, accuracy in zip(models, (0.5, 0.9, 0.7), strict=True):
+        entry = {"acc,none": accuracy, "acc_stderr,none": 0.01, "alias": "task"}
+        path = place / f"{accuracy}.json"
+        path.write_text(json.dumps({"results": {"task": entry}, "n-shot": {"task": 0}}))
+        model["results"] = path.name
+    (place / "ruler.csv").write_text(f"label,ruler\n{LABELS[0]},40\n{LABELS[1]},60\n")
+    scores = {"ruler": "ruler.csv", "MMLU": {"task": "task"}}
+    write_study(place, "scored.yaml", models=models, texts=None, scores=scores, figures="scores")
+    assert study_in([str(place), "scored.yaml"]) == 0
+    out = place / "results" / "scored"
+    found = pd.read_csv(out / "tables" / "correlations.csv").set_index("score")
+    drops = [
+        (heads["ap_aligned_drop"] - heads["ap_aligned_drop_bias"]).mean()
+        for heads in (pd.read_csv(place / run / "head_metrics.csv") for run in runs)
+    ]
+    expected = np.corrcoef(drops, [0.5, 0.9, 0.7])[0, 1]
+    assert found.loc["MMLU", "pearson"] == pytest.approx(expected)
+    assert math.isnan(found.loc["ruler", "pearson"])  # two models
+    sources = pd.read_csv(out / "tables" / "score_sources.csv").set_index(["score", "model"])
+    assert sources.loc[("MMLU", "C"), "metric"] == "acc,none"
+    text = (out / "README.md").read_text()
+    assert "- ruler: no score of C." in text
+    assert "MMLU: 3 runs; with fewer than 4 runs no interval exists, so no relation is" in text
+    assert "with fewer than 4 runs" in (out / "tables" / "correlations.md").read_text()
+    assert (out / "figures" / "scores.png").is_file()
+    assert "--scores results/scored/tables/scores.csv" in text
+    command = next(line for line in text.splitlines() if " compare " in line)
+    with chdir(place):
+        assert main(shlex.split(command)[1:]) == 0
+    again = (out / "compare" / "correlations.csv").read_bytes()
+    assert again == (out / "tables" / "correlations.csv").read_bytes()
+    plain = [{"label": model["label"], "run": model["run"]} for model in models]
+    write_study(place, "scored.yaml", models=plain, texts=None, figures="none")
+    assert study_in([str(place), "scored.yaml"]) == 0
+    assert not (out / "tables" / "correlations.csv").exists()  # of the earlier command
 
 
 def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) -> None:
