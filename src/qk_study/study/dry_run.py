@@ -164,7 +164,9 @@ def _analysis(part: Part) -> Work:
     work = Work("analysis", len(plan.heads), rows=found.rows_used)
     manifest = dump.manifest
     work.texts = None if manifest is None else manifest.num_examples
-    work.size = sum(size_of(file) for head in dump.all_folders for file in dump.files(head))
+    layers = {layer for layer, _ in plan.heads}
+    heads = [head for head in dump.all_folders if head.layer in layers]
+    work.size = sum(size_of(file) for head in heads for file in dump.files(head))
     work.seconds = analysis_seconds(len(plan.heads), found.rows_used, config.workers)
     work.notes += [f"will fail: {problem}" for problem in found.problems]
     return work

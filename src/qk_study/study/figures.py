@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 
 from attention_plasticity.comparison.comparison import Comparison, compared
 from attention_plasticity.plots.all_figures import FIGURES as FIGURES_OF_RUNS
+from attention_plasticity.plots.all_figures import left_out, save_all
 from qk_study.study.results import StudyResults
 from qk_study.study.settings import StudySettings
 from qk_toolkit.errors import ConfigError, ToolkitError, in_short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from attention_plasticity.tables.finished_run import FinishedRun
 
 _FEWEST_CHECKPOINTS = 3
 
@@ -57,10 +56,11 @@ def _no_scores(results: StudyResults) -> str | None:
 
 
 def _no_checkpoints(results: StudyResults) -> str | None:
-    known = [entry.entry.checkpoint is not None for entry in results.entries]
-    if not all(known) or len(known) < _FEWEST_CHECKPOINTS:
-        return f"needs {_FEWEST_CHECKPOINTS} models, each with a checkpoint"
-    return None
+    numbers = [model.entry.checkpoint for model in results.entries]
+    if None in numbers or len(set(numbers)) < max(len(numbers), _FEWEST_CHECKPOINTS):
+        return f"needs {_FEWEST_CHECKPOINTS} models or more, all with different checkpoints"
+    families = {model.entry.family for model in results.entries}
+    return None if len(families) == 1 else "needs models of one family"
 
 
 def _compared(results: StudyResults) -> Comparison:
@@ -107,9 +107,11 @@ def draw_figures(
 ) -> DrawnFigures:
     """Draw the wanted figures, each with its caption beside it. `show` gets what is drawn next.
 
-    A figure that fails is named and does not stop the others.
+    A figure that fails is named and does not stop the others. Figures of a run that an earlier
+    command has drawn are kept.
     """
     from attention_plasticity.plots.saving import save_figure
+    from qk_study.study.drawn_before import DrawnBefore
 
     form, drawn = results.settings.content.figure_format, DrawnFigures()
     for name, figure in FIGURES.items():
@@ -125,13 +127,17 @@ def draw_figures(
             drawn.of_study.append(file)
         except ToolkitError as error:
             drawn.failures.append(f"{file}: {error}")
-    for plan, run in results.finished:
-        show(f"figures of {plan.label}")
+    names = None if wanted is None else [name for name in wanted if name in FIGURES_OF_RUNS]
+    for plan, run in results.finished if names is None or names else []:
         own = folder / plan.model.folder
-        names = None if wanted is None else [name for name in wanted if name in FIGURES_OF_RUNS]
+        before = DrawnBefore(run, own, form, names)
         try:
-            files = _save_figures_of(run, own, form, names)
-            drawn.of_models[plan.model.folder] = [path.name for path in files]
+            files = before.files()
+            if files is None:
+                show(f"figures of {plan.label}")
+                files = [path.name for path in save_all(run, own, form, names)]
+                before.save(files)
+            drawn.of_models[plan.model.folder] = files
         except ToolkitError as error:
             drawn.failures.append(f"{plan.label}: {error}")
     drawn.left_out += _left_out_of_runs(results, wanted)
@@ -140,8 +146,6 @@ def draw_figures(
 
 def _left_out_of_runs(results: StudyResults, wanted: Collection[str] | None) -> list[str]:
     """Figures that the tables of some runs do not allow, with the reasons and the models."""
-    from attention_plasticity.plots.all_figures import left_out
-
     labels: dict[tuple[str, str], list[str]] = {}
     for plan, run in results.finished:
         for name, reason in left_out(run).items():
@@ -156,11 +160,3 @@ def _left_out_of_runs(results: StudyResults, wanted: Collection[str] | None) -> 
 
 def _is_wanted(name: str, wanted: Collection[str] | None) -> bool:
     return wanted is None or name in wanted
-
-
-def _save_figures_of(
-    run: FinishedRun, folder: Path, form: str, names: Collection[str] | None
-) -> list[Path]:
-    from attention_plasticity.plots.all_figures import save_all
-
-    return list(save_all(run, folder, form, names))

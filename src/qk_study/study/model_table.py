@@ -34,6 +34,7 @@ _SHOWN = {
 _NOTE = (
     "Heads are per layer; analysed: all heads with results. Context: tokens of the longest text."
 )
+_SHORTENED = 1e6  # checkpoints from this number on are shortened
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
@@ -88,15 +89,13 @@ def _row(model: StudyModel, run: FinishedRun) -> dict[str, Any]:
 def _cell(name: str, value: Any) -> Cell:
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return Cell("–")
-    if name in ("size", "checkpoint"):
+    if name == "size" or (name == "checkpoint" and value >= _SHORTENED):
         return Cell(short_number(float(value)))
     return Cell(clean(value) if isinstance(value, str) else f"{value:,.0f}")
 
 
 def short_number(number: float) -> str:
-    """`135M` for 135,000,000; `1,000` for 1,000: only numbers from 10,000 on are shortened."""
-    if number < 10_000:
-        return f"{number:,.10g}"
+    """`135M` for 135,000,000, `1.7B` for 1,700,000,000."""
     for unit, sign in _UNITS:
         if number >= unit:
             return f"{number / unit:.3g}{sign}"

@@ -36,10 +36,14 @@ def study_readme(results: StudyResults, tables: Sequence[StudyTable], drawn: Dra
     return "\n".join(parts).rstrip() + "\n"
 
 
+def page_title(results: StudyResults) -> str:
+    """The title of the page and of the README."""
+    return f"Attention plasticity of {count(len(results.finished), 'model')}"
+
+
 def _head(results: StudyResults) -> Iterator[str]:
     settings = results.settings
-    done = count(len(results.finished), "model")
-    yield f"# Attention plasticity of {done}\n"
+    yield f"# {page_title(results)}\n"
     yield (
         f"Made with attention-plasticity {__version__} from `{settings.file}`. "
         f"`{PAGE}` shows all heads of all models in a browser, `tables/` has the numbers, "
@@ -136,7 +140,8 @@ def _part_commands(results: StudyResults) -> Iterator[list[str]]:
         yield [*words, "--output_dir", f"{settings.output_dir}/compare"]
     if runs:
         page = f"{settings.output_dir}/{PAGE}"
-        yield ["attention-plasticity", "report", *runs, labels, "--output", page]
+        title = ["--title", page_title(results)]
+        yield ["attention-plasticity", "report", *runs, labels, *title, "--output", page]
 
 
 def _block(commands: Iterator[list[str]] | Sequence[list[str]]) -> Iterator[str]:

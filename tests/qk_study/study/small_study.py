@@ -25,8 +25,8 @@ CAPTURE: dict[str, Any] = {
 }
 MODELS: tuple[dict[str, Any], ...] = (
     {"label": "tiny", "model": "model", "family": "A", "size": 1e5, "checkpoint": 1},
-    {"label": "Dump ü/../x", "dump": "dump", "family": "B", "checkpoint": 2},
-    {"label": "C", "run": "finished", "checkpoint": 1000, "phase": "pretraining"},
+    {"label": "Dump ü/../x", "dump": "dump", "family": "A", "checkpoint": 2},
+    {"label": "C", "run": "finished", "family": "A", "checkpoint": 1000, "phase": "late"},
 )
 FOLDERS = ("tiny", "dump-u-x", "c")
 TEXTS = 5

@@ -53,7 +53,7 @@ def test_one_folder_has_everything(made: Path) -> None:
     }
     assert {path.name for path in (made / "runs").iterdir()} == set(FOLDERS[:2])
     assert {path.name for path in (made / "dumps").iterdir()} == {"tiny"}
-    figures = {str(path.relative_to(made / "figures")) for path in made.glob("figures/**/*.*")}
+    figures = {str(path.relative_to(made / "figures")) for path in made.glob("figures/**/[!.]*.*")}
     own = {f"{folder}/map-plasticity.{end}" for folder in FOLDERS for end in ("png", "txt")}
     shared = {f"{name}.{end}" for name in ("profiles", "trajectory") for end in ("png", "txt")}
     assert figures == own | shared
@@ -132,12 +132,20 @@ def test_no_file_has_a_path_of_this_machine(made: Path, place: Path) -> None:
             assert str(place).encode() not in content, name
 
 
-def test_a_repeated_command_changes_no_file(made: Path, place: Path) -> None:
+def test_a_repeated_command_changes_no_file(
+    made: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = made_files(made)
     info = (made / "runs" / "tiny" / "run.json").read_bytes()
+    figure = made / "figures" / "c" / "map-plasticity.png"
+    figure.write_bytes(figure.read_bytes()[:-1])  # damaged
     assert study_in([str(place), "study.yaml"]) == 0
     assert made_files(made) == before
     assert (made / "runs" / "tiny" / "run.json").read_bytes() == info
+    told = capsys.readouterr().err
+    assert "model 1 of 3, tiny: results/study/dumps/tiny is captured already" in told
+    assert "figures of C" in told
+    assert "figures of tiny" not in told  # they are as they were
 
 
 def test_a_killed_study_continues_and_ends_the_same(
@@ -319,8 +327,28 @@ def test_several_processes_are_refused(
     assert not (place / "new").exists()
 
 
+def test_a_trajectory_needs_checkpoints_of_one_family(made: Path, place: Path) -> None:
+    runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
+    models = [
+        {"label": label, "run": run, "checkpoint": 5, "family": "A"}
+        for label, run in zip(LABELS, runs, strict=True)
+    ]
+    reasons = []
+    for numbers, families in (((5, 5, 6), "AAA"), ((5, 6, 7), "AAB")):
+        for model, number, family in zip(models, numbers, families, strict=True):
+            model |= {"checkpoint": number, "family": family}
+        write_study(place, "steps.yaml", models=models, texts=None, figures="trajectory")
+        assert study_in([str(place), "steps.yaml"]) == 0
+        text = (place / "results" / "steps" / "README.md").read_text()
+        reasons += re.findall(r"^- trajectory \((.*)\)$", text, re.M)
+    assert reasons == [
+        "needs 3 models or more, all with different checkpoints",
+        "needs models of one family",
+    ]
+
+
 def test_the_page_has_all_models(made: Path) -> None:
     page = (made / "report.html").read_text()
-    assert "<title>Attention plasticity: tiny, Dump ü/../x, C</title>" in page
+    assert "<title>Attention plasticity of 3 models</title>" in page
     run = FinishedRun.open(made / "runs" / "tiny")
     assert run.info["finished"] not in page  # a time would change with every analysis
