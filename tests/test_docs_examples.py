@@ -32,6 +32,8 @@ from key_head_runs import add_key_heads, name_layout
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.cli import main as sniff_qk
 from qk_sniffer.config import make_config as capture_config
+from qk_study.study.plan import make_plans
+from qk_study.study.settings import read_study
 from qk_toolkit.errors import ConfigError
 from role_runs import add_roles
 from run_tables import add_bins
@@ -211,8 +213,12 @@ def require_script(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
-def test_a_block_of_settings_is_accepted(block: str) -> None:
+def test_a_block_of_settings_is_accepted(block: str, tmp_path: Path) -> None:
     settings = yaml.safe_load(block)
+    if "models" in settings:
+        (tmp_path / "study.yaml").write_text(block)
+        assert make_plans(read_study(str(tmp_path / "study.yaml"), {}))
+        return
     required = {"dataset": {"path": "texts/"}, "model": {"name": "model"}}
     refusals = []
     for accept, others in ((capture_config, required), (analysis_config, {})):

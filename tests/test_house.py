@@ -167,8 +167,10 @@ from attention_plasticity.cli import main
 from qk_sniffer.add_rotary.command import add_rotary
 from qk_sniffer.cli import main as main_of_qk_sniffer
 from qk_study.baseline.command import baseline
+from qk_study.study.command import study
 verbs = "analyze capture verify report fidelity export budget push pull plot compare merge".split()
 for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (baseline, []),
+                    (study, []),
                     (main, ["plot", "map"]), *[(main, [verb]) for verb in verbs]]:
     try:
         main([*words, "--help"])

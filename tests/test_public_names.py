@@ -132,8 +132,8 @@ OWN_PLOT_FLAGS = """
     vmin ylabel
 """
 VERBS = """
-    capture verify add-rotary analyze merge atlas baseline power plot compare report fidelity
-    export budget push pull demo
+    capture verify add-rotary analyze merge atlas study baseline power plot compare report
+    fidelity export budget push pull demo
 """
 
 

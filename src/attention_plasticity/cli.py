@@ -55,6 +55,7 @@ How flexibly attention heads choose between keys as context grows.
   analyze     compute tables of plasticity, head by head, from a dump of queries and keys
   merge       make the tables of an analysis whose heads were computed by several commands
   atlas       find out what each head of a model does: capture, analysis, figures and page
+  study       compare several models: captures, analyses, tables, figures, page and README
   baseline    repeat a small capture with random weights and with shuffled tokens, for comparison
   power       show what the errors come from, and what would reduce them
   plot        draw figures of an analysis, for a paper

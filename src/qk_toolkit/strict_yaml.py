@@ -1,4 +1,4 @@
-"""Safe YAML for settings: bounded size and depth, no duplicate keys."""
+"""Safe YAML for settings: bounded size and depth, no duplicate keys. Also writing it."""
 
 from __future__ import annotations
 
@@ -75,11 +75,25 @@ class _StrictLoader(yaml.SafeLoader):
         return yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
 
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+"),
-    list("-+.0123456789"),
-)
+class _StrictDumper(yaml.SafeDumper):
+    """Safe YAML that `_StrictLoader` reads as the same values: the text `1e-3` is quoted."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write a value that occurs twice in full both times."""
+        return True
+
+
+for _side in (_StrictLoader, _StrictDumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+"),
+        list("-+.0123456789"),
+    )
+
+
+def yaml_text(values: Any) -> str:
+    """Plain values as YAML, in their order. `parse_yaml` gives the same values."""
+    return yaml.dump(values, Dumper=_StrictDumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _with_line(error: yaml.MarkedYAMLError) -> str:

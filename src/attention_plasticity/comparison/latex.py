@@ -19,7 +19,7 @@ from attention_plasticity.metrics import FIFTH_NAMES
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from attention_plasticity.tables.names import clean
 
-_PACKAGE = r"% in the preamble: \usepackage{booktabs}"
+PACKAGE = r"% in the preamble: \usepackage{booktabs}"
 _MEANS = (
     "mean over heads, mean in each fifth of the context, and drop from the first to the last fifth."
 )
@@ -65,7 +65,7 @@ _SMALL = 0.88  # width of the small numbers relative to the others
 def comparison_latex(data: ComparisonData) -> str:
     """Floating tables: means and differences of each kind of plasticity, and correlations."""
     sample, main = sample_sentences(data), main_of(data.table)
-    parts = [_PACKAGE]
+    parts = [PACKAGE]
     for table in written_tables(data):
         captions = {
             "means": f"Plasticity {table.shown.words}: {_MEANS}",

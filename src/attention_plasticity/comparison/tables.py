@@ -76,9 +76,9 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenTable:
-    """A table of means, differences or correlations, for every format."""
+    """A table of means, differences, correlations or models of a study, for every format."""
 
-    kind: Concerned | Literal["key_heads"]
+    kind: Concerned | Literal["key_heads", "study"]
     shown: PlasticityColumns
     headings: tuple[str, ...]
     lines: tuple[Line, ...]
@@ -99,7 +99,7 @@ def written_tables(data: ComparisonData) -> list[WrittenTable]:
         found += [means_table(data.table, shown), differences_table(data.differences, shown)]
     found.append(key_heads_table(data.key_heads, main_of(data.table)))
     if data.relations:
-        found.append(_correlations_table(data.relations, main_of(data.table)))
+        found.append(correlations_table(data.relations, main_of(data.table)))
     return [table for table in found if table is not None]
 
 
@@ -208,7 +208,8 @@ def _differences_note(lines: Sequence[Line]) -> str:
     return text
 
 
-def _correlations_table(relations: Sequence[Correlation], shown: PlasticityColumns) -> WrittenTable:
+def correlations_table(relations: Sequence[Correlation], shown: PlasticityColumns) -> WrittenTable:
+    """One line per score: both correlations with their intervals, and the number of runs."""
     headings = ("score", "Pearson", "Spearman", "runs")
     lines = tuple(
         Line(
@@ -245,9 +246,9 @@ def comparison_markdown(data: ComparisonData) -> str:
             "key_heads": "Means over key heads:",
             "correlations": f"Correlation of the drop of {table.shown.name} with scores:",
         }
-        parts += [f"{_escaped(titles[table.kind])}\n", markdown_table(table)]
-        parts += [f"{_escaped(table.note)}\n"] if table.note else []
-    listed = "".join(f"- {_escaped(clean(caution.text))}\n" for caution in data.cautions)
+        parts += [f"{markdown_text(titles[table.kind])}\n", markdown_table(table)]
+        parts += [f"{markdown_text(table.note)}\n"] if table.note else []
+    listed = "".join(f"- {markdown_text(clean(caution.text))}\n" for caution in data.cautions)
     if listed:
         parts.append(f"Notes:\n\n{listed}")
     return "\n".join(parts)
@@ -258,11 +259,12 @@ def markdown_table(table: WrittenTable) -> str:
     rows: list[Iterable[str]] = [table.headings, ("---", *["---:"] * (len(table.headings) - 1))]
     for name, part, cells in table.lines:
         label = f"{name} · {part}" if part else name
-        rows.append(map(_escaped, (label, *(cell.whole for cell in cells))))
+        rows.append(map(markdown_text, (label, *(cell.whole for cell in cells))))
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
-def _escaped(text: str) -> str:
+def markdown_text(text: str) -> str:
+    """Text with the special characters of GitHub Markdown escaped."""
     return _MARKDOWN.sub(r"\\\g<0>", text)
 
 

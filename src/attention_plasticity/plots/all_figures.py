@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +59,18 @@ def save_all(
     run: FinishedRun | str | os.PathLike[str],
     folder: Path,
     kind: str = "png",
+    only: Collection[str] | None = None,
     **options: Any,
 ) -> Iterator[Path]:
     """Draw all figures of a run and yield the path of each finished file.
 
-    `options` are options that every kind of figure takes, such as `layers` and `title`.
+    `only` has the names of the figures that are wanted; None: all. `options` are options that every
+    kind of figure takes, such as `layers` and `title`.
     """
     opened = run if isinstance(run, FinishedRun) else FinishedRun.open(run)
     chosen = with_layers(opened, options.pop("layers", None), options.pop("layer_type", None))
-    paths = {name: folder / f"{name}.{kind}" for name in figures_of(chosen)}
+    names = [name for name in figures_of(chosen) if only is None or name in only]
+    paths = {name: folder / f"{name}.{kind}" for name in names}
     for path in paths.values():
         require_target(path)
     for name, path in paths.items():

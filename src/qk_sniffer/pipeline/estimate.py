@@ -1,10 +1,11 @@
-"""What a capture would keep: heads, rows and bytes, from the model's shape and the first texts."""
+"""What a capture would keep and compute, from the model's shape and the first texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from qk_dump.attention_columns import MASS_BINS, MASSES, SINK_TOKENS
 from qk_dump.layout import Kind
@@ -59,6 +60,7 @@ class Estimate:
     rows_per_text: dict[Kind, float]  # of one query head, and of one key head
     value_bytes: int
     columns: dict[Kind, tuple[str, ...]]  # the optional ones
+    operations_per_text: float  # floating-point operations of a forward, on average
     choice: AutoChoice | None = None  # of the sampler auto
     few_rows: str | None = None  # in which buckets too few queries are expected
     attended_per_text: float | None = None  # keys of a key head drawn by attention; None if off
@@ -147,6 +149,7 @@ def estimate(config: CaptureConfig) -> Estimate:
             kind: optional_columns(config.capture, kind, received=attended is not None)
             for kind in KINDS
         },
+        operations_per_text=_operations(decoder_of(model), layout, lengths) / len(lengths),
         choice=choice,
         few_rows=_few_rows(sampler, lengths, number if config.capture.capture_queries else None),
         attended_per_text=_attended_per_text(attended, sampler, lengths),
@@ -175,6 +178,24 @@ def _attended_per_text(
         drawn = min(length, attended.number + SINK_TOKENS)
         total += drawn * (1 - sampler.expected_rows(length, "k") / length)
     return total / len(lengths)
+
+
+def _operations(decoder: Any, layout: ModelLayout, lengths: Sequence[int]) -> float:
+    """Floating-point operations of forwards of texts with these lengths.
+
+    Every weight takes two per token, except those of the embedding; of a mixture of experts all
+    weights are counted, so it is too many. A pair of a query and a key that it sees takes four per
+    dimension: half for the logit, half for the weighted sum of values.
+    """
+    embedding = {id(one) for one in decoder.get_input_embeddings().parameters()}
+    weights: int = sum(one.numel() for one in decoder.parameters() if id(one) not in embedding)
+    total = 2.0 * weights * sum(lengths)
+    for layer in layout.layers:
+        for length in lengths:
+            seen = min(layer.window or length, length)  # keys of a late query
+            pairs = length * seen - seen**2 / 2
+            total += 4.0 * layer.q_heads * layer.width * pairs
+    return total
 
 
 def _conversion(model: ModelSettings) -> str | None:

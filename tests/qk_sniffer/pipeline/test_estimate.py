@@ -9,7 +9,9 @@ from typing import Any
 import datasets
 import huggingface_hub.constants
 import pytest
-from transformers import CONFIG_MAPPING
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.pipeline.estimate import estimate
@@ -54,6 +56,28 @@ def config_for(model: Path, texts: Path, /, **sections: dict[str, Any]) -> Captu
 
 def mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "length", "exactness"), [("llama", 400, 0.005), ("mistral", 400, 0.02)]
+)
+def test_operations_are_those_that_torch_counts(
+    tmp_path: Path, model_type: str, length: int, exactness: float
+) -> None:
+    folder = save_tiny_model(tmp_path / "model", model_type)
+    found = estimate(config_for(folder, save_texts(tmp_path / "texts", [length])))
+    decoder = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").model
+    tokens = torch.ones(1, length + 1, dtype=torch.long)  # with a begin token
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        decoder(tokens)
+    counted = {str(name): number for name, number in counter.get_flop_counts()["Global"].items()}
+    products, attention = counted.pop("aten.mm"), counted.pop("aten.bmm")
+    window = found.layout.layers[0].window or length + 1
+    seen = sum(min(position + 1, window) for position in range(length + 1)) / (length + 1) ** 2
+    rotary = 2 * found.layout.layers[0].width // 2 * (length + 1)  # angles, once
+    assert not counted
+    expected = products + (attention - rotary) * seen
+    assert found.operations_per_text == pytest.approx(expected, rel=exactness)
 
 
 @pytest.mark.parametrize("kind", ["log_uniform", "uniform", "all"])

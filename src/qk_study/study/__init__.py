@@ -1,0 +1,1 @@
+"""A study of several models: captures, analyses, tables, figures, a page and a README."""

@@ -1,0 +1,162 @@
+"""The figures of a study: those that show several models, and all figures of every run.
+
+A figure of several models is an entry of `FIGURES`: a function that takes the results of the study
+and returns a matplotlib `Figure` with its caption (`set_caption`), and a function that says why the
+study does not have this figure, or None. The figure is then drawn, listed in the README, and a
+possible name in `figures` of the YAML file.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attention_plasticity.comparison.comparison import Comparison, compared
+from attention_plasticity.plots.all_figures import FIGURES as FIGURES_OF_RUNS
+from attention_plasticity.plots.all_figures import left_out, save_all
+from qk_study.study.results import StudyResults
+from qk_study.study.settings import StudySettings
+from qk_toolkit.errors import ConfigError, ToolkitError, in_short
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_FEWEST_CHECKPOINTS = 3
+
+
+@dataclass(frozen=True)
+class StudyFigure:
+    """A figure that shows several models."""
+
+    draw: Callable[[StudyResults], Figure]
+    obstacle: Callable[[StudyResults], str | None]  # why it cannot be drawn
+
+
+@dataclass
+class DrawnFigures:
+    """The figures that were drawn, and those that were not."""
+
+    of_study: list[str] = field(default_factory=list)  # names of files, in `figures/`
+    of_models: dict[str, list[str]] = field(default_factory=dict)  # by the folder of the model
+    left_out: list[str] = field(default_factory=list)  # sentences with the reasons
+    failures: list[str] = field(default_factory=list)
+
+
+def _few_models(results: StudyResults) -> str | None:
+    return None if results.comparison is not None else "needs two models"
+
+
+def _no_scores(results: StudyResults) -> str | None:
+    if results.comparison is None:
+        return "needs two models"
+    return "needs scores" if results.comparison.scores is None else None
+
+
+def _no_checkpoints(results: StudyResults) -> str | None:
+    numbers = [model.entry.checkpoint for model in results.entries]
+    if None in numbers or len(set(numbers)) < max(len(numbers), _FEWEST_CHECKPOINTS):
+        return f"needs {_FEWEST_CHECKPOINTS} models or more, all with different checkpoints"
+    families = {model.entry.family for model in results.entries}
+    return None if len(families) == 1 else "needs models of one family"
+
+
+def _compared(results: StudyResults) -> Comparison:
+    assert results.comparison is not None
+    return results.comparison
+
+
+def _trajectory(results: StudyResults) -> Figure:
+    """The models as checkpoints, in the order of their numbers."""
+    pairs = sorted(results.finished, key=lambda pair: pair[0].model.entry.checkpoint or 0.0)
+    runs, labels = [run for _, run in pairs], [plan.label for plan, _ in pairs]
+    return compared(runs, labels, None, None).plot("trajectory")
+
+
+FIGURES: dict[str, StudyFigure] = {
+    "profiles": StudyFigure(lambda results: _compared(results).plot("profiles"), _few_models),
+    "scores": StudyFigure(lambda results: _compared(results).plot("scores"), _no_scores),
+    "trajectory": StudyFigure(_trajectory, _no_checkpoints),
+}
+
+
+def wanted_figures(settings: StudySettings) -> tuple[str, ...] | None:
+    """The names of the figures that are wanted; None: all. Raises for names that do not exist."""
+    given, where = settings.content.figures, f"{settings.file}: figures"
+    if given in ("all", "none"):
+        return None if given == "all" else ()
+    listed = [given] if isinstance(given, str) else given
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ConfigError(f"{where}: expected all, none or a list of names, got {in_short(given)}")
+    known = [*FIGURES, *FIGURES_OF_RUNS]
+    for name in listed:
+        if name not in known:
+            close = difflib.get_close_matches(name[:100], known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+            raise ConfigError(f"{where}: {in_short(name)}: unknown figure; {hint}")
+    return tuple(dict.fromkeys(listed))
+
+
+def draw_figures(
+    results: StudyResults,
+    folder: Path,
+    wanted: Sequence[str] | None,
+    show: Callable[[str], None] = lambda text: None,
+) -> DrawnFigures:
+    """Draw the wanted figures, each with its caption beside it. `show` gets what is drawn next.
+
+    A figure that fails is named and does not stop the others. Figures of a run that an earlier
+    command has drawn are kept.
+    """
+    from attention_plasticity.plots.saving import save_figure
+    from qk_study.study.drawn_before import DrawnBefore
+
+    form, drawn = results.settings.content.figure_format, DrawnFigures()
+    for name, figure in FIGURES.items():
+        if not _is_wanted(name, wanted):
+            continue
+        if reason := figure.obstacle(results):
+            drawn.left_out.append(f"{name} ({reason})")
+            continue
+        show(name)
+        file = f"{name}.{form}"
+        try:
+            save_figure(figure.draw(results), folder / file)
+            drawn.of_study.append(file)
+        except ToolkitError as error:
+            drawn.failures.append(f"{file}: {error}")
+    names = None if wanted is None else [name for name in wanted if name in FIGURES_OF_RUNS]
+    for plan, run in results.finished if names is None or names else []:
+        own = folder / plan.model.folder
+        before = DrawnBefore(run, own, form, names)
+        try:
+            files = before.files()
+            if files is None:
+                show(f"figures of {plan.label}")
+                files = [path.name for path in save_all(run, own, form, names)]
+                before.save(files)
+            drawn.of_models[plan.model.folder] = files
+        except ToolkitError as error:
+            drawn.failures.append(f"{plan.label}: {error}")
+    drawn.left_out += _left_out_of_runs(results, wanted)
+    return drawn
+
+
+def _left_out_of_runs(results: StudyResults, wanted: Collection[str] | None) -> list[str]:
+    """Figures that the tables of some runs do not allow, with the reasons and the models."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for plan, run in results.finished:
+        for name, reason in left_out(run).items():
+            if _is_wanted(name, wanted):
+                labels.setdefault((name, reason), []).append(plan.label)
+    everybody = len(results.finished)
+    return [
+        f"{name} of {'every model' if len(found) == everybody else ', '.join(found)} ({reason})"
+        for (name, reason), found in labels.items()
+    ]
+
+
+def _is_wanted(name: str, wanted: Collection[str] | None) -> bool:
+    return wanted is None or name in wanted

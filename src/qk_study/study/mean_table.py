@@ -1,0 +1,71 @@
+"""Means over the heads of every model, of every metric that has a mean, with intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
+from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, AVERAGED, HEAD_METRICS, PHASE
+from attention_plasticity.tables.intervals import half_width, mean_over_heads
+from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
+from attention_plasticity.tables.names import clean
+from qk_study.study.results import StudyResults
+
+_COLUMNS = (
+    *("model", "metric", "meaning", "mean", "standard_error", "low", "high"),
+    *("degrees_of_freedom", "heads", "text_groups", "corrected_for_bias"),
+)
+_SHOWN = (
+    *(ALIGNED, ALIGNED_DROP, PHASE, "ap_attended_aligned", "attn_sink_mass", "attn_far_mass"),
+    "attn_entropy",
+)
+"""The metrics of the table for readers, if a model has them. The CSV file has all."""
+_WITHOUT_POSITION = ("ap_overall", "ap_drop")  # shown if a model has no plasticity at one position
+_NOTE = (
+    "[ ]: 95 % interval over texts. Values are corrected for bias where the bias is known. "
+    "The CSV file has more metrics."
+)
+
+
+def means_frame(results: StudyResults) -> pd.DataFrame:
+    """One row per model and metric."""
+    labels = {metric.column: metric.label for metric in HEAD_METRICS.columns}
+    rows: list[tuple[Any, ...]] = []
+    for plan, run in results.finished:
+        for name in AVERAGED:
+            if name not in run.head_metrics:
+                continue
+            mean = mean_over_heads(run, name)
+            if not mean.heads:
+                continue
+            error = mean.standard_error
+            reach = float(half_width(error, mean.freedom + 1.0))
+            ends = (mean.value - reach, mean.value + reach)
+            numbers = (mean.value, error, *ends, mean.freedom)
+            counts = (mean.heads, mean.groups or math.nan, mean.corrected)
+            rows.append((plan.label, name, labels[name], *numbers, *counts))
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def written_means(means: pd.DataFrame, results: StudyResults) -> WrittenTable:
+    """A line per model with the first metrics."""
+    known = set(means["metric"])
+    names = [name for name in _SHOWN if name in known]
+    if results.shown is OVER_BUCKETS:
+        names = [*(name for name in _WITHOUT_POSITION if name in known), *names]
+    labels = {metric.column: metric.label for metric in HEAD_METRICS.columns}
+    cells = {(row["model"], row["metric"]): _cell(row) for row in means.to_dict("records")}
+    lines = tuple(
+        Line(clean(label), "", tuple(cells.get((label, name), Cell("–")) for name in names))
+        for label in results.labels
+    )
+    headings = ("model", *(labels[name] for name in names))
+    return WrittenTable("study", results.shown, headings, lines, _NOTE)
+
+
+def _cell(row: dict[Any, Any]) -> Cell:
+    value, low, high = (f"{round(row[name], 3) + 0.0:.3f}" for name in ("mean", "low", "high"))
+    return Cell(value, "" if math.isnan(row["low"]) else f"[{low}, {high}]")

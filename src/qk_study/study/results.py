@@ -1,0 +1,82 @@
+"""A study whose models are captured and analysed: what tables, figures and README are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from attention_plasticity.comparison.cautions import run_cautions
+from attention_plasticity.comparison.comparison import Comparison, compared
+from attention_plasticity.comparison.runs import ComparedRun, compare_runs, labelled, main_of
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
+from qk_study.study.plan import ModelPlan
+from qk_study.study.scores import StudyScores
+from qk_study.study.settings import StudyModel, StudySettings
+from qk_study.study.steps import StudiedModel
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """All models, finished or failed, in the order of the file."""
+
+    settings: StudySettings
+    models: tuple[StudiedModel, ...]
+    scores: StudyScores | None
+
+    @cached_property
+    def finished(self) -> list[tuple[ModelPlan, FinishedRun]]:
+        """The models that have a run."""
+        return [(one.plan, one.run) for one in self.models if one.run is not None]
+
+    @property
+    def failed(self) -> list[StudiedModel]:
+        """The models without a run."""
+        return [one for one in self.models if one.run is None]
+
+    @property
+    def entries(self) -> list[StudyModel]:
+        """The entries of the models that have a run."""
+        return [plan.model for plan, _ in self.finished]
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the models that have a run."""
+        return [plan.label for plan, _ in self.finished]
+
+    @cached_property
+    def runs(self) -> list[ComparedRun]:
+        """The finished runs with their labels."""
+        return labelled([run for _, run in self.finished], self.labels)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Means over heads by fifths of the context: one row per model and type of layers."""
+        return compare_runs(self.runs)
+
+    @property
+    def shown(self) -> PlasticityColumns:
+        """The plasticity that is shown first: at one position, if every run has it."""
+        return main_of(self.table)
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """All models side by side; None if fewer than two have a run.
+
+        Runs whose settings differ are compared with a caution, so that one of them does not stop a
+        whole study.
+        """
+        if len(self.runs) < 2:
+            return None
+        scores = None if self.scores is None else self.scores.of(self.labels)
+        return compared([run for _, run in self.finished], self.labels, scores, None)
+
+    @cached_property
+    def cautions(self) -> list[str]:
+        """Sentences about the numbers, from the comparison and from the scores."""
+        found = [] if self.scores is None else list(self.scores.notes)
+        if self.comparison is not None:
+            return [*(one.text for one in self.comparison.cautions), *found]
+        return [*(one.text for one in run_cautions(self.runs, self.table)), *found]

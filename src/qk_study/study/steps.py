@@ -1,0 +1,176 @@
+"""The work on each model: its capture and its analysis, if they are not finished."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from attention_plasticity.config import PLACEMENT_FIELDS, RunnerConfig
+from attention_plasticity.tables.finished_run import FinishedRun
+from qk_dump.layout import UNFINISHED
+from qk_dump.manifest import MANIFEST_NAME
+from qk_sniffer.config import CaptureConfig
+from qk_study.study.plan import ModelPlan, Part
+from qk_toolkit.command_line import StdoutClosedError
+from qk_toolkit.debugging import show_traceback
+from qk_toolkit.errors import ConfigError, ToolkitError, without_tokens
+from qk_toolkit.files import user_path
+from qk_toolkit.formatting import count
+from qk_toolkit.terminal import TerminalWatcher
+
+_WITHOUT_EFFECT = {"max_workers", "download_max_workers", "dataset_cache_dir"}
+
+
+@dataclass(frozen=True)
+class StudiedModel:
+    """A model whose work has ended: its run, or the reason why there is none."""
+
+    plan: ModelPlan
+    run: FinishedRun | None
+    failure: str = ""
+
+    @property
+    def failed_heads(self) -> int:
+        """Heads of the run that could not be analysed."""
+        return 0 if self.run is None else len(self.run.failures)
+
+
+def study_models(plans: Sequence[ModelPlan]) -> Iterator[StudiedModel]:
+    """Do the missing work of each model. A model that fails does not stop the others."""
+    for number, plan in enumerate(plans, start=1):
+        yield _studied(plan, f"model {number} of {len(plans)}, {plan.label}")
+        gc.collect()  # the weights of a model may be part of a circle of references
+
+
+def _studied(plan: ModelPlan, title: str) -> StudiedModel:
+    try:
+        return StudiedModel(plan, _run_of(plan, title))
+    except StdoutClosedError:
+        raise
+    except Exception as error:  # code of a model, or a lack of memory: the others go on
+        show_traceback(error)
+        reason = failure_text(error)
+        print(f"error: {plan.label}: {reason}", file=sys.stderr)
+        return StudiedModel(plan, None, reason)
+
+
+def failure_text(error: Exception) -> str:
+    """The reason of a failure in one line, without tokens and without folders of this machine."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, ToolkitError):
+        text = f"{type(error).__name__}: {text}"[:500]
+    text = text.replace(f"{Path.cwd()}/", "").replace(f"{Path.home()}/", "~/")
+    return without_tokens(text)
+
+
+def _run_of(plan: ModelPlan, title: str) -> FinishedRun:
+    if plan.capture is not None:
+        _capture(plan.capture, title)
+    if plan.analysis is not None:
+        _analyse(plan.analysis, title)
+    run = FinishedRun.open(plan.run)
+    run.head_metrics  # noqa: B018 – a table that is missing or was changed is reported here
+    return run
+
+
+def is_captured(part: Part) -> bool:
+    """Whether the dump of a capture is complete. The model is not loaded for this."""
+    folder = user_path(part.folder)
+    return (folder / MANIFEST_NAME).is_file() and not (folder / UNFINISHED).exists()
+
+
+def _capture(part: Part, title: str) -> None:
+    """Make the dump, or complete it."""
+    assert isinstance(part.config, CaptureConfig)
+    if is_captured(part):
+        print(f"{title}: {part.folder} is captured already", file=sys.stderr)
+        part.write_settings()
+        return
+    from qk_sniffer.extras import capture_extra
+
+    with capture_extra():
+        from qk_sniffer.pipeline.capture import run_capture
+
+        print(f"{title}: capture in {part.folder}", file=sys.stderr)
+        part.write_settings()
+        with _remedy(part), TerminalWatcher() as watcher:
+            run_capture(part.config, watcher)
+
+
+def _analyse(part: Part, title: str) -> None:
+    """Analyse the dump, or complete the analysis. Heads that failed are tried again."""
+    assert isinstance(part.config, RunnerConfig)
+    if is_analysed(part):
+        print(f"{title}: {part.folder} is analysed already", file=sys.stderr)
+        part.write_settings()
+        return
+    from attention_plasticity.run.runner import run_analysis
+
+    print(f"{title}: analysis in {part.folder}", file=sys.stderr)
+    part.write_settings()
+    with _remedy(part):
+        outcome = run_analysis(part.config, TerminalWatcher())
+    for failure in outcome.failures[:1]:
+        heads = count(len(outcome.failures), "head")
+        print(f"{title}: {heads} failed, the first: {failure.reason}", file=sys.stderr)
+
+
+@contextmanager
+def _remedy(part: Part) -> Iterator[None]:
+    """Say in a refusal how a study starts a part again."""
+    try:
+        yield
+    except ConfigError as error:
+        if "overwrite" not in str(error):
+            raise
+        remedy = f"in a study: remove {part.folder} to start again"
+        raise ConfigError(f"{error} ({remedy})") from error
+
+
+def is_analysed(part: Part) -> bool:
+    """Whether a run is finished, with these settings and from the present files of the dump.
+
+    A finished run is not written again, so that its run.json stays the same.
+    """
+    from attention_plasticity.run.fingerprints import InputFiles
+    from attention_plasticity.run.outputs import RUN_FILE, sha256_of
+    from attention_plasticity.run.preparation import prepare
+    from attention_plasticity.run.records import Records
+    from attention_plasticity.run.run_info import run_settings
+
+    config = part.config
+    assert isinstance(config, RunnerConfig)
+    if not (user_path(part.folder) / RUN_FILE).is_file():
+        return False
+    try:
+        run = FinishedRun.open(part.folder)
+    except ConfigError:  # run.json is damaged
+        return False
+    if not run.info.get("tables") or run.info.get("failures"):
+        return False
+    if _without_placement(run.settings) != _without_placement(_recorded_form(config)):
+        return False
+    if any(
+        sha256_of(run.folder / name) != run.info["sha256"].get(kind)
+        for kind, name in run.info["tables"].items()
+    ):
+        return False
+    dump, plan, paths = prepare(config, TerminalWatcher())
+    records = Records(paths.folder, run_settings(config, plan.layout, dump), paths.place)
+    found = records.finished_heads(InputFiles(dump))
+    return found.conflict is None and set(plan.heads) <= found.metrics.keys()
+
+
+def _recorded_form(config: RunnerConfig) -> dict[str, object]:
+    """The settings as run.json has them."""
+    found = config.model_dump(exclude={"dry_run", "overwrite", *PLACEMENT_FIELDS})
+    return dict(json.loads(json.dumps(found)))
+
+
+def _without_placement(settings: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}

@@ -1,0 +1,165 @@
+"""The tables of a study, as CSV, Markdown and LaTeX.
+
+`models` has the settings and counts of every model, `means` the means over heads with intervals,
+`fifths` plasticity by fifths of the context, `differences` those from the first model,
+`correlations` those of the drop with benchmark scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from attention_plasticity.comparison.cautions import texts_about
+from attention_plasticity.comparison.drawn import sample_sentences
+from attention_plasticity.comparison.latex import PACKAGE, latex_float
+from attention_plasticity.comparison.runs import COMPARED, kinds_of
+from attention_plasticity.comparison.tables import (
+    WrittenTable,
+    as_csv,
+    correlations_table,
+    differences_table,
+    key_heads_table,
+    markdown_table,
+    markdown_text,
+    means_table,
+)
+from attention_plasticity.tables.intervals import half_width
+from qk_study.study.mean_table import means_frame, written_means
+from qk_study.study.model_table import models_frame, written_models
+from qk_study.study.results import StudyResults
+from qk_toolkit.files import write_text
+
+NAMES = (
+    *("models", "means", "fifths", "differences", "key_heads", "correlations", "scores"),
+    *("score_sources", "notes"),
+)
+_ENDINGS = ("csv", "md", "tex")
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """A table: its numbers, and how it is written for readers."""
+
+    name: str  # of its files
+    caption: str
+    frame: pd.DataFrame
+    written: dict[str, WrittenTable | None] = field(default_factory=dict)  # by caption
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The content of its files by their endings: CSV only, if nothing is for readers."""
+        found = {"csv": as_csv(self.frame)}
+        shown = {caption: table for caption, table in self.written.items() if table is not None}
+        if not shown:
+            return found
+        found["md"] = "\n".join(_markdown(*pair) for pair in shown.items())
+        floats = [
+            latex_float(table, caption, self._label(number), [])
+            for number, (caption, table) in enumerate(shown.items(), start=1)
+        ]
+        found["tex"] = "\n".join([PACKAGE, *floats])
+        return found
+
+    def _label(self, number: int) -> str:
+        """The label of a float in LaTeX: `study-fifths`, `study-fifths-2`."""
+        ending = "" if number == 1 else f"-{number}"
+        return f"study-{self.name.replace('_', '-')}{ending}"
+
+
+def _markdown(caption: str, table: WrittenTable) -> str:
+    note = f"\n{markdown_text(table.note)}\n" if table.note else ""
+    return f"{markdown_text(caption)}\n\n{markdown_table(table)}{note}"
+
+
+def write_tables(results: StudyResults, folder: Path) -> list[StudyTable]:
+    """Write all tables. Tables of an earlier command that this study does not have are removed."""
+    tables = list(study_tables(results))
+    files = {f"{one.name}.{end}": text for one in tables for end, text in one.files.items()}
+    for name, text in files.items():
+        write_text(folder / name, text)
+    for name in NAMES:
+        for end in _ENDINGS:
+            if f"{name}.{end}" not in files:
+                (folder / f"{name}.{end}").unlink(missing_ok=True)
+    return tables
+
+
+def study_tables(results: StudyResults) -> Iterator[StudyTable]:
+    """All tables of a study with at least one run."""
+    yield _table(
+        "models", "The models of the study.", models_frame(results), written_models(results)
+    )
+    means = means_frame(results)
+    yield _table(
+        "means",
+        "Means over the heads of each model, with 95 % intervals over texts.",
+        means,
+        written_means(means, results),
+    )
+    yield StudyTable(
+        "fifths",
+        "Plasticity by fifths of the context, for each model and type of layers.",
+        with_intervals(results.table),
+        {
+            f"Plasticity {shown.words}: mean over heads, mean in each fifth of the context, and "
+            "drop from the first to the last fifth.": means_table(results.table, shown)
+            for shown in kinds_of(results.table)
+        },
+    )
+    yield from _comparison_tables(results)
+    if results.scores is not None:
+        scores = results.scores
+        yield StudyTable("scores", "Benchmark scores of the models.", scores.of(results.labels))
+        yield StudyTable(
+            "score_sources",
+            "Where each score comes from: file, task, metric and standard error.",
+            scores.sources,
+        )
+
+
+def _table(name: str, caption: str, frame: pd.DataFrame, written: WrittenTable) -> StudyTable:
+    return StudyTable(name, caption, frame, {caption: written})
+
+
+def _comparison_tables(results: StudyResults) -> Iterator[StudyTable]:
+    """The tables that need two models."""
+    data = results.comparison
+    if data is None:
+        return
+    sample, first = sample_sentences(data), data.runs[0].label
+    yield StudyTable(
+        "differences",
+        f"Every model minus {first}, with 95 % intervals.",
+        data.differences,
+        {
+            f"Differences of {shown.name} from {first}. {sample}": differences_table(
+                data.differences, shown
+            )
+            for shown in kinds_of(results.table)
+        },
+    )
+    shown = results.shown
+    key_heads = key_heads_table(data.key_heads, shown)
+    if key_heads is not None:
+        yield _table("key_heads", "Means over key heads.", data.key_heads, key_heads)
+    if data.relations:
+        few = " ".join(texts_about(data.cautions, "correlations"))
+        caption = f"Correlation of the drop of {shown.name} with benchmark scores. {few}".strip()
+        written = correlations_table(data.relations, shown)
+        yield _table("correlations", caption, data.correlations, written)
+    if not data.notes.empty:
+        yield StudyTable("notes", "Cautions about the numbers.", data.notes)
+
+
+def with_intervals(compared: pd.DataFrame) -> pd.DataFrame:
+    """The table of means with both ends of the 95 % interval of every mean."""
+    columns: dict[str, Any] = {}
+    for name in COMPARED:
+        reach = half_width(compared[f"{name}_se"], compared[f"{name}_df"] + 1.0)  # (rows,)
+        columns |= {f"{name}_low": compared[name] - reach, f"{name}_high": compared[name] + reach}
+    return pd.concat([compared, pd.DataFrame(columns, index=compared.index)], axis=1)
