@@ -171,6 +171,7 @@ def _input(dump: Dump, texts: DumpTexts, inputs: InputFiles, groups: list[Group]
     return {
         "path": str(dump.path),
         "hub": dump.origin,
+        "dump": dump.manifest.model_dump(exclude_none=True) if dump.manifest else None,
         "texts": texts.as_input,
         "identity": inputs.identity,
         "fingerprint": joint_fingerprint(inputs.files_of_all(heads)),

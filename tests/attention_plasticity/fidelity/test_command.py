@@ -92,6 +92,12 @@ def test_the_printed_table_begins_with_the_best_score_and_ends_with_the_limits(d
     assert lines[-1].endswith("fidelity.json")
 
 
+def test_the_manifest_of_the_dump_is_recorded(dump: Path, done: Path) -> None:
+    manifest = json.loads((dump / "dump.json").read_text())
+    recorded = json.loads((done / "fidelity.json").read_text())["input"]["dump"]
+    assert {name: recorded[name] for name in manifest} == manifest
+
+
 def test_two_workers_give_the_same_bytes(dump: Path, done: Path, tmp_path: Path) -> None:
     found = run_here("fidelity", dump, "--output_dir", tmp_path, "--near", 8, "--max_workers", 2)
     assert found.returncode == 0, found.stderr
