@@ -27,6 +27,8 @@ the other files in this order; no file imports one that comes after it.
     unequally keys receive attention
 16. `role_scores`: what a head attends to; `word_choice`: queries that are shown as examples
 17. `query_moments`: mean and covariance of queries over tokens, for files of other tools
+18. `query_fit`: Gaussians of the queries of a head, from sums that can be subtracted; `key_scores`:
+    scores that rank the keys of a text without a query
 
 `from_arrays` has steps 4 to 12 as one function for a notebook.
 """
