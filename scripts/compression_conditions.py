@@ -18,8 +18,26 @@ from compression_eviction import Eviction
 
 BUDGET_SCORE = "bucket_gaussian"
 BEST_STATIC, PER_QUERY = "best_static", "received_per_query"
+OTHER_SCORES = ("triattention", BEST_STATIC)
+"""Scores with which budgets are tried, too."""
 RANDOM, SHARED = "random", "random_same_tokens"
 UNIFORM, REVERSE = "uniform", "reverse_static_error"
+SCORES = (
+    "key_norm",
+    "q_filter",
+    "gaussian",
+    "gaussian × v",
+    "expected_attention",
+    "expected_attention × v",
+    "triattention",
+    "bucket_gaussian",
+    "bucket_gaussian × v",
+    "exact_rotation",
+    "exact_rotation × v",
+    BEST_STATIC,
+    PER_QUERY,
+)
+"""Rankings of keys. The last two need the queries of the text."""
 ORDERS = (
     "static_error",
     "static_error_attended",
@@ -32,6 +50,15 @@ ORDERS = (
 """Values of key heads; a head with a large value keeps more keys."""
 NOT_RANKED = np.iinfo(np.uint16).max
 """The rank of keys that are always seen, or that no query sees from afar."""
+_NUMBERS = (
+    "texts_per_book",
+    "shares",
+    "random_keys",
+    "random_orders",
+    "random_halves",
+    "other_orders",
+    "head_step",
+)  # how many conditions there are, not what they mean
 _CHUNK = 25  # random orders that are evaluated for every text before the next ones
 _RANDOM_KEYS, _SHARED_KEYS, _RANDOM_ORDERS = 1, 2, 3  # streams of random numbers
 
@@ -58,14 +85,14 @@ class Plan:
     random_keys: int = 8
     random_orders: int = 200
     random_halves: int = 200
-    head_share: float = 0.25  # of keys, where one head alone loses keys
+    other_orders: int = 100  # random orders with each of the other scores
+    head_share: float = 0.25  # of keys, where one head alone loses keys, and with other scores
     head_step: int = 1  # every head_step-th key head is evicted alone
 
     @property
     def meaning(self) -> dict[str, Any]:
         """Fields on which the result of a condition depends."""
-        names = "context first near sinks window spread seed calibration_texts head_share".split()
-        return {name: value for name, value in asdict(self).items() if name in names}
+        return {name: value for name, value in asdict(self).items() if name not in _NUMBERS}
 
     @property
     def candidates(self) -> slice:
@@ -84,12 +111,13 @@ SMALL = Plan(
     near=64,
     window=128,
     calibration_texts=6,
-    texts_per_book=2,
+    texts_per_book=1,
     shares=(0.25,),
     random_keys=2,
-    random_orders=10,
-    random_halves=10,
-    head_step=9,
+    random_orders=5,
+    random_halves=5,
+    other_orders=0,
+    head_step=18,
 )
 """A check of the script on a CPU; its numbers are not those of the page."""
 
@@ -102,6 +130,7 @@ class Condition(NamedTuple):
     share: float | None = None
     draw: int | None = None
     head: tuple[int, int] | None = None  # layer and key head
+    score: str | None = None  # of budgets, if it is not BUDGET_SCORE
 
     @property
     def name(self) -> str:
@@ -109,18 +138,19 @@ class Condition(NamedTuple):
         parts = [self.part, self.label]
         parts += [] if self.share is None else [f"{100 * self.share:g}%"]
         parts += [] if self.draw is None else [f"draw {self.draw}"]
+        parts += [] if self.score is None else [f"by {self.score}"]
         parts += [] if self.head is None else [f"head {self.head[0]}.{self.head[1]}"]
         return "/".join(part for part in parts if part)
 
 
-def phases(plan: Plan, scores: tuple[str, ...], heads: Floats) -> Iterator[list[Condition]]:
+def phases(plan: Plan, shape: tuple[int, ...]) -> Iterator[list[Condition]]:
     """All conditions in the order of their importance; a phase is run for every text.
 
-    `scores` are the names of the rankings, `heads` is (layers, k_heads) in shape.
+    `shape` is the number of layers and of key heads.
     """
     orders = (*ORDERS, REVERSE)
     yield [
-        *(Condition("scores", score, share) for share in plan.shares for score in scores),
+        *(Condition("scores", score, share) for share in plan.shares for score in SCORES),
         *(
             Condition("scores", name, share, draw)
             for share in plan.shares
@@ -135,13 +165,20 @@ def phases(plan: Plan, scores: tuple[str, ...], heads: Floats) -> Iterator[list[
         Condition("window"),
         *(Condition("window_half", order) for order in orders),
     ]
-    alone = [(int(layer), int(head)) for layer, head in np.ndindex(*heads.shape)]
+    alone = [(layer, head) for layer in range(shape[0]) for head in range(shape[1])]
     alone = alone[:: plan.head_step]
     yield [
         *(Condition("window_head", head=head) for head in alone),
         *(Condition("head", BUDGET_SCORE, plan.head_share, head=head) for head in alone),
         *(Condition("head", BEST_STATIC, plan.head_share, head=head) for head in alone),
     ]
+    if plan.other_orders:
+        share = plan.head_share
+        yield [
+            Condition("budgets", order, share, score=score)
+            for score in OTHER_SCORES
+            for order in (*orders, UNIFORM)
+        ]
     for start in range(0, max(plan.random_orders, plan.random_halves), _CHUNK):
         draws = range(start, start + _CHUNK)
         yield [
@@ -152,6 +189,12 @@ def phases(plan: Plan, scores: tuple[str, ...], heads: Floats) -> Iterator[list[
                 if draw < plan.random_orders
             ),
             *(Condition("window_half", RANDOM, None, d) for d in draws if d < plan.random_halves),
+            *(
+                Condition("budgets", RANDOM, plan.head_share, draw, score=score)
+                for score in OTHER_SCORES
+                for draw in draws
+                if draw < plan.other_orders
+            ),
         ]
 
 
@@ -188,7 +231,9 @@ def eviction(
         return Eviction(_always(shape, plan), near.astype(np.int64))
     assert condition.share is not None
     number = np.broadcast_to(plan.kept(condition.share), shape)
-    score = BUDGET_SCORE if condition.part == "budgets" else condition.label
+    score = condition.label
+    if condition.part == "budgets":
+        score = condition.score or BUDGET_SCORE
     if condition.part == "budgets" and condition.label != UNIFORM:
         values = _values(condition, plan, heads)
         number = plan.kept(budgets(values, condition.share, plan.spread))

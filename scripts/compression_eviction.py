@@ -41,7 +41,9 @@ class Received:
     value_norm: list[Floats] = field(default_factory=list)  # (k_heads, n)
     attention: list[Floats] = field(default_factory=list)  # (k_heads, n) sums over queries
 
-    def add(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> None:
+    def add(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> None:
         """Record a layer: query (k_heads, group, n, d), key and value (k_heads, n, d)."""
         n = key.shape[1]
         distance = torch.arange(self.first, n, device=key.device)[:, None] - torch.arange(
@@ -67,7 +69,7 @@ class _Visible:
         self._changed = (eviction.near < n).any(axis=1) & ~eviction.kept.all(axis=(1, 2))
         self._kept = torch.from_numpy(eviction.kept).to(device)  # (layers, k_heads, n)
         self._near = torch.from_numpy(eviction.near).to(device)  # (layers, k_heads)
-        place = torch.arange(n, device=device)
+        place = torch.arange(n, dtype=torch.int32, device=device)
         self._distance = place[:, None] - place  # (n, n)
 
     def mask(self, layer: int) -> torch.Tensor | None:
@@ -93,7 +95,7 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """Attention of one text: query (1, heads, n, d), key and value (1, k_heads, n, d)."""
     assert attention_mask is None or visible is None
-    q = query[0].unflatten(0, (key.shape[1], -1))  # (k_heads, group, n, d)
+    q = query[0].reshape(key.shape[1], -1, *query.shape[2:])  # (k_heads, group, n, d)
     if received is not None:
         received.add(q, key[0], value[0], scaling)
     mask = None if visible is None else visible.mask(module.layer_idx)
@@ -158,7 +160,7 @@ def recorded(model: Any, tokens: npt.NDArray[np.int64], received: Received) -> R
 
 def load_model(folder: Path, device: str) -> Any:
     """The model in float32 with the attention of this file."""
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation=ATTENTION, dtype=torch.float32
     )
     return model.to(device).eval()

@@ -51,9 +51,7 @@ class Results:
 
     def complete(self, texts: Sequence[str], conditions: Iterable[Condition]) -> list[Condition]:
         """Conditions with a result for every text."""
-        return [
-            one for one in conditions if all((text, one.name) in self._found for text in texts)
-        ]
+        return [one for one in conditions if all((text, one.name) in self._found for text in texts)]
 
     def kl(self, texts: Sequence[str], condition: Condition) -> npt.NDArray[np.float64]:
         """(texts,) KL divergences of a condition."""
