@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from compression_cells import (
     Column,
@@ -84,6 +85,11 @@ class Evidence:
         found = [one for phase in phases(self.plan, shape) for one in phase]
         return self.results.complete(self.texts, found)
 
+    def books(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """For every book: (texts,) which texts are from it."""
+        of_text = np.array([text.split("/")[0] for text in self.texts])
+        return {str(book): of_text == book for book in dict.fromkeys(of_text)}
+
     def kl(self, condition: Condition) -> Floats:
         """(texts,) KL divergence."""
         return self.results.kl(self.texts, condition)
@@ -126,6 +132,7 @@ def tables(evidence: Evidence) -> Iterator[tuple[str, list[Column]]]:
     """(name, columns) of all tables."""
     yield "scores", _scores(evidence)
     yield "scores-against-random", _against_random(evidence)
+    yield "scores-by-book", _scores_by_book(evidence)
     for share in evidence.plan.shares:
         yield f"budgets-{100 * share:g}", _budgets(evidence, share)
     if evidence.plan.other_orders:
@@ -174,6 +181,21 @@ def _against_random(evidence: Evidence) -> list[Column]:
         cells = [text_interval(found[name, share]) for name in rows]
         columns.append(Column(f"minus random, {percent(share)}", cells, signed_with_half))
         columns.append(Column(f"p, {percent(share)}", [p[name, share] for name in rows], p_value))
+    return columns
+
+
+def _scores_by_book(evidence: Evidence) -> list[Column]:
+    """KL of every score in each book, and its difference from random keys."""
+    values = dict(_of_scores(evidence, evidence.plan.head_share))
+    columns = [Column("keys are kept by", [words(name) for name in values])]
+    for book, own in evidence.books().items():
+        kl = [float(one[own].mean()) for one in values.values()]
+        against = [
+            None if name == RANDOM else text_interval(one[own] - values[RANDOM][own])
+            for name, one in values.items()
+        ]
+        columns.append(Column(f"{book}: KL", kl, plain_number))
+        columns.append(Column(f"{book}: minus random", against, signed_with_half))
     return columns
 
 
@@ -239,8 +261,7 @@ def _books(evidence: Evidence) -> list[Column]:
     rows, share = [*_COMPARED, UNIFORM], evidence.plan.head_share
     random = evidence.random(Condition("budgets", RANDOM, share))  # (draws, texts)
     columns = [Column("budgets by", [*map(words, rows), "random orders"])]
-    for book in dict.fromkeys(text.split("/")[0] for text in evidence.texts):
-        own = np.array([text.startswith(book) for text in evidence.texts])
+    for book, own in evidence.books().items():
         values = {order: evidence.kl(Condition("budgets", order, share))[own] for order in rows}
         drawn = random[:, own].mean(axis=1)  # (draws,)
         kl = [float(one.mean()) for one in values.values()]
