@@ -20,6 +20,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import attention_plasticity as ap
+from attention_plasticity.cli import main as main_of_commands
+from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.plots import caption_of
 from attention_plasticity.plots.style import figure_style
 
@@ -69,9 +71,12 @@ class Runs:
 
     @cached_property
     def sample(self) -> ap.Run:
-        """Some heads of the same model, with the default settings."""
+        """Some heads of the same model, with the default settings, and the fidelity of scores."""
         folder = str(self._folder / "sample" / "SmolLM2-135M")
-        return ap.analyze_dump(ap.open_sample(), output_dir=folder)
+        run = ap.analyze_dump(ap.open_sample(), output_dir=folder)
+        if main_of_commands(["fidelity", str(sample_path()), "--output_dir", folder]):
+            raise SystemExit("fidelity of the sample failed")
+        return run
 
     @cached_property
     def context(self) -> ap.Run:
@@ -132,6 +137,7 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield smollm2("attended", "Attended plasticity", "attended")
     yield sample("roles", "Roles of heads", "roles")
     yield sample("key-heads", "Static error by key head", "key_heads")
+    yield sample("fidelity", "Scores without a query", "fidelity")
     yield sample("by-role", "Plasticity by role", "by_role")
     yield sample("bands", "Rotary bands", "bands")
     yield sample("bands-head", "Rotary bands of one head", "bands", layer=0, head=1)

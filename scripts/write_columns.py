@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from attention_plasticity.metrics import CORRECTED, IDS, TABLES, Metric, Table
+from attention_plasticity.metrics import CORRECTED, FIDELITY, IDS, TABLES, Metric, Table
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-format.md"
 _HEADER = "| column | name | unit | meaning |\n|---|---|---|---|"
@@ -19,7 +19,7 @@ _MOST_NAMES = 8
 
 def with_columns(page: str) -> str:
     """The page with the tables of columns as they are now."""
-    for kind, table in TABLES.items():
+    for kind, table in [*TABLES.items(), ("fidelity", FIDELITY)]:
         begin, end = f"<!-- columns of {kind}: begin -->", f"<!-- columns of {kind}: end -->"
         before, found, rest = page.partition(begin)
         _, closed, after = rest.partition(end)

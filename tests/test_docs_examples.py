@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 import report_runs
+import run_tables
 from attention_plasticity.cli import main as attention_plasticity
 from attention_plasticity.config import make_config as analysis_config
 from attention_plasticity.demo.sample import sample_path
@@ -26,12 +27,14 @@ from attention_plasticity.plots import style
 from attention_runs import add_attention
 from band_tables import add_bands
 from dumps import make_dump
-from key_head_runs import add_key_heads
+from fidelity_runs import add_fidelity
+from key_head_runs import add_key_heads, name_layout
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.cli import main as sniff_qk
 from qk_sniffer.config import make_config as capture_config
 from qk_toolkit.errors import ConfigError
 from role_runs import add_roles
+from run_tables import add_bins
 
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "docs" / "first-study.md"  # end_to_end/test_first_study.py runs its commands
@@ -54,7 +57,7 @@ RUNS = [
     "context",
     "sample",
 ]
-RUN_VERBS = ("analyze", "merge", "plot", "compare", "report", "power")
+RUN_VERBS = ("analyze", "merge", "plot", "compare", "report", "power", "budget")
 OTHER_PROGRAMS = ("pip", "python3", "export", "git")
 LAUNCHERS = ("torchrun", "accelerate", "srun")
 FLAG = re.compile(r"--[a-z_.-]+")
@@ -73,13 +76,15 @@ def blocks(language: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with 13 layers that has every table, and a dump."""
+    """A run with 13 layers that has every table, one with all heads of its model, and a dump."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_runs, "LAYERS", 13)
         patch.setattr(report_runs, "HEADS", 4)
         run = report_runs.write_run(folder / "run", model="owner/tiny", errors=True, position=True)
-    add_key_heads(add_roles(add_bands(add_attention(run))))
+    add_fidelity(add_key_heads(add_roles(add_bands(add_attention(run)))))
+    add_key_heads(add_bins(run_tables.write_run(folder / "whole")))
+    name_layout(folder / "whole", run_tables.LAYERS, run_tables.HEADS, run_tables.HEADS // 2)
     make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=200)
     return folder
 
@@ -110,7 +115,8 @@ def workspace(made: Path, folder: Path, block: str, monkeypatch: pytest.MonkeyPa
     (folder / "results").mkdir()
     for name in RUNS:
         if f"results/{name}" in block or f"results/{name.split('-')[0]}-*" in block:
-            shutil.copytree(made / "run", folder / "results" / name)
+            kind = "whole" if "plasticity budget" in block else "run"
+            shutil.copytree(made / kind, folder / "results" / name)
     (folder / "path" / "to").mkdir(parents=True)
     (folder / "path" / "to" / "dump").symlink_to(sample_path())
     if "results/context" in block:

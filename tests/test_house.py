@@ -167,7 +167,7 @@ from attention_plasticity.cli import main
 from qk_sniffer.add_rotary.command import add_rotary
 from qk_sniffer.cli import main as main_of_qk_sniffer
 from qk_study.baseline.command import baseline
-verbs = "analyze capture verify report export push pull plot compare merge".split()
+verbs = "analyze capture verify report fidelity export budget push pull plot compare merge".split()
 for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (baseline, []),
                     (main, ["plot", "map"]), *[(main, [verb]) for verb in verbs]]:
     try:

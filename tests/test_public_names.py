@@ -116,8 +116,8 @@ ATTENTION = """
     mass_1048576_se mass_2097152_se mass_4194304_se n_tokens
 """
 KIND_NAMES = """
-    attended attention bands by_role components distances frequencies heatmap kernel key_heads
-    map phase plasticity predictability profile roles
+    attended attention bands by_role components distances fidelity frequencies heatmap kernel
+    key_heads map phase plasticity predictability profile roles
 """
 PLOT_LIBRARY = """
     caption_of profiles_figure save_figure scores_figure trajectory_figure
@@ -126,13 +126,14 @@ PLOT_FLAGS = "run output layers layer_type model_name title footnote"
 ALL_FLAGS = "run output_dir format layers layer_type model_name title footnote"
 OWN_PLOT_FLAGS = """
     agg alpha attention_csv band_csv baselines bucket_csv bucket_min_size bucket_type by_position
-    cmap color_by_layer color_range color_trend component_csv distance_csv fade head kernel_csv
+    cmap color_by_layer color_range color_trend component_csv distance_csv fade fidelity_csv
+    head kernel_csv
     key_head_csv layer limit line_width metric metrics_csv plasticity roles_csv trend_threshold vmax
     vmin ylabel
 """
 VERBS = """
-    capture verify add-rotary analyze merge atlas baseline power plot compare report export push
-    pull demo
+    capture verify add-rotary analyze merge atlas baseline power plot compare report fidelity
+    export budget push pull demo
 """
 
 

@@ -478,6 +478,28 @@ KEY_HEADS = Table(
         _of_group("received_half", "keys with half of the attention", "smallest share of the keys of a text that together receive half of the attention of the group", note="without the first four tokens; a mean over texts by tokens"),
     ),
 )
+_fidelity = partial(Metric, error=True, averaged=True)
+
+FIDELITY = Table(
+    "head_fidelity.csv",
+    "key head and score",
+    _with_errors(
+        _IDS[0],
+        Metric("k_head", "key head", "number of the key head", format="index"),
+        Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text"),
+        Metric("n_q_heads", "query heads", "number of query heads of the group that were used", format="count"),
+        Metric("score", "score", "name of the score, or best_static or best_per_query for the two limits", format="text", note="the scores are in the method"),
+        Metric("value_norm", "times the value", "1: the weight is multiplied by the length of the value", format="index", note="only for scores that are logarithms of a weight, and if the dump has `value_norm`"),
+        _fidelity("spearman", "rank correlation", "Spearman correlation over the keys of a text of the score and of the attention that a key receives per later query; mean over texts", format="difference", signed=True, note="`nan` for best_per_query, which is not one ranking; scores that are sums over queries depend on the number of queries, too, and so have lower values"),
+        _fidelity("kept_50", "attention kept with half of the keys", "share of the attention on distant keys that stays if the half of them with the largest scores is kept; mean over texts", format="share"),
+        _fidelity("kept_25", "attention kept with a quarter of the keys", "the same for a quarter", format="share"),
+        _fidelity("kept_10", "attention kept with a tenth of the keys", "the same for a tenth", format="share"),
+        Metric("n_keys", "keys", "number of captured keys that are ranked, of all texts", format="count"),
+        Metric("n_queries", "queries", "number of captured queries whose attention is counted, of all query heads and texts", format="count"),
+        Metric("n_texts", "texts", "number of texts", format="count"),
+        Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
+    ),
+)
 # fmt: on
 
 TableKind = Literal[

@@ -41,3 +41,11 @@ def add_key_heads(folder: Path, values: Mapping[str, Any] | None = None) -> Path
     }
     (folder / "run.json").write_text(json.dumps(info))
     return folder
+
+
+def name_layout(folder: Path, layers: int, q_heads: int, k_heads: int) -> Path:
+    """Write the numbers of heads of the model into run.json."""
+    info = json.loads((folder / "run.json").read_text())
+    sizes = {"num_layers": layers, "num_q_heads": q_heads, "num_k_heads": k_heads}
+    (folder / "run.json").write_text(json.dumps(info | {"head_layout": sizes}))
+    return folder

@@ -11,6 +11,7 @@ from attention_plasticity.metrics import (
     ALIGNED_FIFTHS,
     ATTENTION_MEANS,
     AVERAGED,
+    FIDELITY,
     HEAD_METRICS,
     MEAN_COLUMNS,
     METRIC_GROUPS,
@@ -93,11 +94,12 @@ def test_nan_is_missing_unless_it_has_a_meaning() -> None:
 
 
 def test_tables_have_their_default_names_in_every_place() -> None:
-    assert {kind: table.file for kind, table in TABLES.items()} == FILE_NAMES
+    names = {kind: table.file for kind, table in TABLES.items()}
+    assert names | {"fidelity": FIDELITY.file} == FILE_NAMES  # which another verb writes
     from attention_plasticity.config import make_config
 
     paths = output_paths(make_config(pair_sampling="context"), "dump").tables
-    assert {kind: path.name for kind, path in paths.items()} == FILE_NAMES
+    assert {kind: path.name for kind, path in paths.items()} == names
 
 
 def test_fields_of_a_head_result_hold_the_other_tables() -> None:

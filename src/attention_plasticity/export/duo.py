@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attention_plasticity.export.content import CONFIG, Content, json_file, text_file
+from attention_plasticity.export.content import CONFIG, Content, Writer, json_file, text_file
 from attention_plasticity.export.far_attention import RECENT, far_attention, far_rule
 from attention_plasticity.export.gates import GroupRule, by_key_head, gates
 from attention_plasticity.export.source import ExportSource
 from attention_plasticity.export.static_error import RULE, static_error
 from attention_plasticity.numeric.sizes import SINK_TOKENS
+from qk_toolkit.arrays import Array
 
 FILE = "full_attention_heads.tsv"
 
@@ -39,8 +40,6 @@ def duo(source: ExportSource, options: DuoOptions) -> Content:
         how = {"value": far_rule(options.recent_size)}
         how["group"] = f"{options.group} of the query heads of a key head"
     found = gates(values, options.threshold, options.share)  # (layers, key heads)
-    text = "".join("\t".join(f"{gate:.6g}" for gate in row) + "\n" for row in found)
-    config = {"sink_size": options.sink_size, "recent_size": options.recent_size}
     rules = {
         **source.rules(),
         **how,
@@ -48,7 +47,14 @@ def duo(source: ExportSource, options: DuoOptions) -> Content:
         "full_attention_heads": int(np.count_nonzero(found == 1.0)),
         "key_head_values": np.round(values, 8).tolist(),
     }
-    return Content({FILE: text_file(text), CONFIG: json_file(config)}, heads, rules)
+    return Content(gate_files(found, options.sink_size, options.recent_size), heads, rules)
+
+
+def gate_files(found: Array, sink_size: int, recent_size: int) -> dict[str, Writer]:
+    """The two files of DuoAttention, of gates (layers, key heads)."""
+    text = "".join("\t".join(f"{gate:.6g}" for gate in row) + "\n" for row in found)
+    config = {"sink_size": sink_size, "recent_size": recent_size}
+    return {FILE: text_file(text), CONFIG: json_file(config)}
 
 
 def _gate_rule(options: DuoOptions) -> str:

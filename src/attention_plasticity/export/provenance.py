@@ -49,7 +49,7 @@ def provenance(source: ExportSource, kind: str, content: Content, command: str) 
         "rules": dict(content.rules),
         "errors": _ERRORS.format(groups=GROUPS, fewest=MIN_GROUPS),
         "heads": content.heads,
-        "versions": _versions(),
+        "versions": versions(),
         "capture_versions": manifest.versions,
         "command": without_tokens(command),
     }
@@ -62,7 +62,8 @@ def provenance_text(facts: Mapping[str, Any]) -> str:
     return whole.replace('\n  "heads": []', f'\n  "heads": [\n{lines}\n  ]', 1) + "\n"
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of libraries that write files."""
     found = {"python": platform.python_version(), "attention-plasticity": __version__}
     for name in _LIBRARIES:
         try:

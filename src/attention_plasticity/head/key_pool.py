@@ -137,6 +137,9 @@ def _joined(base: HeadRows, drawn: HeadRows) -> HeadRows:
 
     assert base.received is not None
     assert drawn.received is not None
+    values = None  # known if they were read for both
+    if base.value_norm is not None and drawn.value_norm is not None:
+        values = both(base.value_norm, drawn.value_norm)
     return replace(
         base,
         bucket=both(base.bucket, drawn.bucket),
@@ -146,7 +149,7 @@ def _joined(base: HeadRows, drawn: HeadRows) -> HeadRows:
         received=ReceivedRows.joined([base.received, drawn.received]),
         attention=None,
         token_id=None,
-        value_norm=None,
+        value_norm=values,
     )
 
 

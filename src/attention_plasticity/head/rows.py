@@ -83,12 +83,17 @@ class KeyHead:
         k_head: int,
         config: RunnerConfig,
         all_texts: DumpTexts | None = None,
+        *,
+        with_values: bool = False,
     ) -> KeyHead:
-        """Read and index the keys of one head. In a run, `all_texts` are the texts of the run."""
+        """Read and index the keys of one head. In a run, `all_texts` are the texts of the run.
+
+        With `with_values`, the lengths of values are read, too.
+        """
         head = HeadId(layer, k_head, "k")
         if all_texts is None:
             all_texts = run_texts(dump, [layer], config)
-        rows = _read(dump, head, config, all_texts)
+        rows = _read(dump, head, config, all_texts, with_attention=with_values)
         texts = _equal_texts(all_texts, rows) if config.equal_texts else None
         if texts is not None:
             rows = _rows_of_texts(rows, texts, dump.folders[head])
@@ -171,7 +176,7 @@ def read_queries(
     dump: Dump, head: HeadId, keys: KeyHead, config: RunnerConfig
 ) -> tuple[HeadRows, int]:
     """The queries, and the exponent of the power of two by which they were divided."""
-    queries = _read(dump, head, config, keys.all_texts)
+    queries = _read(dump, head, config, keys.all_texts, with_attention=True)
     if keys.texts is not None:
         queries = _rows_of_texts(queries, keys.texts, dump.folders[head])
     if len(queries) < MIN_QUERIES:
@@ -199,7 +204,9 @@ def common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
     return queries.sliding_window
 
 
-def _read(dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts) -> HeadRows:
+def _read(
+    dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts, *, with_attention: bool
+) -> HeadRows:
     files = dump.require_files(head)
     rows = read_head(
         files,
@@ -208,7 +215,7 @@ def _read(dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts) -> H
         with_examples=head.kind == "k" or (False if config.single_example else "if present"),
         single_example=config.single_example,
         rules=rules_of(dump, head.layer),
-        with_attention=head.kind == "q",
+        with_attention=with_attention,
         with_tokens=head.kind == "q",
         with_received=head.kind == "k" and not config.single_example,
     )

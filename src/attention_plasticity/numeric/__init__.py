@@ -28,7 +28,8 @@ the other files in this order; no file imports one that comes after it.
 16. `role_scores`: what a head attends to; `word_choice`: queries that are shown as examples
 17. `query_moments`: mean and covariance of queries over tokens, for files of other tools
 18. `query_fit`: Gaussians of the queries of a head, from sums that can be subtracted; `key_scores`:
-    scores that rank the keys of a text without a query
+    scores that rank the keys of a text without a query; `kept_attention`: the attention that stays
+    if only the keys with the largest scores are kept
 
 `from_arrays` has steps 4 to 12 as one function for a notebook.
 """

@@ -82,7 +82,7 @@ def attention_received(
     seen = end > first
     order, first, end = order[seen], first[seen], end[seen]
     Q, limits = queries.vectors[chosen], lse[chosen]  # (m, d), (m,)
-    allowed = _allowed_excess(Q, keys.vectors, limits, logits.scale)
+    allowed = allowed_excess(Q, keys.vectors, limits, logits.scale)
     for block in _blocks(first, end):
         low, high = int(first[block][0]), int(end[block][-1])  # both ascend
         products = Q[low:high] @ keys.vectors[order[block]].T  # (m, b)
@@ -186,7 +186,7 @@ def _weights(
         return np.asarray(np.exp(excess, out=excess))
 
 
-def _allowed_excess(Q: Vectors, K: Vectors, lse: Vectors, scale: float) -> float:
+def allowed_excess(Q: Vectors, K: Vectors, lse: Vectors, scale: float) -> float:
     """How much a logit may exceed `lse` because vectors were rounded, at most to float16."""
     with np.errstate(over="ignore"):
         norms = [float(np.sqrt(np.einsum("nd,nd->n", X, X).max(initial=0.0))) for X in (Q, K)]

@@ -25,6 +25,7 @@ from attention_plasticity.page.estimates import (
     mean_with_intervals,
     stored_heads,
 )
+from attention_plasticity.page.fidelity import fidelity_content
 from attention_plasticity.page.key_heads import key_head_rows
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.page.payload import Column
@@ -104,6 +105,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "pair_sampling": run.pair_sampling,
         "roles": roles,
         "key_head_rows": key_head_rows(run),
+        "fidelity": fidelity_content(run),
         "warnings": _warnings(run, selected),
         "missing": _missing(run),
         "provenance": provenance(run),

@@ -40,6 +40,7 @@ _SCRIPTS = (
     "head_panel.js",
     "runs_panel.js",
     "key_heads.js",
+    "fidelity.js",
     "downloads.js",
     "address.js",
     "print.js",

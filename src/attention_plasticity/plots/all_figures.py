@@ -37,6 +37,7 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "roles": ("roles", {}),
     "by-role": ("by_role", {}),  # only with plasticity at one position, too
     "key-heads": ("key_heads", {}),
+    "fidelity": ("fidelity", {}),  # only after the verb `fidelity`
 }
 
 _NEEDS_CONTEXT_PAIRS = "only of runs with pair_sampling: context; nothing is missing from this run"
@@ -48,6 +49,7 @@ _NEEDS_RECORDS = (
     "needs the rotary embedding and the texts: attention-plasticity add-rotary, and analyze again"
 )
 _NEEDS_TEXTS = "needs the texts of queries and keys: analyze again"
+_NEEDS_FIDELITY = "needs attention-plasticity fidelity DUMP --output_dir RUN"
 _EARLIER_RUN = "the run is of an earlier version: analyze again"
 _ALL_UNSURE = "the roles of all heads are unsure"
 _EQUAL_AXES = "all pairs of this run are attended, so both axes would be equal"
@@ -103,6 +105,8 @@ def left_out(run: FinishedRun) -> dict[str, str]:
         reasons["by-role"] = _ALL_UNSURE
     if not (run.has_key_heads and run.key_heads[STATIC_ERROR].notna().any()):
         reasons["key-heads"] = _NEEDS_TEXTS
+    if run.fidelity is None:
+        reasons["fidelity"] = _NEEDS_FIDELITY
     if not (run.has_bands and run.bands["variance_share"].notna().any()):
         reasons["bands"] = reasons["frequencies"] = _NEEDS_RECORDS
     elif "phase" in reasons or run.info.get("bin_size") is None:

@@ -146,8 +146,8 @@ def _draw_panel(
     return np.array(halves)
 
 
-def spread(values: Floats) -> Floats:
-    """(heads,) shifts of points: neighbours in value get different shifts; one point has none.
+def spread(values: Floats, size: float = _SPREAD) -> Floats:
+    """(heads,) shifts of points up to `size`: neighbours in value get different ones; one none.
 
     The shifts follow a sequence that fills the range evenly, so that the figure is always the same.
     """
@@ -155,4 +155,4 @@ def spread(values: Floats) -> Floats:
     order = np.argsort(np.argsort(values, kind="stable"), kind="stable")  # rank of every head
     if len(values) == 1:
         return np.zeros(1)
-    return np.asarray(_SPREAD * (2.0 * ((order * golden) % 1.0) - 1.0))
+    return np.asarray(size * (2.0 * ((order * golden) % 1.0) - 1.0))

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.metrics import TableKind
 from attention_plasticity.plots.attended import attended_figure
 from attention_plasticity.plots.attention import attention_figure
 from attention_plasticity.plots.bands import bands_figure
@@ -19,6 +18,7 @@ from attention_plasticity.plots.by_role import by_role_figure
 from attention_plasticity.plots.captions import add_run
 from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.distances import distances_figure
+from attention_plasticity.plots.fidelity import fidelity_figure
 from attention_plasticity.plots.frequencies import frequencies_figure
 from attention_plasticity.plots.heatmap import heatmap_figure
 from attention_plasticity.plots.kernel import kernel_figure
@@ -31,7 +31,7 @@ from attention_plasticity.plots.profile import profile_figure
 from attention_plasticity.plots.roles import roles_figure
 from attention_plasticity.plots.settings import KINDS
 from attention_plasticity.plots.shown import NONE_AT_ONE_POSITION
-from attention_plasticity.tables.csv_tables import read_table
+from attention_plasticity.tables.csv_tables import AnyTable, read_table
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import (
     layer_numbers,
@@ -63,8 +63,9 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "roles": roles_figure,
     "by_role": by_role_figure,
     "key_heads": key_heads_figure,
+    "fidelity": fidelity_figure,
 }
-_TABLE_OF: dict[str, TableKind] = {
+_TABLE_OF: dict[str, AnyTable] = {
     "bucket_csv": "bucket_plasticity",
     "component_csv": "component_weights",
     "metrics_csv": "head_metrics",
@@ -74,11 +75,12 @@ _TABLE_OF: dict[str, TableKind] = {
     "kernel_csv": "kernel",
     "roles_csv": "roles",
     "key_head_csv": "key_heads",
+    "fidelity_csv": "fidelity",
 }
 NO_BANDS = "has no rotary bands; the rotary embedding of its layers is not known"
 NO_KERNEL = "has no rotary kernel; it needs rotary bands and the texts of the queries"
 NO_KEY_HEADS = "has no table of key heads; it needs the texts of the rows; analyze again"
-_MISSING: dict[TableKind, str] = {
+_MISSING: dict[AnyTable, str] = {
     "bins": NONE_AT_ONE_POSITION,
     "distances": "has no plasticity by distance; run the analysis with pair_sampling: context",
     "attention": (
@@ -87,6 +89,7 @@ _MISSING: dict[TableKind, str] = {
     "bands": NO_BANDS,
     "kernel": NO_KERNEL,
     "key_heads": NO_KEY_HEADS,
+    "fidelity": "has no head_fidelity.csv; run attention-plasticity fidelity with its dump first",
     "roles": (
         "has no roles; they need a dump with attention columns (capture.attention), and analyze of "
         "this version"
@@ -200,6 +203,8 @@ def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str
         if not run.has_roles:
             raise ConfigError(f"{run.place}: {_MISSING['roles']}")
         return {"influences": run.influences, "roles": run.roles}
+    if kind == "fidelity":
+        return {"means": run.fidelity_means}
     if kind in ("map", "attended", "phase"):
         return {"influences": run.influences}
     if kind == "bands":
@@ -215,7 +220,7 @@ def _table_field(settings: Any) -> str:
     return next(name for name in _TABLE_OF if hasattr(settings, name))
 
 
-def _kind(run: FinishedRun, field: str, settings: Any) -> TableKind:
+def _kind(run: FinishedRun, field: str, settings: Any) -> AnyTable:
     """The table of a field of the settings: bins instead of cells, if the run has them."""
     kind = _TABLE_OF[field]
     if kind != "bucket_plasticity" or settings.plasticity == "bucket":
@@ -230,7 +235,7 @@ def _kind(run: FinishedRun, field: str, settings: Any) -> TableKind:
     return "bins" if main_plasticity(chosen.head_metrics) is AT_ONE_POSITION else kind
 
 
-def _has(run: FinishedRun, kind: TableKind) -> bool:
+def _has(run: FinishedRun, kind: AnyTable) -> bool:
     return run.path(kind).exists()
 
 
@@ -252,7 +257,7 @@ def _source(settings: Any, field: str) -> _Source:
     return _of_run(run, kind, settings)
 
 
-def _kind_of_file(path: Path, kind: TableKind) -> TableKind:
+def _kind_of_file(path: Path, kind: AnyTable) -> AnyTable:
     """The table of bins, if cells are wanted and the file has the columns of bins."""
     if kind != "bucket_plasticity":
         return kind
@@ -263,7 +268,7 @@ def _kind_of_file(path: Path, kind: TableKind) -> TableKind:
         return kind  # reading the table tells what is wrong
 
 
-def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
+def _of_run(run: FinishedRun, kind: AnyTable, settings: Any) -> _Source:
     missing = {
         "bins": not run.has_bins,
         "distances": not run.has_distances,
@@ -272,6 +277,7 @@ def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
         "kernel": not run.has_kernel,
         "roles": not run.has_roles,
         "key_heads": not run.has_key_heads,
+        "fidelity": run.fidelity is None,
     }
     if missing.get(kind):
         raise ConfigError(f"{run.place}: {_MISSING[kind]}")
@@ -281,7 +287,7 @@ def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
     return _Source(table, run.path(kind), run, _selection(run.layers, types))
 
 
-def _of_table(path: Path, kind: TableKind, settings: Any) -> _Source:
+def _of_table(path: Path, kind: AnyTable, settings: Any) -> _Source:
     table = read_table(path, kind)
     if settings.layers is None and settings.layer_type is None:
         return _Source(table, path, None, None)

@@ -397,6 +397,22 @@ class KeyHeadsPlot(_Settings):
         return self
 
 
+class FidelityPlot(_Settings):
+    """How well scores without a query rank keys, one point per key head."""
+
+    fidelity_csv: str | None = Field(
+        title=_DATA,
+        default=None,
+        min_length=1,
+        description="head_fidelity.csv, instead of a run",
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        _require_one(self, "fidelity_csv")
+        return self
+
+
 class _AllSource(BaseModel):
     run: str = Field(title=_DATA, min_length=1, description="folder of an analysis")
     output_dir: str | None = Field(
@@ -431,6 +447,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "roles": RolesPlot,
     "by_role": ByRolePlot,
     "key_heads": KeyHeadsPlot,
+    "fidelity": FidelityPlot,
 }
 
 

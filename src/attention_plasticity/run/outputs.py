@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.result import Columns, HeadResult
-from attention_plasticity.metrics import HEAD_METRICS, IDS, TABLES, TableKind
+from attention_plasticity.metrics import FIDELITY, HEAD_METRICS, IDS, TABLES, TableKind
 from attention_plasticity.run.run_info import read_run_info
 from qk_dump.card import CARD_FILE
 from qk_dump.dump_files import FILES_BESIDE_HEADS
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from _csv import Writer
 
 RUN_FILE = "run.json"
+FIDELITY_INFO = "fidelity.json"
+"""Provenance of the table of fidelity, which the verb `fidelity` writes beside the others."""
 _BESIDE_HEADS = (*FILES_BESIDE_HEADS, CARD_FILE)  # files of a dump
 _LOG_FILE = "workers.log"
 PREVIOUS = "previous"
@@ -212,13 +214,15 @@ def set_aside(paths: OutputPaths, *, include_own: bool) -> Path | None:
     """Move old files to `previous-N`, so that they are not overwritten or read as new results.
 
     These are files at the output paths that the earlier run in this folder did not write, and
-    tables of that run with other names. With `include_own`, all files of that run and its log.
+    tables of that run with other names. With `include_own`, all files of that run, its log, and the
+    table of fidelity beside them.
     """
     ours = {resolved(path): path for path in paths.all}
     listed = {resolved(path): path for path in _listed_files(paths)}
     to_move = {**listed, **ours}
     if include_own:
-        to_move[resolved(paths.log)] = paths.log
+        beside = (paths.folder / name for name in (FIDELITY.file, FIDELITY_INFO))
+        to_move |= {resolved(path): path for path in (paths.log, *beside)}
     else:
         to_move = {key: path for key, path in to_move.items() if (key in ours) != (key in listed)}
     present = [path for path in to_move.values() if path.exists()]

@@ -18,13 +18,14 @@ from typing import Any, Self
 import pandas as pd
 from filelock import FileLock
 
-from attention_plasticity.metrics import TableKind
+from attention_plasticity.metrics import FIDELITY, TableKind
 from attention_plasticity.run.head_means import eligible_heads
 from attention_plasticity.run.missing import heads_of
-from attention_plasticity.run.outputs import RUN_FILE, sha256_of
+from attention_plasticity.run.outputs import FIDELITY_INFO, RUN_FILE, sha256_of
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.baselines import baselines_of
-from attention_plasticity.tables.csv_tables import FILE_NAMES, read_table
+from attention_plasticity.tables.csv_tables import FILE_NAMES, AnyTable, read_table
+from attention_plasticity.tables.fidelity import Means, read_facts, recorded_means, table_means
 from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
 from attention_plasticity.tables.names import clean
 from qk_dump.buckets import BucketGeometry, geometry_of
@@ -136,6 +137,8 @@ class FinishedRun:
     @cached_property
     def layer_types(self) -> dict[int, str]:
         """The type of every layer of the run, such as `full_attention`."""
+        if self.fidelity is not None and not self.path("head_metrics").exists():
+            return layer_types(self.fidelity)  # a folder with this table alone
         return layer_types(self.head_metrics)
 
     @cached_property
@@ -244,6 +247,24 @@ class FinishedRun:
         return self._table("key_heads")
 
     @cached_property
+    def fidelity(self) -> pd.DataFrame | None:
+        """How well scores without a query rank keys, per key head and score; None if unknown.
+
+        The verb `fidelity` puts this table beside those of the analysis.
+        """
+        if not self.path("fidelity").exists():
+            return None
+        return self._table("fidelity")
+
+    @cached_property
+    def fidelity_means(self) -> Means:
+        """Means of `fidelity` over key heads; without errors for a selection of layers."""
+        if self.fidelity is None:
+            return {}
+        means = recorded_means(self.folder) if self.layers is None else None
+        return table_means(self.fidelity) if means is None else means
+
+    @cached_property
     def failures(self) -> pd.DataFrame:
         """Heads that could not be analysed, each with the reason."""
         columns = ["layer", "q_head", "k_head", "reason"]
@@ -281,7 +302,7 @@ class FinishedRun:
         tables = self.info.get("tables")
         return self.path(kind).exists() if tables is None else kind in tables
 
-    def _table(self, kind: TableKind) -> pd.DataFrame:
+    def _table(self, kind: AnyTable) -> pd.DataFrame:
         table = read_table(self.checked_path(kind), kind)
         if self.layers is None:
             return table
@@ -300,9 +321,11 @@ class FinishedRun:
             if one.fits
         }
 
-    @property
+    @cached_property
     def _input(self) -> dict[str, Any]:
-        return self.info.get("input") or {}
+        """The dump of the run; that of fidelity.json in a folder which has only its table."""
+        info = self.info or read_facts(self.folder) or {}
+        return info.get("input") or {}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -348,20 +371,23 @@ class FinishedRun:
         model = clean(self.dump.get("model") or "").rstrip("/")
         return model.rsplit("/", 1)[-1].strip() or clean(resolved(self.folder).name)
 
-    def path(self, kind: TableKind) -> Path:
+    def path(self, kind: AnyTable) -> Path:
         """The path of a table."""
         tables = self.info.get("tables")
         if tables == {}:
             raise ConfigError(f"{self.place}: no head was analysed, so there are no tables")
         return self.folder / (tables or FILE_NAMES).get(kind, FILE_NAMES[kind])
 
-    def checked_path(self, kind: TableKind) -> Path:
+    def checked_path(self, kind: AnyTable) -> Path:
         """The path of a table, after a check that the file did not change since the run."""
         path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
+        if kind == "fidelity":
+            digest = (read_facts(self.folder) or {}).get("sha256")
         if digest is not None and sha256_of(path) != digest:
             shown = path if self.url is None else f"{self.url}/{path.name}"
             raise ToolkitError(
-                f"{shown}: is missing, or was changed after the run; run the analysis again"
+                f"{shown}: is missing, or was changed after the run; run "
+                f"{'fidelity' if kind == 'fidelity' else 'the analysis'} again"
             )
         return path
 
@@ -399,6 +425,7 @@ def fetched_run(url: str) -> Path:
         tables = set(FILE_NAMES.values())
         if (folder / RUN_FILE).exists():
             tables = set(read_run_info(folder / RUN_FILE).get("tables", {}).values())
+        tables |= {FIDELITY.file, FIDELITY_INFO}
         mirror.pull(lambda name: name == RUN_FILE or name in tables)
         if not mirror.listed.keys() & {RUN_FILE, *tables}:
             raise ConfigError(

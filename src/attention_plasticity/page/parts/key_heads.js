@@ -13,9 +13,14 @@ function showKeyHeads(run) {
   byId("key-heads-table").replaceChildren(head, make("tbody", "", {}, rows));
 }
 
+/** The key head of a query head, as `layer.head`; null if it is not known. */
+function keyHeadOf(run, key) {
+  const columns = run.tables.heads.columns, row = run.rowOf.get(key);
+  return row === undefined || !columns.k_head ? null : keyOf(columns.layer[row], columns.k_head[row]);
+}
+
 /** Mark the key head of the selected query head. */
 function markKeyHead(run, key) {
-  const columns = run.tables.heads.columns, row = run.rowOf.get(key);
-  const own = row === undefined || !columns.k_head ? null : keyOf(columns.layer[row], columns.k_head[row]);
+  const own = keyHeadOf(run, key);
   for (const line of byId("key-heads-table").querySelectorAll("tbody tr")) line.setAttribute("aria-current", line.dataset.key === own);
 }

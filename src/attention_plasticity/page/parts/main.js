@@ -53,6 +53,7 @@ function showHeadTexts() {
   showRoleCard(runShown(), headsBeside(), keyOf(state.layer, state.head));
   showProfileKeys(runShown(), otherRun(), keyOf(state.layer, state.head));
   markKeyHead(runShown(), keyOf(state.layer, state.head));
+  showFidelity(runShown(), keyOf(state.layer, state.head));
   clearTimeout(showHeadTexts.timer);
   showHeadTexts.timer = setTimeout(writeAddress, 150); // delayed: browsers limit address changes
 }

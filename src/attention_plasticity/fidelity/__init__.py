@@ -1,0 +1,1 @@
+"""How well scores rank keys without a query, measured with the attention of a dump."""

@@ -1,0 +1,191 @@
+"""Simulated key heads with exact attention, as arrays and as dumps, for tests of fidelity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attention_plasticity.fidelity.rows import GroupRows, Rows
+from attention_plasticity.numeric.attention_received import Logits
+from qk_dump.attention_columns import MASS_BINS, AttentionRows, first_distances
+from qk_dump.examples import Example, write_examples
+from qk_dump.layout import HeadId
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.received_columns import ReceivedRows, joint_inclusion
+from qk_dump.rotary import RotaryRecord, rotate
+from qk_dump.writer import write_head
+
+RECORD = RotaryRecord((0.5, 0.11, 0.02, 0.003))
+WIDTH, SCALE, BUCKET = 8, 0.4, 16
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """All queries and keys of some texts, before RoPE."""
+
+    queries: np.ndarray  # (heads, texts, length, d)
+    keys: np.ndarray  # (texts, length, d)
+    values: np.ndarray  # (texts, length) lengths of values
+    record: RotaryRecord | None = RECORD
+    scale: float = SCALE
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Texts and tokens of each."""
+        return self.keys.shape[0], self.keys.shape[1]
+
+    def turned(self, X: np.ndarray) -> np.ndarray:
+        """(texts, length, d) vectors after RoPE."""
+        if self.record is None:
+            return X
+        position = np.tile(np.arange(float(X.shape[1])), len(X))
+        flat = np.asarray(rotate(X.reshape(-1, X.shape[-1]), 0.0, position, self.record))
+        return flat.reshape(X.shape)
+
+    def logits(self, head: int) -> np.ndarray:
+        """(texts, queries, keys) of one head; −inf for later keys."""
+        Q, K = self.turned(self.queries[head]), self.turned(self.keys)
+        logits = self.scale * np.einsum("tqd,tkd->tqk", Q, K)
+        p = np.arange(Q.shape[1])
+        return np.where(p[:, None] >= p, logits, -np.inf)
+
+    def rows(self) -> GroupRows:
+        """Everything as the rows of a group, each with weight 1."""
+        texts, length = self.shape
+        text = np.repeat(np.arange(texts), length)
+        position = np.tile(np.arange(float(length)), texts)
+        ones = np.ones(texts * length)
+
+        def placed(X: np.ndarray) -> Rows:
+            return Rows(self.turned(X).reshape(texts * length, -1), position, text, ones)
+
+        heads = range(len(self.queries))
+        lse = tuple(np.logaddexp.reduce(self.logits(head), axis=2).ravel() for head in heads)
+        return GroupRows(
+            placed(self.keys),
+            self.values.ravel(),
+            tuple(placed(self.queries[head]) for head in heads),
+            lse,
+            Logits(self.scale),
+            None,
+            self.record,
+            "full_attention",
+        )
+
+
+def simulate(
+    texts: int = 6, length: int = 96, heads: int = 2, seed: int = 0, **facts: Any
+) -> Simulated:
+    """Queries of one Gaussian per head before RoPE, and keys of another."""
+    rng = np.random.default_rng(seed)
+    mean = 0.8 * rng.standard_normal((heads, 1, 1, WIDTH))
+    spread = 0.5 * rng.standard_normal((heads, WIDTH, WIDTH)) / np.sqrt(WIDTH)
+    noise = rng.standard_normal((heads, texts, length, WIDTH))
+    queries = mean + np.einsum("htld,hde->htle", noise, spread)
+    keys = rng.standard_normal((texts, length, WIDTH)) + 0.5
+    return Simulated(queries, keys, rng.uniform(0.5, 2, (texts, length)), **facts)
+
+
+def chosen_keys(rows: GroupRows, kept: np.ndarray, weight: np.ndarray) -> GroupRows:
+    """Some of the keys, with weights."""
+    keys = rows.keys
+    own = Rows(keys.vectors[kept], keys.position[kept], keys.text[kept], weight)
+    values = None if rows.value_norm is None else rows.value_norm[kept]
+    return replace(rows, keys=own, value_norm=values)
+
+
+def make_fidelity_dump(
+    root: Path,
+    *,
+    layers: int = 1,
+    k_heads: int = 2,
+    group: int = 2,
+    texts: int = 6,
+    length: int = 96,
+    share: float = 0.5,
+    drawn: bool = True,
+    pre_rope: bool = False,
+    attention: bool = True,
+    seed: int = 0,
+) -> Path:
+    """A dump of simulated heads with a uniform sampler, and keys drawn by attention."""
+    for layer in range(layers):
+        for k_head in range(k_heads):
+            own = simulate(texts, length, group, seed=100 * seed + 10 * layer + k_head)
+            _write_group(root, layer, k_head, own, share, drawn, pre_rope, attention)
+    entry = {"type": "full_attention", "rope": True, "rotary": RECORD.to_json(), "scale": SCALE}
+    manifest = DumpManifest(
+        num_layers=layers,
+        num_q_heads=k_heads * group,
+        num_k_heads=k_heads,
+        layers=[{"layer": layer, **entry} for layer in range(layers)],
+        bucket_type="uniform",
+        min_bucket_size=BUCKET,
+        sampler={"type": "uniform", "base_rate": share * BUCKET},
+        pre_rope=pre_rope,
+    )
+    write_manifest(root, manifest)
+    write_examples(root, [Example(text, f"text {text}", length, "") for text in range(texts)])
+    return root
+
+
+def _write_group(
+    root: Path,
+    layer: int,
+    k_head: int,
+    own: Simulated,
+    share: float,
+    drawn: bool,
+    pre_rope: bool,
+    attention: bool,
+) -> None:
+    rng = np.random.default_rng([layer, k_head, 5])
+    group, received = len(own.queries), []
+    for head in range(group):
+        logits = own.logits(head)
+        received.append(np.exp(logits - np.logaddexp.reduce(logits, axis=2)[..., None]).sum(axis=1))
+        kept = rng.random(own.shape) < share
+        vectors = own.queries[head] if pre_rope else own.turned(own.queries[head])
+        columns = {"attention": _attention(logits, kept)} if attention else {}
+        _write(root, HeadId(layer, k_head * group + head, "q"), vectors, kept, **columns)
+    got = np.stack(received, axis=2) / own.shape[1]  # (texts, length, group)
+    chance = np.minimum(1, 10 * got.sum(axis=2)) if drawn else np.zeros(own.shape)
+    inclusion = joint_inclusion(np.full(own.shape, share), chance)
+    base = rng.random(own.shape) < share
+    more = (rng.random(own.shape) < chance) & ~base
+    vectors = own.keys if pre_rope else own.turned(own.keys)
+    for attended, kept in ((False, base), (True, more)):
+        if attended and not drawn:
+            continue
+        facts = {"value_norm": own.values[kept]}
+        if drawn:
+            facts["received"] = ReceivedRows(got[kept].astype(np.float32), inclusion[kept])
+        _write(root, HeadId(layer, k_head, "k", attended=attended), vectors, kept, **facts)
+
+
+def _write(root: Path, head: HeadId, X: np.ndarray, kept: np.ndarray, **columns: Any) -> None:
+    text, position = np.nonzero(kept)
+    write_head(
+        root,
+        head,
+        bucket=position // BUCKET,
+        example_id=text,
+        position=position,
+        vectors=X[kept].astype(np.float32),
+        **columns,
+    )
+
+
+def _attention(logits: np.ndarray, kept: np.ndarray) -> AttentionRows:
+    """The attention columns of the kept queries of all texts."""
+    lse = np.logaddexp.reduce(logits, axis=2)  # (texts, length)
+    weights = np.exp(logits - lse[..., None])  # (texts, length, length)
+    p = np.arange(logits.shape[1])
+    bins = np.searchsorted(first_distances(), np.maximum(p[:, None] - p, 0), side="right") - 1
+    masses = np.stack([(weights * (bins == b)).sum(axis=2) for b in range(MASS_BINS)], axis=2)
+    entropy = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=2)
+    columns = (lse, logits.max(axis=2), entropy, weights[..., :4].sum(axis=2), masses)
+    return AttentionRows(*(values[kept].astype(np.float32) for values in columns))
