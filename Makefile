@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
-.PHONY: setup demo demo-capture sample findings picture gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
+.PHONY: setup demo demo-capture sample findings evidence picture gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
 	browser architectures coverage power-table hub-faults reliability clean
 
 setup: $(VENV)/.dev
@@ -25,6 +25,10 @@ sample: demo-capture
 # Makes every number and figure of docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and docs/phase.md.
 findings: $(VENV)/.capture
 	$(BIN)/python scripts/findings_smollm2.py
+
+# Evicts keys of SmolLM2-135M and writes docs/findings-compression.md. Without a GPU: a small check that leaves the page alone.
+evidence: $(VENV)/.capture
+	$(BIN)/python scripts/compression_evidence.py $(ARGS)
 
 # Makes the picture of the page in README.md; needs Chromium.
 picture: $(VENV)/.dev browser
