@@ -44,6 +44,8 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "bands": ("layer", "q_head", "band", "wavelength", "norm_product", "variance_share"),
     "kernel": ("layer", "q_head", "distance", "mean_logit", "kernel"),
     "key_heads": ("layer", "k_head", "plasticity", "static_error"),
+    "drift": ("layer", "q_head", "q_drift_r", "k_drift_r"),
+    "points": ("layer", "q_head", "kind", "position", "pc0", "pc1"),
     "influences": (
         *("layer", "q_head", "quantity", "q_bucket", "value", "bias", "n_groups"),
         *GROUP_COLUMNS,
