@@ -29,7 +29,7 @@ from attention_plasticity.head.aligned_columns import (
 )
 from attention_plasticity.head.attended import AttendedPlasticity, add_attended, attended_plasticity
 from attention_plasticity.head.bands import add_kernel, head_bands
-from attention_plasticity.head.drift_columns import head_drift
+from attention_plasticity.head.drift_geometry import head_drift
 from attention_plasticity.head.key_head import KeyHeadPairs
 from attention_plasticity.head.key_pool import AttendedHead, KeyPool, attended_keys, read_pool
 from attention_plasticity.head.layer import SINGLE_EXAMPLE, before_rope

@@ -89,10 +89,10 @@ def test_the_slope_along_the_mean_and_its_error_equal_fits_from_rows() -> None:
 
 
 def test_components_equal_those_of_the_rows() -> None:
-    t, X, w, group = rows = rows_of(4, 0.004)
+    t, X, w, _ = rows = rows_of(4, 0.004)
     found = moments(rows).components
     dev = X - np.average(X, axis=0, weights=w)
-    left, singular, right = np.linalg.svd(np.sqrt(w)[:, None] * dev, full_matrices=False)
+    _, singular, right = np.linalg.svd(np.sqrt(w)[:, None] * dev, full_matrices=False)
     assert found.share == pytest.approx((singular**2 / (singular**2).sum())[:2])
     for number in range(2):
         covariance = np.cov(dev @ right[number], t, aweights=w)
@@ -125,7 +125,7 @@ def test_without_drift_the_correlation_is_zero_on_average() -> None:
     """Many heads without drift, with offsets of texts. The axis of the same rows is above zero."""
     cross, same, errors = [], [], []
     for seed in range(300):
-        t, X, w, group = rows = rows_of(100 + seed, 0.0, groups=8, per_group=12, width=8)
+        t, X, w, _ = rows = rows_of(100 + seed, 0.0, groups=8, per_group=12, width=8)
         found = moments(rows).correlation
         cross.append(found.value)
         errors.append(found.standard_error)

@@ -21,6 +21,7 @@ from attention_plasticity.numeric.drift_geometry import (
     GroupMoments,
     slope_along_mean,
 )
+from attention_plasticity.numeric.errors.text_groups import MIN_GROUPS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from qk_dump.reader import HeadRows
 from qk_toolkit.arrays import Array, Ints
@@ -110,7 +111,7 @@ class _Values:
 
     def _add_estimate(self, name: str, value: float, error: float, why: str, groups: int) -> None:
         self._add(name, value, why)
-        why_no_error = FEW_GROUPS if groups < 4 else NOT_FINITE
+        why_no_error = FEW_GROUPS if groups < MIN_GROUPS else NOT_FINITE
         self._add(f"{name}_se", error, why if math.isnan(value) else why_no_error)
 
     def add_correlation(self, name: str, own: GroupMoments | None) -> None:
