@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from attention_plasticity.plots.captions import caption_of
     from attention_plasticity.plots.components import components_figure
     from attention_plasticity.plots.distances import distances_figure
+    from attention_plasticity.plots.drift import drift_figure
     from attention_plasticity.plots.frequencies import frequencies_figure
     from attention_plasticity.plots.heatmap import heatmap_figure
     from attention_plasticity.plots.kernel import kernel_figure
@@ -47,6 +48,7 @@ _MODULES = {
     "attention_plasticity.plots.captions": ("caption_of",),
     "attention_plasticity.plots.components": ("components_figure",),
     "attention_plasticity.plots.distances": ("distances_figure",),
+    "attention_plasticity.plots.drift": ("drift_figure",),
     "attention_plasticity.plots.frequencies": ("frequencies_figure",),
     "attention_plasticity.plots.kernel": ("kernel_figure",),
     "attention_plasticity.plots.key_heads": ("key_heads_figure",),
@@ -68,6 +70,7 @@ __all__ = [
     "caption_of",
     "components_figure",
     "distances_figure",
+    "drift_figure",
     "frequencies_figure",
     "heatmap_figure",
     "kernel_figure",

@@ -19,6 +19,7 @@ from attention_plasticity.plots.by_role import by_role_figure
 from attention_plasticity.plots.captions import add_run
 from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.distances import distances_figure
+from attention_plasticity.plots.drift import drift_figure
 from attention_plasticity.plots.frequencies import frequencies_figure
 from attention_plasticity.plots.heatmap import heatmap_figure
 from attention_plasticity.plots.kernel import kernel_figure
@@ -63,6 +64,7 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "roles": roles_figure,
     "by_role": by_role_figure,
     "key_heads": key_heads_figure,
+    "drift": drift_figure,
 }
 _TABLE_OF: dict[str, TableKind] = {
     "bucket_csv": "bucket_plasticity",
@@ -74,10 +76,12 @@ _TABLE_OF: dict[str, TableKind] = {
     "kernel_csv": "kernel",
     "roles_csv": "roles",
     "key_head_csv": "key_heads",
+    "point_csv": "points",
 }
 NO_BANDS = "has no rotary bands; the rotary embedding of its layers is not known"
 NO_KERNEL = "has no rotary kernel; it needs rotary bands and the texts of the queries"
 NO_KEY_HEADS = "has no table of key heads; it needs the texts of the rows; analyze again"
+NO_POINTS = "has no points; analyze with points_per_head; they need texts and rotary records"
 _MISSING: dict[TableKind, str] = {
     "bins": NONE_AT_ONE_POSITION,
     "distances": "has no plasticity by distance; run the analysis with pair_sampling: context",
@@ -87,6 +91,7 @@ _MISSING: dict[TableKind, str] = {
     "bands": NO_BANDS,
     "kernel": NO_KERNEL,
     "key_heads": NO_KEY_HEADS,
+    "points": NO_POINTS,
     "roles": (
         "has no roles; they need a dump with attention columns (capture.attention), and analyze of "
         "this version"
@@ -208,6 +213,8 @@ def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str
     if kind in ("kernel", "frequencies"):
         metrics = run.head_metrics if _has(run, "head_metrics") else None
         return {"metrics": metrics, "influences": run.influences}
+    if kind == "drift":
+        return {"drift": run.drift if run.has_drift else None}
     return {"geometry": run.geometry} if kind == "distances" else {}
 
 
@@ -272,6 +279,7 @@ def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
         "kernel": not run.has_kernel,
         "roles": not run.has_roles,
         "key_heads": not run.has_key_heads,
+        "points": not run.has_points,
     }
     if missing.get(kind):
         raise ConfigError(f"{run.place}: {_MISSING[kind]}")

@@ -35,7 +35,7 @@ class DriftMeans:
         unknown: Sequence[float] = (math.nan,) * len(GROUP_COLUMNS)
         return mean_estimate(
             [head.drift[name][0] for head in self._heads],
-            [0.0] * len(self._heads),  # cross-fitting leaves no bias to subtract
+            [math.nan] * len(self._heads),  # no bias is subtracted
             [head.drift_influences.get(name, unknown) for head in self._heads],
             [head.drift["n_groups"][0] for head in self._heads],
             self._eligible,

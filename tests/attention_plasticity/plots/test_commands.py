@@ -32,6 +32,7 @@ from attention_plasticity.plots.settings import (
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_runs import add_attention
 from band_tables import add_bands
+from drift_runs import add_drift
 from dumps import make_dump
 from key_head_runs import add_key_heads
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -70,12 +71,13 @@ def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixtu
     attention = {"attention", "map-sink-mass", "map-far-mass", "map-distant-mass", "attended"}
     bands, roles = {"bands", "kernel", "frequencies"}, {"roles", "by-role"}
     assert set(FIGURES) - set(plain) == {
-        *("distances", "phase", "key-heads"),
+        *("distances", "phase", "key-heads", "drift"),
         *attention,
         *bands,
         *roles,
     }
-    assert plot("all", add_key_heads(add_roles(add_bands(add_bins(add_attention(run)))))) == 0
+    add_drift(add_key_heads(add_roles(add_bands(add_bins(add_attention(run))))))
+    assert plot("all", run) == 0
     left_out = ("distances", "map-distant-mass")  # the latter is for runs without far mass
     paths = [run / "figures" / f"{name}.png" for name in FIGURES if name not in left_out]
     printed = capsys.readouterr()
@@ -101,6 +103,7 @@ def test_figures_that_are_left_out_are_named_with_the_reason(
         "note: not drawn: bands, kernel, frequencies (needs the rotary embedding and the texts: "
         "attention-plasticity add-rotary, and analyze again)",
         "note: not drawn: key-heads (needs the texts of queries and keys: analyze again)",
+        "note: not drawn: drift (needs points: analyze with points_per_head, such as 1000)",
     ]
 
 
