@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Unpack
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -24,16 +23,13 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.point_range import drawn_range, inside
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
-Floats = npt.NDArray[np.float64]
-
 _KINDS = {"q": "queries", "k": "keys"}
 _HEIGHT = 3.4  # inches
-_INSIDE = 0.99  # share of the points that decides the range of an axis
-_MARGIN = 0.25  # of this range, on both sides
 
 
 def drift_figure(
@@ -125,25 +121,12 @@ def _label(kind: str, number: int, known: Mapping[str, float]) -> str:
 def _panel(axes: Axes, part: pd.DataFrame, shades: ScalarMappable) -> int:
     """Draw points in the order of the table, which is random. Returns how many are outside."""
     x, y, position = (part[name].to_numpy(np.float64) for name in ("pc0", "pc1", "position"))
-    inside = np.ones(len(x), bool)
-    for values, limit in ((x, axes.set_xlim), (y, axes.set_ylim)):
-        low, high = _range(values)
-        limit(low, high)
-        inside &= (values >= low) & (values <= high)
+    axes.set_xlim(*drawn_range(x))
+    axes.set_ylim(*drawn_range(y))
     axes.scatter(x, y, c=shades.to_rgba(position), s=4, linewidths=0, alpha=0.7, rasterized=True)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(4))
-    return int(np.count_nonzero(~inside))
-
-
-def _range(values: Floats) -> tuple[float, float]:
-    """A range that a few tokens far from all others do not decide."""
-    rest = (1.0 - _INSIDE) / 2.0
-    low, high = np.quantile(values, [rest, 1.0 - rest])
-    room = _MARGIN * (high - low) or 1.0
-    return max(float(values.min()) - 0.04 * room / _MARGIN, low - room), min(
-        float(values.max()) + 0.04 * room / _MARGIN, high + room
-    )
+    return int(np.count_nonzero(~inside(x, y)))
 
 
 def _write(
