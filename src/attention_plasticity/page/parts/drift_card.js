@@ -43,7 +43,7 @@ function showPointWords(run, key) {
   if (pair.hidden) for (const kind of ["q", "k"]) sizes.delete(byId(`points-${kind}`)); // the size of a hidden element is zero
   pair.hidden = !known;
   const outside = known ? rowsOfHead(run, "scales", key).outside.reduce((sum, number) => sum + number, 0) : 0;
-  const why = run.drift.points ? "RoPE of this layer cannot be undone" : "the analysis kept none; analyze with --points_per_head 1000";
+  const why = run.drift.points ? "RoPE of this layer cannot be undone, or the vectors of this head do not vary" : "the analysis kept none; analyze with --points_per_head 1000";
   byId("points-note").textContent = known
     ? `before RoPE; a point is a query or a key, its colour the position in tokens; components 0 and 1 are the directions in which they vary most${outside ? `; ${plural(outside, "point")} far from all others ${outside === 1 ? "is" : "are"} left out` : ""}`
     : `Points are not shown: ${why}.`;
