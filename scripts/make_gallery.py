@@ -73,7 +73,7 @@ class Runs:
     def sample(self) -> ap.Run:
         """Some heads of the same model, with the default settings, and the fidelity of scores."""
         folder = str(self._folder / "sample" / "SmolLM2-135M")
-        run = ap.analyze_dump(ap.open_sample(), output_dir=folder)
+        run = ap.analyze_dump(ap.open_sample(), output_dir=folder, points_per_head=2000)
         if main_of_commands(["fidelity", str(sample_path()), "--output_dir", folder]):
             raise SystemExit("fidelity of the sample failed")
         return run
@@ -143,6 +143,7 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield sample("bands-head", "Rotary bands of one head", "bands", layer=0, head=1)
     yield sample("kernel", "Rotary kernel", "kernel")
     yield sample("frequencies", "Rotary phase and fast bands", "frequencies")
+    yield sample("drift", "Drift with position", "drift")
     runs_given = "attention-plasticity compare " + " ".join(f"results/{name}" for name in STEPS)
     labels = f" --labels {','.join(STEPS)}"
     for kind, heading, flags in (

@@ -58,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("made")
     sample, context = folder / "sample", folder / "context"
     few: dict[str, Any] = {"heads": [0, 1], "max_workers": 1}
-    analyze_dump(sample_path(), output_dir=sample, **few)
+    analyze_dump(sample_path(), output_dir=sample, points_per_head=50, **few)
     analyze_dump(sample_path(), output_dir=context, layers=[0], pair_sampling="context", **few)
     runs = {"results/sample": sample, "results/context": context}
     model, texts = save_tiny_model(folder / "model"), save_texts(folder / "texts", [40, 60])

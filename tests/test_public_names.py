@@ -35,7 +35,7 @@ ANALYSIS_FLAGS = """
     download_max_workers rotary repeated num_layers num_q_heads num_k_heads layers heads
     single_example equal_texts max_tokens_per_head query_model pair_sampling num_pairs_per_bucket
     bin_size max_rel_dist normality_max_dims p_alpha error_bars counting distant_from
-    role_thresholds seed output_dir
+    role_thresholds points_per_head seed output_dir
     output_csv bucket_csv component_csv influence_csv distance_csv attention_csv bin_csv engine
     ray_address num_shards shard_index max_workers overwrite dry_run
 """
@@ -116,8 +116,8 @@ ATTENTION = """
     mass_1048576_se mass_2097152_se mass_4194304_se n_tokens
 """
 KIND_NAMES = """
-    attended attention bands by_role components distances fidelity frequencies heatmap kernel
-    key_heads map phase plasticity predictability profile roles
+    attended attention bands by_role components distances drift fidelity frequencies heatmap
+    kernel key_heads map phase plasticity predictability profile roles
 """
 PLOT_LIBRARY = """
     caption_of profiles_figure save_figure scores_figure trajectory_figure
@@ -127,9 +127,8 @@ ALL_FLAGS = "run output_dir format layers layer_type model_name title footnote"
 OWN_PLOT_FLAGS = """
     agg alpha attention_csv band_csv baselines bucket_csv bucket_min_size bucket_type by_position
     cmap color_by_layer color_range color_trend component_csv distance_csv fade fidelity_csv
-    head kernel_csv
-    key_head_csv layer limit line_width metric metrics_csv plasticity roles_csv trend_threshold vmax
-    vmin ylabel
+    head kernel_csv key_head_csv layer limit line_width metric metrics_csv plasticity point_csv
+    roles_csv trend_threshold vmax vmin ylabel
 """
 VERBS = """
     capture verify add-rotary analyze merge atlas study baseline power plot compare report

@@ -21,6 +21,7 @@ Engine = Literal["local", "ray", "shards"]
 PairSampling = Literal["bucket", "local", "context", "attended"]
 
 FIRST_PAIRS = 256
+MOST_POINTS = 2000  # of a head, queries and keys each
 MOST_PAIRS_PER_BUCKET = 4096  # that `auto` chooses
 
 TABLE_FIELDS = (
@@ -211,6 +212,14 @@ class RunnerConfig(BaseModel):
         default={},
         description="thresholds of roles in place of the defaults, such as "
         "{previous: 0.5, repeated_induction: 0.3}",
+    )
+    points_per_head: int = Field(
+        title=_METHOD,
+        default=0,
+        ge=0,
+        le=MOST_POINTS,
+        description="queries and keys per head in the table of points, for plot drift and the page "
+        "(default: 0, no table)",
     )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(

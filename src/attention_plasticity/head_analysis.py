@@ -2,8 +2,8 @@
 
 Steps: read, orientation (signs), regression on position, rotation, residuals and their normality,
 attention of the keys, query model per bucket, key pairs, plasticity, plasticity at one position,
-means of attention, position before RoPE, rotary bands, roles and words, counts for the table of key
-heads.
+means of attention, position before RoPE, rotary bands, geometry of the drift, roles and words,
+counts for the table of key heads.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from attention_plasticity.head.aligned_columns import (
 )
 from attention_plasticity.head.attended import AttendedPlasticity, add_attended, attended_plasticity
 from attention_plasticity.head.bands import add_kernel, head_bands
+from attention_plasticity.head.drift_geometry import head_drift
 from attention_plasticity.head.key_head import KeyHeadPairs
 from attention_plasticity.head.key_pool import AttendedHead, KeyPool, attended_keys, read_pool
 from attention_plasticity.head.layer import SINGLE_EXAMPLE, before_rope
@@ -247,6 +248,8 @@ def analyze_rows(
     one_text = config.single_example
     bands = head_bands(rows, weights, base, window, exponent, of_group, groups, one_text=one_text)
     add_kernel(values, bands, no_errors)
+    most = config.points_per_head
+    geometry = head_drift(rows, weights, base, exponent, groups, most, (seed, of_group))
     return HeadResult(
         layer=layer,
         q_head=q_head,
@@ -260,9 +263,13 @@ def analyze_rows(
         bins=bin_columns(aligned, keys, rows),
         bands=bands.bands,
         kernel=bands.kernel,
+        drift=geometry.row,
+        points=geometry.points,
+        drift_influences=geometry.influences,
         missing=values.missing,
         missing_cells=missing_cells(plasticity, rows.example_id is not None, no_errors),
         missing_bins=missing_bins(aligned, rows.example_id is not None, no_errors),
+        missing_drift=geometry.missing,
     )
 
 

@@ -175,6 +175,8 @@ ATTENTION_MEANS = (
 DRIFT_COLUMNS = ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share")
 """Position in queries and keys before RoPE."""
 KERNEL_R2 = "kernel_R2"
+BEFORE_ROPE = "_unrotated"
+"""Ending of the columns of vectors before RoPE."""
 TOKEN_MEANS = (ALIGNED, POOLED, *ATTENTION_MEANS, *DRIFT_COLUMNS)
 """Columns that are means over tokens: captured rows have weights."""
 
@@ -500,6 +502,43 @@ FIDELITY = Table(
         Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
     ),
 )
+
+_VECTORS = {"q": "queries", "k": "keys of its key head"}
+_OTHERS = {"q": "mean key", "k": "mean query"}
+_FRAMES = {"": ", as they enter the attention", BEFORE_ROPE: ", before RoPE"}
+
+
+def _drift_columns(kind: str, ending: str) -> Iterator[Metric]:
+    """The columns of queries or keys in one frame."""
+    vectors, frame = _VECTORS[kind], _FRAMES[ending]
+    name, where = vectors.split(" ")[0], " before RoPE" * bool(ending)
+    yield Metric(f"{kind}_drift_r{ending}", f"drift of {name}{where}", f"correlation with position of the projection on the axis of the drift, of the {vectors}{frame}; the axis comes from the other groups of texts, so that it is 0 on average without drift", format="difference", signed=True, error=True, averaged=True)
+    yield Metric(f"{kind}_logit_drift{ending}", f"logit drift of {name}{where}", f"change of the mean logit over the length of the longest text that the drift of the {vectors} causes, with the {_OTHERS[kind]}{frame}", signed=True, error=True, any_scale=True, note="before a soft-cap")
+    for number, which in enumerate(("first", "second")):
+        yield Metric(f"{kind}_pc{number}_share{ending}", f"component {number} of {name}{where}", f"share of the variance of the {vectors} on their {which} principal component{frame}", format="share")
+        yield Metric(f"{kind}_pc{number}_r{ending}", f"position in component {number} of {name}{where}", f"absolute correlation with position of the {which} principal component of the {vectors}{frame}", format="share")
+
+
+DRIFT = Table(
+    "head_drift.csv",
+    "head, if texts are known and error_bars is on",
+    _with_errors(
+        *_IDS,
+        *(metric for ending in _FRAMES for kind in _VECTORS for metric in _drift_columns(kind, ending)),
+        Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
+    ),
+)
+POINTS = Table(
+    "head_points.csv",
+    "head and query or key that is drawn as a point, with points_per_head",
+    (
+        *_IDS,
+        Metric("kind", "kind", "q: a query, k: a key of its key head", format="text"),
+        Metric("position", "position", "position of the token", format="count", unit="tokens"),
+        Metric("pc0", "component 0", "coordinate on the first principal component, before RoPE", signed=True, any_scale=True, note="five digits; the mean is 0, and the sign is that of a correlation with position that is not negative"),
+        Metric("pc1", "component 1", "coordinate on the second principal component, before RoPE", signed=True, any_scale=True),
+    ),
+)
 # fmt: on
 
 TableKind = Literal[
@@ -515,6 +554,8 @@ TableKind = Literal[
     "bands",
     "kernel",
     "key_heads",
+    "drift",
+    "points",
 ]
 TABLES: dict[TableKind, Table] = {
     "head_metrics": HEAD_METRICS,
@@ -529,6 +570,8 @@ TABLES: dict[TableKind, Table] = {
     "bands": BANDS,
     "kernel": KERNEL,
     "key_heads": KEY_HEADS,
+    "drift": DRIFT,
+    "points": POINTS,
 }
 
 METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}

@@ -7,7 +7,8 @@ after it.
 2. `texts`: the texts of the dump and their groups, read once per run
 3. `layer`: type, logits and rotary record of the layer, `token_weights`: weights of rows; both from
    `dump.json`
-   `band_rows`: vectors in the order of rotary bands
+   `band_rows`: vectors in the order of rotary bands; `drift_rows`: their moments after and before
+   RoPE
 4. `rows`: bins of positions, one choice per run, and the keys and queries of a head, read, checked,
    and bounded in size
 5. `result`, `values`, `unknown`: what becomes of a head: its rows, its values, and why values are
@@ -21,6 +22,7 @@ after it.
    pairs that are seen through a window
    `attended`: plasticity of attended pairs, in bins
 10. `bands`: rotary bands and the rotary kernel
+    `drift_geometry`: axes of drift, principal components, and points
 11. `key_head`: counts for the row of the key head, joined by `run/key_heads.py`
 12. `repeated`: the dump of repeated tokens; `role_columns`: what a head does, and words
 

@@ -34,10 +34,14 @@ class HeadResult:
     words: Columns = field(default_factory=dict)  # only if the dump has tokens
     bands: Columns = field(default_factory=dict)  # only if the rotary embedding is known
     kernel: Columns = field(default_factory=dict)  # only if the rotary embedding is known
+    drift: Columns = field(default_factory=dict)  # one row; only if texts are known
+    points: Columns = field(default_factory=dict)  # only with points_per_head
+    drift_influences: dict[str, list[float]] = field(default_factory=dict)  # column → 16 groups
     key_head: dict[str, Any] = field(default_factory=dict)  # counts for the row of its key head
     missing: dict[str, str] = field(default_factory=dict)  # column of `metrics` → why it is NaN
     missing_cells: MissingCells = field(default_factory=dict)  # of `buckets`
     missing_bins: MissingCells = field(default_factory=dict)  # of `bins`
+    missing_drift: dict[str, str] = field(default_factory=dict)  # column of `drift` → why it is NaN
 
     @property
     def bucket_plasticity(self) -> pd.DataFrame:

@@ -14,6 +14,7 @@ import numpy as np
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.band_rows import BandRows
+from attention_plasticity.head.drift_rows import DriftRows
 from attention_plasticity.head.layer import (
     DEFAULT_LOGITS,
     NO_ROTATION,
@@ -144,6 +145,14 @@ class KeyHead:
         groups = self.groups.of(self.rows.example_id)
         rows, weight = self.rows, self.weights.weight
         return BandRows.of(rows.vectors, rows.position, self.rotation, weight, groups)
+
+    @cached_property
+    def drift_rows(self) -> DriftRows:
+        """The keys after and before RoPE, for the geometry of their drift."""
+        assert self.rows.example_id is not None
+        groups = self.groups.of(self.rows.example_id)
+        rows, weight = self.rows, self.weights.weight
+        return DriftRows.of(rows.vectors, rows.position, self.rotation, weight, groups)
 
     @cached_property
     def pairs_with_queries(self) -> SharedPairs:

@@ -19,7 +19,8 @@ the other files in this order; no file imports one that comes after it.
 11. `profile`: plasticity by distance, by query bucket, by fifth of the context
 12. `scoring`: steps 9, 10 and 11 for all pairs and all query buckets
 13. `attention_means`: means over tokens of the attention columns; `drift`: how far vectors drift
-    with position
+    with position; `drift_geometry`: along which axis, with cross-fitted correlations, and principal
+    components
 14. `distance_pairs`: pairs of a query and an earlier key by distance; `bands`: rotary bands;
     `rotary_kernel`: the logit of the mean query and the mean key
 15. `text_pairs`: pairs of any two keys of one text; `pair_preferences`: which key later queries

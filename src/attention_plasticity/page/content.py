@@ -19,6 +19,7 @@ from attention_plasticity.page.architecture import (
 )
 from attention_plasticity.page.attention import attention_columns, distant_from
 from attention_plasticity.page.baselines import baseline_content
+from attention_plasticity.page.drift import drift_content
 from attention_plasticity.page.estimates import (
     head_estimates,
     head_means,
@@ -75,7 +76,8 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         tables["attention"] = attention_columns(attention)
         tables["buckets"] = _columns(_buckets(run, attention))
     roles, tables_of_roles = role_content(run, heads)
-    tables |= tables_of_roles
+    drift, tables_of_drift = drift_content(run)
+    tables |= tables_of_roles | tables_of_drift
     size = grid(run, heads)
     selected = selected_words(run, size[0])
     about = {
@@ -104,6 +106,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "distant_from": distant_from(run),
         "pair_sampling": run.pair_sampling,
         "roles": roles,
+        "drift": drift,
         "key_head_rows": key_head_rows(run),
         "fidelity": fidelity_content(run),
         "warnings": _warnings(run, selected),

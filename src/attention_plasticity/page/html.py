@@ -12,6 +12,7 @@ from typing import Any
 
 from attention_plasticity import __version__
 from attention_plasticity.metrics import FIFTH_NAMES, METRICS, ROLES, Metric, shown_groups
+from attention_plasticity.page.drift import drift_words
 from attention_plasticity.page.payload import Header, compressed
 from attention_plasticity.page.roles import role_words
 from attention_plasticity.page.shown_plasticity import kinds
@@ -35,6 +36,7 @@ _SCRIPTS = (
     "profile.js",
     "attention.js",
     "role_card.js",
+    "drift_card.js",
     "cards.js",
     "heads_table.js",
     "head_panel.js",
@@ -75,6 +77,7 @@ def page_html(
         "groups": list(shown_groups()),
         "kinds": kinds(),
         "roles": role_words(),
+        "drift": drift_words(),
         "beside": beside,
         "runs": descriptions,
     }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from attention_plasticity.plots.captions import caption_of
     from attention_plasticity.plots.components import components_figure
     from attention_plasticity.plots.distances import distances_figure
+    from attention_plasticity.plots.drift import drift_figure
     from attention_plasticity.plots.fidelity import fidelity_figure
     from attention_plasticity.plots.frequencies import frequencies_figure
     from attention_plasticity.plots.heatmap import heatmap_figure
@@ -48,6 +49,7 @@ _MODULES = {
     "attention_plasticity.plots.captions": ("caption_of",),
     "attention_plasticity.plots.components": ("components_figure",),
     "attention_plasticity.plots.distances": ("distances_figure",),
+    "attention_plasticity.plots.drift": ("drift_figure",),
     "attention_plasticity.plots.fidelity": ("fidelity_figure",),
     "attention_plasticity.plots.frequencies": ("frequencies_figure",),
     "attention_plasticity.plots.kernel": ("kernel_figure",),
@@ -70,6 +72,7 @@ __all__ = [
     "caption_of",
     "components_figure",
     "distances_figure",
+    "drift_figure",
     "fidelity_figure",
     "frequencies_figure",
     "heatmap_figure",

@@ -38,6 +38,7 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "by-role": ("by_role", {}),  # only with plasticity at one position, too
     "key-heads": ("key_heads", {}),
     "fidelity": ("fidelity", {}),  # only after the verb `fidelity`
+    "drift": ("drift", {}),  # only with points_per_head
 }
 
 _NEEDS_CONTEXT_PAIRS = "only of runs with pair_sampling: context; nothing is missing from this run"
@@ -50,6 +51,7 @@ _NEEDS_RECORDS = (
 )
 _NEEDS_TEXTS = "needs the texts of queries and keys: analyze again"
 _NEEDS_FIDELITY = "needs attention-plasticity fidelity DUMP --output_dir RUN"
+_NEEDS_POINTS = "needs points: analyze with points_per_head, such as 1000"
 _EARLIER_RUN = "the run is of an earlier version: analyze again"
 _ALL_UNSURE = "the roles of all heads are unsure"
 _EQUAL_AXES = "all pairs of this run are attended, so both axes would be equal"
@@ -116,6 +118,8 @@ def left_out(run: FinishedRun) -> dict[str, str]:
         reasons["frequencies"] = _NEEDS_ONE_POSITION
     if not (run.has_kernel and run.kernel["kernel"].notna().any()):
         reasons["kernel"] = _NEEDS_RECORDS
+    if not run.has_points:
+        reasons["drift"] = _NEEDS_POINTS
     for name, (_, options) in FIGURES.items():
         metric = options.get("metric", "")
         if metric.startswith("attn_") and not _known(run, metric):

@@ -18,6 +18,7 @@ from attention_plasticity.plots.by_role import by_role_figure
 from attention_plasticity.plots.captions import add_run
 from attention_plasticity.plots.components import components_figure
 from attention_plasticity.plots.distances import distances_figure
+from attention_plasticity.plots.drift import drift_figure
 from attention_plasticity.plots.fidelity import fidelity_figure
 from attention_plasticity.plots.frequencies import frequencies_figure
 from attention_plasticity.plots.heatmap import heatmap_figure
@@ -63,6 +64,7 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "roles": roles_figure,
     "by_role": by_role_figure,
     "key_heads": key_heads_figure,
+    "drift": drift_figure,
     "fidelity": fidelity_figure,
 }
 _TABLE_OF: dict[str, AnyTable] = {
@@ -76,10 +78,12 @@ _TABLE_OF: dict[str, AnyTable] = {
     "roles_csv": "roles",
     "key_head_csv": "key_heads",
     "fidelity_csv": "fidelity",
+    "point_csv": "points",
 }
 NO_BANDS = "has no rotary bands; the rotary embedding of its layers is not known"
 NO_KERNEL = "has no rotary kernel; it needs rotary bands and the texts of the queries"
 NO_KEY_HEADS = "has no table of key heads; it needs the texts of the rows; analyze again"
+NO_POINTS = "has no points; analyze with points_per_head; they need texts and rotary records"
 _MISSING: dict[AnyTable, str] = {
     "bins": NONE_AT_ONE_POSITION,
     "distances": "has no plasticity by distance; run the analysis with pair_sampling: context",
@@ -90,6 +94,7 @@ _MISSING: dict[AnyTable, str] = {
     "kernel": NO_KERNEL,
     "key_heads": NO_KEY_HEADS,
     "fidelity": "has no head_fidelity.csv; run attention-plasticity fidelity with its dump first",
+    "points": NO_POINTS,
     "roles": (
         "has no roles; they need a dump with attention columns (capture.attention), and analyze of "
         "this version"
@@ -213,6 +218,8 @@ def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str
     if kind in ("kernel", "frequencies"):
         metrics = run.head_metrics if _has(run, "head_metrics") else None
         return {"metrics": metrics, "influences": run.influences}
+    if kind == "drift":
+        return {"drift": run.drift if run.has_drift else None}
     return {"geometry": run.geometry} if kind == "distances" else {}
 
 
@@ -278,6 +285,7 @@ def _of_run(run: FinishedRun, kind: AnyTable, settings: Any) -> _Source:
         "roles": not run.has_roles,
         "key_heads": not run.has_key_heads,
         "fidelity": run.fidelity is None,
+        "points": not run.has_points,
     }
     if missing.get(kind):
         raise ConfigError(f"{run.place}: {_MISSING[kind]}")

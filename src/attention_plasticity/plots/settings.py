@@ -413,6 +413,29 @@ class FidelityPlot(_Settings):
         return self
 
 
+class DriftPlot(_Settings):
+    """Queries and keys of one head on two principal components, coloured by position."""
+
+    point_csv: str | None = Field(
+        title=_DATA, default=None, min_length=1, description="head_points.csv, instead of a run"
+    )
+    layer: int | None = Field(
+        title=_DATA,
+        default=None,
+        ge=0,
+        description="layer of the head (default: the head whose queries drift most)",
+    )
+    head: int | None = Field(title=_DATA, default=None, ge=0, description="query head in its layer")
+    cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the positions")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        _require_one(self, "point_csv")
+        if (self.layer is None) != (self.head is None):
+            raise ValueError("layer: give layer and head together, or neither")
+        return self
+
+
 class _AllSource(BaseModel):
     run: str = Field(title=_DATA, min_length=1, description="folder of an analysis")
     output_dir: str | None = Field(
@@ -448,6 +471,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "by_role": ByRolePlot,
     "key_heads": KeyHeadsPlot,
     "fidelity": FidelityPlot,
+    "drift": DriftPlot,
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from attention_plasticity import __version__
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.metrics import ALIGNED
+from attention_plasticity.run.drift_means import DriftMeans
 from attention_plasticity.run.fingerprints import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate, eligible_heads
 from attention_plasticity.run.key_heads import KeyHeadRow, KeyHeadRows
@@ -65,7 +66,9 @@ def finish_run(
     if all(math.isnan(row[ALIGNED]) for row in metrics):
         paths = paths.without(["bins"])
     settings, missing = facts.settings, MissingSums(with_bins="bins" in paths.tables)
-    means = HeadMeans(eligible_heads(facts.input["dump"] or {}, facts.config))
+    eligible = eligible_heads(facts.input["dump"] or {}, facts.config)
+    means = HeadMeans(eligible)
+    drift = DriftMeans(None if eligible is None else eligible.total)
     sizes = SampleSizes(single_example=settings.single_example, equal_texts=settings.equal_texts)
     manifest = facts.manifest
     geometry = (
@@ -86,6 +89,7 @@ def finish_run(
             drafts.add(result)
             sizes.add(result)
             means.add(result)
+            drift.add(result)
             missing.add(result)
             roles.update(result.roles.get("role", ()))
             add_key_heads(key_heads.add(result))
@@ -111,6 +115,7 @@ def finish_run(
                     name: _means_record(found) for name, found in by_layer_type
                 },
                 "key_head_means": _means_record(key_heads.means),
+                "drift_means": _means_record(drift.estimates),
             }
         )
     return Outcome(

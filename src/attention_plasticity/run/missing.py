@@ -55,6 +55,8 @@ class MissingSums:
         self._add_cells("bucket_plasticity", result.missing_cells, head)
         if self._with_bins:
             self._add_cells("bins", result.missing_bins, head)
+        for column, reason in result.missing_drift.items():
+            self._add("drift", column, reason, head, 1)
 
     def add_key_head(self, row: KeyHeadRow) -> None:
         """Add a key head."""

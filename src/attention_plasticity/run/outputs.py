@@ -363,6 +363,8 @@ _CONTENT = {
     "words": "words",
     "bands": "bands",
     "kernel": "kernel",
+    "drift": "drift",
+    "points": "points",
 }
 """Fields of `HeadResult`."""
 _KEY_HEADS: TableKind = "key_heads"

@@ -170,8 +170,8 @@ class Records:
                 damaged.append(head)
             elif not set(HEAD_METRICS.names) <= record["metrics"].keys():
                 other_settings.append(head)  # of a version with fewer columns
-            elif "key_head" not in record:
-                other_settings.append(head)  # of a version without the table of key heads
+            elif not {"key_head", "drift"} <= record.keys():
+                other_settings.append(head)  # of a version without these tables
             elif record["settings"] != self._digest:
                 other_settings.append(head)
             elif record.get("shared") != inputs.shared:

@@ -113,6 +113,7 @@ class _RunInfo(_Members):
     means: dict[str, _Mean] = {}
     means_by_layer_type: dict[str, dict[str, _Mean]] = {}
     key_head_means: dict[str, _Mean] = {}
+    drift_means: dict[str, _Mean] = {}
     tables: dict[str, str] = {}
     sha256: dict[str, str] = {}
     finished: str = ""
@@ -165,7 +166,8 @@ def _reason(problem: Any) -> str:
 def run_settings(config: RunnerConfig, layout: HeadLayout, dump: Dump) -> dict[str, Any]:
     """All values that change the results of a run, except the files of the dump.
 
-    A file of rotary records and a dump of repeated tokens count by their content.
+    A file of rotary records and a dump of repeated tokens count by their content. Points are a
+    table of their own, so a run without them has no such entry.
     """
     return {
         "version": __version__,
@@ -174,6 +176,7 @@ def run_settings(config: RunnerConfig, layout: HeadLayout, dump: Dump) -> dict[s
         "num_q_heads": layout.num_q_heads,
         "num_k_heads": layout.num_k_heads,
         **{name: getattr(config, name) for name in (*ANALYSIS_FIELDS, *_CHOICE)},
+        **({"points_per_head": config.points_per_head} if config.points_per_head else {}),
         **({} if dump.rotary is None else {"rotary": dump.rotary.digest}),
         **({} if config.repeated is None else {"repeated": repeated_digest(dump)}),
     }

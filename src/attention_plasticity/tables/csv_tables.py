@@ -53,6 +53,8 @@ _NEEDED: dict[AnyTable, tuple[str, ...]] = {
     "kernel": ("layer", "q_head", "distance", "mean_logit", "kernel"),
     "key_heads": ("layer", "k_head", "plasticity", "static_error"),
     "fidelity": ("layer", "k_head", "score", "value_norm", *FIDELITY_NUMBERS),
+    "drift": ("layer", "q_head", "q_drift_r", "k_drift_r"),
+    "points": ("layer", "q_head", "kind", "position", "pc0", "pc1"),
     "influences": (
         *("layer", "q_head", "quantity", "q_bucket", "value", "bias", "n_groups"),
         *GROUP_COLUMNS,

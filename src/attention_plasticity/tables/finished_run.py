@@ -246,6 +246,26 @@ class FinishedRun:
         """One row per key head: plasticity and static error of the queries of its group."""
         return self._table("key_heads")
 
+    @property
+    def has_drift(self) -> bool:
+        """Whether the run has the table of drift."""
+        return self._has("drift")
+
+    @cached_property
+    def drift(self) -> pd.DataFrame:
+        """One row per query head: how its queries and keys drift with position."""
+        return self._table("drift")
+
+    @property
+    def has_points(self) -> bool:
+        """Whether the run has the table of points."""
+        return self._has("points")
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """Queries and keys of each head on two principal components, with points_per_head."""
+        return self._table("points")
+
     @cached_property
     def fidelity(self) -> pd.DataFrame | None:
         """How well scores without a query rank keys, per key head and score; None if unknown.

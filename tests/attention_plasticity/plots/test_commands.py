@@ -32,6 +32,7 @@ from attention_plasticity.plots.settings import (
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_runs import add_attention
 from band_tables import add_bands
+from drift_runs import add_drift
 from dumps import make_dump
 from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads
@@ -71,12 +72,12 @@ def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixtu
     attention = {"attention", "map-sink-mass", "map-far-mass", "map-distant-mass", "attended"}
     bands, roles = {"bands", "kernel", "frequencies"}, {"roles", "by-role"}
     assert set(FIGURES) - set(plain) == {
-        *("distances", "phase", "key-heads", "fidelity"),
+        *("distances", "phase", "key-heads", "fidelity", "drift"),
         *attention,
         *bands,
         *roles,
     }
-    add_fidelity(add_key_heads(add_roles(add_bands(add_bins(add_attention(run))))))
+    add_drift(add_fidelity(add_key_heads(add_roles(add_bands(add_bins(add_attention(run)))))))
     assert plot("all", run) == 0
     left_out = ("distances", "map-distant-mass")  # the latter is for runs without far mass
     paths = [run / "figures" / f"{name}.png" for name in FIGURES if name not in left_out]
@@ -104,6 +105,7 @@ def test_figures_that_are_left_out_are_named_with_the_reason(
         "attention-plasticity add-rotary, and analyze again)",
         "note: not drawn: key-heads (needs the texts of queries and keys: analyze again)",
         "note: not drawn: fidelity (needs attention-plasticity fidelity DUMP --output_dir RUN)",
+        "note: not drawn: drift (needs points: analyze with points_per_head, such as 1000)",
     ]
 
 

@@ -15,6 +15,7 @@ from attention_plasticity.plots.all_figures import FIGURES
 from attention_plasticity.plots.captions import caption_of
 from attention_runs import add_attention
 from band_tables import add_bands
+from drift_runs import add_drift
 from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads
 from role_runs import add_roles
@@ -33,7 +34,7 @@ MORE = {
 
 def test_legends_cover_no_data_and_texts_stay_in_the_figure(tmp_path: Path) -> None:
     run = add_bins(add_attention(add_windows(write_run(tmp_path / "run"))))
-    run = open_run(add_fidelity(add_key_heads(add_roles(add_bands(run)))))
+    run = open_run(add_drift(add_fidelity(add_key_heads(add_roles(add_bands(run))))))
     for name, (kind, options) in (FIGURES | MORE).items():
         if kind == "distances":
             continue

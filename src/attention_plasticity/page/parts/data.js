@@ -65,7 +65,7 @@ async function openRun(about, number) {
   const tables = {};
   for (const [name, header] of Object.entries(about.tables)) tables[name] = openTable(header, buffer);
   const ranges = {};
-  for (const name of ["cells", "profiles", "components", "attention", "roles", "words", "bands"]) {
+  for (const name of ["cells", "profiles", "components", "attention", "roles", "words", "bands", "drift", "points", "scales"]) {
     ranges[name] = tables[name] ? rangesOf(tables[name]) : new Map();
   }
   const { layer, q_head: head } = tables.heads.columns;

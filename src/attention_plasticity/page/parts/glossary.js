@@ -12,6 +12,9 @@ const GLOSSARY = {
   context: ["Context", "The length of the longest text in tokens, if it is known; otherwise the largest captured position of a query, plus one. Fifths at one position are fifths of the longest text; those over a bucket end at the largest captured position."],
   distance: ["Distance", "Position of the query minus position of the key, in tokens. Bins double in width: 1, 2–3, 4–7, and so on."],
   distant: ["Distant attention", "The share of attention on keys that are at least distant_from tokens before the query. The dashed line is at this distance. The first four tokens are included."],
+  drift: ["Drift with position", "How the mean of queries or keys moves with position. Correlation: of the position and the projection on the axis of this movement; the axis comes from other texts than those it is tested on, so that it is 0 on average without drift. After RoPE it is mostly the rotation of the mean; before RoPE, it is content."],
+  logitDrift: ["Change of the mean logit", "How much the drift of queries changes the logit with the mean key from the start to the end of the longest text; for keys, with the mean query. It is given for the whole context, not per token: per token, it would fall with the length of the texts."],
+  pointComponent: ["Component", "The directions in which the queries, or the keys, vary most before RoPE. Points near each other are similar vectors. A few points far from all others are left out."],
   drop: ["Drop", "Plasticity in the first fifth of the context minus plasticity in the last fifth. Positive: the query decides less at later positions. 0: no change from start to end."],
   entropy: ["Attention entropy", "0 if all attention is on one key. It grows with the number of keys that share the attention. The unit is nats."],
   far: ["Far attention", "The share of attention on keys that are at least distant_from tokens before the query, without the first four tokens of the text. Many heads put much attention on these four tokens, whatever they contain. The dashed line is at this distance."],
@@ -53,6 +56,7 @@ const CARD_WORDS = {
   head: ["plasticity", "onePosition", "overBucket", "phase", "bin", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "baseline", "interval", "bias", "component", "share"],
   attention: ["distance", "attended", "plasticity", "sink", "far", "distant", "entropy", "queryBucket", "interval"],
   role: ["role", "unsureRole", "words", "band", "sink", "onePosition", "phase", "interval"],
+  drift: ["drift", "logitDrift", "pointComponent", "beforeRope", "interval"],
   metrics: ["plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "varianceBefore", "middle", "standardError", "bias", "gap"],
   runs: ["plasticity", "onePosition", "overBucket", "phase", "drop", "variance", "varianceBefore", "context", "share", "interval", "layerType"],
 };

@@ -44,13 +44,14 @@ function drawHead() {
 function drawHeadCharts() {
   const run = runShown(), other = otherRun(), key = keyOf(state.layer, state.head);
   mapPlots().forEach((plot, place) => markHead(plot, mapRuns()[place], state.layer, state.head));
-  return settle([drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key), drawBands(run, key), drawAttention(run, other, key)]);
+  return settle([drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key), drawBands(run, key), drawAttention(run, other, key), ...drawPoints(run, key)]);
 }
 
 function showHeadTexts() {
   showSelected();
   showHead(runShown(), headsBeside(), state);
   showRoleCard(runShown(), headsBeside(), keyOf(state.layer, state.head));
+  showDriftCard(runShown(), headsBeside(), keyOf(state.layer, state.head));
   showProfileKeys(runShown(), otherRun(), keyOf(state.layer, state.head));
   markKeyHead(runShown(), keyOf(state.layer, state.head));
   showFidelity(runShown(), keyOf(state.layer, state.head));

@@ -1,0 +1,105 @@
+"""The card "Drift with position": numbers of the selected head, and its points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from attention_plasticity.page import make_report
+from attention_plasticity.tables.finished_run import FinishedRun
+from drift_runs import LAST, POINTS_OF_HEAD, add_drift
+from report_pages import data_of, of_head, open_report, show, without_errors
+from report_runs import write_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
+    """Runs with points, without points, and without the table of drift."""
+    folder = tmp_path_factory.mktemp("drift")
+    folders = (
+        add_drift(write_run(folder / "points")),
+        add_drift(write_run(folder / "no-points"), points=False),
+        write_run(folder / "old"),
+    )
+    return [FinishedRun.open(run) for run in folders]
+
+
+@pytest.fixture(scope="module")
+def opened(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, runs: list[FinishedRun]
+) -> Iterator[Page]:
+    report = make_report(runs, labels=["points", "no-points", "old"])
+    path = report.save(tmp_path_factory.mktemp("page") / "report.html")
+    with open_report(browser, path) as page:
+        yield page
+
+
+@pytest.fixture
+def page(opened: Page) -> Iterator[Page]:
+    with without_errors(opened):
+        yield opened
+
+
+def test_the_numbers_of_the_head_are_those_of_the_table(
+    page: Page, runs: list[FinishedRun]
+) -> None:
+    show(page, "run=points&head=1.2")
+    row = of_head(runs[0].drift, 1, 2).iloc[0]
+    cell = page.locator("[data-drift=q_drift_r_unrotated]")
+    expect(cell).to_have_text(f"{row['q_drift_r_unrotated']:.3f}\u00a0±\u00a00.009")
+    shares = f"{row['k_pc1_share']:.3f}, {row['k_pc1_r']:.3f}"
+    expect(page.locator("[data-drift=k_pc1_share]")).to_have_text(shares)
+    expect(page.locator("#drift-note")).to_contain_text("95 % interval over texts")
+
+
+def test_points_have_the_coordinates_and_the_positions_of_the_table(
+    page: Page, runs: list[FinishedRun]
+) -> None:
+    show(page, "run=points&head=1.2")
+    rows = of_head(runs[0].points, 1, 2)
+    for kind in "qk":
+        own = rows[rows["kind"] == kind]
+        (trace,) = data_of(page, f"points-{kind}")
+        assert trace["x"] == pytest.approx(own["pc0"].tolist(), abs=2e-4)
+        assert trace["y"] == pytest.approx(own["pc1"].tolist(), abs=2e-4)
+        assert trace["marker"]["color"] == own["position"].tolist()
+        assert (trace["marker"]["cmin"], trace["marker"]["cmax"]) == (0, LAST)
+        assert len(trace["x"]) == POINTS_OF_HEAD
+    share = of_head(runs[0].drift, 1, 2).iloc[0]["q_pc0_share_unrotated"]
+    label = page.locator("#points-q").get_attribute("data-x") or ""
+    assert label.startswith(f"component 0: {100 * share:.0f} %, |r| ")
+    expect(page.locator(".points-end").first).to_have_text(f"{LAST:,}")
+
+
+def test_points_are_saved_with_a_bar_of_positions(page: Page) -> None:
+    show(page, "run=points&head=0.0")
+    with page.expect_download() as download:
+        page.click("[data-image='points-q.svg']")
+    picture = Path(download.value.path()).read_text(encoding="utf-8")
+    assert "position (tokens)" in picture
+    assert download.value.suggested_filename == "points-points-q-l0h0.svg"
+
+
+def test_without_points_the_card_says_how_to_get_them(page: Page) -> None:
+    show(page, "run=no-points&head=0.0")
+    expect(page.locator("#drift-panel")).to_be_visible()
+    expect(page.locator("#points-pair")).to_be_hidden()
+    expect(page.locator("#points-note")).to_contain_text("--points_per_head")
+    show(page, "run=points&head=0.0")
+    expect(page.locator("#points-pair")).to_be_visible()
+    assert data_of(page, "points-k")
+
+
+def test_runs_without_drift_have_no_card(page: Page) -> None:
+    show(page, "run=old&head=0.0")
+    expect(page.locator("#drift-panel")).to_be_hidden()
+
+
+def test_another_run_is_in_orange_beside_the_numbers(page: Page, runs: list[FinishedRun]) -> None:
+    show(page, "run=points&beside=no-points&head=1.0")
+    row = of_head(runs[1].drift, 1, 0).iloc[0]
+    cell = page.locator("[data-drift=k_drift_r] .other")
+    expect(cell).to_have_text(f" {row['k_drift_r']:.3f}")
