@@ -52,7 +52,7 @@ from compression_statistics import (
 from compression_words import percent, words
 from findings_tables import write_tables
 
-IMAGES = Path("docs/images")
+IMAGES, KEPT = Path("docs/images"), Path("results/smollm2-135m/compression")
 _COMPARED = (*ORDERS, REVERSE)
 
 
@@ -112,7 +112,10 @@ class Evidence:
 
 
 def write_all(folder: Path, plan: Plan, page: Path | None) -> None:
-    """Write every table as CSV and Markdown, the figures, and the tables of the page."""
+    """Write every table as CSV and Markdown, and the figures.
+
+    With a `page`, its tables and figures and the tables in results/ are written, too.
+    """
     evidence, texts = Evidence(folder, plan), {}
     for name, columns in tables(evidence):
         (folder / f"{name}.csv").write_text(as_csv(columns), encoding="utf-8")
@@ -124,6 +127,9 @@ def write_all(folder: Path, plan: Plan, page: Path | None) -> None:
     draw_budgets({share: _of_orders(evidence, share) for share in shares}, figures[1])
     if page is not None:
         write_tables(page, texts)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        for name in (*(f"{name}.csv" for name in texts), "key_heads.csv"):
+            shutil.copy(folder / name, KEPT)
         for figure in figures:
             shutil.copy(figure, IMAGES / figure.name)
 

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from attention_plasticity.budget import rule
+from attention_plasticity.budget.evidence import EVIDENCE
 from qk_sniffer import tap
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "scripts"
 N, VOCABULARY, LAYERS, K_HEADS = 128, 97, 2, 2
 TEXTS = ("moby-dick/20", "jargon-file/20")
 
@@ -230,6 +234,9 @@ def test_budgets_follow_the_ranks_of_heads(plan: Any) -> None:
     )
     ties = budgets(np.array([[1.0, 1.0], [0.0, 2.0]]), 0.5, 0.8).ravel()
     assert ties == pytest.approx([0.5, 0.5, 0.1, 0.9])
+    drawn = np.random.default_rng(5).integers(0, 40, (30, 3)).astype(np.float64)
+    of_command = rule.budgets(rule.ranks(drawn.ravel()), 0.5, 0.8)
+    assert budgets(drawn, 0.5, 0.8).ravel() == pytest.approx(of_command, abs=1e-12)
     ranks = {BUDGET_SCORE: ranks_of(np.random.default_rng(5).normal(size=(2, 2, N)), plan)}
     heads = {"static_error": values}
     found = eviction(Condition("budgets", "static_error", 0.25), plan, ranks, heads, 0)
@@ -345,3 +352,25 @@ def test_a_killed_run_continues_with_the_same_tables(
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
     with pytest.raises(SystemExit, match="other settings"):
         compression_evidence.evaluate(model, whole, replace(plan, near=9))
+
+
+def test_sentences_of_budgets_have_the_numbers_of_the_tables() -> None:
+    """How many of the random orders are worse than each order, in `budget` and in the guide."""
+    from compression_words import words
+
+    folder = ROOT / "results" / "smollm2-135m" / "compression"
+    tables = [
+        pd.read_csv(folder / f"budgets-{share}.csv").set_index("budgets by")
+        for share in (50, 25, 10)
+    ]
+    guide = (ROOT / "docs" / "guide-decisions.md").read_text(encoding="utf-8")
+    for order, sentence in EVIDENCE.items():
+        if order == "uniform":
+            kl = [f"{table.loc['uniform', 'KL']:.3f}" for table in tables]
+            assert f"{kl[0]}, {kl[1]} and {kl[2]}" in sentence
+            continue
+        better = [int(table.loc[words(order), "better of 200 random"]) for table in tables]
+        worse = [200 - one for one in better]
+        counts = f"{worse[0]}, {worse[1]} and {worse[2]}" if any(better) else "all 200"
+        assert f"{counts} changed the output more" in sentence
+        assert f"| `{order}` | {better[0]} / {better[1]} / {better[2]} |" in guide
