@@ -25,6 +25,7 @@ from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.plots import style
 from attention_runs import add_attention
 from band_tables import add_bands
+from drift_runs import add_drift
 from dumps import make_dump
 from key_head_runs import add_key_heads
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -79,7 +80,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(report_runs, "LAYERS", 13)
         patch.setattr(report_runs, "HEADS", 4)
         run = report_runs.write_run(folder / "run", model="owner/tiny", errors=True, position=True)
-    add_key_heads(add_roles(add_bands(add_attention(run))))
+    add_drift(add_key_heads(add_roles(add_bands(add_attention(run)))))
     make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=200)
     return folder
 
