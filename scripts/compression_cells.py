@@ -10,6 +10,7 @@ import pandas as pd
 from compression_statistics import Correlation, Interval
 from findings_tables import NONE, markdown
 
+_SPACE = "\u00a0"  # lines do not break there
 Cell = str | int | float | Interval | Correlation | None
 
 
@@ -28,7 +29,8 @@ def as_markdown(columns: Sequence[Column]) -> str:
         [NONE if cell is None else column.write(cell) for cell in column.cells]
         for column in columns
     ]
-    return markdown([column.title for column in columns], list(zip(*written, strict=True)))
+    table = markdown([column.title for column in columns], list(zip(*written, strict=True)))
+    return table.replace(" ± ", f"{_SPACE}±{_SPACE}").replace(" %", f"{_SPACE}%")
 
 
 def as_csv(columns: Sequence[Column]) -> str:
