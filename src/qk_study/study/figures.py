@@ -75,9 +75,27 @@ def _trajectory(results: StudyResults) -> Figure:
     return compared(runs, labels, None, None).plot("trajectory")
 
 
+def _no_lengths(results: StudyResults) -> str | None:
+    return "needs plasticity at one position" if results.lengths.empty else None
+
+
+def _lengths(results: StudyResults) -> Figure:
+    from attention_plasticity.family.lengths_figure import lengths_figure
+
+    return lengths_figure(results.lengths, results.runs)
+
+
+def _phase_fifths(results: StudyResults) -> Figure:
+    from attention_plasticity.family.lengths_figure import phase_fifths_figure
+
+    return phase_fifths_figure(results.lengths, results.runs)
+
+
 FIGURES: dict[str, StudyFigure] = {
     "profiles": StudyFigure(lambda results: _compared(results).plot("profiles"), _few_models),
     "scores": StudyFigure(lambda results: _compared(results).plot("scores"), _no_scores),
+    "lengths": StudyFigure(_lengths, _no_lengths),
+    "phase-fifths": StudyFigure(_phase_fifths, _no_lengths),
     "trajectory": StudyFigure(_trajectory, _no_checkpoints),
 }
 

@@ -10,6 +10,7 @@ import pandas as pd
 from attention_plasticity.comparison.cautions import run_cautions
 from attention_plasticity.comparison.comparison import Comparison, compared
 from attention_plasticity.comparison.runs import ComparedRun, compare_runs, labelled, main_of
+from attention_plasticity.family.lengths import length_table
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_study.study.plan import ModelPlan
@@ -60,6 +61,11 @@ class StudyResults:
     def shown(self) -> PlasticityColumns:
         """The plasticity that is shown first: at one position, if every run has it."""
         return main_of(self.table)
+
+    @cached_property
+    def lengths(self) -> pd.DataFrame:
+        """Plasticity at one position and phase by length of the context; empty without bins."""
+        return length_table(self.runs)
 
     @cached_property
     def comparison(self) -> Comparison | None:
