@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attention_plasticity.family.depth import DEPTH_PARTS
 from attention_plasticity.family.lengths import BY_FIFTH, BY_LENGTH, PHASE_DROP
 from attention_plasticity.family.written import written_parts
 from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, PHASE
+from attention_plasticity.plots.shown import capitalised, column_label
 from qk_study.study.results import StudyResults
 from qk_study.study.study_table import StudyTable
 
-FAMILY_NAMES = ("lengths",)
+FAMILY_NAMES = ("lengths", "depth")
 """Names of the tables that `family_tables` can make."""
 
 
@@ -18,6 +20,7 @@ def family_tables(results: StudyResults) -> Iterator[StudyTable]:
     """The tables that the runs of the study allow."""
     if not results.lengths.empty:
         yield _lengths(results)
+    yield _depth(results)
 
 
 def _lengths(results: StudyResults) -> StudyTable:
@@ -41,3 +44,17 @@ def _lengths(results: StudyResults) -> StudyTable:
         "rotary phase by fifths of the longest text."
     )
     return StudyTable("lengths", caption, table, written)
+
+
+def _depth(results: StudyResults) -> StudyTable:
+    table, written = results.depth, {}
+    parts = list(range(1, DEPTH_PARTS + 1))
+    headings = [
+        f"{100 * (part - 1) // DEPTH_PARTS}–{100 * part // DEPTH_PARTS} %" for part in parts
+    ]
+    for metric in results.map_metrics:
+        rows = table[table["metric"] == metric]
+        caption = f"{capitalised(column_label(metric))} by relative depth: means over heads."
+        written[caption] = written_parts(rows, list(map(str, parts)), headings=headings)
+    caption = "Means over heads by relative depth, of every metric, with 95 % intervals over texts."
+    return StudyTable("depth", caption, table, written)

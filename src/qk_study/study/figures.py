@@ -91,11 +91,19 @@ def _phase_fifths(results: StudyResults) -> Figure:
     return phase_fifths_figure(results.lengths, results.runs)
 
 
+def _depth(results: StudyResults) -> Figure:
+    from attention_plasticity.family.depth_figure import depth_figure
+
+    shown = results.depth[results.depth["metric"].isin(results.map_metrics)]
+    return depth_figure(shown, results.runs)
+
+
 FIGURES: dict[str, StudyFigure] = {
     "profiles": StudyFigure(lambda results: _compared(results).plot("profiles"), _few_models),
     "scores": StudyFigure(lambda results: _compared(results).plot("scores"), _no_scores),
     "lengths": StudyFigure(_lengths, _no_lengths),
     "phase-fifths": StudyFigure(_phase_fifths, _no_lengths),
+    "depth": StudyFigure(_depth, lambda results: None),
     "trajectory": StudyFigure(_trajectory, _no_checkpoints),
 }
 

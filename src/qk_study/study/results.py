@@ -10,7 +10,9 @@ import pandas as pd
 from attention_plasticity.comparison.cautions import run_cautions
 from attention_plasticity.comparison.comparison import Comparison, compared
 from attention_plasticity.comparison.runs import ComparedRun, compare_runs, labelled, main_of
+from attention_plasticity.family.depth import depth_table
 from attention_plasticity.family.lengths import length_table
+from attention_plasticity.metrics import AVERAGED, PHASE
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_study.study.plan import ModelPlan
@@ -66,6 +68,17 @@ class StudyResults:
     def lengths(self) -> pd.DataFrame:
         """Plasticity at one position and phase by length of the context; empty without bins."""
         return length_table(self.runs)
+
+    @cached_property
+    def depth(self) -> pd.DataFrame:
+        """Means over heads by relative depth, of every metric that has a mean."""
+        return depth_table(self.runs, AVERAGED)
+
+    @property
+    def map_metrics(self) -> list[str]:
+        """The metrics of figures that show a few: plasticity, its drop, and phase if known."""
+        known = set(self.depth["metric"])
+        return [name for name in (self.shown.level, self.shown.drop, PHASE) if name in known]
 
     @cached_property
     def comparison(self) -> Comparison | None:
