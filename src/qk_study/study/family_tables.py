@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
 from attention_plasticity.family.depth import DEPTH_PARTS
 from attention_plasticity.family.lengths import BY_FIFTH, BY_LENGTH, PHASE_DROP
+from attention_plasticity.family.relations import p_words, relation_table, strength_words
 from attention_plasticity.family.written import written_parts
 from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, PHASE
 from attention_plasticity.plots.shown import capitalised, column_label
+from attention_plasticity.tables.names import clean
+from qk_study.study.relations import study_relations
 from qk_study.study.results import StudyResults
 from qk_study.study.study_table import StudyTable
 
-FAMILY_NAMES = ("lengths", "depth")
+FAMILY_NAMES = ("lengths", "depth", "relations")
 """Names of the tables that `family_tables` can make."""
 
 
@@ -21,6 +26,8 @@ def family_tables(results: StudyResults) -> Iterator[StudyTable]:
     if not results.lengths.empty:
         yield _lengths(results)
     yield _depth(results)
+    if results.scores is not None and len(results.runs) > 1:
+        yield _relations(results)
 
 
 def _lengths(results: StudyResults) -> StudyTable:
@@ -58,3 +65,33 @@ def _depth(results: StudyResults) -> StudyTable:
         written[caption] = written_parts(rows, list(map(str, parts)), headings=headings)
     caption = "Means over heads by relative depth, of every metric, with 95 % intervals over texts."
     return StudyTable("depth", caption, table, written)
+
+
+def _relations(results: StudyResults) -> StudyTable:
+    relations = study_relations(results).relations
+    lines = []
+    for one in relations:
+        cells = [Cell(str(one.models))]
+        for strength in (one.pearson, one.spearman):
+            if one.obstacle:
+                cells += [Cell("–"), Cell("–"), Cell("–")]
+                continue
+            value, *interval = strength_words(strength).split(" ", 1)
+            left = (strength.family_low, strength.family_high)
+            without = "–" if math.isnan(left[0]) else f"{left[0]:.2f} to {left[1]:.2f}"
+            p_value = p_words(strength.p_value).removeprefix("p ")
+            cells += [Cell(value, *interval), Cell(p_value), Cell(without)]
+        name = f"{column_label(one.metric)}, {one.score}"
+        lines.append(Line(clean(name), "", tuple(cells)))
+    headings = ["metric and score", "models"]
+    for name in ("Pearson", "Spearman"):
+        headings += [name, f"{name}: p", f"{name} without a family"]
+    warnings = dict.fromkeys(one.warning for one in relations if one.warning)
+    note = (
+        "[ ]: 95 % bootstrap interval over models. p: permutation test. Without a family: range of "
+        "the correlations when one family is left out."
+    )
+    few = "".join(f" {capitalised(text)}." for text in warnings)
+    caption = f"Correlations of metrics with benchmark scores over models.{few}"
+    written = WrittenTable("study", results.shown, tuple(headings), tuple(lines), note)
+    return StudyTable("relations", caption, relation_table(relations), {caption: written})

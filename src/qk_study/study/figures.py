@@ -98,12 +98,23 @@ def _depth(results: StudyResults) -> Figure:
     return depth_figure(shown, results.runs)
 
 
+def _relations(results: StudyResults) -> Figure:
+    from attention_plasticity.family.relations_figure import relations_figure
+    from qk_study.study.relations import study_relations
+
+    found = study_relations(results)
+    return relations_figure(
+        found.relations, found.metrics, found.scores, results.runs, results.families
+    )
+
+
 FIGURES: dict[str, StudyFigure] = {
     "profiles": StudyFigure(lambda results: _compared(results).plot("profiles"), _few_models),
     "scores": StudyFigure(lambda results: _compared(results).plot("scores"), _no_scores),
     "lengths": StudyFigure(_lengths, _no_lengths),
     "phase-fifths": StudyFigure(_phase_fifths, _no_lengths),
     "depth": StudyFigure(_depth, lambda results: None),
+    "relations": StudyFigure(_relations, _no_scores),
     "trajectory": StudyFigure(_trajectory, _no_checkpoints),
 }
 

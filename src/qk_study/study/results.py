@@ -49,6 +49,11 @@ class StudyResults:
         """The labels of the models that have a run."""
         return [plan.label for plan, _ in self.finished]
 
+    @property
+    def families(self) -> list[str]:
+        """The families of the models that have a run; an empty text if a family is not given."""
+        return [model.entry.family or "" for model in self.entries]
+
     @cached_property
     def runs(self) -> list[ComparedRun]:
         """The finished runs with their labels."""

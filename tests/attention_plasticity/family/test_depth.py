@@ -56,7 +56,7 @@ def test_a_metric_that_no_run_has_is_left_out(runs: list[ComparedRun]) -> None:
 
 
 @pytest.mark.parametrize("width", [3.3, 7.0])
-def test_the_map_has_a_row_per_model(runs: list[ComparedRun], width: float, tmp_path: Path) -> None:
+def test_the_map_has_a_row_per_model(runs: list[ComparedRun], width: float) -> None:
     table = depth_table(runs, ["ap_aligned", "ap_phase"])
     figure = depth_figure(table, runs, width=width)
     maps = [axes for axes in figure.axes if axes.get_xlabel()]
