@@ -17,7 +17,7 @@ from qk_study.study.relations import study_relations
 from qk_study.study.results import StudyResults
 from qk_study.study.study_table import StudyTable
 
-FAMILY_NAMES = ("lengths", "depth", "relations")
+FAMILY_NAMES = ("lengths", "depth", "relations", "trajectories")
 """Names of the tables that `family_tables` can make."""
 
 
@@ -28,6 +28,8 @@ def family_tables(results: StudyResults) -> Iterator[StudyTable]:
     yield _depth(results)
     if results.scores is not None and len(results.runs) > 1:
         yield _relations(results)
+    if results.checkpoints:
+        yield _trajectories(results)
 
 
 def _lengths(results: StudyResults) -> StudyTable:
@@ -95,3 +97,14 @@ def _relations(results: StudyResults) -> StudyTable:
     caption = f"Correlations of metrics with benchmark scores over models.{few}"
     written = WrittenTable("study", results.shown, tuple(headings), tuple(lines), note)
     return StudyTable("relations", caption, relation_table(relations), {caption: written})
+
+
+def _trajectories(results: StudyResults) -> StudyTable:
+    table, metrics = results.trajectories, results.map_metrics
+    ordered = table[table["metric"].isin(metrics)].sort_values(
+        ["family", "checkpoint"], kind="stable"
+    )
+    caption = "Means over heads of checkpoints, with 95 % intervals over texts."
+    headings = [column_label(metric) for metric in metrics]
+    written = written_parts(ordered, metrics, by="metric", headings=headings)
+    return StudyTable("trajectories", caption, table, {caption: written})

@@ -108,6 +108,18 @@ def _relations(results: StudyResults) -> Figure:
     )
 
 
+def _no_trajectories(results: StudyResults) -> str | None:
+    return None if results.checkpoints else "needs two checkpoints of one family"
+
+
+def _trajectories(results: StudyResults) -> Figure:
+    from attention_plasticity.family.checkpoints_figure import checkpoints_figure
+
+    table = results.trajectories
+    shown = table[table["metric"].isin(results.map_metrics)]
+    return checkpoints_figure(shown, results.checkpoints)
+
+
 FIGURES: dict[str, StudyFigure] = {
     "profiles": StudyFigure(lambda results: _compared(results).plot("profiles"), _few_models),
     "scores": StudyFigure(lambda results: _compared(results).plot("scores"), _no_scores),
@@ -116,6 +128,7 @@ FIGURES: dict[str, StudyFigure] = {
     "depth": StudyFigure(_depth, lambda results: None),
     "relations": StudyFigure(_relations, _no_scores),
     "trajectory": StudyFigure(_trajectory, _no_checkpoints),
+    "trajectories": StudyFigure(_trajectories, _no_trajectories),
 }
 
 

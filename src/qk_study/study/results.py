@@ -10,6 +10,7 @@ import pandas as pd
 from attention_plasticity.comparison.cautions import run_cautions
 from attention_plasticity.comparison.comparison import Comparison, compared
 from attention_plasticity.comparison.runs import ComparedRun, compare_runs, labelled, main_of
+from attention_plasticity.family.checkpoints import Checkpoint, checkpoint_table
 from attention_plasticity.family.depth import depth_table
 from attention_plasticity.family.lengths import length_table
 from attention_plasticity.metrics import AVERAGED, PHASE
@@ -78,6 +79,27 @@ class StudyResults:
     def depth(self) -> pd.DataFrame:
         """Means over heads by relative depth, of every metric that has a mean."""
         return depth_table(self.runs, AVERAGED)
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The models with a checkpoint whose family has at least two of them."""
+        given = [
+            Checkpoint(run, entry.family or "", entry.checkpoint, entry.phase or "")
+            for run, entry in zip(self.runs, (one.entry for one in self.entries), strict=True)
+            if entry.checkpoint is not None
+        ]
+        families = [(one.family, one.number) for one in given]
+        several = {
+            name
+            for name, _ in families
+            if len({number for own, number in families if own == name}) > 1
+        }
+        return [one for one in given if one.family in several]
+
+    @cached_property
+    def trajectories(self) -> pd.DataFrame:
+        """Means over heads of the checkpoints; empty without two checkpoints of a family."""
+        return checkpoint_table(self.checkpoints, AVERAGED)
 
     @property
     def map_metrics(self) -> list[str]:
