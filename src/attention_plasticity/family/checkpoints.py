@@ -66,10 +66,9 @@ def training_phases(checkpoints: Sequence[Checkpoint]) -> list[PhaseBlock]:
     for one in ordered:
         if blocks and blocks[-1].name == one.phase:
             blocks[-1] = PhaseBlock(one.phase, blocks[-1].first, one.number)
-        elif one.phase in (block.name for block in blocks) or (
-            blocks and blocks[-1].last == one.number
-        ):
+            continue
+        names = [block.name for block in blocks]
+        if one.phase in names or (blocks and blocks[-1].last == one.number):
             return []
-        else:
-            blocks.append(PhaseBlock(one.phase, one.number, one.number))
+        blocks.append(PhaseBlock(one.phase, one.number, one.number))
     return blocks

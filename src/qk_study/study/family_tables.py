@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
 from attention_plasticity.family.depth import DEPTH_PARTS
+from attention_plasticity.family.layer_kinds import BY_ATTENTION, BY_ROPE, has_two_kinds
 from attention_plasticity.family.lengths import BY_FIFTH, BY_LENGTH, PHASE_DROP
 from attention_plasticity.family.relations import p_words, relation_table, strength_words
+from attention_plasticity.family.roles import ALL_ROLES
 from attention_plasticity.family.written import written_parts
 from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, PHASE
 from attention_plasticity.plots.shown import capitalised, column_label
@@ -17,7 +21,7 @@ from qk_study.study.relations import study_relations
 from qk_study.study.results import StudyResults
 from qk_study.study.study_table import StudyTable
 
-FAMILY_NAMES = ("lengths", "depth", "relations", "trajectories")
+FAMILY_NAMES = ("lengths", "depth", "relations", "trajectories", "layer_kinds", "role_shares")
 """Names of the tables that `family_tables` can make."""
 
 
@@ -30,6 +34,10 @@ def family_tables(results: StudyResults) -> Iterator[StudyTable]:
         yield _relations(results)
     if results.checkpoints:
         yield _trajectories(results)
+    if any(has_two_kinds(results.layer_kinds, divided) for divided in (BY_ATTENTION, BY_ROPE)):
+        yield _layer_kinds(results)
+    if not results.roles.empty:
+        yield _roles(results)
 
 
 def _lengths(results: StudyResults) -> StudyTable:
@@ -108,3 +116,40 @@ def _trajectories(results: StudyResults) -> StudyTable:
     headings = [column_label(metric) for metric in metrics]
     written = written_parts(ordered, metrics, by="metric", headings=headings)
     return StudyTable("trajectories", caption, table, {caption: written})
+
+
+def _layer_kinds(results: StudyResults) -> StudyTable:
+    table, written = results.layer_kinds, {}
+    words = {
+        BY_ATTENTION: "layers with full attention and windows",
+        BY_ROPE: "RoPE and NoPE layers",
+    }
+    for divided, kinds in words.items():
+        if not has_two_kinds(table, divided):
+            continue
+        for metric in results.map_metrics:
+            rows = table[(table["divided"] == divided) & (table["metric"] == metric)]
+            parts = sorted(set(rows["kind"]), key=lambda kind: (" minus " in kind, kind))
+            caption = f"{capitalised(column_label(metric))} of {kinds}: means over heads."
+            written[caption] = written_parts(rows, parts, by="kind")
+    caption = (
+        "Means over the heads of layers with full attention and windows, and of RoPE and NoPE "
+        "layers, with 95 % intervals over texts."
+    )
+    return StudyTable("layer_kinds", caption, table, written)
+
+
+def _roles(results: StudyResults) -> StudyTable:
+    table = results.roles
+    counts = table.pivot(index="run", columns="role", values="heads")
+    roles = [role for role in ALL_ROLES if (counts[role] > 0).any()]
+    known = [label for label in results.labels if label in counts.index]
+    numbers = counts.loc[known, roles].to_numpy(np.int64).tolist()  # (models, roles)
+    lines = tuple(
+        Line(clean(label), "", tuple(Cell(f"{heads:,}") for heads in own))
+        for label, own in zip(known, numbers, strict=True)
+    )
+    caption = "Heads of each model that have each role."
+    note = "Unsure: a 95 % interval of a score contains a threshold that decides the role."
+    written = WrittenTable("study", results.shown, ("model", *roles), lines, note)
+    return StudyTable("role_shares", caption, table, {caption: written})

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attention_plasticity.comparison.comparison import Comparison, compared
+from attention_plasticity.family.layer_kinds import BY_ATTENTION, BY_ROPE, has_two_kinds
 from attention_plasticity.plots.all_figures import FIGURES as FIGURES_OF_RUNS
 from attention_plasticity.plots.all_figures import left_out, save_all
 from qk_study.study.results import StudyResults
@@ -120,12 +121,43 @@ def _trajectories(results: StudyResults) -> Figure:
     return checkpoints_figure(shown, results.checkpoints)
 
 
+def _one_kind(divided: str) -> Callable[[StudyResults], str | None]:
+    """Why there is no figure of kinds of layers."""
+    kinds = "full and window layers" if divided == BY_ATTENTION else "RoPE and NoPE layers"
+    reason = f"needs a model with {kinds}"
+    return lambda results: None if has_two_kinds(results.layer_kinds, divided) else reason
+
+
+def _layer_kinds(divided: str) -> Callable[[StudyResults], Figure]:
+    def draw(results: StudyResults) -> Figure:
+        from attention_plasticity.family.layer_kinds_figure import layer_kinds_figure
+
+        table = results.layer_kinds
+        shown = table[table["metric"].isin(results.map_metrics)]
+        return layer_kinds_figure(shown, results.runs, divided)
+
+    return draw
+
+
+def _no_roles(results: StudyResults) -> str | None:
+    return "needs attention columns in a dump" if results.roles.empty else None
+
+
+def _roles(results: StudyResults) -> Figure:
+    from attention_plasticity.family.roles_figure import roles_figure
+
+    return roles_figure(results.roles, results.runs)
+
+
 FIGURES: dict[str, StudyFigure] = {
     "profiles": StudyFigure(lambda results: _compared(results).plot("profiles"), _few_models),
     "scores": StudyFigure(lambda results: _compared(results).plot("scores"), _no_scores),
     "lengths": StudyFigure(_lengths, _no_lengths),
     "phase-fifths": StudyFigure(_phase_fifths, _no_lengths),
     "depth": StudyFigure(_depth, lambda results: None),
+    "layer-types": StudyFigure(_layer_kinds(BY_ATTENTION), _one_kind(BY_ATTENTION)),
+    "rope-layers": StudyFigure(_layer_kinds(BY_ROPE), _one_kind(BY_ROPE)),
+    "role-shares": StudyFigure(_roles, _no_roles),
     "relations": StudyFigure(_relations, _no_scores),
     "trajectory": StudyFigure(_trajectory, _no_checkpoints),
     "trajectories": StudyFigure(_trajectories, _no_trajectories),

@@ -12,7 +12,9 @@ from attention_plasticity.comparison.comparison import Comparison, compared
 from attention_plasticity.comparison.runs import ComparedRun, compare_runs, labelled, main_of
 from attention_plasticity.family.checkpoints import Checkpoint, checkpoint_table
 from attention_plasticity.family.depth import depth_table
+from attention_plasticity.family.layer_kinds import kind_table
 from attention_plasticity.family.lengths import length_table
+from attention_plasticity.family.roles import role_counts
 from attention_plasticity.metrics import AVERAGED, PHASE
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
@@ -100,6 +102,16 @@ class StudyResults:
     def trajectories(self) -> pd.DataFrame:
         """Means over heads of the checkpoints; empty without two checkpoints of a family."""
         return checkpoint_table(self.checkpoints, AVERAGED)
+
+    @cached_property
+    def layer_kinds(self) -> pd.DataFrame:
+        """Means over the layers of each kind, of every metric that has a mean."""
+        return kind_table(self.runs, AVERAGED)
+
+    @cached_property
+    def roles(self) -> pd.DataFrame:
+        """Heads of each role per model; empty if no run has roles."""
+        return role_counts(self.runs)
 
     @property
     def map_metrics(self) -> list[str]:
