@@ -11,6 +11,7 @@ from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
 from attention_plasticity.family.depth import DEPTH_PARTS
 from attention_plasticity.family.layer_kinds import BY_ATTENTION, BY_ROPE, has_two_kinds
 from attention_plasticity.family.lengths import BY_FIFTH, BY_LENGTH, PHASE_DROP
+from attention_plasticity.family.matched import matched_summary
 from attention_plasticity.family.relations import p_words, relation_table, strength_words
 from attention_plasticity.family.roles import ALL_ROLES
 from attention_plasticity.family.written import written_parts
@@ -21,7 +22,10 @@ from qk_study.study.relations import study_relations
 from qk_study.study.results import StudyResults
 from qk_study.study.study_table import StudyTable
 
-FAMILY_NAMES = ("lengths", "depth", "relations", "trajectories", "layer_kinds", "role_shares")
+FAMILY_NAMES = (
+    *("lengths", "depth", "relations", "trajectories", "layer_kinds", "role_shares"),
+    *("matched_heads", "matched_counts"),
+)
 """Names of the tables that `family_tables` can make."""
 
 
@@ -38,6 +42,8 @@ def family_tables(results: StudyResults) -> Iterator[StudyTable]:
         yield _layer_kinds(results)
     if not results.roles.empty:
         yield _roles(results)
+    if not results.matched.empty:
+        yield from _matched(results)
 
 
 def _lengths(results: StudyResults) -> StudyTable:
@@ -153,3 +159,32 @@ def _roles(results: StudyResults) -> StudyTable:
     note = "Unsure: a 95 % interval of a score contains a threshold that decides the role."
     written = WrittenTable("study", results.shown, ("model", *roles), lines, note)
     return StudyTable("role_shares", caption, table, {caption: written})
+
+
+def _matched(results: StudyResults) -> Iterator[StudyTable]:
+    yield StudyTable("matched_heads", "Differences of the same heads.", results.matched)
+    summary = matched_summary(results.matched)
+    headings = ("models", "heads", "tested", "changed", "risen", "fallen", "texts")
+    written: dict[str, WrittenTable | None] = {}
+    for metric in results.map_metrics:
+        rows = summary[summary["metric"] == metric].to_dict("records")
+        if not rows:
+            continue
+        lines = tuple(
+            Line(
+                clean(f"{row['run']} minus {row['minus']}"),
+                "",
+                (
+                    *(Cell(f"{row[name]:,}") for name in headings[1:6]),
+                    Cell("same" if row["paired"] else "other"),
+                ),
+            )
+            for row in rows
+        )
+        note = (
+            "Changed: Student's t over groups of texts, corrected for the number of heads, at a "
+            "false discovery rate of 5 %."
+        )
+        caption = f"Heads whose {column_label(metric)} changed."
+        written[caption] = WrittenTable("study", results.shown, headings, lines, note)
+    yield StudyTable("matched_counts", "Numbers of heads that changed.", summary, written)

@@ -149,6 +149,16 @@ def _roles(results: StudyResults) -> Figure:
     return roles_figure(results.roles, results.runs)
 
 
+def _no_pairs(results: StudyResults) -> str | None:
+    return "needs two models of one family and architecture" if results.matched.empty else None
+
+
+def _matched(results: StudyResults) -> Figure:
+    from attention_plasticity.family.matched_figure import matched_figure
+
+    return matched_figure(results.matched, results.pairs, results.shown.level)
+
+
 FIGURES: dict[str, StudyFigure] = {
     "profiles": StudyFigure(lambda results: _compared(results).plot("profiles"), _few_models),
     "scores": StudyFigure(lambda results: _compared(results).plot("scores"), _no_scores),
@@ -161,6 +171,7 @@ FIGURES: dict[str, StudyFigure] = {
     "relations": StudyFigure(_relations, _no_scores),
     "trajectory": StudyFigure(_trajectory, _no_checkpoints),
     "trajectories": StudyFigure(_trajectories, _no_trajectories),
+    "matched-heads": StudyFigure(_matched, _no_pairs),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from attention_plasticity.family.checkpoints import Checkpoint, checkpoint_table
 from attention_plasticity.family.depth import depth_table
 from attention_plasticity.family.layer_kinds import kind_table
 from attention_plasticity.family.lengths import length_table
+from attention_plasticity.family.matched import Pair, can_match, matched_heads
 from attention_plasticity.family.roles import role_counts
 from attention_plasticity.metrics import AVERAGED, PHASE
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -112,6 +114,33 @@ class StudyResults:
     def roles(self) -> pd.DataFrame:
         """Heads of each role per model; empty if no run has roles."""
         return role_counts(self.runs)
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """Models of one family and architecture, each with the first of them.
+
+        Models without a family are paired if both have a checkpoint. The first is the one with the
+        smallest checkpoint, or without checkpoints the first of the file.
+        """
+        entries = [model.entry for model in self.entries]
+        numbers = [math.inf if one.checkpoint is None else one.checkpoint for one in entries]
+        order = sorted(range(len(entries)), key=lambda place: numbers[place])
+        found: list[Pair] = []
+        for number, place in enumerate(order):
+            for earlier in order[:number]:
+                one, other = entries[place], entries[earlier]
+                related = one.family == other.family and (
+                    one.family is not None or None not in (one.checkpoint, other.checkpoint)
+                )
+                if related and can_match(self.runs[place], self.runs[earlier]):
+                    found.append(Pair(self.runs[place], self.runs[earlier]))
+                    break
+        return found
+
+    @cached_property
+    def matched(self) -> pd.DataFrame:
+        """Differences of the same heads of the pairs."""
+        return matched_heads(self.pairs, self.map_metrics)
 
     @property
     def map_metrics(self) -> list[str]:
