@@ -78,7 +78,7 @@ def _depth(results: StudyResults) -> StudyTable:
     for metric in results.map_metrics:
         rows = table[table["metric"] == metric]
         caption = f"{capitalised(column_label(metric))} by relative depth: means over heads."
-        written[caption] = written_parts(rows, list(map(str, parts)), headings=headings)
+        written[caption] = written_parts(rows, list(map(str, parts)), headings=headings, many=True)
     caption = "Means over heads by relative depth, of every metric, with 95 % intervals over texts."
     return StudyTable("depth", caption, table, written)
 
