@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from attention_plasticity.page.report import make_report
 from qk_study.study.drawn_before import without_times
@@ -13,7 +14,7 @@ from qk_study.study.readme import PAGE, page_title, study_readme
 from qk_study.study.record import study_record
 from qk_study.study.results import StudyResults
 from qk_study.study.tables import write_tables
-from qk_toolkit.files import write_text
+from qk_toolkit.files import DRAFT_PATTERN, write_text
 
 README, RECORD = "README.md", "study.json"
 
@@ -24,6 +25,7 @@ def write_study(results: StudyResults, wanted: Sequence[str] | None) -> DrawnFig
     The page has no times of the analyses; those are in the files run.json.
     """
     folder, tables, drawn = results.settings.folder, [], DrawnFigures()
+    _remove_drafts(folder)
     if results.finished:
         tables = write_tables(results, folder / "tables")
         drawn = draw_figures(results, folder / "figures", wanted, _show)
@@ -33,6 +35,15 @@ def write_study(results: StudyResults, wanted: Sequence[str] | None) -> DrawnFig
     write_text(folder / RECORD, study_record(results))
     write_text(folder / README, study_readme(results, tables, drawn))
     return drawn
+
+
+def _remove_drafts(folder: Path) -> None:
+    """Remove unfinished files that a killed command left in the folders of the study itself."""
+    for place in (folder, *(folder / name for name in ("tables", "settings", "figures"))):
+        for draft in place.glob(DRAFT_PATTERN):
+            draft.unlink(missing_ok=True)
+    for draft in folder.glob(f"figures/*/{DRAFT_PATTERN}"):
+        draft.unlink(missing_ok=True)
 
 
 def _show(what: str) -> None:

@@ -158,15 +158,18 @@ def test_a_killed_study_continues_and_ends_the_same(
     forwards = Forwards(tmp_path / "log", 1, {0: 3})  # in the third text of the capture
     assert ended(start_alone(words, told, forwards, STUDY_IN)) == -signal.SIGKILL
     assert not (out / "runs").exists()
-    process = start_alone(words, told, command=STUDY_IN)  # killed after the first head
-    end = time.monotonic() + 120
-    while not list(out.glob("runs/tiny/.heads/l*.json")) and time.monotonic() < end:
-        time.sleep(0.01)
-    process.kill()
-    assert ended(process) == -signal.SIGKILL
+    for made_last in ("runs/tiny/.heads/l*.json", "figures/profiles.png"):
+        process = start_alone(words, told, command=STUDY_IN)
+        end = time.monotonic() + 120
+        while not list(out.glob(made_last)) and time.monotonic() < end:
+            time.sleep(0.01)
+        process.kill()
+        assert ended(process) == -signal.SIGKILL
     assert not (out / "README.md").exists()
+    (out / "tables" / ".means.csv.part-1-0a").write_text("unfinished")
     assert ended(start_alone(words, told, command=STUDY_IN)) == 0
     assert made_files(out) == made_files(made)
+    assert not list(out.glob("**/.*.part-*"))
 
 
 def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,6 +203,22 @@ def test_a_failing_model_is_named_and_the_others_go_on(
         assert not (out / "figures").exists()
     finally:
         shutil.rmtree(place / "results" / "failing", ignore_errors=True)
+
+
+def test_an_error_in_the_code_of_a_model_does_not_stop_the_others(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object) -> None:
+        raise RuntimeError(f"{place}/model.py:\nno kernel for hf_abcdefghijklmnopqrstuvwxyzABCDEF")
+
+    monkeypatch.setattr("qk_sniffer.pipeline.capture.run_capture", broken)
+    models = [dict(MODELS[0]), dict(MODELS[2])]
+    write_study(place, "broken.yaml", models=models, figures="none")
+    assert study_in([str(place), "broken.yaml"]) == 1
+    record = json.loads((place / "results" / "broken" / "study.json").read_text())
+    assert record["models"][0]["failure"] == "RuntimeError: model.py: no kernel for …"
+    assert "failure" not in record["models"][1]
+    assert study_in([str(place), "broken.yaml", "--dry_run"]) == 0
 
 
 def test_a_study_without_a_finished_model_says_so(
