@@ -197,7 +197,7 @@ def _caption(data: ComparisonData, what: str, drawn: Drawn, *concerned: Concerne
     settings = [_settings(run, drawn.shown) for run in data.runs]
     shared = settings[0] if len(set(settings)) == 1 else None
     for run, own in zip(data.runs, settings, strict=True):
-        lines.append(f"- {_run(run, own if shared is None else '')}")
+        lines.append(f"- {run_line(run, own if shared is None else '')}")
     if shared:
         lines.append(f"Settings of all runs: {shared}.")
     lines += ["", _errors(drawn)]
@@ -206,7 +206,8 @@ def _caption(data: ComparisonData, what: str, drawn: Drawn, *concerned: Concerne
     return "\n".join(lines) + "\n"
 
 
-def _run(run: ComparedRun, settings: str) -> str:
+def run_line(run: ComparedRun, settings: str = "") -> str:
+    """`a: model m, 270 heads in 30 layers, context 8,192 tokens, 12 texts`."""
     heads = len(run.run.head_metrics)
     layers = sum(map(len, run.layers.values()))
     parts = [f"model {_model(run)}"]

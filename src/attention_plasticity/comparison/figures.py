@@ -109,10 +109,10 @@ def _draw_profiles(axes: Any, drawn: Drawn) -> list[Any]:
     """Draw one line with whiskers per row, and return the lines for the legend."""
     values, halves, runs = drawn.values, drawn.halves, drawn.runs  # (rows, 5) twice
     known = bool(np.isfinite(halves).any())
-    shifts = _shifts(len(values)) if known else np.zeros(len(values))  # (rows,)
+    shifts = side_shifts(len(values)) if known else np.zeros(len(values))  # (rows,)
     names, lines, handles = _legend(drawn.rows), _line_styles(drawn.types), []
     for number, run in enumerate(drawn.rows["run"]):
-        colour, marker = _look(runs.index(str(run)), len(runs))
+        colour, marker = run_look(runs.index(str(run)), len(runs))
         x = np.arange(len(FIFTH_NAMES)) + shifts[number]
         whiskers(axes, x, values[number], halves[number], colour)
         options: Any = {"color": colour, "marker": marker, "label": names[number]}
@@ -160,7 +160,7 @@ def trajectory_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) 
             options: Any = {"color": colour, "label": label, "marker": MARKERS[column], "ms": 4}
             handles += axes.plot(x, values[:, column], **options)
         plasticity_axis(axes, drawn.shown.name, *drawn.ends)
-        _name_ticks(axes, drawn.runs)
+        name_ticks(axes, drawn.runs)
         axes.set_xlabel("checkpoint")
         axes.set_title(f"{capitalised(drawn.shown.name)}, over training")
         notes = [*whisker_notes(drawn), *caution_notes(cautions, drawn.runs, "means")]
@@ -181,7 +181,7 @@ def _legend(rows: pd.DataFrame) -> list[str]:
     return [name + part for name, part in zip(names, parts, strict=True)]
 
 
-def _look(place: int, runs: int) -> tuple[Any, str]:
+def run_look(place: int, runs: int) -> tuple[Any, str]:
     """Colour and marker of a run. More runs than colours have shades in their order."""
     marker = MARKERS[place % len(MARKERS)]
     if runs <= len(PALETTE):
@@ -189,13 +189,13 @@ def _look(place: int, runs: int) -> tuple[Any, str]:
     return tuple(line_shades("viridis")(place / (runs - 1))), marker
 
 
-def _shifts(rows: int) -> Array:
+def side_shifts(rows: int) -> Array:
     """(rows,) small shifts along x, so that whiskers of several lines do not cover each other."""
     widest = min(0.2, 0.04 * (rows - 1))
     return np.linspace(-widest, widest, rows)
 
 
-def _name_ticks(axes: Any, labels: Sequence[str]) -> None:
+def name_ticks(axes: Any, labels: Sequence[str]) -> None:
     """Names of runs at the x axis, turned if they are long, and only some of many."""
     short = [figure_text(name) for name in short_names(labels, _LONGEST_TICK)]
     long = len(short) > 6 or max(map(len, short)) > 9

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attention_plasticity.comparison.comparison import Comparison, compared
+from attention_plasticity.family.layer_kinds import BY_ATTENTION, BY_ROPE, has_two_kinds
 from attention_plasticity.plots.all_figures import FIGURES as FIGURES_OF_RUNS
 from attention_plasticity.plots.all_figures import left_out, save_all
 from qk_study.study.results import StudyResults
@@ -75,10 +76,102 @@ def _trajectory(results: StudyResults) -> Figure:
     return compared(runs, labels, None, None).plot("trajectory")
 
 
+def _no_lengths(results: StudyResults) -> str | None:
+    return "needs plasticity at one position" if results.lengths.empty else None
+
+
+def _lengths(results: StudyResults) -> Figure:
+    from attention_plasticity.family.lengths_figure import lengths_figure
+
+    return lengths_figure(results.lengths, results.runs)
+
+
+def _phase_fifths(results: StudyResults) -> Figure:
+    from attention_plasticity.family.lengths_figure import phase_fifths_figure
+
+    return phase_fifths_figure(results.lengths, results.runs)
+
+
+def _depth(results: StudyResults) -> Figure:
+    from attention_plasticity.family.depth_figure import depth_figure
+
+    shown = results.depth[results.depth["metric"].isin(results.map_metrics)]
+    return depth_figure(shown, results.runs)
+
+
+def _relations(results: StudyResults) -> Figure:
+    from attention_plasticity.family.relations_figure import relations_figure
+    from qk_study.study.relations import study_relations
+
+    found = study_relations(results)
+    return relations_figure(
+        found.relations, found.metrics, found.scores, results.runs, results.families
+    )
+
+
+def _no_trajectories(results: StudyResults) -> str | None:
+    return None if results.checkpoints else "needs two checkpoints of one family"
+
+
+def _trajectories(results: StudyResults) -> Figure:
+    from attention_plasticity.family.checkpoints_figure import checkpoints_figure
+
+    table = results.trajectories
+    shown = table[table["metric"].isin(results.map_metrics)]
+    return checkpoints_figure(shown, results.checkpoints)
+
+
+def _one_kind(divided: str) -> Callable[[StudyResults], str | None]:
+    """Why there is no figure of kinds of layers."""
+    kinds = "full and window layers" if divided == BY_ATTENTION else "RoPE and NoPE layers"
+    reason = f"needs a model with {kinds}"
+    return lambda results: None if has_two_kinds(results.layer_kinds, divided) else reason
+
+
+def _layer_kinds(divided: str) -> Callable[[StudyResults], Figure]:
+    def draw(results: StudyResults) -> Figure:
+        from attention_plasticity.family.layer_kinds_figure import layer_kinds_figure
+
+        table = results.layer_kinds
+        shown = table[table["metric"].isin(results.map_metrics)]
+        return layer_kinds_figure(shown, results.runs, divided)
+
+    return draw
+
+
+def _no_roles(results: StudyResults) -> str | None:
+    return "needs attention columns in a dump" if results.roles.empty else None
+
+
+def _roles(results: StudyResults) -> Figure:
+    from attention_plasticity.family.roles_figure import roles_figure
+
+    return roles_figure(results.roles, results.runs)
+
+
+def _no_pairs(results: StudyResults) -> str | None:
+    return "needs two models of one family and architecture" if results.matched.empty else None
+
+
+def _matched(results: StudyResults) -> Figure:
+    from attention_plasticity.family.matched_figure import matched_figure
+
+    return matched_figure(results.matched, results.pairs, results.shown.level)
+
+
 FIGURES: dict[str, StudyFigure] = {
     "profiles": StudyFigure(lambda results: _compared(results).plot("profiles"), _few_models),
     "scores": StudyFigure(lambda results: _compared(results).plot("scores"), _no_scores),
+    "lengths": StudyFigure(_lengths, _no_lengths),
+    "phase-fifths": StudyFigure(_phase_fifths, _no_lengths),
+    "depth": StudyFigure(_depth, lambda results: None),
+    "layer-types": StudyFigure(_layer_kinds(BY_ATTENTION), _one_kind(BY_ATTENTION)),
+    "rope-layers": StudyFigure(_layer_kinds(BY_ROPE), _one_kind(BY_ROPE)),
+    "role-shares": StudyFigure(_roles, _no_roles),
+    "relations": StudyFigure(_relations, _no_scores),
     "trajectory": StudyFigure(_trajectory, _no_checkpoints),
+    "trajectories": StudyFigure(_trajectories, _no_trajectories),
+    "matched-heads": StudyFigure(_matched, _no_pairs),
 }
 
 

@@ -11,7 +11,7 @@ from qk_study.study.figures import DrawnFigures
 from qk_study.study.model_table import written_models
 from qk_study.study.results import StudyResults
 from qk_study.study.steps import StudiedModel
-from qk_study.study.tables import StudyTable
+from qk_study.study.study_table import StudyTable
 from qk_toolkit.formatting import count
 
 PAGE = "report.html"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +11,13 @@ import pandas as pd
 from attention_plasticity.comparison.cautions import run_cautions
 from attention_plasticity.comparison.comparison import Comparison, compared
 from attention_plasticity.comparison.runs import ComparedRun, compare_runs, labelled, main_of
+from attention_plasticity.family.checkpoints import Checkpoint, checkpoint_table
+from attention_plasticity.family.depth import depth_table
+from attention_plasticity.family.layer_kinds import kind_table
+from attention_plasticity.family.lengths import length_table
+from attention_plasticity.family.matched import Pair, can_match, matched_heads
+from attention_plasticity.family.roles import role_counts
+from attention_plasticity.metrics import AVERAGED, PHASE
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_study.study.plan import ModelPlan
@@ -46,6 +54,11 @@ class StudyResults:
         """The labels of the models that have a run."""
         return [plan.label for plan, _ in self.finished]
 
+    @property
+    def families(self) -> list[str]:
+        """The families of the models that have a run; an empty text if a family is not given."""
+        return [model.entry.family or "" for model in self.entries]
+
     @cached_property
     def runs(self) -> list[ComparedRun]:
         """The finished runs with their labels."""
@@ -60,6 +73,80 @@ class StudyResults:
     def shown(self) -> PlasticityColumns:
         """The plasticity that is shown first: at one position, if every run has it."""
         return main_of(self.table)
+
+    @cached_property
+    def lengths(self) -> pd.DataFrame:
+        """Plasticity at one position and phase by length of the context; empty without bins."""
+        return length_table(self.runs)
+
+    @cached_property
+    def depth(self) -> pd.DataFrame:
+        """Means over heads by relative depth, of every metric that has a mean."""
+        return depth_table(self.runs, AVERAGED)
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The models with a checkpoint whose family has at least two of them."""
+        given = [
+            Checkpoint(run, entry.family or "", entry.checkpoint, entry.phase or "")
+            for run, entry in zip(self.runs, (one.entry for one in self.entries), strict=True)
+            if entry.checkpoint is not None
+        ]
+        families = [(one.family, one.number) for one in given]
+        several = {
+            name
+            for name, _ in families
+            if len({number for own, number in families if own == name}) > 1
+        }
+        return [one for one in given if one.family in several]
+
+    @cached_property
+    def trajectories(self) -> pd.DataFrame:
+        """Means over heads of the checkpoints; empty without two checkpoints of a family."""
+        return checkpoint_table(self.checkpoints, AVERAGED)
+
+    @cached_property
+    def layer_kinds(self) -> pd.DataFrame:
+        """Means over the layers of each kind, of every metric that has a mean."""
+        return kind_table(self.runs, AVERAGED)
+
+    @cached_property
+    def roles(self) -> pd.DataFrame:
+        """Heads of each role per model; empty if no run has roles."""
+        return role_counts(self.runs)
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """Models of one family and architecture, each with the first of them.
+
+        Models without a family are paired if both have a checkpoint. The first is the one with the
+        smallest checkpoint, or without checkpoints the first of the file.
+        """
+        entries = [model.entry for model in self.entries]
+        numbers = [math.inf if one.checkpoint is None else one.checkpoint for one in entries]
+        order = sorted(range(len(entries)), key=lambda place: numbers[place])
+        found: list[Pair] = []
+        for number, place in enumerate(order):
+            for earlier in order[:number]:
+                one, other = entries[place], entries[earlier]
+                related = one.family == other.family and (
+                    one.family is not None or None not in (one.checkpoint, other.checkpoint)
+                )
+                if related and can_match(self.runs[place], self.runs[earlier]):
+                    found.append(Pair(self.runs[place], self.runs[earlier]))
+                    break
+        return found
+
+    @cached_property
+    def matched(self) -> pd.DataFrame:
+        """Differences of the same heads of the pairs."""
+        return matched_heads(self.pairs, self.map_metrics)
+
+    @property
+    def map_metrics(self) -> list[str]:
+        """The metrics of figures that show a few: plasticity, its drop, and phase if known."""
+        known = set(self.depth["metric"])
+        return [name for name in (self.shown.level, self.shown.drop, PHASE) if name in known]
 
     @cached_property
     def comparison(self) -> Comparison | None:

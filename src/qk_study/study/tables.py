@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,64 +15,28 @@ import pandas as pd
 
 from attention_plasticity.comparison.cautions import texts_about
 from attention_plasticity.comparison.drawn import sample_sentences
-from attention_plasticity.comparison.latex import PACKAGE, latex_float
 from attention_plasticity.comparison.runs import COMPARED, kinds_of
 from attention_plasticity.comparison.tables import (
     WrittenTable,
-    as_csv,
     correlations_table,
     differences_table,
     key_heads_table,
-    markdown_table,
-    markdown_text,
     means_table,
 )
 from attention_plasticity.tables.intervals import half_width
+from qk_study.study.family_tables import FAMILY_NAMES, family_tables
 from qk_study.study.mean_table import means_frame, written_means
 from qk_study.study.model_table import models_frame, written_models
 from qk_study.study.results import StudyResults
+from qk_study.study.study_table import StudyTable
 from qk_toolkit.files import write_text
 
 NAMES = (
     *("models", "means", "fifths", "differences", "key_heads", "correlations", "scores"),
     *("score_sources", "notes"),
+    *FAMILY_NAMES,
 )
 _ENDINGS = ("csv", "md", "tex")
-
-
-@dataclass(frozen=True)
-class StudyTable:
-    """A table: its numbers, and how it is written for readers."""
-
-    name: str  # of its files
-    caption: str
-    frame: pd.DataFrame
-    written: dict[str, WrittenTable | None] = field(default_factory=dict)  # by caption
-
-    @property
-    def files(self) -> dict[str, str]:
-        """The content of its files by their endings: CSV only, if nothing is for readers."""
-        found = {"csv": as_csv(self.frame)}
-        shown = {caption: table for caption, table in self.written.items() if table is not None}
-        if not shown:
-            return found
-        found["md"] = "\n".join(_markdown(*pair) for pair in shown.items())
-        floats = [
-            latex_float(table, caption, self._label(number), [])
-            for number, (caption, table) in enumerate(shown.items(), start=1)
-        ]
-        found["tex"] = "\n".join([PACKAGE, *floats])
-        return found
-
-    def _label(self, number: int) -> str:
-        """The label of a float in LaTeX: `study-fifths`, `study-fifths-2`."""
-        ending = "" if number == 1 else f"-{number}"
-        return f"study-{self.name.replace('_', '-')}{ending}"
-
-
-def _markdown(caption: str, table: WrittenTable) -> str:
-    note = f"\n{markdown_text(table.note)}\n" if table.note else ""
-    return f"{markdown_text(caption)}\n\n{markdown_table(table)}{note}"
 
 
 def write_tables(results: StudyResults, folder: Path) -> list[StudyTable]:
@@ -111,6 +74,7 @@ def study_tables(results: StudyResults) -> Iterator[StudyTable]:
             for shown in kinds_of(results.table)
         },
     )
+    yield from family_tables(results)
     yield from _comparison_tables(results)
     if results.scores is not None:
         scores = results.scores

@@ -277,7 +277,8 @@ def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) 
     write_study(tmp_path, models=[dict(MODELS[2])], texts=None)
     assert study_in([str(tmp_path), "study.yaml"]) == 0
     tables = {path.name for path in (tmp_path / "results" / "study" / "tables").glob("*.csv")}
-    assert tables == {"models.csv", "means.csv", "fifths.csv"}
+    of_one = ("models", "means", "fifths", "lengths", "depth", "role_shares")
+    assert tables == {f"{name}.csv" for name in of_one}
     text = (tmp_path / "results" / "study" / "README.md").read_text()
     assert "- profiles (needs two models)" in text
 

@@ -1,0 +1,1 @@
+"""Numbers and figures of several models: lengths, depth, scores, checkpoints, roles, same heads."""

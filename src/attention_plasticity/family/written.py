@@ -1,0 +1,64 @@
+"""Long tables of several models as tables for readers: a line per model, a column per part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from attention_plasticity.comparison.runs import ALL_LAYERS, part_words
+from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
+from attention_plasticity.tables.names import clean
+
+HALF_NOTE = (
+    "±: half the 95 % interval over texts; a value without it has no known error. Values are "
+    "corrected for bias where the bias is known."
+)
+INTERVAL_NOTE = (
+    "[ ]: 95 % interval over texts; a value without it has no known error. Values are corrected "
+    "for bias where the bias is known."
+)
+
+
+def written_parts(
+    rows: pd.DataFrame,
+    parts: Sequence[str],
+    *,
+    by: str = "part",
+    headings: Sequence[str] = (),
+    shown: PlasticityColumns = AT_ONE_POSITION,
+    many: bool = False,
+) -> WrittenTable | None:
+    """A line per model and type of layers with `mean [low, high]` per part; None without rows.
+
+    `headings` name the columns; default: the parts themselves. A table with `many` columns has the
+    shorter `mean ± half`.
+    """
+    if rows.empty:
+        return None
+    types = rows["layer_type"] if "layer_type" in rows else pd.Series(ALL_LAYERS, rows.index)
+    lines = []
+    for (run, layer_type), own in rows.groupby([rows["run"], types], sort=False):
+        cell = half_cell if many else interval_cell
+        cells = {str(row[by]): cell(row) for row in own.to_dict("records")}
+        found = tuple(cells.get(part, Cell("–")) for part in parts)
+        lines.append(Line(clean(str(run)), part_words(str(layer_type)), found))
+    note = HALF_NOTE if many else INTERVAL_NOTE
+    return WrittenTable("study", shown, ("model", *(headings or parts)), tuple(lines), note)
+
+
+def interval_cell(row: dict[Any, Any]) -> Cell:
+    """`0.481 [0.470, 0.492]`."""
+    value, low, high = (f"{round(row[name], 3) + 0.0:.3f}" for name in ("mean", "low", "high"))
+    if math.isnan(row["mean"]):
+        return Cell("–")
+    return Cell(value, "" if math.isnan(row["low"]) else f"[{low}, {high}]")
+
+
+def half_cell(row: dict[Any, Any]) -> Cell:
+    """`0.481 ± 0.011`."""
+    found = interval_cell(row)
+    return Cell(found.value, f"± {row['high'] - row['mean']:.3f}" if found.beside else "")
