@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -47,7 +48,8 @@ def unnamed_texts(folder: Path, step: int) -> Cases:
     """Ids of texts change in `examples.parquet` or in the heads.
 
     If they change in all heads alike, the groups of texts stay the same, and the run warns. If they
-    change in one head, this head fails, or the run warns that the ids are not named.
+    change in one head, this head fails, or the run warns that the ids are not named. The lengths of
+    texts are then not known, and the drift of logits is that up to the last captured token.
     """
     whole = _whole_dump(folder / "whole")
     _analyze(whole, folder / "expected")
@@ -59,6 +61,9 @@ def unnamed_texts(folder: Path, step: int) -> Cases:
         ended = _analyze(dump, folder / "out")
         outcome = _judged(ended, folder / "out", folder / "expected")
         warned = "found in the heads" in ended.told
+        if outcome is Outcome.WRONG and warned and ended.code == 0:
+            same = _without_lengths(folder / "out") == _without_lengths(folder / "expected")
+            outcome = Outcome.UNHARMED if same else Outcome.WRONG
         if outcome is Outcome.UNHARMED and not warned:
             outcome = Outcome.WRONG
         elif outcome is Outcome.WRONG and warned and name.startswith("ids of"):
@@ -129,6 +134,14 @@ def _judged(ended: Ended, out: Path, expected: Path) -> Outcome:
 
 def _tables(out: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in out.glob("*.csv")}
+
+
+def _without_lengths(out: Path) -> dict[str, str]:
+    """The tables without the columns that depend on the length of the longest text."""
+    tables = _tables(out)
+    drift = pd.read_csv(out / "head_drift.csv", dtype=str, keep_default_na=False)
+    others = [name for name in drift if "logit_drift" not in name]
+    return {**tables, "head_drift.csv": drift[others].to_csv(index=False)}
 
 
 def _whole_dump(folder: Path) -> Path:
