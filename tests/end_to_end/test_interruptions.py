@@ -223,8 +223,8 @@ def test_overwrite_computes_everything_again_and_keeps_tables_with_one_name_in_t
     again = analyze_here(*words, "--overwrite")
     assert again.returncode == 0
     assert "finished earlier" not in again.stderr
-    kept = sorted(path.read_bytes() for path in (copy / "previous-2").glob("*t.csv"))
-    assert kept == before
+    kept = [path for path in (copy / "previous-2").glob("*t.csv") if path.name != "head_drift.csv"]
+    assert sorted(path.read_bytes() for path in kept) == before
     assert sorted((copy / part / "t.csv").read_bytes() for part in "ab") == before
     for name in TABLES[2:]:
         assert (copy / "previous-2" / name).read_bytes() == whole[name], name
