@@ -26,7 +26,7 @@ sample: demo-capture
 findings: $(VENV)/.capture
 	$(BIN)/python scripts/findings_smollm2.py
 
-# Evicts keys of SmolLM2-135M and writes docs/findings-compression.md. Without a GPU: a small check that leaves the page alone.
+# Evicts keys of SmolLM2-135M and writes docs/findings-compression.md. Without a GPU: a smaller table that leaves the page alone.
 evidence: $(VENV)/.capture
 	$(BIN)/python scripts/compression_evidence.py $(ARGS)
 

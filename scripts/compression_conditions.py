@@ -111,15 +111,15 @@ SMALL = Plan(
     near=64,
     window=128,
     calibration_texts=6,
-    texts_per_book=1,
+    texts_per_book=2,
     shares=(0.25,),
     random_keys=2,
-    random_orders=5,
+    random_orders=50,
     random_halves=5,
     other_orders=0,
     head_step=18,
 )
-"""A check of the script on a CPU; its numbers are not those of the page."""
+"""A smaller table, for a CPU; its numbers are not those of the page."""
 
 
 class Condition(NamedTuple):

@@ -3,8 +3,8 @@
 The page is docs/findings-compression.md. Which keys go is decided by scores that need no query, and
 how many each key head keeps by values of the toolkit's tables. The outcome is the KL divergence
 between the predictions of the full and of the evicted model. Results are appended to one file, so
-that a killed run continues and gives the same tables. On a CPU the default is `--small`: a short
-check, whose numbers do not go into the page.
+that a killed run continues and gives the same tables. On a CPU the default is `--small`: a smaller
+table, whose numbers do not go into the page.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _given(arguments: Sequence[str] | None) -> argparse.Namespace:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=["cuda", "cpu"], default=device)
     parser.add_argument(
-        "--small", action=argparse.BooleanOptionalAction, help="a short check; default on a CPU"
+        "--small", action=argparse.BooleanOptionalAction, help="a smaller table; default on a CPU"
     )
     parser.add_argument("--demo_dir", type=Path, default=Path("demo-smollm2"), help="of the model")
     parser.add_argument("--output_dir", type=Path, help="of results and tables")
