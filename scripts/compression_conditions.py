@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from attention_plasticity.budget import rule
 from compression_eviction import Eviction
 
 BUDGET_SCORE = "bucket_gaussian"
@@ -248,11 +249,9 @@ def eviction(
 
 
 def budgets(values: Floats, keep: float, spread: float) -> Floats:
-    """Shares of keys of every head, linear in the rank of its value, with the mean `keep`."""
-    flat = values.ravel()
-    below = (flat[:, None] > flat).sum(axis=1) + ((flat[:, None] == flat).sum(axis=1) - 1) / 2.0
-    factor = 1.0 - spread + 2.0 * spread * below / (len(flat) - 1)
-    return np.asarray(keep * factor).reshape(values.shape)
+    """Shares of keys of every head (layers, k_heads), by the rule of the verb `budget`."""
+    found = rule.budgets(rule.ranks(values.ravel()), keep, spread)
+    return np.asarray(found).reshape(values.shape)
 
 
 def _values(condition: Condition, plan: Plan, heads: Mapping[str, Floats]) -> Floats:

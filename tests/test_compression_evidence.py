@@ -14,7 +14,6 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from attention_plasticity.budget import rule
 from attention_plasticity.budget.evidence import EVIDENCE
 from qk_sniffer import tap
 
@@ -234,9 +233,6 @@ def test_budgets_follow_the_ranks_of_heads(plan: Any) -> None:
     )
     ties = budgets(np.array([[1.0, 1.0], [0.0, 2.0]]), 0.5, 0.8).ravel()
     assert ties == pytest.approx([0.5, 0.5, 0.1, 0.9])
-    drawn = np.random.default_rng(5).integers(0, 40, (30, 3)).astype(np.float64)
-    of_command = rule.budgets(rule.ranks(drawn.ravel()), 0.5, 0.8)
-    assert budgets(drawn, 0.5, 0.8).ravel() == pytest.approx(of_command, abs=1e-12)
     ranks = {BUDGET_SCORE: ranks_of(np.random.default_rng(5).normal(size=(2, 2, N)), plan)}
     heads = {"static_error": values}
     found = eviction(Condition("budgets", "static_error", 0.25), plan, ranks, heads, 0)

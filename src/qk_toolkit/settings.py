@@ -168,6 +168,16 @@ def describe(field: FieldInfo) -> str:
     return ("an integer" if base is int else "a number") + _bounds(field)
 
 
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with `changes` merged in, also inside nested mappings."""
+    result = dict(values)
+    for name, change in changes.items():
+        old = result.get(name)
+        nested = isinstance(old, Mapping) and isinstance(change, Mapping)
+        result[name] = merged(old, change) if nested else change  # type: ignore[arg-type]
+    return result
+
+
 def nearest(name: str, names: Iterable[str], prefix: str = "", otherwise: str = "") -> str:
     """A hint to append to 'unknown …': the most similar known name, or `otherwise`.
 

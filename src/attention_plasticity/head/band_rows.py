@@ -11,7 +11,8 @@ from attention_plasticity.head.layer import (
     LayerRotation,
     after_rope,
     before_rope,
-    with_rotary_factor,
+    in_attention,
+    scale_of,
 )
 from attention_plasticity.numeric.bands import BandMeans, band_means
 from qk_dump.rotary import RotaryRecord, pair_dimensions
@@ -44,11 +45,8 @@ class BandRows:
         """
         record = rotation.record
         assert record is not None
-        largest = max(vectors.max(initial=0.0), -vectors.min(initial=0.0))
-        exponent = int(np.frexp(largest)[1])
-        scaled = np.ldexp(vectors, -exponent)
-        if rotation.pre_rope:
-            scaled = with_rotary_factor(scaled, record, record.scaling)
+        exponent = scale_of(vectors)
+        scaled = in_attention(vectors, exponent, rotation)  # (n, d)
         order = _order(record, vectors.shape[1])
         turned = after_rope(scaled, position, rotation)
         before = before_rope(scaled, position, rotation)

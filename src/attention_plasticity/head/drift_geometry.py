@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attention_plasticity.head.drift_rows import DriftRows, in_attention
-from attention_plasticity.head.layer import LayerRotation, before_rope
+from attention_plasticity.head.drift_rows import DriftRows
+from attention_plasticity.head.layer import LayerRotation, before_rope, in_attention
 from attention_plasticity.head.result import Columns
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights

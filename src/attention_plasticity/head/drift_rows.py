@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from attention_plasticity.head.layer import (
     LayerRotation,
     after_rope,
     before_rope,
-    with_rotary_factor,
+    in_attention,
+    scale_of,
 )
 from attention_plasticity.numeric.drift_geometry import GroupMoments
 from qk_toolkit.arrays import Array, Ints, Vectors
@@ -48,20 +47,3 @@ class DriftRows:
                 return cls(None, known, exponent)
         turned = after_rope(scaled, position, rotation)
         return cls(GroupMoments.of(position, turned, weight, group), known, exponent)
-
-
-def scale_of(vectors: Vectors) -> int:
-    """The exponent of the power of two by which no value is larger than 1."""
-    largest = max(vectors.max(initial=0.0), -vectors.min(initial=0.0))
-    return int(np.frexp(largest)[1])
-
-
-def in_attention(vectors: Vectors, exponent: int, rotation: LayerRotation) -> Vectors:
-    """The vectors divided by two to the power `exponent`.
-
-    If they were captured before RoPE, they get the factor that the model has on cos and sin.
-    """
-    scaled: Vectors = np.ldexp(vectors, -exponent)
-    if rotation.pre_rope and rotation.record is not None:
-        return with_rotary_factor(scaled, rotation.record, rotation.record.scaling)
-    return scaled

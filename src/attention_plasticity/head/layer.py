@@ -167,3 +167,20 @@ def _no_record(dump: Dump) -> str:
 def _entry(manifest: DumpManifest, layer: int) -> dict[str, Any]:
     entries = [entry for entry in manifest.layers or [] if entry.get("layer") == layer]
     return entries[0] if entries else {}
+
+
+def scale_of(vectors: Vectors) -> int:
+    """The exponent of the power of two by which no value is larger than 1."""
+    largest = max(vectors.max(initial=0.0), -vectors.min(initial=0.0))
+    return int(np.frexp(largest)[1])
+
+
+def in_attention(vectors: Vectors, exponent: int, rotation: LayerRotation) -> Vectors:
+    """The vectors divided by two to the power `exponent`.
+
+    If they were captured before RoPE, they get the factor that the model has on cos and sin.
+    """
+    scaled: Vectors = np.ldexp(vectors, -exponent)
+    if rotation.pre_rope and rotation.record is not None:
+        return with_rotary_factor(scaled, rotation.record, rotation.record.scaling)
+    return scaled

@@ -24,11 +24,12 @@ from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.model.files import Note, files_hash, require_unchanged
 from qk_sniffer.model.gguf import add_special_tokens_of, converted_model, gguf_path, model_title
 from qk_sniffer.model.layout import decoder_config, text_config
-from qk_sniffer.model.overrides import checked_overrides, merged, placed, random_model
+from qk_sniffer.model.overrides import checked_overrides, placed, random_model
 from qk_sniffer.model.tensor_parallel import spread_over
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
 from qk_toolkit.raised_in import is_our_bug
+from qk_toolkit.settings import merged
 
 _MULTI_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 

@@ -15,7 +15,7 @@ from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from qk_toolkit.errors import ConfigError, in_short
-from qk_toolkit.settings import nearest
+from qk_toolkit.settings import merged, nearest
 
 _STD = 0.02  # of weights that the code of a model does not initialise
 
@@ -28,16 +28,6 @@ def checked_overrides(config: Any, overrides: Mapping[str, Any], model: str) -> 
     renamed = _standard_names(overrides)
     _check(config, renamed, model)
     return renamed
-
-
-def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with `changes` merged in, also inside nested mappings."""
-    result = dict(values)
-    for name, change in changes.items():
-        old = result.get(name)
-        nested = isinstance(old, Mapping) and isinstance(change, Mapping)
-        result[name] = merged(old, change) if nested else change  # type: ignore[arg-type]
-    return result
 
 
 def _check(config: Any, overrides: Mapping[str, Any], model: str, prefix: str = "") -> None:

@@ -16,7 +16,7 @@ from qk_sniffer.config import CaptureConfig
 from qk_study.study.settings import StudyModel, StudySettings
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import read_bounded, user_path, write_text
-from qk_toolkit.settings import validated
+from qk_toolkit.settings import merged, validated
 from qk_toolkit.strict_yaml import MOST_CHARACTERS, parse_yaml, yaml_text
 
 _GIVEN_BY_CAPTURES = {
@@ -171,8 +171,8 @@ class _Shared:
         self, model: StudyModel | None, own: dict[str, Any]
     ) -> tuple[CaptureConfig, dict[str, Any]]:
         values = self._values("capture", model, _GIVEN_BY_CAPTURES)
-        merged = _merged(_merged({"model": {}, "dataset": {}}, values), own)
-        return validated(CaptureConfig, merged, self._source("capture", model)), merged
+        both = merged(merged({"model": {}, "dataset": {}}, values), own)
+        return validated(CaptureConfig, both, self._source("capture", model)), both
 
     def analysis(
         self, model: StudyModel | None, own: dict[str, Any]
@@ -181,8 +181,8 @@ class _Shared:
         source = self._source("analysis", model)
         if values.get("engine") == "shards":
             raise ConfigError(f"{source('engine')}: a study does not run in shards")
-        merged = {**own, **values}
-        return validated(RunnerConfig, merged, source), merged
+        both = {**own, **values}
+        return validated(RunnerConfig, both, source), both
 
     def _values(
         self, kind: str, model: StudyModel | None, given: Mapping[str, str]
@@ -196,7 +196,7 @@ class _Shared:
                     raise ConfigError(
                         f"{self._source(kind, model)(name)}: is set by the study; {remedy}"
                     )
-        return _merged(shared, own)
+        return merged(shared, own)
 
     def _source(self, kind: str, model: StudyModel | None) -> Any:
         """How messages name a field: with the model, if its entry has the field."""
@@ -208,16 +208,6 @@ class _Shared:
             return f"{file}: {f'{model.label}: ' if of_model and model else ''}{kind}: {name}"
 
         return source
-
-
-def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Both mappings; the second one wins, and sections are merged."""
-    found = dict(one)
-    for name, value in other.items():
-        earlier = found.get(name)
-        both = isinstance(earlier, Mapping) and isinstance(value, Mapping)
-        found[name] = _merged(earlier, value) if both else value  # type: ignore[arg-type]
-    return found
 
 
 def _has(values: Any, dotted: str) -> bool:

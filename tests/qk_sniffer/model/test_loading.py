@@ -29,9 +29,9 @@ from qk_sniffer.model.loading import (
     load_model_config,
     load_tokenizer,
 )
-from qk_sniffer.model.overrides import merged
 from qk_sniffer.model.probing import probe
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.settings import merged
 from tiny_models import ARCHITECTURES, VOCABULARY, Architecture, needs
 from tiny_texts import save_gguf, save_tiny_model, tiny_tokenizer, vision_language_model
 
