@@ -257,7 +257,9 @@ def analyze_rows(
         metrics=values.values,
         buckets=bucket_columns(plasticity, keys, rows),
         components=component_columns(queries.fit),
-        influences=influence_columns(plasticity, values.estimates, bin_influences(aligned)),
+        influences=influence_columns(
+            plasticity, values.estimates, [*bin_influences(aligned), *bands.influences]
+        ),
         distances=distance_columns(plasticity),
         attention=attention.buckets,
         bins=bin_columns(aligned, keys, rows),

@@ -18,8 +18,9 @@ from attention_plasticity.head.token_weights import TokenWeights
 from attention_plasticity.head.unknown import Unknown
 from attention_plasticity.head.values import HeadValues
 from attention_plasticity.head.windows import window_of
-from attention_plasticity.metrics import KERNEL_R2
+from attention_plasticity.metrics import BAND_QUANTITY, KERNEL_R2, UNTURNED_QUANTITY
 from attention_plasticity.numeric.bands import (
+    UNTURNED,
     PairLogits,
     VarianceShares,
     standard_errors,
@@ -54,6 +55,7 @@ class HeadBands:
     bands: Columns = field(default_factory=dict)
     kernel: Columns = field(default_factory=dict)
     r2: Estimate | Unknown = field(default_factory=lambda: Unknown(NO_ROPE))
+    influences: list[tuple[str, float, Estimate]] = field(default_factory=list)  # of shares
 
 
 def head_bands(
@@ -91,7 +93,8 @@ def head_bands(
     if math.isnan(bins.r2.value):
         r2 = Unknown(CONSTANT if bins.enough_bins else FEW_DISTANCES)
     bands = _band_columns(frequency, queries, of_keys, shares, unit, group)
-    return HeadBands(bands, _kernel_columns(pairs, bins, unit), r2)
+    influences = _share_influences(shares, frequency, rows.width, of_pairs)
+    return HeadBands(bands, _kernel_columns(pairs, bins, unit), r2, influences)
 
 
 def add_kernel(values: HeadValues, found: HeadBands, why_no_errors: str) -> None:
@@ -191,6 +194,23 @@ def _band_columns(
         "kernel_phase": np.where(amplitude > 0, phase, np.nan).tolist(),
         "n_groups": [groups] * m,
     }
+
+
+def _share_influences(
+    shares: VarianceShares, frequency: Array, width: int, of_pairs: Ints | None
+) -> list[tuple[str, float, Estimate]]:
+    """Rows of the table of influences: shares of the variance by class of wavelengths."""
+    if of_pairs is None or np.isnan(shares.share).any():
+        return []
+    groups = len(np.unique(of_pairs))
+    found: list[tuple[str, float, Estimate]] = []
+    for number, (share, influences) in shares.by_wavelength(frequency).items():
+        estimate = Estimate(share, 0.0, influences, groups)
+        if number != UNTURNED:
+            found.append((BAND_QUANTITY, number, estimate))
+        elif width > 2 * len(frequency) or (frequency == 0).any():
+            found.append((UNTURNED_QUANTITY, math.nan, estimate))
+    return found
 
 
 def _kernel_columns(pairs: DistancePairs, bins: KernelBins, unit: _Unit) -> Columns:

@@ -114,9 +114,9 @@ def _text_groups(plasticity: AttentionPlasticity) -> float:
 def influence_columns(
     plasticity: AttentionPlasticity,
     estimates: dict[str, Estimate],
-    of_bins: Sequence[tuple[str, float, Estimate]],
+    others: Sequence[tuple[str, float, Estimate]],
 ) -> Columns:
-    """Columns of the table of influences: a row per mean, per query bucket and per query bin."""
+    """Columns of the table of influences: a row per mean and per query bucket, and other rows."""
     rows: list[tuple[str, float, Estimate]] = [
         (name, math.nan, estimate) for name, estimate in estimates.items()
     ]
@@ -126,7 +126,7 @@ def influence_columns(
             (BUCKET_QUANTITY, bucket, estimate)
             for bucket, estimate in zip(plasticity.query_buckets.tolist(), profile, strict=True)
         ]
-    rows += of_bins
+    rows += others
     columns: Columns = {
         "quantity": [name for name, _, _ in rows],
         "q_bucket": [bucket for _, bucket, _ in rows],

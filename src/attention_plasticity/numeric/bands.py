@@ -21,6 +21,7 @@ from attention_plasticity.numeric.errors.text_groups import (
 from attention_plasticity.numeric.sizes import GROUPS
 from qk_toolkit.arrays import Array, Ints, Vectors
 
+UNTURNED = -1  # class of a band that does not turn
 ROUNDING = 8.0  # rounding errors of a rotated vector, in units of its precision
 
 
@@ -115,6 +116,26 @@ class VarianceShares:
 
     share: Array  # (m + 1,) the last one is that of the dimensions that do not turn
     influences: Array  # (g, m + 1); NaN if groups are not known, or too few
+
+    def by_wavelength(self, frequency: Array) -> dict[int, tuple[float, Array]]:
+        """Sums over bands with `frequency` (m,) by class of wavelengths: share, influences (g,)."""
+        classes = np.append(wavelength_classes(frequency), UNTURNED)  # (m + 1,)
+        found = {}
+        for number in np.unique(classes).tolist():
+            chosen = classes == number  # (m + 1,)
+            found[number] = float(self.share[chosen].sum()), self.influences[:, chosen].sum(axis=1)
+        return found
+
+
+def wavelength_classes(frequency: Array) -> Ints:
+    """(m,) class c of wavelengths from 4^c to 4^(c + 1) tokens; `UNTURNED` for frequency 0.
+
+    Wavelengths below 1 token belong to class 0.
+    """
+    turning = frequency != 0
+    wavelength = 2.0 * np.pi / np.abs(np.where(turning, frequency, 1.0))  # (m,)
+    octave = np.frexp(wavelength)[1] - 1  # (m,) the exact integer part of log2
+    return np.where(turning, np.maximum(octave // 2, 0), UNTURNED).astype(np.int64)
 
 
 def variance_shares(logits: PairLogits, weight: Array, group: Ints | None) -> VarianceShares:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.metrics import (
+    BAND_QUANTITY,
     BIN_QUANTITY,
     BUCKET_MEANS,
     BUCKET_QUANTITY,
@@ -156,7 +157,7 @@ def _never_negative(name: str) -> bool:
 
 
 def _check_influences(table: pd.DataFrame, path: Path) -> None:
-    for quantity in (BUCKET_QUANTITY, BIN_QUANTITY, POOLED_BIN_QUANTITY):
+    for quantity in (BUCKET_QUANTITY, BIN_QUANTITY, POOLED_BIN_QUANTITY, BAND_QUANTITY):
         buckets = table.loc[table["quantity"] == quantity, "q_bucket"].to_numpy(np.float64)
         if not ((buckets == np.floor(buckets)) & (buckets >= 0) & (buckets < 2**53)).all():
             raise ConfigError(f"{path}: q_bucket: expected integers in the rows of {quantity}")

