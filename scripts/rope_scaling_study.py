@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -57,8 +58,10 @@ def losses(plan: ModelPlan) -> pd.DataFrame:
     place, device = config.model.name, "cuda" if torch.cuda.is_available() else "cpu"
     with quiet_transformers():
         own = load_model_config(config.model)
-        loaded = AutoModelForCausalLM.from_pretrained(place, config=own, dtype=config.model.dtype)
-        model = loaded.to(device).eval()
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            place, config=own, dtype=config.model.dtype
+        )
+        model = model.to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(place)
     rows = []
     for text in open_texts(config.dataset):
@@ -73,7 +76,7 @@ def losses(plan: ModelPlan) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["label", "text", "part", "loss"])
 
 
-def _token_losses(model: torch.nn.Module, ids: torch.Tensor) -> Iterator[torch.Tensor]:
+def _token_losses(model: Any, ids: torch.Tensor) -> Iterator[torch.Tensor]:
     """Losses of the tokens after the first one, in blocks, from tokens (n,)."""
     with torch.inference_mode():
         states = model.model(input_ids=ids[None], use_cache=False).last_hidden_state[0]  # (n, d)

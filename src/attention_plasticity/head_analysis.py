@@ -55,6 +55,7 @@ from attention_plasticity.head.repeated import with_repeated
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.role_columns import (
     role_columns,
+    role_influences,
     role_queries,
     scores_on_repeated_tokens,
     word_columns,
@@ -68,6 +69,7 @@ from attention_plasticity.metrics import FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.numeric.drift import Drift, drift
 from attention_plasticity.numeric.errors.text_groups import TextGroups
 from attention_plasticity.numeric.errors.variance_parts import VarianceParts
+from attention_plasticity.numeric.role_scores import role_scores
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows
 from qk_dump.rotary_file import with_rotary
@@ -177,10 +179,12 @@ def _analyze_query_head(
     if found is None:
         return result
     queries, known = found
-    repeated = scores_on_repeated_tokens(dump, layer, q_head)
+    scores = role_scores(queries, config.distant_from)
+    further = role_influences(scores)
     return replace(
         result,
-        roles=role_columns(queries, repeated, config.distant_from),
+        influences={name: [*own, *further[name]] for name, own in result.influences.items()},
+        roles=role_columns(queries, scores, scores_on_repeated_tokens(dump, layer, q_head)),
         words=word_columns(rows, queries, known, dump.token_texts),
     )
 

@@ -328,7 +328,7 @@ INFLUENCES = Table(
     "head and quantity",
     (
         *_IDS,
-        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, ap_bucket: plasticity of one query bucket, ap_bin: plasticity at one position of one bin of queries, ap_bin_pooled: plasticity over this bin, band_share: share of the variance of the logit of the rotary bands of one class of wavelengths, or unturned_share: that of the dimensions that RoPE does not turn", format="text"),
+        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, ap_bucket: plasticity of one query bucket, ap_bin: plasticity at one position of one bin of queries, ap_bin_pooled: plasticity over this bin, band_share: share of the variance of the logit of the rotary bands of one class of wavelengths, unturned_share: that of the dimensions that RoPE does not turn, or a column of head_roles.csv that decides the role of a head", format="text"),
         Metric("q_bucket", "query bucket", "query bucket of ap_bucket, bin of ap_bin and ap_bin_pooled, or class c of band_share: wavelengths from 4^c to 4^(c+1) tokens", format="index", nan="a quantity of the whole head"),
         Metric("value", "value", "value of the quantity"),
         Metric("bias", "bias", "bias of the value", signed=True),

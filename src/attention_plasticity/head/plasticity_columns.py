@@ -126,7 +126,11 @@ def influence_columns(
             (BUCKET_QUANTITY, bucket, estimate)
             for bucket, estimate in zip(plasticity.query_buckets.tolist(), profile, strict=True)
         ]
-    rows += others
+    return influence_rows([*rows, *others])
+
+
+def influence_rows(rows: Sequence[tuple[str, float, Estimate]]) -> Columns:
+    """Columns of the table of influences from quantities, their buckets and their estimates."""
     columns: Columns = {
         "quantity": [name for name, _, _ in rows],
         "q_bucket": [bucket for _, bucket, _ in rows],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
 
 import numpy as np
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head.layer import logits_of
+from attention_plasticity.head.plasticity_columns import influence_rows
 from attention_plasticity.head.result import Columns
 from attention_plasticity.head.token_weights import TokenWeights, token_weights
 from attention_plasticity.metrics import ROLES
@@ -18,11 +20,11 @@ from attention_plasticity.numeric.role_scores import (
     QueryAttention,
     RoleQueries,
     repeated_scores,
-    role_scores,
     top_weights,
 )
 from attention_plasticity.numeric.windows import Window
 from attention_plasticity.numeric.word_choice import strongest_queries, typical_queries
+from attention_plasticity.roles import ROLES as DEFINED_ROLES
 from qk_dump.attention_columns import AttentionRows
 from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump, HeadId
@@ -31,6 +33,8 @@ from qk_toolkit.arrays import Ints
 
 SCORES = tuple(metric.column for metric in ROLES.columns if metric.error)
 """Columns of the table of roles that have a standard error."""
+DECIDING = tuple(role.column for role in DEFINED_ROLES)
+"""Those that decide the role of a head on texts."""
 
 
 def role_queries(
@@ -66,12 +70,10 @@ def _attention(rows: AttentionRows) -> QueryAttention:
 
 
 def role_columns(
-    queries: RoleQueries | None, repeated: dict[str, Estimate], distant_from: int
+    queries: RoleQueries, scores: Mapping[str, Estimate], repeated: Mapping[str, Estimate]
 ) -> Columns:
-    """The row of the table of roles, without labels; empty if attention is not known."""
-    if queries is None:
-        return {}
-    scores = {**role_scores(queries, distant_from), **repeated}
+    """The row of the table of roles, without labels, from scores on texts and repeated tokens."""
+    scores = {**scores, **repeated}
     groups = math.nan
     if queries.group is not None:
         groups = len(np.unique(queries.group))
@@ -84,6 +86,12 @@ def role_columns(
     of_repeated = [score.groups for score in repeated.values() if score.groups > 0]
     columns["repeated_groups"] = [max(of_repeated, default=math.nan)]
     return columns
+
+
+def role_influences(scores: Mapping[str, Estimate]) -> Columns:
+    """Rows of the table of influences: the scores on texts that decide roles."""
+    known = [(name, scores[name]) for name in DECIDING if name in scores]
+    return influence_rows([(name, math.nan, one) for name, one in known if one.groups > 0])
 
 
 def scores_on_repeated_tokens(dump: Dump, layer: int, q_head: int) -> dict[str, Estimate]:

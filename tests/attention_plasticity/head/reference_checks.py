@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attention_plasticity.head.result import HeadResult
+from attention_plasticity.head.role_columns import DECIDING
 from attention_plasticity.metrics import (
     ATTENTION_BY_BUCKET,
     BUCKET_PLASTICITY,
@@ -21,9 +22,10 @@ from reference import Tables, tolerance
 
 BINNED = (
     *("ap_aligned", "ap_pooled", "ap_phase", "ap_bin", "kernel_R2"),
-    *("band_share", "unturned_share"),
+    *("band_share", "unturned_share", *DECIDING),
 )
-"""Beginnings of what the reference does not compute; `one_position` and `test_bands` count it."""
+"""Beginnings of what the reference does not compute; `one_position`, `test_bands` and
+`test_role_influences` do."""
 
 
 def assert_equals_reference(
