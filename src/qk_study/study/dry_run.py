@@ -18,7 +18,7 @@ from qk_sniffer.config import CaptureConfig
 from qk_study.study.cost import analysis_seconds, capture_seconds, hours
 from qk_study.study.plan import ModelPlan, Part
 from qk_study.study.settings import StudySettings
-from qk_study.study.steps import failure_text, is_analysed, is_captured
+from qk_study.study.steps import failure_text, has_run_alone, is_analysed, is_captured
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.formatting import count
@@ -98,7 +98,7 @@ def _totals(works: Sequence[Work]) -> Iterator[str]:
 
 
 def _work(plan: ModelPlan) -> Iterator[Work]:
-    if plan.analysis is None:
+    if plan.analysis is None or has_run_alone(plan):
         run = FinishedRun.open(plan.run)
         yield Work("read", len(run.head_metrics), run.texts.get("count"))
         return

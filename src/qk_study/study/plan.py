@@ -69,23 +69,25 @@ class Part:
 
     def refuse_other_settings(self, label: str) -> None:
         """Raise a `ConfigError` if the folder was made with other settings, by their file."""
-        if not user_path(self.folder).exists():
-            return
-        then, now = _recorded(self.file, type(self.config)), self._compared(self.config)
-        if then is None:
-            return
-        before = self._compared(then)
-        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        if names:
+        if user_path(self.folder).exists() and (changes := self.changed_settings()):
             done = "captured" if self.kind == "capture" else "analysed"
             listed = ", ".join(
-                f"{name} ({in_short(before.get(name))} then, {in_short(now.get(name))} now)"
-                for name in names
+                f"{name} ({in_short(then)} then, {in_short(now)} now)"
+                for name, (then, now) in changes.items()
             )
             raise ConfigError(
                 f"{label}: {self.folder} was {done} with other settings: {listed}. Remove this "
                 "folder to start again, or give the study another output_dir"
             )
+
+    def changed_settings(self) -> dict[str, tuple[Any, Any]] | None:
+        """Settings of the file that are others now: (then, now). None if it cannot be read."""
+        recorded = _recorded(self.file, type(self.config))
+        if recorded is None:
+            return None
+        then, now = self._compared(recorded), self._compared(self.config)
+        both = {name: (then.get(name), now.get(name)) for name in {**then, **now}}
+        return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
 
     def _compared(self, config: CaptureConfig | RunnerConfig) -> dict[str, Any]:
         """The settings that decide what is in the folder, by dotted names."""

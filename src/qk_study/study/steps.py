@@ -12,6 +12,7 @@ from pathlib import Path
 
 from attention_plasticity.config import PLACEMENT_FIELDS, RunnerConfig
 from attention_plasticity.tables.finished_run import FinishedRun
+from qk_dump.hub.place import is_hub_path
 from qk_dump.layout import UNFINISHED
 from qk_dump.manifest import MANIFEST_NAME
 from qk_sniffer.config import CaptureConfig
@@ -22,6 +23,7 @@ from qk_toolkit.errors import ConfigError, ToolkitError, without_tokens
 from qk_toolkit.files import user_path
 from qk_toolkit.formatting import count
 from qk_toolkit.terminal import TerminalWatcher
+from qk_toolkit.urls import is_remote
 
 _WITHOUT_EFFECT = {"max_workers", "download_max_workers", "dataset_cache_dir"}
 
@@ -69,13 +71,30 @@ def failure_text(error: Exception) -> str:
 
 
 def _run_of(plan: ModelPlan, title: str) -> FinishedRun:
-    if plan.capture is not None:
-        _capture(plan.capture, title)
-    if plan.analysis is not None:
-        _analyse(plan.analysis, title)
+    if has_run_alone(plan):
+        print(f"{title}: {plan.run} is analysed already; its dump was removed", file=sys.stderr)
+    else:
+        if plan.capture is not None:
+            _capture(plan.capture, title)
+        if plan.analysis is not None:
+            _analyse(plan.analysis, title)
     run = FinishedRun.open(plan.run)
     run.head_metrics  # noqa: B018 – a table that is missing or was changed is reported here
     return run
+
+
+def has_run_alone(plan: ModelPlan) -> bool:
+    """Whether the dump was removed after its analysis, which had the same settings as now."""
+    if plan.analysis is None:
+        return False
+    config = plan.analysis.config
+    assert isinstance(config, RunnerConfig)
+    dump = str(config.dataset_local_root)
+    if is_hub_path(dump) or is_remote(dump) or user_path(dump).exists():
+        return False
+    if any(part.changed_settings() != {} for part in plan.parts):
+        return False
+    return _finished_run(plan.analysis) is not None
 
 
 def is_captured(part: Part) -> bool:
@@ -138,32 +157,41 @@ def is_analysed(part: Part) -> bool:
     A finished run is not written again, so that its run.json stays the same.
     """
     from attention_plasticity.run.fingerprints import InputFiles
-    from attention_plasticity.run.outputs import RUN_FILE, sha256_of
     from attention_plasticity.run.preparation import prepare
     from attention_plasticity.run.records import Records
     from attention_plasticity.run.run_info import run_settings
 
     config = part.config
     assert isinstance(config, RunnerConfig)
-    if not (user_path(part.folder) / RUN_FILE).is_file():
-        return False
-    try:
-        run = FinishedRun.open(part.folder)
-    except ConfigError:  # run.json is damaged
-        return False
-    if not run.info.get("tables") or run.info.get("failures"):
-        return False
-    if _without_placement(run.settings) != _without_placement(_recorded_form(config)):
-        return False
-    if any(
-        sha256_of(run.folder / name) != run.info["sha256"].get(kind)
-        for kind, name in run.info["tables"].items()
-    ):
+    if _finished_run(part) is None:
         return False
     dump, plan, paths = prepare(config, TerminalWatcher())
     records = Records(paths.folder, run_settings(config, plan.layout, dump), paths.place)
     found = records.finished_heads(InputFiles(dump))
     return found.conflict is None and set(plan.heads) <= found.metrics.keys()
+
+
+def _finished_run(part: Part) -> FinishedRun | None:
+    """The run of an analysis if all its heads and tables are there and its settings are these."""
+    from attention_plasticity.run.outputs import RUN_FILE, sha256_of
+
+    config = part.config
+    assert isinstance(config, RunnerConfig)
+    if not (user_path(part.folder) / RUN_FILE).is_file():
+        return None
+    try:
+        run = FinishedRun.open(part.folder)
+    except ConfigError:  # run.json is damaged
+        return None
+    if not run.info.get("tables") or run.info.get("failures"):
+        return None
+    if _without_placement(run.settings) != _without_placement(_recorded_form(config)):
+        return None
+    same = all(
+        sha256_of(run.folder / name) == run.info["sha256"].get(kind)
+        for kind, name in run.info["tables"].items()
+    )
+    return run if same else None
 
 
 def _recorded_form(config: RunnerConfig) -> dict[str, object]:

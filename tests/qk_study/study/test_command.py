@@ -21,6 +21,7 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from lasting_workers import workers as workers  # a fixture of all tests here
 from rank_processes import Forwards, ended, start_alone
 from small_study import (
+    CAPTURE,
     FOLDERS,
     MODELS,
     STUDY_IN,
@@ -146,6 +147,30 @@ def test_a_repeated_command_changes_no_file(
     assert "model 1 of 3, tiny: results/study/dumps/tiny is captured already" in told
     assert "figures of C" in told
     assert "figures of tiny" not in told  # they are as they were
+
+
+def test_a_dump_can_be_removed_after_its_analysis(
+    made: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(place, tmp_path / "copy"))
+    out = folder / "results" / "study"
+    shutil.rmtree(out / "dumps")
+    shutil.rmtree(folder / "dump")
+    assert study_in([str(folder), "study.yaml", "--dry_run"]) == 0
+    assert "capture" not in capsys.readouterr().out
+    assert study_in([str(folder), "study.yaml"]) == 0
+    told = capsys.readouterr().err
+    assert "tiny: results/study/runs/tiny is analysed already; its dump was removed" in told
+    expected = {name: text for name, text in made_files(made).items() if name[:6] != "dumps/"}
+    assert made_files(out) == expected
+    (out / "runs" / "dump-u-x" / "head_metrics.csv").write_text("layer\n")  # changed by hand
+    capture = {"capture": {**CAPTURE, "min_bucket_size": 64}}
+    write_study(folder, "changed.yaml", capture=capture, figures="none")
+    words = [str(folder), "changed.yaml", "--output_dir", "results/study", "--dry_run"]
+    assert study_in(words) == 1
+    told_all = capsys.readouterr()
+    assert "capture" in told_all.out  # of the first model, whose settings are others now
+    assert "will fail: Dump ü/../x: dump: does not exist" in told_all.err
 
 
 def test_a_killed_study_continues_and_ends_the_same(
