@@ -87,12 +87,21 @@ class Label:
 def label(
     values: Mapping[str, float], half_widths: Mapping[str, float], thresholds: Mapping[str, float]
 ) -> Label:
-    """The label of a head from its scores by column, and half the widths of their intervals.
+    """The label of a head from its scores by column, and half the widths of their intervals."""
+    possible = possible_roles(values, half_widths, thresholds)
+    [likely] = possible_roles(values, {}, thresholds)
+    return Label(likely if len(possible) == 1 else UNSURE, likely)
+
+
+def possible_roles(
+    values: Mapping[str, float], half_widths: Mapping[str, float], thresholds: Mapping[str, float]
+) -> list[str]:
+    """The roles that a head can have if each score is somewhere in its interval.
 
     A score that is NaN does not give a role. A half width that is NaN is not known, and the value
     alone decides.
     """
-    unsure = False
+    found = []
     for role in ROLES:
         column, limit = role.column, thresholds[role.name]
         if role.repeated_column and not math.isnan(values.get(role.repeated_column, math.nan)):
@@ -100,7 +109,9 @@ def label(
         value, half = values.get(column, math.nan), half_widths.get(column, math.nan)
         if math.isnan(value):
             continue
-        unsure |= abs(value - limit) <= (0.0 if math.isnan(half) else half) and half > 0
-        if value >= limit:
-            return Label(UNSURE if unsure else role.name, role.name)
-    return Label(UNSURE if unsure else MIXED, MIXED)
+        decides = not abs(value - limit) <= (0.0 if math.isnan(half) else half) or not half > 0
+        if value >= limit or not decides:
+            found.append(role.name)
+        if value >= limit and decides:
+            return found
+    return [*found, MIXED]

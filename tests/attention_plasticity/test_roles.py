@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from attention_plasticity.roles import (
     check_thresholds,
     default_thresholds,
     label,
+    possible_roles,
 )
 
 LIMITS = default_thresholds()
@@ -69,6 +71,16 @@ def test_a_label_is_a_name_and_wider_intervals_never_make_it_sure(
     assert wide.likely_role == wider.likely_role == found.likely_role
     assert wide.role in (UNSURE, found.role)
     assert wider.role == UNSURE or wider.role == wide.role
+    possible = possible_roles(values, widths, LIMITS)
+    assert (len(possible) > 1) == (wide.role == UNSURE)
+    seen = set()
+    for steps in product((-0.999, 0.999), repeat=len(values)):  # corners of the intervals
+        moved = {
+            name: value + half * step
+            for (name, value), step in zip(values.items(), steps, strict=True)
+        }
+        seen.add(label(moved, {}, LIMITS).role)
+    assert seen <= set(possible)
 
 
 def test_thresholds_are_checked() -> None:

@@ -31,7 +31,7 @@ from attention_plasticity.metrics import (
 )
 from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import HeadColumn, mean_half_width
+from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, mean_half_width
 from attention_plasticity.tables.profiles import HEAD, head_profiles
 
 PHASE_DROP = "ap_phase_drop"
@@ -154,16 +154,13 @@ _ERRORS = ["bias", *GROUP_COLUMNS]
 
 def minus(one: HeadColumn, other: HeadColumn) -> HeadColumn:
     """The difference of two quantities of one run, at the heads that have both."""
-    places = {head: place for place, head in enumerate(other.heads)}
-    mine = [place for place, head in enumerate(one.heads) if head in places]
-    heads = tuple(one.heads[place] for place in mine)
-    others = [places[head] for head in heads]
+    one, other = at_common_heads(one, other)
     return HeadColumn(
-        heads,
-        one.values[mine] - other.values[others],
-        one.biases[mine] - other.biases[others],
-        one.influences[mine] - other.influences[others],
-        np.minimum(one.groups[mine], other.groups[others]),
+        one.heads,
+        one.values - other.values,
+        one.biases - other.biases,
+        one.influences - other.influences,
+        np.minimum(one.groups, other.groups),
         one.eligible,
     )
 

@@ -17,6 +17,7 @@ from scipy.special import stdtr
 from attention_plasticity.comparison.cautions import same_texts
 from attention_plasticity.comparison.runs import ComparedRun, same_architecture
 from attention_plasticity.tables.intervals import (
+    at_common_heads,
     benjamini_hochberg,
     half_width,
     head_column,
@@ -80,17 +81,15 @@ def matched_heads(pairs: Sequence[Pair], metrics: Sequence[str]) -> pd.DataFrame
 
 def _differences(pair: Pair, metric: str) -> pd.DataFrame:
     runs = pair.run.run, pair.minus.run
-    one, other = (head_column(run.head_metrics, run.influences, metric, None) for run in runs)
-    places = {head: place for place, head in enumerate(other.heads)}
-    mine = [place for place, head in enumerate(one.heads) if head in places]
-    others = [places[one.heads[place]] for place in mine]
-    heads = np.array([one.heads[place] for place in mine]).reshape(-1, 2)  # (heads, 2)
-    bias, other_bias = one.biases[mine], other.biases[others]  # (heads,) twice
-    known = ~np.isnan(bias + other_bias)
-    value = one.values[mine] - np.where(known, bias, 0.0)
-    other_value = other.values[others] - np.where(known, other_bias, 0.0)
-    error = _errors(one.influences[mine], other.influences[others], paired=pair.paired)
-    freedom = np.minimum(one.groups[mine], other.groups[others]) - 1.0
+    one, other = at_common_heads(
+        *(head_column(run.head_metrics, run.influences, metric, None) for run in runs)
+    )
+    heads = np.array(one.heads).reshape(-1, 2)  # (heads, 2)
+    known = ~np.isnan(one.biases + other.biases)  # (heads,)
+    value = one.values - np.where(known, one.biases, 0.0)
+    other_value = other.values - np.where(known, other.biases, 0.0)
+    error = _errors(one.influences, other.influences, paired=pair.paired)
+    freedom = np.minimum(one.groups, other.groups) - 1.0
     freedom = np.where(freedom > 0, freedom, np.nan)
     difference, reach = value - other_value, half_width(error, freedom + 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):

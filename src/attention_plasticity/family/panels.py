@@ -39,9 +39,11 @@ _LEAST_PANEL = 2.9  # inches
 _PANEL_HEIGHT = 2.4
 
 
-def panels(number: int, width: float, height: float = _PANEL_HEIGHT) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side, as many as fit; further ones are below."""
-    columns = max(1, min(number, int(width / _LEAST_PANEL)))
+def panels(
+    number: int, width: float, height: float = _PANEL_HEIGHT, *, columns: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side, as many as fit, or `columns`; further ones are below."""
+    columns = columns or max(1, min(number, int(width / _LEAST_PANEL)))
     rows = math.ceil(number / columns)
     figure, grid = new_figure(width, height * rows, ncols=columns, nrows=rows, squeeze=False)
     for axes in grid.flat[number:]:

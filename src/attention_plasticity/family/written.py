@@ -31,11 +31,12 @@ def written_parts(
     headings: Sequence[str] = (),
     shown: PlasticityColumns = AT_ONE_POSITION,
     many: bool = False,
+    note: str = "",
 ) -> WrittenTable | None:
     """A line per model and type of layers with `mean [low, high]` per part; None without rows.
 
     `headings` name the columns; default: the parts themselves. A table with `many` columns has the
-    shorter `mean ± half`.
+    shorter `mean ± half`. `note` is the text below the table in place of the default.
     """
     if rows.empty:
         return None
@@ -46,7 +47,7 @@ def written_parts(
         cells = {str(row[by]): cell(row) for row in own.to_dict("records")}
         found = tuple(cells.get(part, Cell("–")) for part in parts)
         lines.append(Line(clean(str(run)), part_words(str(layer_type)), found))
-    note = HALF_NOTE if many else INTERVAL_NOTE
+    note = note or (HALF_NOTE if many else INTERVAL_NOTE)
     return WrittenTable("study", shown, ("model", *(headings or parts)), tuple(lines), note)
 
 

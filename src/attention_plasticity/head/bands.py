@@ -25,6 +25,7 @@ from attention_plasticity.numeric.bands import (
     VarianceShares,
     standard_errors,
     variance_shares,
+    wavelengths,
 )
 from attention_plasticity.numeric.distance_pairs import (
     DistancePairs,
@@ -172,8 +173,6 @@ def _band_columns(
     share, share_error = unknown, unknown
     if shares is not None:
         share, share_error = shares.share[:m], standard_errors(shares.influences)[:m]
-    turning = frequency != 0
-    wavelength = np.where(turning, 2.0 * np.pi / np.abs(np.where(turning, frequency, 1.0)), np.nan)
     amplitude = q.mean_length * k.mean_length
     phase = np.angle(np.exp(1j * (q.phase - k.phase)))
     on_product = q.on_length * k.length + q.length * k.on_length  # (g, m)
@@ -181,7 +180,7 @@ def _band_columns(
     return {
         "band": list(range(m)),
         "frequency": frequency.tolist(),
-        "wavelength": wavelength.tolist(),
+        "wavelength": wavelengths(frequency).tolist(),
         "norm_product": unit.logits(q.length * k.length),
         "norm_product_se": unit.logits(standard_errors(on_product)),
         "variance_share": share.tolist(),
@@ -204,7 +203,7 @@ def _share_influences(
         return []
     groups = len(np.unique(of_pairs))
     found: list[tuple[str, float, Estimate]] = []
-    for number, (share, influences) in shares.by_wavelength(frequency).items():
+    for number, (share, influences) in shares.by_class(wavelengths(frequency)).items():
         estimate = Estimate(share, 0.0, influences, groups)
         if number != UNTURNED:
             found.append((BAND_QUANTITY, number, estimate))

@@ -117,9 +117,9 @@ class VarianceShares:
     share: Array  # (m + 1,) the last one is that of the dimensions that do not turn
     influences: Array  # (g, m + 1); NaN if groups are not known, or too few
 
-    def by_wavelength(self, frequency: Array) -> dict[int, tuple[float, Array]]:
-        """Sums over bands with `frequency` (m,) by class of wavelengths: share, influences (g,)."""
-        classes = np.append(wavelength_classes(frequency), UNTURNED)  # (m + 1,)
+    def by_class(self, wavelength: Array) -> dict[int, tuple[float, Array]]:
+        """Sums over bands with `wavelength` (m,) by class: share, and influences (g,)."""
+        classes = np.append(wavelength_classes(wavelength), UNTURNED)  # (m + 1,)
         found = {}
         for number in np.unique(classes).tolist():
             chosen = classes == number  # (m + 1,)
@@ -127,14 +127,19 @@ class VarianceShares:
         return found
 
 
-def wavelength_classes(frequency: Array) -> Ints:
-    """(m,) class c of wavelengths from 4^c to 4^(c + 1) tokens; `UNTURNED` for frequency 0.
+def wavelengths(frequency: Array) -> Array:
+    """(m,) tokens per turn; NaN for frequency 0."""
+    turning = frequency != 0
+    return np.where(turning, 2.0 * np.pi / np.abs(np.where(turning, frequency, 1.0)), np.nan)
+
+
+def wavelength_classes(wavelength: Array) -> Ints:
+    """(m,) class c of wavelengths from 4^c to 4^(c + 1) tokens; `UNTURNED` for NaN.
 
     Wavelengths below 1 token belong to class 0.
     """
-    turning = frequency != 0
-    wavelength = 2.0 * np.pi / np.abs(np.where(turning, frequency, 1.0))  # (m,)
-    octave = np.frexp(wavelength)[1] - 1  # (m,) the exact integer part of log2
+    turning = ~np.isnan(wavelength)
+    octave = np.frexp(np.where(turning, wavelength, 1.0))[1] - 1  # (m,) integer part of log2
     return np.where(turning, np.maximum(octave // 2, 0), UNTURNED).astype(np.int64)
 
 

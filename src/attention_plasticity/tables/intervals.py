@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -135,6 +136,25 @@ class HeadColumn:
     @property
     def _corrected(self) -> Array:
         return self.values - (self.biases if self.mean.corrected else 0.0)
+
+    def at(self, places: Sequence[int]) -> HeadColumn:
+        """The column at some of its heads."""
+        chosen = list(places)
+        return HeadColumn(
+            tuple(self.heads[place] for place in chosen),
+            self.values[chosen],
+            self.biases[chosen],
+            self.influences[chosen],
+            self.groups[chosen],
+            self.eligible,
+        )
+
+
+def at_common_heads(one: HeadColumn, other: HeadColumn) -> tuple[HeadColumn, HeadColumn]:
+    """Both columns at the heads that both have, in the order of the first."""
+    places = {head: place for place, head in enumerate(other.heads)}
+    mine = [place for place, head in enumerate(one.heads) if head in places]
+    return one.at(mine), other.at([places[one.heads[place]] for place in mine])
 
 
 def _side_by_side(one: Array, other: Array) -> Array:

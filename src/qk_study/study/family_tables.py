@@ -5,25 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
 from attention_plasticity.family.depth import DEPTH_PARTS
 from attention_plasticity.family.layer_kinds import BY_ATTENTION, BY_ROPE, has_two_kinds
 from attention_plasticity.family.lengths import BY_FIFTH, BY_LENGTH, PHASE_DROP
 from attention_plasticity.family.matched import matched_summary
 from attention_plasticity.family.relations import p_words, relation_table, strength_words
-from attention_plasticity.family.roles import ALL_ROLES
 from attention_plasticity.family.written import written_parts
 from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, PHASE
 from attention_plasticity.plots.shown import capitalised, column_label
 from attention_plasticity.tables.names import clean
-from qk_study.study.relations import study_relations
+from qk_study.study.relations import StudyRelations
 from qk_study.study.results import StudyResults
 from qk_study.study.study_table import StudyTable
 
 FAMILY_NAMES = (
-    *("lengths", "depth", "relations", "trajectories", "layer_kinds", "role_shares"),
+    *("lengths", "depth", "relations", "trajectories", "layer_kinds"),
     *("matched_heads", "matched_counts"),
 )
 """Names of the tables that `family_tables` can make."""
@@ -34,14 +31,12 @@ def family_tables(results: StudyResults) -> Iterator[StudyTable]:
     if not results.lengths.empty:
         yield _lengths(results)
     yield _depth(results)
-    if results.scores is not None and len(results.runs) > 1:
-        yield _relations(results)
+    if results.relations is not None:
+        yield _relations(results, results.relations)
     if results.checkpoints:
         yield _trajectories(results)
     if any(has_two_kinds(results.layer_kinds, divided) for divided in (BY_ATTENTION, BY_ROPE)):
         yield _layer_kinds(results)
-    if not results.roles.empty:
-        yield _roles(results)
     if not results.matched.empty:
         yield from _matched(results)
 
@@ -83,8 +78,8 @@ def _depth(results: StudyResults) -> StudyTable:
     return StudyTable("depth", caption, table, written)
 
 
-def _relations(results: StudyResults) -> StudyTable:
-    relations = study_relations(results).relations
+def _relations(results: StudyResults, found: StudyRelations) -> StudyTable:
+    relations = found.relations
     lines = []
     for one in relations:
         cells = [Cell(str(one.models))]
@@ -143,22 +138,6 @@ def _layer_kinds(results: StudyResults) -> StudyTable:
         "layers, with 95 % intervals over texts."
     )
     return StudyTable("layer_kinds", caption, table, written)
-
-
-def _roles(results: StudyResults) -> StudyTable:
-    table = results.roles
-    counts = table.pivot(index="run", columns="role", values="heads")
-    roles = [role for role in ALL_ROLES if (counts[role] > 0).any()]
-    known = [label for label in results.labels if label in counts.index]
-    numbers = counts.loc[known, roles].to_numpy(np.int64).tolist()  # (models, roles)
-    lines = tuple(
-        Line(clean(label), "", tuple(Cell(f"{heads:,}") for heads in own))
-        for label, own in zip(known, numbers, strict=True)
-    )
-    caption = "Heads of each model that have each role."
-    note = "Unsure: a 95 % interval of a score contains a threshold that decides the role."
-    written = WrittenTable("study", results.shown, ("model", *roles), lines, note)
-    return StudyTable("role_shares", caption, table, {caption: written})
 
 
 def _matched(results: StudyResults) -> Iterator[StudyTable]:

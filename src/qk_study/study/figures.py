@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attention_plasticity.comparison.comparison import Comparison, compared
 from attention_plasticity.family.layer_kinds import BY_ATTENTION, BY_ROPE, has_two_kinds
 from attention_plasticity.plots.all_figures import FIGURES as FIGURES_OF_RUNS
 from attention_plasticity.plots.all_figures import left_out, save_all
@@ -24,8 +23,6 @@ from qk_toolkit.errors import ConfigError, ToolkitError, in_short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_FEWEST_CHECKPOINTS = 3
 
 
 @dataclass(frozen=True)
@@ -50,30 +47,9 @@ def _few_models(results: StudyResults) -> str | None:
     return None if results.comparison is not None else "needs two models"
 
 
-def _no_scores(results: StudyResults) -> str | None:
-    if results.comparison is None:
-        return "needs two models"
-    return "needs scores" if results.comparison.scores is None else None
-
-
-def _no_checkpoints(results: StudyResults) -> str | None:
-    numbers = [model.entry.checkpoint for model in results.entries]
-    if None in numbers or len(set(numbers)) < max(len(numbers), _FEWEST_CHECKPOINTS):
-        return f"needs {_FEWEST_CHECKPOINTS} models or more, all with different checkpoints"
-    families = {model.entry.family for model in results.entries}
-    return None if len(families) == 1 else "needs models of one family"
-
-
-def _compared(results: StudyResults) -> Comparison:
+def _profiles(results: StudyResults) -> Figure:
     assert results.comparison is not None
-    return results.comparison
-
-
-def _trajectory(results: StudyResults) -> Figure:
-    """The models as checkpoints, in the order of their numbers."""
-    pairs = sorted(results.finished, key=lambda pair: pair[0].model.entry.checkpoint or 0.0)
-    runs, labels = [run for _, run in pairs], [plan.label for plan, _ in pairs]
-    return compared(runs, labels, None, None).plot("trajectory")
+    return results.comparison.plot("profiles")
 
 
 def _no_lengths(results: StudyResults) -> str | None:
@@ -101,12 +77,18 @@ def _depth(results: StudyResults) -> Figure:
 
 def _relations(results: StudyResults) -> Figure:
     from attention_plasticity.family.relations_figure import relations_figure
-    from qk_study.study.relations import study_relations
 
-    found = study_relations(results)
+    found = results.relations
+    assert found is not None
     return relations_figure(
         found.relations, found.metrics, found.scores, results.runs, results.families
     )
+
+
+def _no_relations(results: StudyResults) -> str | None:
+    if results.relations is not None:
+        return None
+    return "needs scores" if results.scores is None else "needs two models"
 
 
 def _no_trajectories(results: StudyResults) -> str | None:
@@ -149,6 +131,16 @@ def _roles(results: StudyResults) -> Figure:
     return roles_figure(results.roles, results.runs)
 
 
+def _no_bands(results: StudyResults) -> str | None:
+    return "needs the rotary embedding in a dump" if results.bands.empty else None
+
+
+def _bands(results: StudyResults) -> Figure:
+    from attention_plasticity.family.bands_figure import bands_figure
+
+    return bands_figure(results.bands, results.runs)
+
+
 def _no_pairs(results: StudyResults) -> str | None:
     return "needs two models of one family and architecture" if results.matched.empty else None
 
@@ -156,20 +148,19 @@ def _no_pairs(results: StudyResults) -> str | None:
 def _matched(results: StudyResults) -> Figure:
     from attention_plasticity.family.matched_figure import matched_figure
 
-    return matched_figure(results.matched, results.pairs, results.shown.level)
+    return matched_figure(results.matched, results.pairs, results.map_metrics[0])
 
 
 FIGURES: dict[str, StudyFigure] = {
-    "profiles": StudyFigure(lambda results: _compared(results).plot("profiles"), _few_models),
-    "scores": StudyFigure(lambda results: _compared(results).plot("scores"), _no_scores),
+    "profiles": StudyFigure(_profiles, _few_models),
     "lengths": StudyFigure(_lengths, _no_lengths),
     "phase-fifths": StudyFigure(_phase_fifths, _no_lengths),
     "depth": StudyFigure(_depth, lambda results: None),
     "layer-types": StudyFigure(_layer_kinds(BY_ATTENTION), _one_kind(BY_ATTENTION)),
     "rope-layers": StudyFigure(_layer_kinds(BY_ROPE), _one_kind(BY_ROPE)),
     "role-shares": StudyFigure(_roles, _no_roles),
-    "relations": StudyFigure(_relations, _no_scores),
-    "trajectory": StudyFigure(_trajectory, _no_checkpoints),
+    "band-shares": StudyFigure(_bands, _no_bands),
+    "relations": StudyFigure(_relations, _no_relations),
     "trajectories": StudyFigure(_trajectories, _no_trajectories),
     "matched-heads": StudyFigure(_matched, _no_pairs),
 }

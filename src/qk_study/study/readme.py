@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from attention_plasticity import __version__
 from attention_plasticity.comparison.tables import markdown_table, markdown_text
+from attention_plasticity.tables.names import clean
 from qk_study.study.figures import DrawnFigures
 from qk_study.study.model_table import written_models
 from qk_study.study.results import StudyResults
@@ -15,6 +16,9 @@ from qk_study.study.study_table import StudyTable
 from qk_toolkit.formatting import count
 
 PAGE = "report.html"
+_MAIN_TABLES = ("means", "differences", "lengths", "band_shares", "role_shares")
+"""Tables of which the README shows the first part, with the figures of the same names."""
+_SHOWN_AS = (".png", ".svg")
 _WHAT = {
     "model": "captured from {place}, and analysed",
     "dump": "analysed from the dump {place}",
@@ -26,6 +30,7 @@ def study_readme(results: StudyResults, tables: Sequence[StudyTable], drawn: Dra
     """The whole file."""
     parts = [
         *_head(results),
+        *_results(tables, drawn),
         *_models(results),
         *_failures(results, drawn),
         *_list("Cautions", map(markdown_text, results.cautions)),
@@ -38,18 +43,40 @@ def study_readme(results: StudyResults, tables: Sequence[StudyTable], drawn: Dra
 
 def page_title(results: StudyResults) -> str:
     """The title of the page and of the README."""
-    return f"Attention plasticity of {count(len(results.finished), 'model')}"
+    given = results.settings.content.title
+    return (
+        clean(given)
+        if given
+        else f"Attention plasticity of {count(len(results.finished), 'model')}"
+    )
 
 
 def _head(results: StudyResults) -> Iterator[str]:
     settings = results.settings
-    yield f"# {page_title(results)}\n"
+    yield f"# {markdown_text(page_title(results))}\n"
+    if settings.content.description.strip():
+        yield f"{settings.content.description.strip()}\n"
     yield (
         f"Made with attention-plasticity {__version__} from `{settings.file}`. "
         f"`{PAGE}` shows all heads of all models in a browser, `tables/` has the numbers, "
         "`figures/` the figures with captions, and `study.json` the settings, versions and "
         "fingerprints.\n"
     )
+
+
+def _results(tables: Sequence[StudyTable], drawn: DrawnFigures) -> Iterator[str]:
+    """The tables and figures that tell most; the others are listed below."""
+    known = {table.name: table.first_markdown for table in tables}
+    figures = {name.rsplit(".", 1)[0]: name for name in drawn.of_study if name.endswith(_SHOWN_AS)}
+    found = []
+    for name in _MAIN_TABLES:
+        if text := known.get(name):
+            found.append(text)
+        if file := figures.get(name.replace("_", "-")):
+            found.append(f"![{name}](figures/{file})\n")
+    if found:
+        yield "## Results\n"
+        yield from found
 
 
 def _models(results: StudyResults) -> Iterator[str]:
@@ -114,9 +141,9 @@ def _commands(results: StudyResults) -> Iterator[str]:
     )
     yield from _block(_part_commands(results))
     yield (
-        "`compare` writes the tables `differences`, `key_heads`, `correlations` and `notes`, and "
-        "the figures `profiles` and `scores`; the other tables and figures of several models are "
-        "made by the first command. The page of `report` also tells when each run was finished.\n"
+        "`compare` writes the tables `differences`, `key_heads` and `notes`, and the figure "
+        "`profiles`; the other tables and figures of several models are made by the first command. "
+        "The page of `report` also tells when each run was finished.\n"
     )
 
 
@@ -134,8 +161,6 @@ def _part_commands(results: StudyResults) -> Iterator[list[str]]:
     labels = f"--labels={','.join(results.labels)}"
     if results.comparison is not None:
         words = ["attention-plasticity", "compare", *runs, labels, "--force"]
-        if results.scores is not None:
-            words += ["--scores", f"{settings.output_dir}/tables/scores.csv"]
         words += [] if form == "png" else ["--figures", form]
         yield [*words, "--output_dir", f"{settings.output_dir}/compare"]
     if runs:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from scipy.special import ndtri
 
+from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.family.relations import Points, Relation, known_points, relation
 from attention_plasticity.tables.intervals import LEVEL, mean_half_width, mean_over_heads
-from qk_study.study.results import StudyResults
 from qk_study.study.scores import StudyScores
 
 
@@ -23,42 +23,35 @@ class StudyRelations:
     metrics: dict[str, Points]
     scores: dict[str, Points]
 
+    @property
+    def warnings(self) -> list[str]:
+        """Scores that few models have, one sentence each."""
+        found = (f"{one.score}: {one.warning}." for one in self.relations if one.warning)
+        return list(dict.fromkeys(found))
 
-def study_relations(results: StudyResults) -> StudyRelations:
-    """Plasticity, its drop and phase against every score of the study."""
-    assert results.scores is not None
-    metrics = {name: _metric(results, name) for name in results.map_metrics}
-    names = [str(name) for name in results.scores.table.columns if name != "model"]
-    scores = {name: _score(results.scores, name, results.labels) for name in names}
+
+def study_relations(
+    runs: Sequence[ComparedRun],
+    families: Sequence[str],
+    scores: StudyScores,
+    metrics: Sequence[str],
+) -> StudyRelations:
+    """Every metric against every score of the study."""
+    x = {name: _metric(runs, name) for name in metrics}
+    names = [str(name) for name in scores.table.columns if name != "model"]
+    y = {name: _score(scores, name, [run.label for run in runs]) for name in names}
     relations = [
-        _relation(metric, score, metrics[metric], scores[score], tuple(results.families))
-        for score in scores
+        relation(metric, score, x[metric].values, y[score].values, families)
+        for score in names
         for metric in metrics
     ]
-    return StudyRelations(relations, metrics, scores)
+    return StudyRelations(relations, x, y)
 
 
-def _relation(metric: str, score: str, x: Points, y: Points, families: tuple[str, ...]) -> Relation:
-    return _cached(metric, score, tuple(x.values.tolist()), tuple(y.values.tolist()), families)
-
-
-@cache
-def _cached(
-    metric: str,
-    score: str,
-    x: tuple[float, ...],
-    y: tuple[float, ...],
-    families: tuple[str, ...],
-) -> Relation:
-    """Table and figure need the same relation, which takes a second."""
-    return relation(metric, score, np.array(x), np.array(y), families)
-
-
-def _metric(results: StudyResults, name: str) -> Points:
+def _metric(runs: Sequence[ComparedRun], name: str) -> Points:
     """The mean over heads of every model, with its interval over texts."""
     known = [
-        mean_over_heads(run, name) if name in run.head_metrics else None
-        for _, run in results.finished
+        mean_over_heads(one.run, name) if name in one.run.head_metrics else None for one in runs
     ]
     values = [math.nan if mean is None else mean.value for mean in known]
     return known_points(
@@ -66,7 +59,7 @@ def _metric(results: StudyResults, name: str) -> Points:
     )
 
 
-def _score(scores: StudyScores, name: str, labels: list[str]) -> Points:
+def _score(scores: StudyScores, name: str, labels: Sequence[str]) -> Points:
     """The score of every model, with a 95 % interval if its standard error is known."""
     values = scores.of(labels)[name].to_numpy(np.float64)  # (models,)
     own = scores.sources[scores.sources["score"] == name]

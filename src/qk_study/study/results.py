@@ -11,16 +11,18 @@ import pandas as pd
 from attention_plasticity.comparison.cautions import run_cautions
 from attention_plasticity.comparison.comparison import Comparison, compared
 from attention_plasticity.comparison.runs import ComparedRun, compare_runs, labelled, main_of
+from attention_plasticity.family.bands import band_table
 from attention_plasticity.family.checkpoints import Checkpoint, checkpoint_table
 from attention_plasticity.family.depth import depth_table
 from attention_plasticity.family.layer_kinds import kind_table
 from attention_plasticity.family.lengths import length_table
 from attention_plasticity.family.matched import Pair, can_match, matched_heads
-from attention_plasticity.family.roles import role_counts
+from attention_plasticity.family.roles import role_changes, role_counts, role_scores
 from attention_plasticity.metrics import AVERAGED, PHASE
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_study.study.plan import ModelPlan
+from qk_study.study.relations import StudyRelations, study_relations
 from qk_study.study.scores import StudyScores
 from qk_study.study.settings import StudyModel, StudySettings
 from qk_study.study.steps import StudiedModel
@@ -74,6 +76,11 @@ class StudyResults:
         """The plasticity that is shown first: at one position, if every run has it."""
         return main_of(self.table)
 
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics of tables: all that have a mean in run.json, and those of the file."""
+        return list(dict.fromkeys([*AVERAGED, *self.settings.content.metrics]))
+
     @cached_property
     def lengths(self) -> pd.DataFrame:
         """Plasticity at one position and phase by length of the context; empty without bins."""
@@ -82,7 +89,7 @@ class StudyResults:
     @cached_property
     def depth(self) -> pd.DataFrame:
         """Means over heads by relative depth, of every metric that has a mean."""
-        return depth_table(self.runs, AVERAGED)
+        return depth_table(self.runs, self.metrics)
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -103,17 +110,32 @@ class StudyResults:
     @cached_property
     def trajectories(self) -> pd.DataFrame:
         """Means over heads of the checkpoints; empty without two checkpoints of a family."""
-        return checkpoint_table(self.checkpoints, AVERAGED)
+        return checkpoint_table(self.checkpoints, self.metrics)
 
     @cached_property
     def layer_kinds(self) -> pd.DataFrame:
         """Means over the layers of each kind, of every metric that has a mean."""
-        return kind_table(self.runs, AVERAGED)
+        return kind_table(self.runs, self.metrics)
 
     @cached_property
     def roles(self) -> pd.DataFrame:
         """Heads of each role per model; empty if no run has roles."""
         return role_counts(self.runs)
+
+    @cached_property
+    def role_scores(self) -> pd.DataFrame:
+        """Means over heads of the scores that decide roles, and differences of pairs."""
+        return role_scores(self.runs, self.pairs)
+
+    @cached_property
+    def role_changes(self) -> pd.DataFrame:
+        """Roles of the same heads in both models of each pair."""
+        return role_changes(self.pairs)
+
+    @cached_property
+    def bands(self) -> pd.DataFrame:
+        """Shares of rotary bands by wavelength, and differences of pairs; empty without bands."""
+        return band_table(self.runs, self.pairs)
 
     @cached_property
     def pairs(self) -> list[Pair]:
@@ -144,9 +166,21 @@ class StudyResults:
 
     @property
     def map_metrics(self) -> list[str]:
-        """The metrics of figures that show a few: plasticity, its drop, and phase if known."""
+        """The metrics of figures that show a few; by default plasticity, its drop, and phase.
+
+        Those that no run has are left out.
+        """
         known = set(self.depth["metric"])
-        return [name for name in (self.shown.level, self.shown.drop, PHASE) if name in known]
+        chosen = [name for name in self.settings.content.metrics if name in known]
+        default = (self.shown.level, self.shown.drop, PHASE)
+        return chosen or [name for name in default if name in known]
+
+    @cached_property
+    def relations(self) -> StudyRelations | None:
+        """Correlations of metrics with scores; None without scores or with one model."""
+        if self.scores is None or len(self.runs) < 2:
+            return None
+        return study_relations(self.runs, self.families, self.scores, self.map_metrics)
 
     @cached_property
     def comparison(self) -> Comparison | None:
@@ -157,13 +191,17 @@ class StudyResults:
         """
         if len(self.runs) < 2:
             return None
-        scores = None if self.scores is None else self.scores.of(self.labels)
-        return compared([run for _, run in self.finished], self.labels, scores, None)
+        return compared([run for _, run in self.finished], self.labels, None, None)
 
     @cached_property
     def cautions(self) -> list[str]:
         """Sentences about the numbers, from the comparison and from the scores."""
-        found = [] if self.scores is None else list(self.scores.notes)
+        found = []
+        missing = [name for name in self.settings.content.metrics if name not in self.map_metrics]
+        if missing:
+            found.append(f"metrics: no run has {', '.join(missing)}.")
+        if self.scores is not None:
+            found += [*(self.relations.warnings if self.relations else ()), *self.scores.notes]
         if self.comparison is not None:
             return [*(one.text for one in self.comparison.cautions), *found]
         return [*(one.text for one in run_cautions(self.runs, self.table)), *found]

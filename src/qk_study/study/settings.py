@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from attention_plasticity.metrics import HEAD_NUMBERS, IDS
 from attention_plasticity.tables.names import clean
 from qk_dump.hub.place import is_every_branch
 from qk_sniffer.text_settings import DatasetSettings
@@ -16,12 +17,13 @@ from qk_study.study.labels import default_label, folder_names
 from qk_study.study.score_settings import ScoreSource, score_sources
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
-from qk_toolkit.settings import settings_from, validated
+from qk_toolkit.settings import Names, nearest, settings_from, validated
 from qk_toolkit.urls import is_remote, refuse_password
 
 FigureFormat = Literal["png", "svg", "pdf"]
 SOURCES = ("model", "dump", "run")
-_MOST_MODELS = 1000
+_MOST_MODELS, _MOST_METRICS = 1000, 6
+_METRICS = tuple(name for name in HEAD_NUMBERS if name not in IDS)
 
 
 class _Section(BaseModel):
@@ -38,6 +40,12 @@ class StudyFile(_Section):
         min_length=1,
         description="folder of the study (default: results/<name of the YAML file>)",
     )
+    title: str | None = Field(
+        default=None, min_length=1, max_length=200, description="title of the README and the page"
+    )
+    description: str = Field(
+        default="", max_length=20_000, description="text at the start of the README, in Markdown"
+    )
     texts: DatasetSettings | None = Field(default=None)
     capture: dict[str, Any] = Field(
         default={}, description="settings of every capture, in its sections"
@@ -46,6 +54,12 @@ class StudyFile(_Section):
     models: Any = Field(description="a list with one entry per model: model, dump or run")
     scores: Any = Field(default=None, description="benchmark scores")
     figures: Any = Field(default="all", description="all, none, or a list of names of figures")
+    metrics: Names = Field(
+        default=[],
+        max_length=_MOST_METRICS,
+        description="columns of head_metrics.csv that figures of several models show "
+        "(default: plasticity, its drop and rotary phase)",
+    )
     figure_format: FigureFormat = Field(default="png", description="kind of figures")
     dry_run: bool = Field(default=False, description="print what would be done, and stop")
 
@@ -140,11 +154,21 @@ def read_study(file: str, flags: Mapping[str, str]) -> StudySettings:
     output_dir = content.output_dir or f"results/{Path(file).stem}"
     if is_remote(output_dir):
         raise ConfigError("output_dir: a study is made in a folder of this machine, got a URL")
+    _check_metrics(content.metrics, file)
     models = _models(content, file)
     sources = score_sources(content.scores, file)
     _check_results(models, sources, file)
     place = output_dir.rstrip("/") or "/"
     return StudySettings(file, place, dict(flags), content, models, sources)
+
+
+def _check_metrics(names: Sequence[str], file: str) -> None:
+    for name in names:
+        if name not in _METRICS:
+            hint = nearest(name, _METRICS, otherwise="; docs/data-format.md lists the columns")
+            raise ConfigError(
+                f"{file}: metrics: {in_short(name)}: is no numeric column of head_metrics.csv{hint}"
+            )
 
 
 def _models(content: StudyFile, file: str) -> tuple[StudyModel, ...]:

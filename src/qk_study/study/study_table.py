@@ -28,7 +28,7 @@ class StudyTable:
     def files(self) -> dict[str, str]:
         """The content of its files by their endings: CSV only, if nothing is for readers."""
         found = {"csv": as_csv(self.frame)}
-        shown = {caption: table for caption, table in self.written.items() if table is not None}
+        shown = self._shown
         if not shown:
             return found
         found["md"] = "\n".join(_markdown(*pair) for pair in shown.items())
@@ -38,6 +38,15 @@ class StudyTable:
         ]
         found["tex"] = "\n".join([PACKAGE, *floats])
         return found
+
+    @property
+    def _shown(self) -> dict[str, WrittenTable]:
+        return {caption: table for caption, table in self.written.items() if table is not None}
+
+    @property
+    def first_markdown(self) -> str:
+        """The first table for readers in Markdown; empty if there is none."""
+        return next((_markdown(*pair) for pair in self._shown.items()), "")
 
     def _label(self, number: int) -> str:
         """The label of a float in LaTeX: `study-fifths`, `study-fifths-2`."""

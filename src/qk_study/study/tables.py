@@ -1,8 +1,7 @@
 """The tables of a study, as CSV, Markdown and LaTeX.
 
 `models` has the settings and counts of every model, `means` the means over heads with intervals,
-`fifths` plasticity by fifths of the context, `differences` those from the first model,
-`correlations` those of the drop with benchmark scores.
+`fifths` plasticity by fifths of the context, and `differences` those from the first model.
 """
 
 from __future__ import annotations
@@ -13,17 +12,16 @@ from typing import Any
 
 import pandas as pd
 
-from attention_plasticity.comparison.cautions import texts_about
 from attention_plasticity.comparison.drawn import sample_sentences
 from attention_plasticity.comparison.runs import COMPARED, kinds_of
 from attention_plasticity.comparison.tables import (
     WrittenTable,
-    correlations_table,
     differences_table,
     key_heads_table,
     means_table,
 )
 from attention_plasticity.tables.intervals import half_width
+from qk_study.study.band_role_tables import BAND_ROLE_NAMES, band_role_tables
 from qk_study.study.family_tables import FAMILY_NAMES, family_tables
 from qk_study.study.mean_table import means_frame, written_means
 from qk_study.study.model_table import models_frame, written_models
@@ -32,9 +30,9 @@ from qk_study.study.study_table import StudyTable
 from qk_toolkit.files import write_text
 
 NAMES = (
-    *("models", "means", "fifths", "differences", "key_heads", "correlations", "scores"),
-    *("score_sources", "notes"),
+    *("models", "means", "fifths", "differences", "key_heads", "scores", "score_sources", "notes"),
     *FAMILY_NAMES,
+    *BAND_ROLE_NAMES,
 )
 _ENDINGS = ("csv", "md", "tex")
 
@@ -75,6 +73,7 @@ def study_tables(results: StudyResults) -> Iterator[StudyTable]:
         },
     )
     yield from family_tables(results)
+    yield from band_role_tables(results)
     yield from _comparison_tables(results)
     if results.scores is not None:
         scores = results.scores
@@ -111,11 +110,6 @@ def _comparison_tables(results: StudyResults) -> Iterator[StudyTable]:
     key_heads = key_heads_table(data.key_heads, shown)
     if key_heads is not None:
         yield _table("key_heads", "Means over key heads.", data.key_heads, key_heads)
-    if data.relations:
-        few = " ".join(texts_about(data.cautions, "correlations"))
-        caption = f"Correlation of the drop of {shown.name} with benchmark scores. {few}".strip()
-        written = correlations_table(data.relations, shown)
-        yield _table("correlations", caption, data.correlations, written)
     if not data.notes.empty:
         yield StudyTable("notes", "Cautions about the numbers.", data.notes)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections import Counter
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from attention_plasticity.comparison.runs import ComparedRun, labelled
-from attention_plasticity.family.roles import role_counts
+from attention_plasticity.family.matched import Pair
+from attention_plasticity.family.roles import role_changes, role_counts, role_scores
 from attention_plasticity.family.roles_figure import roles_figure
 from attention_plasticity.plots.captions import caption_of
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -38,7 +42,10 @@ def test_counts_are_those_of_the_file(runs: list[ComparedRun]) -> None:
         assert own.loc[role, "heads"] == counted[role]
         assert own.loc[role, "likely_heads"] == likely[role]
         assert own.loc[role, "share"] == pytest.approx(counted[role] / len(rows))
-    assert counted["unsure"] == 1
+    assert counted["unsure"] == own.loc["unsure", "possible_heads"] == 1
+    # The rows of the helper have scores below all thresholds, except that of one unsure head.
+    assert own.loc["previous", "possible_heads"] == 1
+    assert own.loc["mixed", "possible_heads"] == 29
     assert own["heads"].sum() == own["all_heads"].iloc[0] == 29
 
 
@@ -60,3 +67,35 @@ def test_bars_end_at_all_heads(runs: list[ComparedRun], width: float) -> None:
 def test_without_roles_there_is_no_figure(runs: list[ComparedRun]) -> None:
     with pytest.raises(ConfigError, match="nothing to draw"):
         roles_figure(role_counts(runs[2:]), runs[2:])
+
+
+def test_scores_are_means_of_the_rows(runs: list[ComparedRun]) -> None:
+    """The helper writes no influences of these scores, so there are no intervals."""
+    table = role_scores(runs, [Pair(runs[1], runs[0])]).set_index(["run", "minus", "score"])
+    with (runs[0].run.folder / "head_roles.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for name in ("previous_mass", "sink_rate", "induction_excess"):
+        plain = sum(float(row[name]) for row in rows) / len(rows)
+        assert table.loc[("m0", "", name), "mean"] == pytest.approx(plain)
+        assert math.isnan(table.loc[("m0", "", name), "low"])
+        assert table.loc[("m1", "m0", name), "mean"] == pytest.approx(0.0)
+
+
+def test_changes_are_counted_from_the_rows(runs: list[ComparedRun], tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    folder.mkdir()
+    for path in runs[1].run.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    rows = pd.read_csv(folder / "head_roles.csv")
+    changed = rows["likely_role"] == "far"
+    rows.loc[changed, ["role", "likely_role"]] = "sink"
+    rows.to_csv(folder / "head_roles.csv", index=False)
+    [later] = labelled([FinishedRun.open(folder)], ["later"])
+    table = role_changes([Pair(later, runs[0])])
+    found = {(row["role_before"], row["role_after"]): row for row in table.to_dict("records")}
+    assert found["far", "sink"]["heads"] == found["far", "sink"]["sure_heads"] == changed.sum()
+    assert ("far", "far") not in found
+    previous = found["previous", "previous"]
+    assert previous["heads"] == previous["sure_heads"] + 1  # one head is unsure in both
+    assert table["heads"].sum() == 29
+    assert role_changes([Pair(runs[2], runs[0])]).empty

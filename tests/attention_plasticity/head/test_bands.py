@@ -19,7 +19,7 @@ from attention_plasticity.head.layer import BIASED, NO_TEXTS, SELECTIVE
 from attention_plasticity.head.result import HeadResult
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.metrics import BANDS, GROUP_COLUMNS, IDS, KERNEL
-from attention_plasticity.numeric.bands import UNTURNED, wavelength_classes
+from attention_plasticity.numeric.bands import UNTURNED, wavelength_classes, wavelengths
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.rotary import RotaryRecord
@@ -193,7 +193,7 @@ def test_influences_on_shares_have_the_errors_of_single_bands(tmp_path: Path) ->
 
 @given(st.lists(st.floats(1e-9, 6.0) | st.just(0.0), min_size=1, max_size=20))
 def test_a_class_has_the_wavelengths_of_its_bounds(frequencies: list[float]) -> None:
-    classes = wavelength_classes(np.array(frequencies))
+    classes = wavelength_classes(wavelengths(np.array(frequencies)))
     for frequency, number in zip(frequencies, classes.tolist(), strict=True):
         if frequency == 0.0:
             assert number == UNTURNED

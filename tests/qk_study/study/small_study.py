@@ -61,7 +61,7 @@ def write_study(folder: Path, name: str = "study.yaml", **changes: Any) -> Path:
         "capture": {"capture": CAPTURE},
         "analysis": {"max_workers": 1},
         "models": [dict(model) for model in MODELS],
-        "figures": ["profiles", "trajectory", "map-plasticity"],
+        "figures": ["profiles", "trajectories", "map-plasticity"],
         **changes,
     }
     path = folder / name

@@ -56,7 +56,7 @@ def test_one_folder_has_everything(made: Path) -> None:
     assert {path.name for path in (made / "dumps").iterdir()} == {"tiny"}
     figures = {str(path.relative_to(made / "figures")) for path in made.glob("figures/**/[!.]*.*")}
     own = {f"{folder}/map-plasticity.{end}" for folder in FOLDERS for end in ("png", "txt")}
-    shared = {f"{name}.{end}" for name in ("profiles", "trajectory") for end in ("png", "txt")}
+    shared = {f"{name}.{end}" for name in ("profiles", "trajectories") for end in ("png", "txt")}
     assert figures == own | shared
 
 
@@ -257,7 +257,7 @@ def test_a_study_without_a_finished_model_says_so(
     assert "report.html" not in capsys.readouterr().out
 
 
-def test_scores_are_correlated_with_the_drops(made: Path, place: Path) -> None:
+def test_scores_are_correlated_with_the_metrics(made: Path, place: Path) -> None:
     runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
     models = [{"label": label, "run": run} for label, run in zip(LABELS, runs, strict=True)]
     for model, accuracy in zip(models, (0.5, 0.9, 0.7), strict=True):
@@ -267,34 +267,28 @@ def test_scores_are_correlated_with_the_drops(made: Path, place: Path) -> None:
         model["results"] = path.name
     (place / "ruler.csv").write_text(f"label,ruler\n{LABELS[0]},40\n{LABELS[1]},60\n")
     scores = {"ruler": "ruler.csv", "MMLU": {"task": "task"}}
-    write_study(place, "scored.yaml", models=models, texts=None, scores=scores, figures="scores")
+    write_study(place, "scored.yaml", models=models, texts=None, scores=scores, figures="relations")
     assert study_in([str(place), "scored.yaml"]) == 0
     out = place / "results" / "scored"
-    found = pd.read_csv(out / "tables" / "correlations.csv").set_index("score")
+    found = pd.read_csv(out / "tables" / "relations.csv").set_index(["score", "metric"])
     drops = [
         (heads["ap_aligned_drop"] - heads["ap_aligned_drop_bias"]).mean()
         for heads in (pd.read_csv(place / run / "head_metrics.csv") for run in runs)
     ]
     expected = np.corrcoef(drops, [0.5, 0.9, 0.7])[0, 1]
-    assert found.loc["MMLU", "pearson"] == pytest.approx(expected)
-    assert math.isnan(found.loc["ruler", "pearson"])  # two models
+    assert found.loc[("MMLU", "ap_aligned_drop"), "pearson"] == pytest.approx(expected)
+    assert math.isnan(found.loc[("ruler", "ap_aligned_drop"), "pearson"])  # two models
     sources = pd.read_csv(out / "tables" / "score_sources.csv").set_index(["score", "model"])
     assert sources.loc[("MMLU", "C"), "metric"] == "acc,none"
     text = (out / "README.md").read_text()
     assert "- ruler: no score of C." in text
-    assert "MMLU: 3 runs; with fewer than 4 runs no interval exists, so no relation is" in text
-    assert "with fewer than 4 runs" in (out / "tables" / "correlations.md").read_text()
-    assert (out / "figures" / "scores.png").is_file()
-    assert "--scores results/scored/tables/scores.csv" in text
-    command = next(line for line in text.splitlines() if " compare " in line)
-    with chdir(place):
-        assert main(shlex.split(command)[1:]) == 0
-    again = (out / "compare" / "correlations.csv").read_bytes()
-    assert again == (out / "tables" / "correlations.csv").read_bytes()
+    assert "- MMLU: only 3 models: one model can decide this result." in text
+    assert "Only 3 models" in (out / "tables" / "relations.md").read_text()
+    assert (out / "figures" / "relations.png").is_file()
     plain = [{"label": model["label"], "run": model["run"]} for model in models]
     write_study(place, "scored.yaml", models=plain, texts=None, figures="none")
     assert study_in([str(place), "scored.yaml"]) == 0
-    assert not (out / "tables" / "correlations.csv").exists()  # of the earlier command
+    assert not (out / "tables" / "relations.csv").exists()  # of the earlier command
 
 
 def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) -> None:
@@ -302,7 +296,16 @@ def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) 
     write_study(tmp_path, models=[dict(MODELS[2])], texts=None)
     assert study_in([str(tmp_path), "study.yaml"]) == 0
     tables = {path.name for path in (tmp_path / "results" / "study" / "tables").glob("*.csv")}
-    of_one = ("models", "means", "fifths", "lengths", "depth", "role_shares")
+    of_one = (
+        "models",
+        "means",
+        "fifths",
+        "lengths",
+        "depth",
+        "role_shares",
+        "role_scores",
+        "band_shares",
+    )
     assert tables == {f"{name}.csv" for name in of_one}
     text = (tmp_path / "results" / "study" / "README.md").read_text()
     assert "- profiles (needs two models)" in text
@@ -372,24 +375,23 @@ def test_several_processes_are_refused(
     assert not (place / "new").exists()
 
 
-def test_a_trajectory_needs_checkpoints_of_one_family(made: Path, place: Path) -> None:
+def test_figures_show_the_chosen_metrics(made: Path, place: Path) -> None:
     runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
-    models = [
-        {"label": label, "run": run, "checkpoint": 5, "family": "A"}
-        for label, run in zip(LABELS, runs, strict=True)
-    ]
-    reasons = []
-    for numbers, families in (((5, 5, 6), "AAA"), ((5, 6, 7), "AAB")):
-        for model, number, family in zip(models, numbers, families, strict=True):
-            model |= {"checkpoint": number, "family": family}
-        write_study(place, "steps.yaml", models=models, texts=None, figures="trajectory")
-        assert study_in([str(place), "steps.yaml"]) == 0
-        text = (place / "results" / "steps" / "README.md").read_text()
-        reasons += re.findall(r"^- trajectory \((.*)\)$", text, re.M)
-    assert reasons == [
-        "needs 3 models or more, all with different checkpoints",
-        "needs models of one family",
-    ]
+    models = [{"label": label, "run": run} for label, run in zip(LABELS, runs, strict=True)]
+    changes = {
+        "metrics": ["q_R2_total", "attn_entropy", "ap_attended_counted"],
+        "title": "Two *metrics*",
+        "description": "Made for a test.\n\nSecond part.",
+    }
+    write_study(place, "metrics.yaml", models=models, texts=None, figures="depth", **changes)
+    assert study_in([str(place), "metrics.yaml"]) == 0
+    out = place / "results" / "metrics"
+    caption = (out / "figures" / "depth.txt").read_text()
+    assert re.search(r"Shown: [^,.]*R²[^,.]*, attention entropy\.", caption)
+    text = (out / "README.md").read_text()
+    assert text.startswith("# Two \\*metrics\\*\n\nMade for a test.\n\nSecond part.\n\n")
+    assert "- metrics: no run has ap\\_attended\\_counted." in text
+    assert "<title>Two *metrics*</title>" in (out / "report.html").read_text()
 
 
 def test_the_page_has_all_models(made: Path) -> None:

@@ -86,6 +86,13 @@ def test_ten_dumps_need_less_than_twenty_lines(tmp_path: Path) -> None:
         ({"models": [DUMP], "output_dir": "s3://b/x"}, "is made in a folder of this machine"),
         ({"models": [DUMP], "figures": ["profile", "mop"]}, "figures: 'mop': unknown figure"),
         ({"models": [DUMP], "figures": 3}, "figures: expected all, none or a list of names"),
+        (
+            {"models": [DUMP], "metrics": ["ap_algned"]},
+            "metrics: 'ap_algned': is no numeric column of head_metrics.csv; did you mean",
+        ),
+        ({"models": [DUMP], "metrics": ["layer_type"]}, "is no numeric column of head_metrics"),
+        ({"models": [DUMP], "metrics": ["ap_drop"] * 7}, "metrics: expected"),
+        ({"models": [DUMP], "title": ""}, "title: expected"),
         ({"models": [DUMP], "figure_format": "gif"}, "figure_format: expected one of png"),
         ({"models": [DUMP], "capture": {"capture": {"layer": 1}}}, "capture: capture.layer: unkn"),
         ({"models": [DUMP], "capture": {"dataset": {"path": "x"}}}, "give the texts as texts"),

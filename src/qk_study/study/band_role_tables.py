@@ -1,0 +1,115 @@
+"""The tables of rotary bands and roles of the models of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
+from attention_plasticity.family.roles import ALL_ROLES
+from attention_plasticity.family.written import written_parts
+from attention_plasticity.roles import NAMES, UNSURE
+from attention_plasticity.tables.names import clean
+from qk_study.study.results import StudyResults
+from qk_study.study.study_table import StudyTable
+
+BAND_ROLE_NAMES = ("band_shares", "role_shares", "role_scores", "role_changes")
+"""Names of the tables that `band_role_tables` can make."""
+_INTERVAL = "[ ]: 95 % interval over texts; a value without it has no known error."
+_HALF = "±: half the 95 % interval over texts; –: the model has no band of this wavelength."
+_POSSIBLE = (
+    "Heads that likely have the role [heads whose role is sure, heads that can have it if each "
+    "score is somewhere in its 95 % interval]. Unsure: heads with several possible roles."
+)
+
+
+def band_role_tables(results: StudyResults) -> Iterator[StudyTable]:
+    """The tables that the runs of the study allow."""
+    if not results.bands.empty:
+        yield _bands(results)
+    if results.roles.empty:
+        return
+    yield _shares(results)
+    yield _scores(results)
+    if not results.role_changes.empty:
+        yield _changes(results)
+
+
+def _bands(results: StudyResults) -> StudyTable:
+    table = results.bands
+    caption = (
+        "Share of the variance of the logit by wavelength of RoPE in tokens, as a mean over heads"
+    )
+    absent = (table["minus"] == "") & (table["mean"] == 0.0)  # classes without a band
+    shown = table.assign(mean=table["mean"].mask(absent))
+    written = _means_and_differences(shown, "wavelength", f"{caption}.", many=True)
+    return StudyTable("band_shares", f"{caption}, with 95 % intervals over texts.", table, written)
+
+
+def _scores(results: StudyResults) -> StudyTable:
+    table = results.role_scores
+    caption = "Scores that decide roles, as means over heads"
+    written = _means_and_differences(table, "role", f"{caption}.")
+    return StudyTable("role_scores", f"{caption}, with 95 % intervals over texts.", table, written)
+
+
+def _means_and_differences(
+    table: pd.DataFrame, by: str, caption: str, *, many: bool = False
+) -> dict[str, WrittenTable | None]:
+    """A table of the means, and one of the differences of pairs."""
+    means, differences = table[table["minus"] == ""], table[table["minus"] != ""]
+    parts = list(dict.fromkeys(means[by]))
+    named = differences.assign(run=differences["run"] + " minus " + differences["minus"])
+    found = {caption: means, f"{caption} Differences of the same heads.": named}
+    return {
+        words: written_parts(rows, parts, by=by, many=many, note=_HALF if many else _INTERVAL)
+        for words, rows in found.items()
+    }
+
+
+def _shares(results: StudyResults) -> StudyTable:
+    table = results.roles
+    known = [label for label in results.labels if label in set(table["run"])]
+    roles = [role for role in ALL_ROLES if table.loc[table["role"] == role, "possible_heads"].any()]
+    cells = {(row["run"], row["role"]): _share_cell(row) for row in table.to_dict("records")}
+    lines = tuple(
+        Line(clean(label), "", tuple(cells[label, role] for role in roles)) for label in known
+    )
+    caption = "Heads of each model that have each role."
+    written = WrittenTable("study", results.shown, ("model", *roles), lines, _POSSIBLE)
+    return StudyTable("role_shares", caption, table, {caption: written})
+
+
+def _share_cell(row: dict[Any, Any]) -> Cell:
+    if row["role"] == UNSURE:
+        return Cell(f"{row['heads']:,}")
+    return Cell(f"{row['likely_heads']:,}", f"[{row['heads']:,}, {row['possible_heads']:,}]")
+
+
+def _changes(results: StudyResults) -> StudyTable:
+    table, written = results.role_changes, {}
+    for pair in results.pairs:
+        chosen = (table["run"] == pair.run.label) & (table["minus"] == pair.minus.label)
+        own = table[chosen]
+        if own.empty:
+            continue
+        counts = own.pivot(index="role_before", columns="role_after", values="heads").fillna(0)
+        after = [role for role in NAMES if role in counts.columns]
+        before = [role for role in NAMES if role in counts.index]
+        numbers = counts.loc[before, after].to_numpy(np.int64).tolist()  # (before, after)
+        lines = tuple(
+            Line(role, "", tuple(Cell(f"{heads:,}" if heads else "–") for heads in row))
+            for role, row in zip(before, numbers, strict=True)
+        )
+        caption = (
+            f"Heads by their likely role in {clean(pair.minus.label)} (lines) and in "
+            f"{clean(pair.run.label)} (columns)."
+        )
+        note = "The CSV file also has the number of heads whose role is sure in both."
+        headings = ("role before", *after)
+        written[caption] = WrittenTable("study", results.shown, headings, lines, note)
+    caption = "Roles of the same heads in two models."
+    return StudyTable("role_changes", caption, table, dict(written))

@@ -1,0 +1,146 @@
+"""Shares of rotary bands per model, against plain sums over the rows of the CSV files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from attention_plasticity.comparison.runs import ComparedRun, labelled
+from attention_plasticity.family.bands import NOT_TURNED, band_table, wavelength_words
+from attention_plasticity.family.bands_figure import bands_figure
+from attention_plasticity.family.matched import Pair
+from attention_plasticity.metrics import GROUP_COLUMNS
+from attention_plasticity.plots.captions import caption_of
+from attention_plasticity.tables.finished_run import FinishedRun
+from family_models import small_models
+from qk_toolkit.errors import ConfigError
+
+GROUPS = 12
+CLASSES = {"m0": {10.0: 1, 900.0: 4, 1000.0: 4}, "m1": {10.0: 1, 70_000.0: 8}}
+"""The wavelengths of the bands of two models, and the power of 4 below each."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[ComparedRun]:
+    """Two models with bands on the same texts, and one without bands."""
+    folder = tmp_path_factory.mktemp("bands")
+    names = [run.label for run in small_models(folder, 3)]
+    for seed, name in enumerate(CLASSES):
+        _add_bands(folder / name, list(CLASSES[name]), np.random.default_rng(seed))
+    return labelled([FinishedRun.open(folder / name) for name in names], names)
+
+
+def _add_bands(folder: Path, waves: list[float], rng: np.random.Generator) -> None:
+    """Shares that sum to .9 in every head, and influences of 12 groups on each class."""
+    heads = pd.read_csv(folder / "head_metrics.csv")[["layer", "q_head", "k_head"]]
+    classes = CLASSES[folder.name]
+    bands, rows = [], []
+    for layer, head, key_head in heads.to_numpy().tolist():
+        shares = rng.dirichlet(np.ones(len(waves))) * 0.9
+        ids = {"layer": layer, "q_head": head, "k_head": key_head}
+        for band, wave in enumerate(waves):
+            share = {"variance_share": shares[band], "wavelength": wave, "norm_product": 1.0}
+            bands.append({**ids, "band": band, **share})
+        for number in {*classes.values(), None}:
+            influences = dict.fromkeys(GROUP_COLUMNS, 0.0)
+            influences |= dict(zip(GROUP_COLUMNS, rng.normal(0, 0.01, GROUPS), strict=False))
+            what = {"quantity": "unturned_share" if number is None else "band_share"}
+            value = {"q_bucket": math.nan if number is None else number, "value": 0.0, "bias": 0.0}
+            rows.append({**ids, **what, **value, "n_groups": GROUPS, **influences})
+    pd.DataFrame(bands).to_csv(folder / "head_bands.csv", index=False)
+    file = folder / "head_influences.csv"
+    pd.concat([pd.read_csv(file), pd.DataFrame(rows)]).to_csv(file, index=False, na_rep="nan")
+    info = json.loads((folder / "run.json").read_text())
+    info["tables"]["bands"] = "head_bands.csv"
+    info["input"]["texts"] = {"count": GROUPS, "digest": "same"}
+    (folder / "run.json").write_text(json.dumps(info))
+
+
+def shares_of(run: ComparedRun) -> dict[str, dict[tuple[int, int], float]]:
+    """Sums of shares by class and head, from the rows of the file."""
+    found: dict[str, dict[tuple[int, int], float]] = {}
+    for row in pd.read_csv(run.run.folder / "head_bands.csv").to_dict("records"):
+        own = found.setdefault(wavelength_words(CLASSES[run.label][row["wavelength"]]), {})
+        head = (row["layer"], row["q_head"])
+        own[head] = own.get(head, 0.0) + row["variance_share"]
+    return found
+
+
+def groups_of(run: ComparedRun, number: int | None) -> list[float]:
+    """Mean influences of the groups over heads."""
+    rows = pd.read_csv(run.run.folder / "head_influences.csv")
+    name = "unturned_share" if number is None else "band_share"
+    own = rows[(rows["quantity"] == name) & (rows["q_bucket"].fillna(-1) == (number or -1))]
+    return [own[group].sum() / len(own) for group in GROUP_COLUMNS]
+
+
+def test_means_and_differences_are_those_of_plain_sums(runs: list[ComparedRun]) -> None:
+    table = band_table(runs, [Pair(runs[1], runs[0])])
+    assert set(table["run"]) == {"m0", "m1"}
+    words = ["4–16", "256–1K", "64K–256K", NOT_TURNED]
+    rows = {(row["run"], row["minus"], row["wavelength"]): row for row in table.to_dict("records")}
+    assert [row["wavelength"] for row in table[:4].to_dict("records")] == words
+    means: dict[tuple[str, str], float] = {}
+    for run in runs[:2]:
+        for name in words:
+            own = shares_of(run).get(name, {})
+            mean = sum(own.values()) / 29 if name != NOT_TURNED else 0.1
+            means[run.label, name] = mean
+            assert rows[run.label, "", name]["mean"] == pytest.approx(mean, abs=1e-12)
+            assert rows[run.label, "", name]["heads"] == 29
+    spread = math.sqrt(sum(value**2 for value in groups_of(runs[0], 4)))
+    found = rows["m0", "", "256–1K"]
+    assert found["standard_error"] == pytest.approx(spread)
+    reach = spread * stats.t.ppf(0.975, GROUPS - 1)
+    assert found["high"] - found["mean"] == pytest.approx(reach)
+    assert rows["m1", "", "256–1K"]["standard_error"] == 0.0  # it has no such band
+    both = [groups_of(run, 1) for run in (runs[1], runs[0])]
+    spread = math.sqrt(sum((a - b) ** 2 for a, b in zip(*both, strict=True)))
+    found = rows["m1", "m0", "4–16"]
+    assert found["standard_error"] == pytest.approx(spread)
+    assert found["mean"] == pytest.approx(means["m1", "4–16"] - means["m0", "4–16"])
+    alone = rows["m1", "m0", "256–1K"]  # only the earlier model has these bands
+    assert alone["mean"] == pytest.approx(-means["m0", "256–1K"])
+    assert alone["standard_error"] == pytest.approx(rows["m0", "", "256–1K"]["standard_error"])
+
+
+def test_without_influences_there_are_no_intervals(runs: list[ComparedRun], tmp_path: Path) -> None:
+    """As in a run of an earlier version."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    for path in runs[0].run.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    rows = pd.read_csv(folder / "head_influences.csv")
+    kept = rows[~rows["quantity"].isin(["band_share", "unturned_share"])]
+    kept.to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
+    table = band_table(labelled([FinishedRun.open(folder)], ["old"]), [])
+    assert table["mean"].sum() == pytest.approx(1.0)
+    assert table["low"].isna().all()
+
+
+@pytest.mark.parametrize("width", [3.3, 7.0])
+def test_the_figure_has_a_line_per_model(runs: list[ComparedRun], width: float) -> None:
+    pairs = [Pair(runs[1], runs[0])]
+    figure = bands_figure(band_table(runs[:2], pairs), runs[:2], width=width)
+    assert len(figure.axes) == 2
+    assert "difference from\nm0" in figure.axes[1].get_ylabel()
+    caption = caption_of(figure)
+    assert caption is not None
+    assert "the difference of each model from m0" in caption
+    assert len(bands_figure(band_table(runs[:2], []), runs[:2], width=width).axes) == 1
+    with pytest.raises(ConfigError, match="nothing to draw"):
+        bands_figure(band_table(runs[2:], []), runs[2:])
+
+
+def test_wavelengths_are_written_in_tokens() -> None:
+    words = [wavelength_words(number) for number in (-1, 0, 3, 4, 5, 9, 10, 16)]
+    assert words == [
+        *("not turned", "1–4", "64–256", "256–1K", "1K–4K", "256K–1M", "1M–4M"),
+        "4,096M–16,384M",
+    ]
