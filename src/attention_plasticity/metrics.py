@@ -319,8 +319,8 @@ BUCKET_QUANTITY = "ap_bucket"
 BIN_QUANTITY, POOLED_BIN_QUANTITY = "ap_bin", "ap_bin_pooled"
 """Plasticity of one bin of queries, at one position and over the bin, in the table of influences."""
 BAND_QUANTITY, UNTURNED_QUANTITY = "band_share", "unturned_share"
-"""Shares of the variance of the logit, in the table of influences: of the rotary bands of one class
-of wavelengths, and of the dimensions that RoPE does not turn."""
+"""Shares of the variance of the logit, in the table of influences: of one eighth of the rotary
+bands, and of the dimensions that RoPE does not turn."""
 GROUP_COLUMNS = tuple(f"group_{group:02d}" for group in range(GROUPS))
 
 INFLUENCES = Table(
@@ -328,8 +328,8 @@ INFLUENCES = Table(
     "head and quantity",
     (
         *_IDS,
-        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, ap_bucket: plasticity of one query bucket, ap_bin: plasticity at one position of one bin of queries, ap_bin_pooled: plasticity over this bin, band_share: share of the variance of the logit of the rotary bands of one class of wavelengths, unturned_share: that of the dimensions that RoPE does not turn, or a column of head_roles.csv that decides the role of a head", format="text"),
-        Metric("q_bucket", "query bucket", "query bucket of ap_bucket, bin of ap_bin and ap_bin_pooled, or class c of band_share: wavelengths from 4^c to 4^(c+1) tokens", format="index", nan="a quantity of the whole head"),
+        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, ap_bucket: plasticity of one query bucket, ap_bin: plasticity at one position of one bin of queries, ap_bin_pooled: plasticity over this bin, band_share: share of the variance of the logit of one eighth of the rotary bands, unturned_share: that of the dimensions that RoPE does not turn, or a column of head_roles.csv that decides the role of a head", format="text"),
+        Metric("q_bucket", "query bucket", "query bucket of ap_bucket, bin of ap_bin and ap_bin_pooled, or eighth of band_share, from 0 (the fastest bands) to 7", format="index", nan="a quantity of the whole head"),
         Metric("value", "value", "value of the quantity"),
         Metric("bias", "bias", "bias of the value", signed=True),
         Metric("n_groups", "groups", "number of groups of texts behind the value", format="count", note="its interval has one degree of freedom less"),

@@ -1,4 +1,4 @@
-"""Shares of rotary bands by wavelength, one line per model, and differences of pairs of models."""
+"""Shares of rotary bands, one line per model, and differences of pairs of models."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from attention_plasticity.family.panels import (
     panels,
     plain_axis,
     require_rows,
-    turned_ticks,
 )
 from attention_plasticity.plots.style import figure_style, figure_text
 
 _WHAT = (
-    "Share of the variance of the logit by wavelength of RoPE, as a mean over heads, one line per "
-    "model. A rotary band is a pair of dimensions that RoPE turns with one frequency; the shares "
-    "of all bands of a head sum to 1. A band belongs to the wavelength that it has in the model, "
-    "so scaling RoPE can move it. K is 1,024 tokens."
+    "Share of the variance of the logit by eighths of the rotary bands, from the fastest to the "
+    "slowest, as a mean over heads, one line per model. A rotary band is a pair of dimensions that "
+    "RoPE turns with one frequency; the shares of all bands of a head sum to 1."
 )
-_DIFFERENCES = "The lower panel has the difference of each model from {minus}."
+_DIFFERENCES = "The second panel has the difference of the same heads from {minus}."
 
 
 def bands_figure(
@@ -37,28 +35,39 @@ def bands_figure(
     """Draw the shares of `band_table` and, if it has pairs, their differences."""
     means, differences = table[table["minus"] == ""], table[table["minus"] != ""]
     require_rows(means, "bands")
-    ordered = means.sort_values("start", kind="stable", na_position="last")
-    parts = list(dict.fromkeys(ordered["wavelength"]))
+    parts = list(dict.fromkeys(means["eighth"]))
     labels = [run.label for run in runs]
     with figure_style():
         number = 1 if differences.empty else 2
-        figure, places = panels(number, width, columns=1)
+        figure, places = panels(number, width)
         handles = category_lines(places[0], _named(means), labels, parts)
         plain_axis(places[0], "share of the variance", zero=True)
-        details = [INTERVALS]
+        details = [INTERVALS, _wavelengths(means)]
         if number == 2:
             category_lines(places[1], _named(differences), labels, parts)
             others = list(dict.fromkeys(differences["minus"]))
             minus = others[0] if len(others) == 1 else "the first of the family"
-            plain_axis(places[1], f"difference from\n{figure_text(minus)}", zero=True)
+            plain_axis(places[1], f"difference from {figure_text(minus)}", zero=True)
             details.append(_DIFFERENCES.format(minus=minus))
         for axes in places:
-            turned_ticks(axes)
-            axes.set_xlabel("wavelength (tokens)")
+            axes.set_xlabel("eighth of the rotary bands")
         caption = models_caption(_WHAT, runs, details)
         title = "Rotary bands: share of the variance of the logit"
-        return finish(figure, title, [interval_words(means)], handles, caption)
+        notes = [interval_words(means), "1: the shortest wavelengths, 8: the longest"]
+        return finish(figure, title, notes, handles, caption)
 
 
 def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.rename(columns={"wavelength": "part"})
+    return rows.rename(columns={"eighth": "part"})
+
+
+def _wavelengths(means: pd.DataFrame) -> str:
+    """The wavelengths of the eighths in every model."""
+    words = []
+    for label, own in means[means["longest"].notna()].groupby("run", sort=False):
+        ends = ", ".join(
+            f"{low:,.0f}–{high:,.0f}"
+            for low, high in zip(own["shortest"], own["longest"], strict=True)
+        )
+        words.append(f"{label}: {ends}")
+    return f"Wavelengths of the eighths in tokens: {'; '.join(words)}." if words else ""

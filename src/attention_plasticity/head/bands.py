@@ -25,7 +25,6 @@ from attention_plasticity.numeric.bands import (
     VarianceShares,
     standard_errors,
     variance_shares,
-    wavelengths,
 )
 from attention_plasticity.numeric.distance_pairs import (
     DistancePairs,
@@ -173,6 +172,8 @@ def _band_columns(
     share, share_error = unknown, unknown
     if shares is not None:
         share, share_error = shares.share[:m], standard_errors(shares.influences)[:m]
+    turning = frequency != 0
+    wavelength = np.where(turning, 2.0 * np.pi / np.abs(np.where(turning, frequency, 1.0)), np.nan)
     amplitude = q.mean_length * k.mean_length
     phase = np.angle(np.exp(1j * (q.phase - k.phase)))
     on_product = q.on_length * k.length + q.length * k.on_length  # (g, m)
@@ -180,7 +181,7 @@ def _band_columns(
     return {
         "band": list(range(m)),
         "frequency": frequency.tolist(),
-        "wavelength": wavelengths(frequency).tolist(),
+        "wavelength": wavelength.tolist(),
         "norm_product": unit.logits(q.length * k.length),
         "norm_product_se": unit.logits(standard_errors(on_product)),
         "variance_share": share.tolist(),
@@ -198,12 +199,12 @@ def _band_columns(
 def _share_influences(
     shares: VarianceShares, frequency: Array, width: int, of_pairs: Ints | None
 ) -> list[tuple[str, float, Estimate]]:
-    """Rows of the table of influences: shares of the variance by class of wavelengths."""
+    """Rows of the table of influences: shares of the variance by eighths of the bands."""
     if of_pairs is None or np.isnan(shares.share).any():
         return []
     groups = len(np.unique(of_pairs))
     found: list[tuple[str, float, Estimate]] = []
-    for number, (share, influences) in shares.by_class(wavelengths(frequency)).items():
+    for number, (share, influences) in shares.by_eighth(frequency).items():
         estimate = Estimate(share, 0.0, influences, groups)
         if number != UNTURNED:
             found.append((BAND_QUANTITY, number, estimate))

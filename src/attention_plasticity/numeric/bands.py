@@ -21,7 +21,8 @@ from attention_plasticity.numeric.errors.text_groups import (
 from attention_plasticity.numeric.sizes import GROUPS
 from qk_toolkit.arrays import Array, Ints, Vectors
 
-UNTURNED = -1  # class of a band that does not turn
+EIGHTHS = 8  # parts of the bands whose shares are kept with influences
+UNTURNED = -1  # in place of the eighth of a band that does not turn
 ROUNDING = 8.0  # rounding errors of a rotated vector, in units of its precision
 
 
@@ -117,30 +118,23 @@ class VarianceShares:
     share: Array  # (m + 1,) the last one is that of the dimensions that do not turn
     influences: Array  # (g, m + 1); NaN if groups are not known, or too few
 
-    def by_class(self, wavelength: Array) -> dict[int, tuple[float, Array]]:
-        """Sums over bands with `wavelength` (m,) by class: share, and influences (g,)."""
-        classes = np.append(wavelength_classes(wavelength), UNTURNED)  # (m + 1,)
+    def by_eighth(self, frequency: Array) -> dict[int, tuple[float, Array]]:
+        """Sums over the bands of each eighth: share, and influences (g,)."""
+        eighths = np.append(band_eighths(frequency), UNTURNED)  # (m + 1,)
         found = {}
-        for number in np.unique(classes).tolist():
-            chosen = classes == number  # (m + 1,)
+        for number in np.unique(eighths).tolist():
+            chosen = eighths == number  # (m + 1,)
             found[number] = float(self.share[chosen].sum()), self.influences[:, chosen].sum(axis=1)
         return found
 
 
-def wavelengths(frequency: Array) -> Array:
-    """(m,) tokens per turn; NaN for frequency 0."""
-    turning = frequency != 0
-    return np.where(turning, 2.0 * np.pi / np.abs(np.where(turning, frequency, 1.0)), np.nan)
+def band_eighths(frequency: Array) -> Ints:
+    """(m,) number of the eighth of the bands, from 0 to 7; `UNTURNED` for frequency 0.
 
-
-def wavelength_classes(wavelength: Array) -> Ints:
-    """(m,) class c of wavelengths from 4^c to 4^(c + 1) tokens; `UNTURNED` for NaN.
-
-    Wavelengths below 1 token belong to class 0.
+    The number depends on the place of a band alone. So a band keeps it if RoPE is scaled.
     """
-    turning = ~np.isnan(wavelength)
-    octave = np.frexp(np.where(turning, wavelength, 1.0))[1] - 1  # (m,) integer part of log2
-    return np.where(turning, np.maximum(octave // 2, 0), UNTURNED).astype(np.int64)
+    m = len(frequency)
+    return np.where(frequency != 0, np.arange(m) * EIGHTHS // max(m, 1), UNTURNED)
 
 
 def variance_shares(logits: PairLogits, weight: Array, group: Ints | None) -> VarianceShares:

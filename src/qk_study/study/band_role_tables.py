@@ -19,7 +19,7 @@ from qk_study.study.study_table import StudyTable
 BAND_ROLE_NAMES = ("band_shares", "role_shares", "role_scores", "role_changes")
 """Names of the tables that `band_role_tables` can make."""
 _INTERVAL = "[ ]: 95 % interval over texts; a value without it has no known error."
-_HALF = "±: half the 95 % interval over texts; –: the model has no band of this wavelength."
+_HALF = "±: half the 95 % interval over texts. The CSV file has the wavelengths of the eighths."
 _POSSIBLE = (
     "Heads that likely have the role [heads whose role is sure, heads that can have it if each "
     "score is somewhere in its 95 % interval]. Unsure: heads with several possible roles."
@@ -41,11 +41,10 @@ def band_role_tables(results: StudyResults) -> Iterator[StudyTable]:
 def _bands(results: StudyResults) -> StudyTable:
     table = results.bands
     caption = (
-        "Share of the variance of the logit by wavelength of RoPE in tokens, as a mean over heads"
+        "Share of the variance of the logit by eighths of the rotary bands, from the fastest (1) "
+        "to the slowest (8), as a mean over heads"
     )
-    absent = (table["minus"] == "") & (table["mean"] == 0.0)  # classes without a band
-    shown = table.assign(mean=table["mean"].mask(absent))
-    written = _means_and_differences(shown, "wavelength", f"{caption}.", many=True)
+    written = _means_and_differences(table, "eighth", f"{caption}.", many=True)
     return StudyTable("band_shares", f"{caption}, with 95 % intervals over texts.", table, written)
 
 

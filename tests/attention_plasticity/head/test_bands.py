@@ -19,7 +19,7 @@ from attention_plasticity.head.layer import BIASED, NO_TEXTS, SELECTIVE
 from attention_plasticity.head.result import HeadResult
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.metrics import BANDS, GROUP_COLUMNS, IDS, KERNEL
-from attention_plasticity.numeric.bands import UNTURNED, wavelength_classes, wavelengths
+from attention_plasticity.numeric.bands import UNTURNED, band_eighths
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.rotary import RotaryRecord
@@ -155,20 +155,17 @@ def test_bands_equal_plain_counts(tmp_path: Path, record: RotaryRecord, pre_rope
         assert result.kernel["kernel"][place] == pytest.approx(lines[own].mean(), abs=1e-4)
     assert not np.isnan(result.bands["variance_share_se"]).any()
     assert not np.isnan(result.bands["k_concentration_se"]).any()
-    by_class = dict(rows_of(result, "band_share"))
-    expected_classes: dict[int, float] = {}
-    for f, frequency in enumerate(record.frequencies):
-        number = math.floor(math.log(2 * math.pi / frequency, 4))
-        expected_classes[number] = expected_classes.get(number, 0.0) + shares[f]
-    assert by_class.keys() == expected_classes.keys()
-    for number, share in expected_classes.items():
-        assert by_class[number]["value"] == pytest.approx(share, rel=2e-4, abs=1e-5)
+    by_eighth = dict(rows_of(result, "band_share"))
+    expected_shares = {8 * f // len(pairs): shares[f] for f in range(len(pairs))}
+    assert by_eighth.keys() == expected_shares.keys()
+    for number, share in expected_shares.items():
+        assert by_eighth[number]["value"] == pytest.approx(share, rel=2e-4, abs=1e-5)
     unturned = [row["value"] for _, row in rows_of(result, "unturned_share")]
     assert unturned == pytest.approx([shares[-1]] if others else [], rel=2e-4, abs=1e-5)
 
 
 def rows_of(result: HeadResult, quantity: str) -> list[tuple[float, dict[str, Any]]]:
-    """The rows of a quantity in the table of influences, with their classes."""
+    """The rows of a quantity in the table of influences, with their numbers."""
     table = result.influences
     places = [place for place, name in enumerate(table["quantity"]) if name == quantity]
     rows = [{name: column[place] for name, column in table.items()} for place in places]
@@ -176,10 +173,10 @@ def rows_of(result: HeadResult, quantity: str) -> list[tuple[float, dict[str, An
 
 
 def test_influences_on_shares_have_the_errors_of_single_bands(tmp_path: Path) -> None:
-    """Each band is a class of its own here; all shares sum to 1, so influences sum to 0."""
+    """Each band is an eighth of its own here; all shares sum to 1, so influences sum to 0."""
     result = analysed(write_dump(tmp_path / "several", RECORDS["partial"]))
     rows = rows_of(result, "band_share")
-    found = np.array([[row[name] for name in GROUP_COLUMNS] for _, row in rows])  # (classes, 16)
+    found = np.array([[row[name] for name in GROUP_COLUMNS] for _, row in rows])  # (eighths, 16)
     errors = result.bands["variance_share_se"]
     assert np.sqrt((found**2).sum(axis=1)) == pytest.approx(errors)
     assert [row["n_groups"] for _, row in rows] == [6, 6]
@@ -191,14 +188,16 @@ def test_influences_on_shares_have_the_errors_of_single_bands(tmp_path: Path) ->
     assert rows_of(without, "band_share") == []
 
 
-@given(st.lists(st.floats(1e-9, 6.0) | st.just(0.0), min_size=1, max_size=20))
-def test_a_class_has_the_wavelengths_of_its_bounds(frequencies: list[float]) -> None:
-    classes = wavelength_classes(wavelengths(np.array(frequencies)))
-    for frequency, number in zip(frequencies, classes.tolist(), strict=True):
-        if frequency == 0.0:
-            assert number == UNTURNED
-        else:
-            assert 4.0**number <= 2.0 * np.pi / frequency < 4.0 ** (number + 1)
+@given(st.integers(1, 300), st.integers(0, 2))
+def test_eighths_have_equal_numbers_of_neighbouring_bands(m: int, unturned: int) -> None:
+    frequencies = np.geomspace(1.0, 1e-6, m)
+    found = band_eighths(frequencies).tolist()
+    assert found == sorted(found)
+    sizes = [found.count(number) for number in range(8)]
+    assert max(sizes) - min(sizes) <= 1
+    frequencies[m - unturned :] = 0.0
+    changed = band_eighths(frequencies).tolist()
+    assert changed == [*found[: m - unturned], *[UNTURNED] * min(unturned, m)]
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
