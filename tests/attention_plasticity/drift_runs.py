@@ -42,6 +42,8 @@ def _points(heads: pd.DataFrame) -> pd.DataFrame:
             part = pd.DataFrame({"kind": kind, "position": (number * 997) % (LAST + 1)})
             part["pc0"] = np.sin(number) + layer
             part["pc1"] = np.cos(number) * (1.0 if kind == "q" else 2.0) - q_head
+            part["pc0_rotated"] = 5.0 * np.cos(0.7 * number) - layer
+            part["pc1_rotated"] = np.sin(0.7 * number) * (3.0 if kind == "q" else 1.0) + q_head
             part.loc[1, "position"] = LAST
             rows.append(part.assign(layer=layer, q_head=q_head, k_head=k_head))
     return pd.concat(rows)[list(POINTS.names)]
