@@ -33,6 +33,16 @@ def add_drift(folder: Path, *, points: bool = True) -> Path:
     return folder
 
 
+def change_points(folder: Path, layer: int, q_head: int, **columns: str | float) -> None:
+    """Replace columns of the points of a head by another column, or by a number."""
+    path = folder / POINTS.file
+    table = pd.read_csv(path)
+    own = (table["layer"] == layer) & (table["q_head"] == q_head)
+    for name, value in columns.items():
+        table.loc[own, name] = table.loc[own, value] if isinstance(value, str) else value
+    table.to_csv(path, index=False, na_rep="nan")
+
+
 def _points(heads: pd.DataFrame) -> pd.DataFrame:
     """Components of a point are known functions of its number and its head."""
     rows = []
