@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from attention_plasticity.metrics import POINTS
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
 from drift_runs import LAST, POINTS_OF_HEAD, add_drift, change_points
 from report_pages import READY, data_of, of_head, open_report, settled, show, without_errors
 from report_runs import write_run
+
+FAR = 1e4  # coordinate of a point
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +28,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     change_points(frames, 0, 0, pc0=np.nan, pc1=np.nan)
     change_points(frames, 0, 1, pc0_rotated=np.nan, pc1_rotated=np.nan)
     change_points(frames, 1, 0, pc0_rotated="pc0", pc1_rotated="pc1")
+    path = frames / POINTS.file
+    table = pd.read_csv(path)
+    own = table.query("layer == 1 and q_head == 1 and kind == 'q'")
+    more = pd.concat([own] * 4, ignore_index=True)
+    more.loc[0, "pc1_rotated"] = FAR
+    pd.concat([table, more]).to_csv(path, index=False, na_rep="nan")
     folders = (
         add_drift(write_run(folder / "points")),
         add_drift(write_run(folder / "no-points"), points=False),
@@ -143,6 +153,16 @@ def test_the_frame_that_is_known_is_shown_without_a_switch(
     show(page, "run=frames&head=1.1&points=after")  # the choice is kept
     expect(switch).to_be_visible()
     expect(switch).to_have_value("after")
+
+
+def test_a_point_far_from_all_others_is_left_out_of_its_frame_only(page: Page) -> None:
+    for frame, points in (("before", 5 * POINTS_OF_HEAD), ("after", 5 * POINTS_OF_HEAD - 1)):
+        show(page, f"run=frames&head=1.1&points={frame}")
+        (trace,) = data_of(page, "points-q")
+        assert len(trace["x"]) == len(trace["marker"]["color"]) == points
+        assert max(trace["y"]) < 10.0
+        left_out = "1 point far from all others is left out"
+        assert (left_out in page.locator("#points-note").inner_text()) == (frame == "after")
 
 
 def test_points_are_saved_with_a_bar_of_positions(page: Page) -> None:
