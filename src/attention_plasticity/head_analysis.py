@@ -270,12 +270,13 @@ def analyze_rows(
         bands=bands.bands,
         kernel=bands.kernel,
         drift=geometry.row,
-        points=geometry.points,
+        points=geometry.points.columns,
         drift_influences=geometry.influences,
         missing=values.missing,
         missing_cells=missing_cells(plasticity, rows.example_id is not None, no_errors),
         missing_bins=missing_bins(aligned, rows.example_id is not None, no_errors),
         missing_drift=geometry.missing,
+        missing_points=geometry.points.missing,
     )
 
 

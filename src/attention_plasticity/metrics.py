@@ -531,6 +531,8 @@ DRIFT = Table(
         Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
     ),
 )
+AFTER_ROPE = "_rotated"
+"""Ending of the coordinates of points after RoPE. Those before RoPE have no ending."""
 POINTS = Table(
     "head_points.csv",
     "head and query or key that is drawn as a point, with points_per_head",
@@ -540,6 +542,8 @@ POINTS = Table(
         Metric("position", "position", "position of the token", format="count", unit="tokens"),
         Metric("pc0", "component 0", "coordinate on the first principal component, before RoPE", signed=True, any_scale=True, note="five digits; the mean is 0, and the sign is that of a correlation with position that is not negative"),
         Metric("pc1", "component 1", "coordinate on the second principal component, before RoPE", signed=True, any_scale=True),
+        Metric(f"pc0{AFTER_ROPE}", "component 0 after RoPE", "coordinate on the first principal component of the vectors as they enter the attention", signed=True, any_scale=True, note="other components than before RoPE, with shares and correlations of their own in head_drift.csv"),
+        Metric(f"pc1{AFTER_ROPE}", "component 1 after RoPE", "coordinate on the second principal component of the vectors as they enter the attention", signed=True, any_scale=True),
     ),
 )
 # fmt: on

@@ -33,6 +33,16 @@ def add_drift(folder: Path, *, points: bool = True) -> Path:
     return folder
 
 
+def change_points(folder: Path, layer: int, q_head: int, **columns: str | float) -> None:
+    """Replace columns of the points of a head by another column, or by a number."""
+    path = folder / POINTS.file
+    table = pd.read_csv(path)
+    own = (table["layer"] == layer) & (table["q_head"] == q_head)
+    for name, value in columns.items():
+        table.loc[own, name] = table.loc[own, value] if isinstance(value, str) else value
+    table.to_csv(path, index=False, na_rep="nan")
+
+
 def _points(heads: pd.DataFrame) -> pd.DataFrame:
     """Components of a point are known functions of its number and its head."""
     rows = []
@@ -42,6 +52,8 @@ def _points(heads: pd.DataFrame) -> pd.DataFrame:
             part = pd.DataFrame({"kind": kind, "position": (number * 997) % (LAST + 1)})
             part["pc0"] = np.sin(number) + layer
             part["pc1"] = np.cos(number) * (1.0 if kind == "q" else 2.0) - q_head
+            part["pc0_rotated"] = 5.0 * np.cos(0.7 * number) - layer
+            part["pc1_rotated"] = np.sin(0.7 * number) * (3.0 if kind == "q" else 1.0) + q_head
             part.loc[1, "position"] = LAST
             rows.append(part.assign(layer=layer, q_head=q_head, k_head=k_head))
     return pd.concat(rows)[list(POINTS.names)]

@@ -22,7 +22,7 @@ after it.
    pairs that are seen through a window
    `attended`: plasticity of attended pairs, in bins
 10. `bands`: rotary bands and the rotary kernel
-    `drift_geometry`: axes of drift, principal components, and points
+    `drift_points`: points on principal components; `drift_geometry`: axes of drift, components
 11. `key_head`: counts for the row of the key head, joined by `run/key_heads.py`
 12. `repeated`: the dump of repeated tokens; `role_columns`: what a head does, and words
 

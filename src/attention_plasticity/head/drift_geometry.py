@@ -1,15 +1,14 @@
-"""The geometry of the drift of a head, as the row of a table, and points of its components."""
+"""The geometry of the drift of a head: the row of a table, with errors and reasons, and points."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from attention_plasticity.head.drift_rows import DriftRows
-from attention_plasticity.head.layer import LayerRotation, before_rope, in_attention
+from attention_plasticity.head.drift_points import HeadPoints, PointRows, head_points
+from attention_plasticity.head.drift_rows import FEW_DIMENSIONS, NO_VARIANCE, DriftRows
 from attention_plasticity.head.result import Columns
 from attention_plasticity.head.rows import KeyHead
 from attention_plasticity.head.token_weights import TokenWeights
@@ -17,22 +16,16 @@ from attention_plasticity.head.values import FEW_GROUPS, NOT_FINITE
 from attention_plasticity.metrics import BEFORE_ROPE
 from attention_plasticity.numeric.drift_geometry import (
     COMPONENTS,
-    Components,
     GroupMoments,
     slope_along_mean,
 )
 from attention_plasticity.numeric.errors.text_groups import MIN_GROUPS
 from attention_plasticity.numeric.errors.uncertainty import Estimate
 from qk_dump.reader import HeadRows
-from qk_toolkit.arrays import Array, Ints
+from qk_toolkit.arrays import Ints
 
 ONE_POSITION = "all rows are at one position"
 ONE_GROUP = "the rows come from one group of texts"
-NO_VARIANCE = "the vectors do not vary"
-FEW_DIMENSIONS = "the vectors do not vary along a further dimension"
-
-_SEED = 7  # beside the seed of the key pairs, so that pairs do not change
-_DIGITS = 5  # of a coordinate of a point
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class HeadDrift:
     """The row of a head in the table of drift, its points, and why values are missing."""
 
     row: Columns = field(default_factory=dict)
-    points: Columns = field(default_factory=dict)
+    points: HeadPoints = field(default_factory=HeadPoints)
     influences: dict[str, list[float]] = field(default_factory=dict)  # of the correlations
     missing: dict[str, str] = field(default_factory=dict)  # column → reason
 
@@ -80,12 +73,13 @@ def head_drift(
     known = [one.groups for one in (queries.after, of_keys.after) if one is not None]
     known += [one.groups for one in (queries.before, of_keys.before) if one is not None]
     row: Columns = {name: [value] for name, value in values.found.items()}
-    found = {}
-    if points and queries.before is not None and of_keys.before is not None:
+    found = HeadPoints()
+    if points:
         q_scale, k_scale = exponent + queries.exponent, keys.exponent + of_keys.exponent
-        q_points = _Points(rows, weights, keys.rotation, queries, q_scale, seeds[0])
-        k_points = _Points(keys.rows, keys.weights, keys.rotation, of_keys, k_scale, seeds[1])
-        found = _point_columns([("q", q_points), ("k", k_points)], points)
+        turn = keys.rotation
+        q_rows = PointRows("q", rows, weights, turn, queries, q_scale, seeds[0], points)
+        k_rows = PointRows("k", keys.rows, keys.weights, turn, of_keys, k_scale, seeds[1], points)
+        found = head_points([q_rows, k_rows], turn.problem or "")
     return HeadDrift(row | {"n_groups": [min(known)]}, found, values.influences, values.missing)
 
 
@@ -165,51 +159,3 @@ def _why_no_correlation(own: GroupMoments) -> str:
     if not own.moves:
         return ONE_POSITION
     return ONE_GROUP if own.groups < 2 else NOT_FINITE
-
-
-@dataclass(frozen=True)
-class _Points:
-    """The rows of which points are taken."""
-
-    rows: HeadRows
-    weights: TokenWeights
-    rotation: LayerRotation
-    moments: DriftRows
-    exponent: int  # of the vectors in the moments
-    seed: int
-
-    def chosen(self, most: int) -> tuple[Ints, Array]:
-        """Positions (m,) and coordinates (m, 2) of rows drawn in proportion to their weights.
-
-        The order is that of the draw: the first rows are a sample, too.
-        """
-        rng = np.random.default_rng([self.seed, _SEED])
-        waiting = rng.exponential(size=len(self.rows)) / self.weights.weight  # (n,)
-        drawn = np.argsort(waiting, kind="stable")[:most]
-        position = self.rows.position[drawn]
-        vectors = in_attention(self.rows.vectors[drawn], self.moments.exponent, self.rotation)
-        before = before_rope(vectors, position, self.rotation)
-        assert before is not None
-        assert self.moments.before is not None
-        components: Components = self.moments.before.components
-        return position.astype(np.int64), (before - components.mean) @ components.axes
-
-
-def _point_columns(parts: list[tuple[str, _Points]], most: int) -> Columns:
-    """Columns of the table of points; empty if vectors do not vary."""
-    found: Columns = {"kind": [], "position": [], "pc0": [], "pc1": []}
-    for kind, points in parts:
-        position, coordinates = points.chosen(most)
-        if np.isnan(coordinates).any():
-            return {}
-        found["kind"] += [kind] * len(position)
-        found["position"] += position.tolist()
-        for number in range(COMPONENTS):
-            found[f"pc{number}"] += list(_rounded(coordinates[:, number], points.exponent))
-    return found
-
-
-def _rounded(values: Array, exponent: int) -> Iterator[float]:
-    with np.errstate(over="ignore", under="ignore"):
-        scaled = np.ldexp(values, exponent)
-    yield from (float(f"{value:.{_DIGITS}g}") for value in scaled.tolist())

@@ -14,6 +14,9 @@ from attention_plasticity.head.layer import (
 from attention_plasticity.numeric.drift_geometry import GroupMoments
 from qk_toolkit.arrays import Array, Ints, Vectors
 
+NO_VARIANCE = "the vectors do not vary"
+FEW_DIMENSIONS = "the vectors do not vary along a further dimension"
+
 
 @dataclass(frozen=True)
 class DriftRows:

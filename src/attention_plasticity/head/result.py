@@ -42,6 +42,7 @@ class HeadResult:
     missing_cells: MissingCells = field(default_factory=dict)  # of `buckets`
     missing_bins: MissingCells = field(default_factory=dict)  # of `bins`
     missing_drift: dict[str, str] = field(default_factory=dict)  # column of `drift` → why it is NaN
+    missing_points: dict[str, str] = field(default_factory=dict)  # of `points`, in all rows
 
     @property
     def bucket_plasticity(self) -> pd.DataFrame:

@@ -36,7 +36,7 @@ it, else plasticity over a bucket; --plasticity bucket asks for the latter.
   by_role         plasticity at one position and rotary phase by role, one point per head
   key_heads       one value of every key head, layer × key head: its static error
   fidelity        how well scores without a query rank keys, one point per key head
-  drift           queries and keys of one head on two principal components, coloured by position
+  drift           queries and keys of one head on two principal components, before and after RoPE
   all             all figures, saved in RUN/figures
 
 'attention-plasticity plot KIND --help' lists the options of a kind.

@@ -83,7 +83,7 @@ _TABLE_OF: dict[str, AnyTable] = {
 NO_BANDS = "has no rotary bands; the rotary embedding of its layers is not known"
 NO_KERNEL = "has no rotary kernel; it needs rotary bands and the texts of the queries"
 NO_KEY_HEADS = "has no table of key heads; it needs the texts of the rows; analyze again"
-NO_POINTS = "has no points; analyze with points_per_head; they need texts and rotary records"
+NO_POINTS = "has no points; analyze with points_per_head; they need texts"
 _MISSING: dict[AnyTable, str] = {
     "bins": NONE_AT_ONE_POSITION,
     "distances": "has no plasticity by distance; run the analysis with pair_sampling: context",

@@ -414,7 +414,7 @@ class FidelityPlot(_Settings):
 
 
 class DriftPlot(_Settings):
-    """Queries and keys of one head on two principal components, coloured by position."""
+    """Queries and keys of one head on two principal components, before and after RoPE."""
 
     point_csv: str | None = Field(
         title=_DATA, default=None, min_length=1, description="head_points.csv, instead of a run"
@@ -423,7 +423,7 @@ class DriftPlot(_Settings):
         title=_DATA,
         default=None,
         ge=0,
-        description="layer of the head (default: the head whose queries drift most)",
+        description="layer of the head (default: the head whose queries drift most before RoPE)",
     )
     head: int | None = Field(title=_DATA, default=None, ge=0, description="query head in its layer")
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the positions")

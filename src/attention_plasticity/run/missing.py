@@ -57,6 +57,8 @@ class MissingSums:
             self._add_cells("bins", result.missing_bins, head)
         for column, reason in result.missing_drift.items():
             self._add("drift", column, reason, head, 1)
+        for column, reason in result.missing_points.items():
+            self._add("points", column, reason, head, len(result.points[column]))
 
     def add_key_head(self, row: KeyHeadRow) -> None:
         """Add a key head."""

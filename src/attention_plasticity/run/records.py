@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.texts import DumpTexts
-from attention_plasticity.metrics import HEAD_METRICS
+from attention_plasticity.metrics import HEAD_METRICS, IDS, POINTS
 from attention_plasticity.run.fingerprints import InputFiles, RunFacts
 from attention_plasticity.run.plan import format_heads
 from attention_plasticity.run.run_info import adds_heads, changed_settings, settings_of_head
@@ -172,6 +172,8 @@ class Records:
                 other_settings.append(head)  # of a version with fewer columns
             elif not {"key_head", "drift"} <= record.keys():
                 other_settings.append(head)  # of a version without these tables
+            elif record["points"] and not set(POINTS.names[len(IDS) :]) <= record["points"].keys():
+                other_settings.append(head)  # of a version with points in one frame
             elif record["settings"] != self._digest:
                 other_settings.append(head)
             elif record.get("shared") != inputs.shared:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from attention_plasticity.head.layout import head_layout
 from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.metrics import DRIFT, POINTS
 from attention_plasticity.run.drift_means import AVERAGED_DRIFT
+from attention_plasticity.run.records import read_sealed, sealed
 from attention_plasticity.run.run_info import run_settings
 from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -43,7 +45,11 @@ def test_tables_have_the_rows_of_their_heads(run: ap.Run, dump: Path) -> None:
     assert tuple(run.points.columns) == POINTS.names
     sizes = run.points.groupby(["layer", "q_head", "kind"]).size()
     assert set(sizes) == {25}
-    assert set(run.points["layer"]) == {0}  # RoPE of layer 1 cannot be undone
+    assert set(run.points["layer"]) == {0, 1}
+    of_layers = run.points.set_index("layer")[["pc0", "pc1"]].notna()
+    assert of_layers.loc[0].all(axis=None)
+    assert not of_layers.loc[1].any(axis=None)  # RoPE of layer 1 cannot be undone
+    assert run.points[["pc0_rotated", "pc1_rotated"]].notna().all(axis=None)
     own = analyze_head(0, 3, dump=dump, config=ap.make_config(points_per_head=25))
     row = run.drift.query("layer == 0 and q_head == 3").iloc[0]
     for name, (value,) in own.drift.items():
@@ -89,6 +95,32 @@ def test_every_nan_has_a_reason(run: ap.Run) -> None:
     assert found == expected
     assert {layer for layer, _ in found} == {1}
     assert all("_unrotated" in name for _, name in found)
+
+
+def test_points_of_an_unknown_frame_have_a_reason(run: ap.Run) -> None:
+    (found,) = [one for one in run.info["missing"] if one["table"] == "points"]
+    assert found["columns"] == ["pc0", "pc1"]
+    assert found["where"] == {"1": "0-3"}
+    assert found["values"] == 4 * 2 * 25
+    assert "rotary record" in found["reason"]
+
+
+def test_two_workers_and_a_continued_run_give_the_same_points(
+    run: ap.Run, dump: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"output_dir": tmp_path, "points_per_head": 25}
+    ap.analyze_dump(dump, max_workers=2, **settings)
+    names = (POINTS.file, DRIFT.file)
+    assert [(tmp_path / name).read_bytes() for name in names] == [
+        (run.folder / name).read_bytes() for name in names
+    ]
+    for file in (tmp_path / ".heads").glob("l0*h*.json"):  # as of a version with one frame
+        record = read_sealed(file)
+        assert record is not None
+        del record["points"]["pc0_rotated"], record["points"]["pc1_rotated"]
+        file.write_text(sealed(record))
+    again = ap.analyze_dump(dump, max_workers=1, **settings)
+    assert again.path("points").read_bytes() == run.path("points").read_bytes()
 
 
 def test_points_are_a_setting_of_results_only_if_they_are_wanted(dump: Path) -> None:

@@ -38,45 +38,89 @@ function driftRows(run, other, key, kind, words) {
   return [make("thead", "", {}, [make("tr", "", {}, head)]), make("tbody", "", {}, rows)];
 }
 
+/** The frames in which the points of a head are known: before RoPE, after RoPE. */
+function framesOf(run, key) {
+  const scales = rowsOfHead(run, "scales", key);
+  return page.drift.points.filter(({ name }) => scales?.[`${name}_scale`].every(Number.isFinite));
+}
+
+/** The chosen frame, or the other one if the points of this head are not known in it. */
+function frameShown(run, key) {
+  const known = framesOf(run, key);
+  return known.find(({ name }) => name === state.points) ?? known[0];
+}
+
+/** Whether both frames are equal, because the layer has no RoPE. */
+function framesAreEqual(run, key) {
+  if (framesOf(run, key).length < 2) return false;
+  const rows = rowsOfHead(run, "points", key), scales = rowsOfHead(run, "scales", key);
+  const equal = (one, other) => one.every((value, i) => value === other[i]);
+  return equal(scales.before_scale, scales.after_scale) && equal(rows.before_x, rows.after_x) && equal(rows.before_y, rows.after_y);
+}
+
+/** Where the shown points are, in words. */
+const frameWords = (run, key) => (framesAreEqual(run, key) ? "without RoPE" : frameShown(run, key).words);
+
 function showPointWords(run, key) {
-  const known = run.ranges.points.has(key), pair = byId("points-pair");
+  const known = framesOf(run, key).length > 0, pair = byId("points-pair");
   if (pair.hidden) for (const kind of ["q", "k"]) sizes.delete(byId(`points-${kind}`)); // the size of a hidden element is zero
   pair.hidden = !known;
-  const outside = known ? rowsOfHead(run, "scales", key).outside.reduce((sum, number) => sum + number, 0) : 0;
-  const why = run.drift.points ? "RoPE of this layer cannot be undone, or the vectors of this head do not vary" : "the analysis kept none; analyze with --points_per_head 1000";
-  byId("points-note").textContent = known
-    ? `before RoPE; a point is a query or a key, its colour the position in tokens; components 0 and 1 are the directions in which they vary most${outside ? `; ${plural(outside, "point")} far from all others ${outside === 1 ? "is" : "are"} left out` : ""}`
-    : `Points are not shown: ${why}.`;
+  byId("points-frame-label").hidden = framesOf(run, key).length < 2 || framesAreEqual(run, key);
+  byId("points-note").textContent = known ? pointsNote(run, key) : `Points are not shown: ${run.drift.points ? "the vectors of this head do not vary" : "the analysis kept none; analyze with --points_per_head 1000"}.`;
+  if (!known) return;
+  byId("points-frame").value = frameShown(run, key).name;
   for (const bar of document.querySelectorAll(".points-bar")) bar.style.background = gradient(VIRIDIS);
   for (const end of document.querySelectorAll(".points-end")) end.textContent = whole(run.drift.last);
 }
 
+const FRAME_NOTES = {
+  before: "before RoPE, which is the content of the vectors",
+  after: "after RoPE, as the attention compares them",
+};
+
+function pointsNote(run, key) {
+  const { name } = frameShown(run, key), unknown = page.drift.points.find((frame) => !framesOf(run, key).includes(frame));
+  const outside = rowsOfHead(run, "scales", key)[`${name}_outside`].reduce((sum, number) => sum + number, 0);
+  return [
+    framesAreEqual(run, key) ? "without RoPE, which this layer does not have" : FRAME_NOTES[name],
+    ...(unknown ? [`the points ${unknown.words} are not known`] : []),
+    "a point is a query or a key, its colour the position in tokens", "components 0 and 1 are the directions in which they vary most",
+    ...(outside ? [`${plural(outside, "point")} far from all others ${outside === 1 ? "is" : "are"} left out`] : []),
+  ].join("; ");
+}
+
 function drawPoints(run, key) {
-  if (!run.ranges.points.has(key)) return [];
-  return ["q", "k"].map((kind) => {
-    const r = driftOf(run, key, `${kind}_drift_r_unrotated`);
-    byId(`points-${kind}`).setAttribute("aria-label", `${kind === "q" ? "Queries" : "Keys"} of this head before RoPE on two principal components, coloured by position; correlation of the drift with position ${showDrift(r, 3)}`);
+  const frame = frameShown(run, key);
+  if (!frame) return [];
+  return page.drift.kinds.map(([kind, words]) => {
+    const r = driftOf(run, key, `${kind}_drift_r${frame.ending}`);
+    byId(`points-${kind}`).setAttribute("aria-label", `${capital(words)} of this head ${frameWords(run, key)} on two principal components, coloured by position; correlation of the drift with position ${showDrift(r, 3)}`);
     return draw(`points-${kind}`, pointsFigure(run, key, kind));
   });
 }
 
+/** The end of the name of a saved picture of points. */
+const pointsFile = (run, key) => (frameShown(run, key).name === "after" ? "-after-rope" : "");
+
 /** Queries or keys of a head. The order of points is random, so that no colour covers the others. */
 function pointsFigure(run, key, kind) {
   const rows = rowsOfHead(run, "points", key), number = kind === "q" ? 0 : 1, scales = rowsOfHead(run, "scales", key);
-  const scale = scales.scale[scales.kind.indexOf(number)], own = [...rows.kind.keys()].filter((i) => rows.kind[i] === number);
+  const { name, ending } = frameShown(run, key), x = rows[`${name}_x`], y = rows[`${name}_y`];
+  const scale = scales[`${name}_scale`][scales.kind.indexOf(number)];
+  const own = [...rows.kind.keys()].filter((i) => rows.kind[i] === number && x[i] <= page.drift.largest); // others are far from all
   const place = (value) => scale * ((2 * value) / page.drift.largest - 1);
   const trace = {
-    x: own.map((i) => place(rows.x[i])), y: own.map((i) => place(rows.y[i])), customdata: own.map((i) => whole(rows.position[i])), mode: "markers",
+    x: own.map((i) => place(x[i])), y: own.map((i) => place(y[i])), customdata: own.map((i) => whole(rows.position[i])), mode: "markers",
     marker: { color: own.map((i) => rows.position[i]), colorscale: stopsOf(VIRIDIS), cmin: 0, cmax: Math.max(1, run.drift.last), size: 4.5, opacity: 0.8, line: { color: theme.quiet, width: 0.4 } },
     hovertemplate: "position <b>%{customdata}</b><extra></extra>",
   };
   const axis = { ...baseAxis(), showline: true, nticks: 5 };
   const words = (component) => {
-    const share = driftOf(run, key, `${kind}_pc${component}_share_unrotated`).value, r = driftOf(run, key, `${kind}_pc${component}_r_unrotated`).value;
+    const share = driftOf(run, key, `${kind}_pc${component}_share${ending}`).value, r = driftOf(run, key, `${kind}_pc${component}_r${ending}`).value;
     return `component ${component}${Number.isFinite(share) ? `: ${(100 * share).toFixed(0)} %` : ""}${Number.isFinite(r) ? `, |r| ${r.toFixed(2)}` : ""}`;
   };
   return {
-    traces: [trace], bar: { label: "position (tokens)" }, names: { x: words(0), y: words(1) },
+    traces: [trace], bar: { label: "position (tokens)" }, names: { x: words(0), y: words(1) }, note: `${kind === "q" ? "queries" : "keys"} ${frameWords(run, key)}`,
     layout: { margin: { l: 54, r: 8, t: 8, b: 42 }, hovermode: "closest", xaxis: { ...axis, ticks: "outside", ticklen: 4 }, yaxis: axis },
   };
 }

@@ -20,7 +20,7 @@ function chartImage(id) {
     attention: () => attentionFigure(run, other, key, size.width),
     runs: () => runsFigure(size.width),
   };
-  return { run: id === "runs" ? null : run, name: id === "runs" ? "profiles" : `${id}-${head}`, size, figure: figures[id] };
+  return { run: id === "runs" ? null : run, name: id === "runs" ? "profiles" : `${id}${id.startsWith("points-") ? pointsFile(run, key) : ""}-${head}`, size, figure: figures[id] };
 }
 
 const mapImageSize = (run) => ({ width: Math.min(1400, Math.max(420, 26 * run.grid[1] + 160)), height: Math.min(1400, Math.max(280, 17 * mapLayers().length + 90)) });

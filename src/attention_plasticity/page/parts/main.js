@@ -1,7 +1,7 @@
 // The selection, and updates of all views.
 
 const page = JSON.parse(byId("page-data").textContent);
-const state = { run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, axis: "tokens", chosen: false };
+const state = { run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, axis: "tokens", points: "before", chosen: false };
 let runs = [];
 
 const runShown = () => runs[state.run];
@@ -154,6 +154,10 @@ function addListeners() {
     drawAll();
   });
   for (const id of ["profile-axis", "runs-axis"]) byId(id).addEventListener("change", switchAxis);
+  byId("points-frame").addEventListener("change", (event) => {
+    state.points = event.target.value;
+    drawHead();
+  });
   byId("link-close").addEventListener("click", () => { byId("link-notice").hidden = true; drawAll(); });
   byId("sure").addEventListener("change", (event) => {
     state.sure = event.target.checked;
