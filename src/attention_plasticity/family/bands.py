@@ -33,10 +33,9 @@ def band_table(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> pd.DataFra
 
     `shortest` and `longest` are the wavelengths of an eighth in the run, in tokens.
     """
-    numbered = {run.label: _numbered(run.run.bands) for run in runs if run.run.has_bands}
-    columns = {
-        run.label: _columns(run.run, numbered[run.label]) for run in runs if run.run.has_bands
-    }
+    with_bands = {run.label: run.run for run in runs if run.run.has_bands}
+    numbered = {label: _numbered(run.bands) for label, run in with_bands.items()}
+    columns = {label: _columns(run, numbered[label]) for label, run in with_bands.items()}
     waves = {label: own.groupby("eighth")["wavelength"] for label, own in numbered.items()}
     ends = {label: own.agg(["min", "max"]) for label, own in waves.items()}
     rows = []

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from attention_plasticity.comparison.runs import ComparedRun, labelled
-from attention_plasticity.family.bands import NOT_TURNED, band_table, wavelength_words
+from attention_plasticity.family.bands import NOT_TURNED, band_table
 from attention_plasticity.family.bands_figure import bands_figure
 from attention_plasticity.family.matched import Pair
 from attention_plasticity.metrics import GROUP_COLUMNS
@@ -22,8 +22,10 @@ from family_models import small_models
 from qk_toolkit.errors import ConfigError
 
 GROUPS = 12
-CLASSES = {"m0": {10.0: 1, 900.0: 4, 1000.0: 4}, "m1": {10.0: 1, 70_000.0: 8}}
-"""The wavelengths of the bands of two models, and the power of 4 below each."""
+SCALES = {"m0": 1.0, "m1": 2.0}
+WAVES = {name: [10.0 * scale * 2.0**band for band in range(12)] for name, scale in SCALES.items()}
+"""The wavelengths of the bands of two models: twelve, so an eighth has one or two."""
+EIGHTHS = (0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7)
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +33,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[ComparedRun]:
     """Two models with bands on the same texts, and one without bands."""
     folder = tmp_path_factory.mktemp("bands")
     names = [run.label for run in small_models(folder, 3)]
-    for seed, name in enumerate(CLASSES):
-        _add_bands(folder / name, list(CLASSES[name]), np.random.default_rng(seed))
+    for seed, name in enumerate(WAVES):
+        _add_bands(folder / name, WAVES[name], np.random.default_rng(seed))
     return labelled([FinishedRun.open(folder / name) for name in names], names)
 
 
 def _add_bands(folder: Path, waves: list[float], rng: np.random.Generator) -> None:
-    """Shares that sum to .9 in every head, and influences of 12 groups on each class."""
+    """Shares that sum to .9 in every head, and influences of 12 groups on each eighth."""
     heads = pd.read_csv(folder / "head_metrics.csv")[["layer", "q_head", "k_head"]]
-    classes = CLASSES[folder.name]
     bands, rows = [], []
     for layer, head, key_head in heads.to_numpy().tolist():
         shares = rng.dirichlet(np.ones(len(waves))) * 0.9
@@ -47,7 +48,7 @@ def _add_bands(folder: Path, waves: list[float], rng: np.random.Generator) -> No
         for band, wave in enumerate(waves):
             share = {"variance_share": shares[band], "wavelength": wave, "norm_product": 1.0}
             bands.append({**ids, "band": band, **share})
-        for number in {*classes.values(), None}:
+        for number in {*EIGHTHS, None}:
             influences = dict.fromkeys(GROUP_COLUMNS, 0.0)
             influences |= dict(zip(GROUP_COLUMNS, rng.normal(0, 0.01, GROUPS), strict=False))
             what = {"quantity": "unturned_share" if number is None else "band_share"}
@@ -62,52 +63,49 @@ def _add_bands(folder: Path, waves: list[float], rng: np.random.Generator) -> No
     (folder / "run.json").write_text(json.dumps(info))
 
 
-def shares_of(run: ComparedRun) -> dict[str, dict[tuple[int, int], float]]:
-    """Sums of shares by class and head, from the rows of the file."""
-    found: dict[str, dict[tuple[int, int], float]] = {}
+def mean_shares(run: ComparedRun) -> dict[str, float]:
+    """Means over heads of the sums of shares, from the rows of the file."""
+    found: dict[str, float] = {}
     for row in pd.read_csv(run.run.folder / "head_bands.csv").to_dict("records"):
-        own = found.setdefault(wavelength_words(CLASSES[run.label][row["wavelength"]]), {})
-        head = (row["layer"], row["q_head"])
-        own[head] = own.get(head, 0.0) + row["variance_share"]
-    return found
+        name = str(EIGHTHS[row["band"]] + 1)
+        found[name] = found.get(name, 0.0) + row["variance_share"] / 29
+    return {**found, NOT_TURNED: 0.1}
 
 
 def groups_of(run: ComparedRun, number: int | None) -> list[float]:
     """Mean influences of the groups over heads."""
     rows = pd.read_csv(run.run.folder / "head_influences.csv")
     name = "unturned_share" if number is None else "band_share"
-    own = rows[(rows["quantity"] == name) & (rows["q_bucket"].fillna(-1) == (number or -1))]
+    place = -1 if number is None else number
+    own = rows[(rows["quantity"] == name) & (rows["q_bucket"].fillna(-1) == place)]
     return [own[group].sum() / len(own) for group in GROUP_COLUMNS]
 
 
 def test_means_and_differences_are_those_of_plain_sums(runs: list[ComparedRun]) -> None:
     table = band_table(runs, [Pair(runs[1], runs[0])])
     assert set(table["run"]) == {"m0", "m1"}
-    words = ["4–16", "256–1K", "64K–256K", NOT_TURNED]
-    rows = {(row["run"], row["minus"], row["wavelength"]): row for row in table.to_dict("records")}
-    assert [row["wavelength"] for row in table[:4].to_dict("records")] == words
-    means: dict[tuple[str, str], float] = {}
+    words = [*map(str, range(1, 9)), NOT_TURNED]
+    assert table["eighth"][:9].tolist() == words
+    rows = {(row["run"], row["minus"], row["eighth"]): row for row in table.to_dict("records")}
     for run in runs[:2]:
+        means = mean_shares(run)
         for name in words:
-            own = shares_of(run).get(name, {})
-            mean = sum(own.values()) / 29 if name != NOT_TURNED else 0.1
-            means[run.label, name] = mean
-            assert rows[run.label, "", name]["mean"] == pytest.approx(mean, abs=1e-12)
+            assert rows[run.label, "", name]["mean"] == pytest.approx(means[name], abs=1e-12)
             assert rows[run.label, "", name]["heads"] == 29
-    spread = math.sqrt(sum(value**2 for value in groups_of(runs[0], 4)))
-    found = rows["m0", "", "256–1K"]
-    assert found["standard_error"] == pytest.approx(spread)
-    reach = spread * stats.t.ppf(0.975, GROUPS - 1)
-    assert found["high"] - found["mean"] == pytest.approx(reach)
-    assert rows["m1", "", "256–1K"]["standard_error"] == 0.0  # it has no such band
-    both = [groups_of(run, 1) for run in (runs[1], runs[0])]
+        ends = [rows[run.label, "", "1"][name] for name in ("shortest", "longest")]
+        assert ends == [10.0 * SCALES[run.label], 20.0 * SCALES[run.label]]
+        assert math.isnan(rows[run.label, "", NOT_TURNED]["longest"])
+    for number in (3, None):
+        found = rows["m0", "", NOT_TURNED if number is None else str(number + 1)]
+        spread = math.sqrt(sum(value**2 for value in groups_of(runs[0], number)))
+        assert found["standard_error"] == pytest.approx(spread)
+        reach = spread * stats.t.ppf(0.975, GROUPS - 1)
+        assert found["high"] - found["mean"] == pytest.approx(reach)
+    both = [groups_of(run, 0) for run in (runs[1], runs[0])]
     spread = math.sqrt(sum((a - b) ** 2 for a, b in zip(*both, strict=True)))
-    found = rows["m1", "m0", "4–16"]
+    found = rows["m1", "m0", "1"]
     assert found["standard_error"] == pytest.approx(spread)
-    assert found["mean"] == pytest.approx(means["m1", "4–16"] - means["m0", "4–16"])
-    alone = rows["m1", "m0", "256–1K"]  # only the earlier model has these bands
-    assert alone["mean"] == pytest.approx(-means["m0", "256–1K"])
-    assert alone["standard_error"] == pytest.approx(rows["m0", "", "256–1K"]["standard_error"])
+    assert found["mean"] == pytest.approx(mean_shares(runs[1])["1"] - mean_shares(runs[0])["1"])
 
 
 def test_without_influences_there_are_no_intervals(runs: list[ComparedRun], tmp_path: Path) -> None:
@@ -129,18 +127,11 @@ def test_the_figure_has_a_line_per_model(runs: list[ComparedRun], width: float) 
     pairs = [Pair(runs[1], runs[0])]
     figure = bands_figure(band_table(runs[:2], pairs), runs[:2], width=width)
     assert len(figure.axes) == 2
-    assert "difference from\nm0" in figure.axes[1].get_ylabel()
+    assert "difference from m0" in figure.axes[1].get_ylabel()
     caption = caption_of(figure)
     assert caption is not None
-    assert "the difference of each model from m0" in caption
+    assert "the difference of the same heads from m0" in caption
+    assert "m1: 20–40, 80–80," in caption
     assert len(bands_figure(band_table(runs[:2], []), runs[:2], width=width).axes) == 1
     with pytest.raises(ConfigError, match="nothing to draw"):
         bands_figure(band_table(runs[2:], []), runs[2:])
-
-
-def test_wavelengths_are_written_in_tokens() -> None:
-    words = [wavelength_words(number) for number in (-1, 0, 3, 4, 5, 9, 10, 16)]
-    assert words == [
-        *("not turned", "1–4", "64–256", "256–1K", "1K–4K", "256K–1M", "1M–4M"),
-        "4,096M–16,384M",
-    ]
