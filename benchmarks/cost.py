@@ -130,7 +130,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows_per_text", type=float, default=16.0, help="of one head")
     parser.add_argument("--tflops", type=float, default=530.0, help="of a GPU, 10^12 operations/s")
     parser.add_argument("--start_seconds", type=float, default=60.0, help="to load a model")
-    parser.add_argument("--core_seconds", type=float, default=0.25, help="analysis of a query head")
+    parser.add_argument("--core_seconds", type=float, default=0.9, help="analysis of a query head")
     parser.add_argument("--compressed", type=float, default=0.8, help="file size over value size")
     parser.add_argument("--gpu_dollars", type=float, default=3.5, help="per GPU and hour")
     parser.add_argument("--core_dollars", type=float, default=0.05, help="per CPU core and hour")
