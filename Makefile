@@ -58,7 +58,7 @@ types: $(VENV)/.dev
 
 # Builds the documentation into site/. A broken link is an error.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation is in $(CURDIR)/site/index.html"
 
 bench: $(VENV)/.base
