@@ -157,9 +157,9 @@ def _analysis(part: Part) -> Work:
     assert isinstance(config, RunnerConfig)
     on_hub = is_hub_path(str(config.dataset_local_root))
     if has_finished_tables(part) if on_hub else is_analysed(part):
-        heads = len(FinishedRun.open(part.folder).head_metrics)
+        finished = len(FinishedRun.open(part.folder).head_metrics)
         note = "whether its dump on the Hub has changed is not checked here"
-        return Work("analysed already", heads, notes=[note] if on_hub else [])
+        return Work("analysed already", finished, notes=[note] if on_hub else [])
     if on_hub:
         return Work("analysis", notes=["its dump is on the Hub; sizes are known when it is here"])
     dump, plan, _ = prepare(config)

@@ -96,7 +96,9 @@ def tables(study: Path) -> dict[str, bytes]:
 def test_a_dry_run_does_not_ask_the_hub_for_a_dump(
     place: Path, s3: S3, hub: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_models(place, "dry.yaml", [{"dump": s3.url("dumps/tiny")}, {"label": "B", "dump": ON_HUB}])
+    write_models(
+        place, "dry.yaml", [{"dump": s3.url("dumps/tiny")}, {"label": "B", "dump": ON_HUB}]
+    )
     files, requests = sorted(place.rglob("*")), len(hub.log)
     assert study_in([str(place), "dry.yaml", "--dry_run"]) == 0
     assert len(hub.log) == requests
@@ -150,8 +152,8 @@ def test_a_finished_analysis_is_used_if_its_dump_cannot_be_reached(
     finally:
         hub.heal()
     assert (
-        "results/remote/runs/dump-2: the dump was not compared with the finished analysis, which is "
-        f"used: {REPO}@tiny: fetching failed: no connection"
+        "results/remote/runs/dump-2: the dump was not compared with the finished analysis, which "
+        f"is used: {REPO}@tiny: fetching failed: no connection"
     ) in capsys.readouterr().err
     assert made_files(made) == before
 
