@@ -17,7 +17,7 @@ from hypothesis import settings
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-pytest_plugins = ["s3_server"]  # fixtures s3, s3_endpoint
+pytest_plugins = ["s3_server"]  # fixtures s3, s3_of_file, s3_endpoint
 
 # timings are no assertions; what fails once fails again
 settings.register_profile("house", deadline=None, derandomize=True)

@@ -332,15 +332,29 @@ def s3_endpoint() -> Iterator[_Proxy]:
         thread.join()
 
 
+@contextmanager
+def new_bucket(proxy: _Proxy, folder: Path) -> Iterator[S3]:
+    """A new bucket behind the proxy, and the environment of its clients."""
+    endpoint = f"http://127.0.0.1:{proxy.server_port}"
+    with s3_environment(endpoint, f"bucket-{next(_BUCKETS)}", folder) as bucket:
+        bucket.server = f"http://{proxy.target}"
+        proxy.current = bucket
+        yield bucket
+        proxy.current = None
+
+
 @pytest.fixture
 def s3(s3_endpoint: _Proxy, tmp_path: Path) -> Iterator[S3]:
-    """A new bucket behind the proxy, and the environment of its clients."""
-    endpoint = f"http://127.0.0.1:{s3_endpoint.server_port}"
-    with s3_environment(endpoint, f"bucket-{next(_BUCKETS)}", tmp_path) as bucket:
-        bucket.server = f"http://{s3_endpoint.target}"
-        s3_endpoint.current = bucket
+    """A new bucket for one test."""
+    with new_bucket(s3_endpoint, tmp_path) as bucket:
         yield bucket
-        s3_endpoint.current = None
+
+
+@pytest.fixture(scope="module")
+def s3_of_file(s3_endpoint: _Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """A new bucket for all tests of a file."""
+    with new_bucket(s3_endpoint, tmp_path_factory.mktemp("s3")) as bucket:
+        yield bucket
 
 
 def _keep_contents() -> None:

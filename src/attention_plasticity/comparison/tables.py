@@ -49,11 +49,12 @@ _LONGEST_LINE = 100
 
 
 class Cell(NamedTuple):
-    """A number as text."""
+    """A number as text, or a text."""
 
     value: str
     beside: str = ""  # `± 0.003`, or an interval `[+0.012, +0.050]`
     marks: str = ""  # of `UNEQUAL` and `OTHER_HEADS`
+    is_text: bool = False  # its hyphens are no minus signs
 
     @property
     def whole(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from qk_toolkit.command_line import allow_closed_stdout, command_parser, guarded
@@ -144,10 +144,21 @@ def _print_end(results: StudyResults, failures: Sequence[str]) -> None:
     if results.comparison is not None:
         print_comparison(results.comparison, command_console())
         print()
-    for one in results.failed:
-        print(f"failed: {one.plan.label}: {one.failure}")
     for text in failures:
         print(f"failed: {text}")
+    if failed := ", ".join(_failed_models(results)):
+        print(f"failed: {failed}; the reasons are in {folder / README}")
     print(f"tables, figures, commands and cautions: {folder / README}")
     if results.finished:
         print(f"open the page in a browser: {folder / PAGE}")
+
+
+def _failed_models(results: StudyResults) -> Iterator[str]:
+    """The labels of models that failed, and those of runs without some of their heads."""
+    from qk_toolkit.formatting import count
+
+    for one in results.models:
+        if one.run is None:
+            yield one.plan.label
+        elif one.failed_heads:
+            yield f"{one.plan.label} ({count(one.failed_heads, 'head')})"

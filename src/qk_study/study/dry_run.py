@@ -18,7 +18,13 @@ from qk_sniffer.config import CaptureConfig
 from qk_study.study.cost import analysis_seconds, capture_seconds, hours
 from qk_study.study.plan import ModelPlan, Part
 from qk_study.study.settings import StudySettings
-from qk_study.study.steps import failure_text, has_run_alone, is_analysed, is_captured
+from qk_study.study.steps import (
+    failure_text,
+    has_finished_tables,
+    has_run_alone,
+    is_analysed,
+    is_captured,
+)
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.formatting import count
@@ -155,10 +161,13 @@ def _analysis(part: Part) -> Work:
 
     config = part.config
     assert isinstance(config, RunnerConfig)
-    if is_hub_path(str(config.dataset_local_root)):
+    on_hub = is_hub_path(str(config.dataset_local_root))
+    if has_finished_tables(part) if on_hub else is_analysed(part):
+        finished = len(FinishedRun.open(part.folder).head_metrics)
+        note = "whether its dump on the Hub has changed is not checked here"
+        return Work("analysed already", finished, notes=[note] if on_hub else [])
+    if on_hub:
         return Work("analysis", notes=["its dump is on the Hub; sizes are known when it is here"])
-    if is_analysed(part):
-        return Work("analysed already", len(FinishedRun.open(part.folder).head_metrics))
     dump, plan, _ = prepare(config)
     found = estimate(dump, plan, config)
     work = Work("analysis", len(plan.heads), rows=found.rows_used)

@@ -72,7 +72,7 @@ def _depth(results: StudyResults) -> StudyTable:
     ]
     for metric in results.map_metrics:
         rows = table[table["metric"] == metric]
-        caption = f"{capitalised(column_label(metric))} by relative depth: means over heads."
+        caption = f"{capitalised(column_label(metric))} by relative depth (%): means over heads."
         written[caption] = written_parts(rows, list(map(str, parts)), headings=headings, many=True)
     caption = "Means over heads by relative depth, of every metric, with 95 % intervals over texts."
     return StudyTable("depth", caption, table, written)
@@ -91,7 +91,7 @@ def _relations(results: StudyResults, found: StudyRelations) -> StudyTable:
             left = (strength.family_low, strength.family_high)
             without = "–" if math.isnan(left[0]) else f"{left[0]:.2f} to {left[1]:.2f}"
             p_value = p_words(strength.p_value).removeprefix("p ")
-            cells += [Cell(value, *interval), Cell(p_value), Cell(without)]
+            cells += [Cell(value, "".join(interval)), Cell(p_value), Cell(without)]
         name = f"{column_label(one.metric)}, {one.score}"
         lines.append(Line(clean(name), "", tuple(cells)))
     headings = ["metric and score", "models"]

@@ -8,6 +8,12 @@ from typing import Any
 import pandas as pd
 
 from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
+from attention_plasticity.family.written import (
+    HALF_NOTE,
+    INTERVAL_NOTE,
+    half_cell,
+    interval_cell,
+)
 from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, AVERAGED, HEAD_METRICS, PHASE
 from attention_plasticity.tables.intervals import half_width, mean_over_heads
 from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
@@ -24,10 +30,8 @@ _SHOWN = (
 )
 """The metrics of the table for readers, if a model has them. The CSV file has all."""
 _WITHOUT_POSITION = ("ap_overall", "ap_drop")  # shown if a model has no plasticity at one position
-_NOTE = (
-    "[ ]: 95 % interval over texts. Values are corrected for bias where the bias is known. "
-    "The CSV file has more metrics."
-)
+_MOST_INTERVALS = 5  # metrics; more columns with `[low, high]` are wider than a page
+_MORE = "The CSV file has more metrics."
 
 
 def means_frame(results: StudyResults) -> pd.DataFrame:
@@ -57,15 +61,12 @@ def written_means(means: pd.DataFrame, results: StudyResults) -> WrittenTable:
     if results.shown is OVER_BUCKETS:
         names = [*(name for name in _WITHOUT_POSITION if name in known), *names]
     labels = {metric.column: metric.label for metric in HEAD_METRICS.columns}
-    cells = {(row["model"], row["metric"]): _cell(row) for row in means.to_dict("records")}
+    many = len(names) > _MOST_INTERVALS
+    cell, note = (half_cell, HALF_NOTE) if many else (interval_cell, INTERVAL_NOTE)
+    cells = {(row["model"], row["metric"]): cell(row) for row in means.to_dict("records")}
     lines = tuple(
         Line(clean(label), "", tuple(cells.get((label, name), Cell("–")) for name in names))
         for label in results.labels
     )
     headings = ("model", *(labels[name] for name in names))
-    return WrittenTable("study", results.shown, headings, lines, _NOTE)
-
-
-def _cell(row: dict[Any, Any]) -> Cell:
-    value, low, high = (f"{round(row[name], 3) + 0.0:.3f}" for name in ("mean", "low", "high"))
-    return Cell(value, "" if math.isnan(row["low"]) else f"[{low}, {high}]")
+    return WrittenTable("study", results.shown, headings, lines, f"{note} {_MORE}")

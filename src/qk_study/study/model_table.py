@@ -91,7 +91,9 @@ def _cell(name: str, value: Any) -> Cell:
         return Cell("–")
     if name == "size" or (name == "checkpoint" and value >= _SHORTENED):
         return Cell(short_number(float(value)))
-    return Cell(clean(value) if isinstance(value, str) else f"{value:,.0f}")
+    if isinstance(value, str):
+        return Cell(clean(value), is_text=True)
+    return Cell(f"{value:,.0f}")
 
 
 def short_number(number: float) -> str:

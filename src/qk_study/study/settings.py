@@ -18,7 +18,7 @@ from qk_study.study.score_settings import ScoreSource, score_sources
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
 from qk_toolkit.settings import Names, nearest, settings_from, validated
-from qk_toolkit.urls import is_remote, refuse_password
+from qk_toolkit.urls import is_remote, require_usable
 
 FigureFormat = Literal["png", "svg", "pdf"]
 SOURCES = ("model", "dump", "run")
@@ -107,7 +107,7 @@ class ModelEntry(_Section):
         if is_every_branch(self.place):
             raise ValueError(f"dump: {self.place}: stands for every branch; give one entry each")
         if is_remote(self.place):
-            refuse_password(self.place)
+            require_usable(self.place)
         return self
 
     @property

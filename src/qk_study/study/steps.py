@@ -19,7 +19,7 @@ from qk_sniffer.config import CaptureConfig
 from qk_study.study.plan import ModelPlan, Part
 from qk_toolkit.command_line import StdoutClosedError
 from qk_toolkit.debugging import show_traceback
-from qk_toolkit.errors import ConfigError, ToolkitError, without_tokens
+from qk_toolkit.errors import ConfigError, HubError, StoreError, ToolkitError, without_tokens
 from qk_toolkit.files import user_path
 from qk_toolkit.formatting import count
 from qk_toolkit.terminal import TerminalWatcher
@@ -94,7 +94,7 @@ def has_run_alone(plan: ModelPlan) -> bool:
         return False
     if any(part.changed_settings() != {} for part in plan.parts):
         return False
-    return _finished_run(plan.analysis) is not None
+    return has_finished_tables(plan.analysis)
 
 
 def is_captured(part: Part) -> bool:
@@ -154,7 +154,8 @@ def _remedy(part: Part) -> Iterator[None]:
 def is_analysed(part: Part) -> bool:
     """Whether a run is finished, with these settings and from the present files of the dump.
 
-    A finished run is not written again, so that its run.json stays the same.
+    A finished run is not written again, so that its run.json stays the same. It is also used if its
+    dump is at a place that cannot be reached.
     """
     from attention_plasticity.run.fingerprints import InputFiles
     from attention_plasticity.run.preparation import prepare
@@ -163,35 +164,42 @@ def is_analysed(part: Part) -> bool:
 
     config = part.config
     assert isinstance(config, RunnerConfig)
-    if _finished_run(part) is None:
+    if not has_finished_tables(part):
         return False
-    dump, plan, paths = prepare(config, TerminalWatcher())
-    records = Records(paths.folder, run_settings(config, plan.layout, dump), paths.place)
-    found = records.finished_heads(InputFiles(dump))
+    try:
+        dump, plan, paths = prepare(config, TerminalWatcher())
+        records = Records(paths.folder, run_settings(config, plan.layout, dump), paths.place)
+        found = records.finished_heads(InputFiles(dump))
+    except (HubError, StoreError) as error:
+        used = "the dump was not compared with the finished analysis, which is used"
+        print(f"{part.folder}: {used}: {failure_text(error)}", file=sys.stderr)
+        return True
     return found.conflict is None and set(plan.heads) <= found.metrics.keys()
 
 
-def _finished_run(part: Part) -> FinishedRun | None:
-    """The run of an analysis if all its heads and tables are there and its settings are these."""
+def has_finished_tables(part: Part) -> bool:
+    """Whether a run with these settings has all its tables as they were written.
+
+    The dump is not read for this.
+    """
     from attention_plasticity.run.outputs import RUN_FILE, sha256_of
 
     config = part.config
     assert isinstance(config, RunnerConfig)
     if not (user_path(part.folder) / RUN_FILE).is_file():
-        return None
+        return False
     try:
         run = FinishedRun.open(part.folder)
     except ConfigError:  # run.json is damaged
-        return None
+        return False
     if not run.info.get("tables") or run.info.get("failures"):
-        return None
+        return False
     if _without_placement(run.settings) != _without_placement(_recorded_form(config)):
-        return None
-    same = all(
+        return False
+    return all(
         sha256_of(run.folder / name) == run.info["sha256"].get(kind)
         for kind, name in run.info["tables"].items()
     )
-    return run if same else None
 
 
 def _recorded_form(config: RunnerConfig) -> dict[str, object]:

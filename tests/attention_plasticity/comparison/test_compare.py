@@ -125,8 +125,8 @@ def test_labels_stand_in_latex_as_they_are() -> None:
     lines = [line for line in text.splitlines() if line.endswith(r"\\")][2:]
     assert len(lines) == 3
     assert lines[0].startswith(
-        r"a\_b\textbar{}50\% \textless{}c\textgreater{} \{d\} \& \$e\$ \#1 \textasciitilde{}"
-        r"\textasciicircum{} \textbackslash{} & 1 & -- & "
+        r"\raggedright a\_b\textbar{}50\% \textless{}c\textgreater{} \{d\} \& \$e\$ \#1 "
+        r"\textasciitilde{}\textasciicircum{} \textbackslash{} & 1 & -- & "
     )
     # after a line's end, [ or * would be read as an argument of it
     assert lines[1].startswith(r"{[}x]{*}\textasciigrave{}{-} & 1 &")

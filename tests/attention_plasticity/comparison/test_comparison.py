@@ -28,7 +28,7 @@ from run_tables import write_run as write_full_run
 LATEX_COMMANDS = """
     begin end centering sloppy caption label smallskip small setlength tabcolsep toprule midrule
     cmidrule bottomrule multicolumn scriptsize footnotesize raggedright medskip linewidth par
-    allowbreak ldots quad pm dag textless textgreater
+    allowbreak penalty leftskip tabularnewline ldots quad pm dag textless textgreater
 """
 LONG = "model-with-a-very-long-name-of-the-second-kind"
 

@@ -20,6 +20,7 @@ from attention_plasticity.cli import main
 from attention_plasticity.tables.finished_run import FinishedRun
 from lasting_workers import workers as workers  # a fixture of all tests here
 from rank_processes import Forwards, ended, start_alone
+from report_runs import write_run
 from small_study import (
     CAPTURE,
     FOLDERS,
@@ -218,7 +219,8 @@ def test_a_failing_model_is_named_and_the_others_go_on(
         out = place / "results" / "failing"
         told = capsys.readouterr()
         assert "error: gone: nowhere: does not exist" in told.err
-        assert "failed: gone: " in told.out
+        assert "does not exist" not in told.out  # the reason is told once
+        assert "failed: gone; the reasons are in results/failing/README.md\n" in told.out
         text = (out / "README.md").read_text()
         assert "**gone**: **failed**, so it is missing in tables and figures" in text
         assert "- gone: nowhere: does not exist" in text
@@ -399,3 +401,14 @@ def test_the_page_has_all_models(made: Path) -> None:
     assert "<title>Attention plasticity of 3 models</title>" in page
     run = FinishedRun.open(made / "runs" / "tiny")
     assert run.info["finished"] not in page  # a time would change with every analysis
+
+
+def test_failed_heads_are_named_in_the_last_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "a", 0)  # one of its heads failed
+    models = [{"label": "a", "run": "a"}]
+    write_study(tmp_path, models=models, texts=None, capture=None, figures="none")
+    assert study_in([str(tmp_path), "study.yaml"]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert "failed: a (1 head); the reasons are in results/study/README.md" in told

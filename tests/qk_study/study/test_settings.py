@@ -81,6 +81,12 @@ def test_ten_dumps_need_less_than_twenty_lines(tmp_path: Path) -> None:
         ({"models": [{**DUMP, "size": -1}]}, "size: expected a number above 0, got -1"),
         ({"models": [{"dump": "hf://datasets/a/b@*"}]}, "stands for every branch"),
         ({"models": [{"run": "s3://key:secret@bucket/run"}]}, "a URL with a password"),
+        (
+            {"models": [{"dump": "s3://bucket/dump?X-Amz-Signature=secret"}]},
+            "s3://bucket/dump: a URL with '?' cannot be used",
+        ),
+        ({"models": [{"dump": "hf://datasets/a/b@c?token=secret"}]}, "a URL with '?' cannot"),
+        ({"models": [{"run": "https://host/run"}]}, "folders cannot be listed at https://"),
         ({"models": [{"model": "m"}]}, "model 1: m is captured, which needs texts"),
         ({"models": [DUMP], "texts": {"pth": "x"}}, "texts.pth: unknown field; did you mean"),
         ({"models": [DUMP], "output_dir": "s3://b/x"}, "is made in a folder of this machine"),
