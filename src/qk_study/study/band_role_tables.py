@@ -18,8 +18,7 @@ from qk_study.study.study_table import StudyTable
 
 BAND_ROLE_NAMES = ("band_shares", "role_shares", "role_scores", "role_changes")
 """Names of the tables that `band_role_tables` can make."""
-_INTERVAL = "[ ]: 95 % interval over texts; a value without it has no known error."
-_HALF = "±: half the 95 % interval over texts. The CSV file has the wavelengths of the eighths."
+_HALF = "±: half the 95 % interval over texts; a value without it has no known error."
 _POSSIBLE = (
     "Heads that likely have the role [heads whose role is sure, heads that can have it if each "
     "score is somewhere in its 95 % interval]. Unsure: heads with several possible roles."
@@ -44,19 +43,21 @@ def _bands(results: StudyResults) -> StudyTable:
         "Share of the variance of the logit by eighths of the rotary bands, from the fastest (1) "
         "to the slowest (8), as a mean over heads"
     )
-    written = _means_and_differences(table, "eighth", f"{caption}.", many=True)
+    written = _means_and_differences(
+        table, "eighth", f"{caption}.", "The CSV file has the wavelengths of the eighths."
+    )
     return StudyTable("band_shares", f"{caption}, with 95 % intervals over texts.", table, written)
 
 
 def _scores(results: StudyResults) -> StudyTable:
     table = results.role_scores
     caption = "Scores that decide roles, as means over heads"
-    written = _means_and_differences(table, "role", f"{caption}.")
+    written = _means_and_differences(table, "role", f"{caption}.", "")
     return StudyTable("role_scores", f"{caption}, with 95 % intervals over texts.", table, written)
 
 
 def _means_and_differences(
-    table: pd.DataFrame, by: str, caption: str, *, many: bool = False
+    table: pd.DataFrame, by: str, caption: str, note: str
 ) -> dict[str, WrittenTable | None]:
     """A table of the means, and one of the differences of pairs."""
     means, differences = table[table["minus"] == ""], table[table["minus"] != ""]
@@ -64,7 +65,7 @@ def _means_and_differences(
     named = differences.assign(run=differences["run"] + " minus " + differences["minus"])
     found = {caption: means, f"{caption} Differences of the same heads.": named}
     return {
-        words: written_parts(rows, parts, by=by, many=many, note=_HALF if many else _INTERVAL)
+        words: written_parts(rows, parts, by=by, many=True, note=f"{_HALF} {note}".strip())
         for words, rows in found.items()
     }
 

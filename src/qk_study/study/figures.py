@@ -71,8 +71,7 @@ def _phase_fifths(results: StudyResults) -> Figure:
 def _depth(results: StudyResults) -> Figure:
     from attention_plasticity.family.depth_figure import depth_figure
 
-    shown = results.depth[results.depth["metric"].isin(results.map_metrics)]
-    return depth_figure(shown, results.runs)
+    return depth_figure(results.of_shown_metrics(results.depth), results.runs)
 
 
 def _relations(results: StudyResults) -> Figure:
@@ -98,8 +97,7 @@ def _no_trajectories(results: StudyResults) -> str | None:
 def _trajectories(results: StudyResults) -> Figure:
     from attention_plasticity.family.checkpoints_figure import checkpoints_figure
 
-    table = results.trajectories
-    shown = table[table["metric"].isin(results.map_metrics)]
+    shown = results.of_shown_metrics(results.trajectories)
     return checkpoints_figure(shown, results.checkpoints)
 
 
@@ -114,8 +112,7 @@ def _layer_kinds(divided: str) -> Callable[[StudyResults], Figure]:
     def draw(results: StudyResults) -> Figure:
         from attention_plasticity.family.layer_kinds_figure import layer_kinds_figure
 
-        table = results.layer_kinds
-        shown = table[table["metric"].isin(results.map_metrics)]
+        shown = results.of_shown_metrics(results.layer_kinds)
         return layer_kinds_figure(shown, results.runs, divided)
 
     return draw

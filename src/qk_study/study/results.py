@@ -175,6 +175,12 @@ class StudyResults:
         default = (self.shown.level, self.shown.drop, PHASE)
         return chosen or [name for name in default if name in known]
 
+    def of_shown_metrics(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a table with the metrics of figures, in the order of these metrics."""
+        places = {name: place for place, name in enumerate(self.map_metrics)}
+        own = table[table["metric"].isin(places)]
+        return own.sort_values("metric", key=lambda names: names.map(places), kind="stable")
+
     @cached_property
     def relations(self) -> StudyRelations | None:
         """Correlations of metrics with scores; None without scores or with one model."""

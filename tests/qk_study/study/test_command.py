@@ -389,7 +389,7 @@ def test_figures_show_the_chosen_metrics(made: Path, place: Path) -> None:
     assert study_in([str(place), "metrics.yaml"]) == 0
     out = place / "results" / "metrics"
     caption = (out / "figures" / "depth.txt").read_text()
-    assert re.search(r"Shown: [^,.]*R²[^,.]*, attention entropy\.", caption)
+    assert "Shown: variance from position, attention entropy." in caption
     text = (out / "README.md").read_text()
     assert text.startswith("# Two \\*metrics\\*\n\nMade for a test.\n\nSecond part.\n\n")
     assert "- metrics: no run has ap\\_attended\\_counted." in text

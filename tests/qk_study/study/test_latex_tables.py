@@ -32,8 +32,9 @@ MODELS: tuple[dict[str, Any], ...] = (
     {"label": LONG, "family": "WWMM-MMWW-WWMM", "size": 1.7e9, "phase": f"phase of {LONG}"},
 )
 TABLES = {
-    *("models", "means", "fifths", "differences", "key_heads", "correlations", "lengths", "depth"),
-    *("relations", "trajectories", "layer_kinds", "role_shares", "matched_counts"),
+    *("models", "means", "fifths", "differences", "key_heads", "lengths", "depth", "relations"),
+    *("trajectories", "layer_kinds", "band_shares", "role_shares", "role_scores", "role_changes"),
+    "matched_counts",
 }
 
 
@@ -42,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of a study that has all of them."""
     folder = tmp_path_factory.mktemp("latex")
     for seed in range(len(MODELS)):
-        run = add_roles(write_run(folder / str(seed), seed, position=True))
+        run = add_roles(write_run(folder / str(seed), seed, position=True), bands=True)
         info = json.loads((run / "run.json").read_text())
         info["heads"]["failed"], info["failures"] = 0, []
         info["input"]["dump"]["layers"] = [{"layer": n, "rope": n != 3} for n in range(5)]
