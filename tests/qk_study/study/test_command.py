@@ -381,7 +381,7 @@ def test_figures_show_the_chosen_metrics(made: Path, place: Path) -> None:
     runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
     models = [{"label": label, "run": run} for label, run in zip(LABELS, runs, strict=True)]
     changes = {
-        "metrics": ["q_R2_total", "attn_entropy", "ap_attended_counted"],
+        "metrics": ["q_R2_total", "attn_entropy", "sliding_window"],
         "title": "Two *metrics*",
         "description": "Made for a test.\n\nSecond part.",
     }
@@ -392,7 +392,7 @@ def test_figures_show_the_chosen_metrics(made: Path, place: Path) -> None:
     assert "Shown: variance from position, attention entropy." in caption
     text = (out / "README.md").read_text()
     assert text.startswith("# Two \\*metrics\\*\n\nMade for a test.\n\nSecond part.\n\n")
-    assert "- metrics: no run has ap\\_attended\\_counted." in text
+    assert "- metrics: no run has sliding\\_window." in text
     assert "<title>Two *metrics*</title>" in (out / "report.html").read_text()
 
 
