@@ -19,13 +19,14 @@ from attention_plasticity.family.panels import (
     plain_axis,
     require_rows,
 )
-from attention_plasticity.plots.style import figure_style, figure_text
+from attention_plasticity.plots.style import figure_style, figure_text, label_lines
 
 _WHAT = (
     "Share of the variance of the logit by eighths of the rotary bands, from the fastest to the "
     "slowest, as a mean over heads, one line per model. A rotary band is a pair of dimensions that "
     "RoPE turns with one frequency; the shares of all bands of a head sum to 1."
 )
+_ROOM = 1.6  # inches beside a panel
 _DIFFERENCES = "The second panel has the difference of the same heads from {minus}."
 
 
@@ -47,7 +48,8 @@ def bands_figure(
             category_lines(places[1], _named(differences), labels, parts)
             others = list(dict.fromkeys(differences["minus"]))
             minus = others[0] if len(others) == 1 else "the first of the family"
-            plain_axis(places[1], f"difference from {figure_text(minus)}", zero=True)
+            label = label_lines(f"difference from {figure_text(minus)}", _ROOM)
+            plain_axis(places[1], label, zero=True)
             details.append(_DIFFERENCES.format(minus=minus))
         for axes in places:
             axes.set_xlabel("eighth of the rotary bands")
