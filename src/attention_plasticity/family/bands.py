@@ -8,6 +8,7 @@ eighth has the same dimensions in two models of one architecture, also if RoPE i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,27 +23,29 @@ from attention_plasticity.tables.intervals import HeadColumn
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.arrays import Array
 
-BAND_COLUMNS = ("run", "minus", "eighth", "shortest", "longest", *MEAN_COLUMNS)
+BAND_COLUMNS = ("run", "minus", "layer_type", "eighth", "shortest", "longest", *MEAN_COLUMNS)
 NOT_TURNED = "not turned"
 _ROUNDING = 1e-6  # a smaller share of the dimensions that do not turn is a rounding error
 _ERRORS = [*GROUP_COLUMNS, "n_groups"]
 
 
 def band_table(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> pd.DataFrame:
-    """One row per run and eighth of the bands, and per pair of runs; empty without bands.
+    """One row per run, type of layers and eighth of the bands, and per pair; empty without bands.
 
-    `shortest` and `longest` are the wavelengths of an eighth in the run, in tokens.
+    `shortest` and `longest` are the wavelengths of an eighth in these layers, in tokens.
     """
-    with_bands = {run.label: run.run for run in runs if run.run.has_bands}
-    numbered = {label: _numbered(run.bands) for label, run in with_bands.items()}
-    columns = {label: _columns(run, numbered[label]) for label, run in with_bands.items()}
-    waves = {label: own.groupby("eighth")["wavelength"] for label, own in numbered.items()}
-    ends = {label: own.agg(["min", "max"]) for label, own in waves.items()}
+    with_bands = [run for run in runs if run.run.has_bands]
+    both = [pair for pair in pairs if pair.run.run.has_bands and pair.minus.run.has_bands]
+    waves = {
+        (run.label, name): _numbered(part.bands).groupby("eighth")["wavelength"].agg(["min", "max"])
+        for run in with_bands
+        for name, part in run.parts.items()
+    }
     rows = []
-    for label, minus, number, numbers in mean_rows(columns, runs, pairs):
-        wave = ends[label].reindex([number]).to_numpy(np.float64)[0]  # (2,)
+    for label, minus, layer_type, number, numbers in mean_rows(_columns, with_bands, both):
+        wave = waves[label, layer_type].reindex([number]).to_numpy(np.float64)[0]  # (2,)
         words = NOT_TURNED if number == UNTURNED else str(number + 1)
-        rows.append((label, minus, words, *wave.tolist(), *numbers))
+        rows.append((label, minus, layer_type, words, *wave.tolist(), *numbers))
     return pd.DataFrame(rows, columns=list(BAND_COLUMNS))
 
 
@@ -58,25 +61,23 @@ def _numbered(bands: pd.DataFrame) -> pd.DataFrame:
     return known.assign(eighth=np.where(known["wavelength"].isna(), UNTURNED, eighth))
 
 
-def _columns(run: FinishedRun, bands: pd.DataFrame) -> dict[int, HeadColumn]:
+def _columns(run: FinishedRun) -> dict[int, HeadColumn]:
     """Shares of every head by eighth, with influences if the run has them."""
-    shares = bands.pivot_table(
+    shares = _numbered(run.bands).pivot_table(
         "variance_share", index=list(HEAD), columns="eighth", aggfunc="sum", fill_value=0.0
     )  # (heads, eighths)
     rest = 1.0 - shares.sum(axis=1)
     if (rest.abs() > _ROUNDING).any():
         shares[UNTURNED] = shares.get(UNTURNED, 0.0) + rest
     influences = _influences(run.influences)
+    groups = _groups(influences, shares.index)  # (heads,)
     heads = tuple((int(layer), int(head)) for layer, head in shares.index)
     found = {}
     numbers = sorted(shares.columns.astype(int).tolist(), key=lambda one: (one == UNTURNED, one))
     for number in numbers:
-        known = _of_eighth(influences, number, shares.index)  # (heads, groups + 1)
-        values = shares[number].to_numpy(np.float64)  # (heads,)
-        unknown = np.full(len(heads), np.nan)
-        found[number] = HeadColumn(
-            heads, values, unknown, known[:, :-1], known[:, -1], run.eligible_heads
-        )
+        values, unknown = shares[number].to_numpy(np.float64), np.full(len(heads), np.nan)
+        known = _of_eighth(influences, number, shares.index, groups)  # (heads, g)
+        found[number] = HeadColumn(heads, values, unknown, known, groups, run.eligible_heads)
     return found
 
 
@@ -92,18 +93,24 @@ def _influences(table: pd.DataFrame | None) -> Mapping[int, pd.DataFrame]:
     }
 
 
+def _groups(influences: Mapping[int, pd.DataFrame], heads: pd.Index[Any]) -> Array:
+    """(heads,) groups of texts behind the shares; NaN if they are not known."""
+    if not influences:
+        return np.full(len(heads), np.nan)
+    groups = pd.concat(influences.values()).groupby(level=[0, 1])["n_groups"].max()
+    return groups.reindex(heads).to_numpy(np.float64)
+
+
 def _of_eighth(
-    influences: Mapping[int, pd.DataFrame], number: int, heads: pd.MultiIndex | pd.Index
+    influences: Mapping[int, pd.DataFrame], number: int, heads: pd.Index[Any], groups: Array
 ) -> Array:
-    """(heads, groups + 1) influences and numbers of groups; NaN if they are not known.
+    """(heads, g) influences; NaN if they are not known.
 
     A head without a band of this eighth has no influence on its share, which is 0.
     """
-    if not influences:
-        return np.full((len(heads), len(_ERRORS)), np.nan)
-    groups = pd.concat(influences.values()).groupby(level=[0, 1])["n_groups"].max().reindex(heads)
-    own = influences.get(number, next(iter(influences.values())).iloc[:0]).reindex(heads)
-    absent = own["n_groups"].isna() & groups.notna()
-    own.loc[absent, list(GROUP_COLUMNS)] = 0.0
-    own["n_groups"] = groups
-    return own.to_numpy(np.float64)
+    if number not in influences:
+        return np.where(np.isnan(groups)[:, None], np.nan, np.zeros(len(GROUP_COLUMNS)))
+    own = influences[number].reindex(heads)
+    absent = own["n_groups"].isna().to_numpy() & ~np.isnan(groups)  # (heads,)
+    found = own[list(GROUP_COLUMNS)].to_numpy(np.float64)
+    return np.where(absent[:, None], 0.0, found)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.comparison.runs import ComparedRun
+from attention_plasticity.comparison.runs import ALL_LAYERS, ComparedRun
 from attention_plasticity.family.panels import (
     INTERVALS,
     WIDE,
@@ -24,7 +24,8 @@ from attention_plasticity.plots.style import figure_style, figure_text, label_li
 _WHAT = (
     "Share of the variance of the logit by eighths of the rotary bands, from the fastest to the "
     "slowest, as a mean over heads, one line per model. A rotary band is a pair of dimensions that "
-    "RoPE turns with one frequency; the shares of all bands of a head sum to 1."
+    "RoPE turns with one frequency. The shares of a head sum to 1 with that of the dimensions that "
+    "RoPE does not turn; they pool all distances, and a share can be negative."
 )
 _ROOM = 1.6  # inches beside a panel
 _DIFFERENCES = "The second panel has the difference of the same heads from {minus}."
@@ -34,6 +35,7 @@ def bands_figure(
     table: pd.DataFrame, runs: Sequence[ComparedRun], *, width: float = WIDE
 ) -> Figure:
     """Draw the shares of `band_table` and, if it has pairs, their differences."""
+    table = table[table["layer_type"] == ALL_LAYERS]
     means, differences = table[table["minus"] == ""], table[table["minus"] != ""]
     require_rows(means, "bands")
     parts = list(dict.fromkeys(means["eighth"]))

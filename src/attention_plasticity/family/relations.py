@@ -24,7 +24,7 @@ from qk_toolkit.formatting import count
 BOOTSTRAPS, PERMUTATIONS = 4999, 9999
 _MOST_EXACT = 7  # models of which all orders are tried: 5,040
 _FEWEST = 3  # models of a correlation
-_FEWEST_WITH_INTERVAL = 4
+_FEWEST_WITH_INTERVAL = 6  # a resampled set of fewer models is too often one point
 _SEED = 0
 _ROUNDING = 1e-12
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -16,17 +17,23 @@ from attention_plasticity.tables.head_roles import SCORES, require_roles, score_
 from attention_plasticity.tables.intervals import HeadColumn, head_column
 from attention_plasticity.tables.profiles import HEAD
 
-ALL_ROLES = (*NAMES, UNSURE)
-ROLE_COLUMNS = ("run", "role", "heads", "share", "likely_heads", "all_heads", "possible_heads")
-SCORE_COLUMNS = ("run", "minus", "role", "score", *MEAN_COLUMNS)
-CHANGE_COLUMNS = ("run", "minus", "role_before", "role_after", "heads", "sure_heads")
+ROLE_COLUMNS = (
+    *("run", "role", "sure_heads", "likely_heads", "possible_heads", "all_heads"),
+    *("sure_share", "likely_share"),
+)
+SCORE_COLUMNS = ("run", "minus", "layer_type", "role", "score", *MEAN_COLUMNS)
+CHANGE_COLUMNS = (
+    *("run", "minus", "role_before", "role_after"),
+    *("heads", "sure_before", "sure_after", "sure_in_both"),
+)
 
 
 def role_counts(runs: Sequence[ComparedRun]) -> pd.DataFrame:
-    """One row per run with roles and role: heads, their share, and heads that likely have it.
+    """One row per run with roles and role: how many heads surely, likely and possibly have it.
 
-    Heads whose role is unsure count as `unsure`, and in `likely_heads` with their likely role.
-    `possible_heads` can have the role if each score is somewhere in its 95 % interval.
+    The likely role is that by the scores alone. It is sure if no 95 % interval of a score contains
+    a threshold that decides; `possible_heads` can have the role if each score is somewhere in its
+    interval.
     """
     rows = []
     for run in runs:
@@ -34,12 +41,12 @@ def role_counts(runs: Sequence[ComparedRun]) -> pd.DataFrame:
             continue
         table = checked_roles(run.run)
         possible = Counter(role for roles in _possible(run.run) for role in roles)
-        possible[UNSURE] = int((table["role"] == UNSURE).sum())
-        for role in ALL_ROLES:
-            heads = int((table["role"] == role).sum())
+        size = len(table) or math.nan
+        for role in NAMES:
+            sure = int((table["role"] == role).sum())
             likely = int((table["likely_role"] == role).sum())
-            share = heads / len(table) if len(table) else float("nan")
-            rows.append((run.label, role, heads, share, likely, len(table), possible[role]))
+            counts = (sure, likely, possible[role], len(table))
+            rows.append((run.label, role, *counts, sure / size, likely / size))
     return pd.DataFrame(rows, columns=list(ROLE_COLUMNS))
 
 
@@ -62,12 +69,16 @@ def _possible(run: FinishedRun) -> Iterator[list[str]]:
 
 
 def role_scores(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> pd.DataFrame:
-    """Means over heads of the scores that decide roles on texts, and differences of pairs."""
-    columns = {run.label: _scores(run.run) for run in runs if run.run.has_roles}
+    """Means over heads of the scores on texts that decide roles, and differences of pairs.
+
+    Scores on repeated tokens, which decide instead if they are known, are not in this table.
+    """
+    with_roles = [run for run in runs if run.run.has_roles]
+    both = [pair for pair in pairs if pair.run.run.has_roles and pair.minus.run.has_roles]
     names = {role.column: role.name for role in ROLES}
     rows = [
-        (label, minus, names[score], score, *numbers)
-        for label, minus, score, numbers in mean_rows(columns, runs, pairs)
+        (label, minus, layer_type, names[score], score, *numbers)
+        for label, minus, layer_type, score, numbers in mean_rows(_scores, with_roles, both)
     ]
     return pd.DataFrame(rows, columns=list(SCORE_COLUMNS))
 
@@ -85,7 +96,8 @@ def _scores(run: FinishedRun) -> dict[str, HeadColumn]:
 def role_changes(pairs: Sequence[Pair]) -> pd.DataFrame:
     """How many heads with one likely role in the earlier model have another in the later one.
 
-    `sure_heads` are those whose role is sure in both. Only combinations that occur have a row.
+    Of these heads, the role of some is sure before, after, or in both. Only combinations that occur
+    have a row.
     """
     rows = []
     for pair in pairs:
@@ -95,13 +107,13 @@ def role_changes(pairs: Sequence[Pair]) -> pd.DataFrame:
             checked_roles(one.run)[[*HEAD, "role", "likely_role"]] for one in (pair.minus, pair.run)
         )
         both = before.merge(after, on=list(HEAD), suffixes=("_before", "_after"))
-        both["sure"] = (both[["role_before", "role_after"]] != UNSURE).all(axis=1)
-        counts = both.groupby(["likely_role_before", "likely_role_after"])["sure"]
-        sizes = counts.agg(["size", "sum"]).astype(int)
-        found = {key: values for key, *values in sizes.itertuples(name=None)}
         for role in NAMES:
             for other in NAMES:
-                if (role, other) in found:
-                    numbers = found[role, other]
-                    rows.append((pair.run.label, pair.minus.label, role, other, *numbers))
+                chosen = both["likely_role_before"].eq(role) & both["likely_role_after"].eq(other)
+                own = both[chosen]
+                if own.empty:
+                    continue
+                sure = own["role_before"] != UNSURE, own["role_after"] != UNSURE
+                counts = (len(own), *(int(one.sum()) for one in (*sure, sure[0] & sure[1])))
+                rows.append((pair.run.label, pair.minus.label, role, other, *counts))
     return pd.DataFrame(rows, columns=list(CHANGE_COLUMNS))

@@ -32,6 +32,7 @@ def written_parts(
     shown: PlasticityColumns = AT_ONE_POSITION,
     many: bool = False,
     note: str = "",
+    digits: int = 3,
 ) -> WrittenTable | None:
     """A line per model and type of layers with `mean [low, high]` per part; None without rows.
 
@@ -44,22 +45,23 @@ def written_parts(
     lines = []
     for (run, layer_type), own in rows.groupby([rows["run"], types], sort=False):
         cell = half_cell if many else interval_cell
-        cells = {str(row[by]): cell(row) for row in own.to_dict("records")}
+        cells = {str(row[by]): cell(row, digits) for row in own.to_dict("records")}
         found = tuple(cells.get(part, Cell("–")) for part in parts)
         lines.append(Line(clean(str(run)), part_words(str(layer_type)), found))
     note = note or (HALF_NOTE if many else INTERVAL_NOTE)
     return WrittenTable("study", shown, ("model", *(headings or parts)), tuple(lines), note)
 
 
-def interval_cell(row: dict[Any, Any]) -> Cell:
+def interval_cell(row: dict[Any, Any], digits: int = 3) -> Cell:
     """`0.481 [0.470, 0.492]`."""
-    value, low, high = (f"{round(row[name], 3) + 0.0:.3f}" for name in ("mean", "low", "high"))
+    numbers = (row[name] for name in ("mean", "low", "high"))
+    value, low, high = (f"{round(number, digits) + 0.0:.{digits}f}" for number in numbers)
     if math.isnan(row["mean"]):
         return Cell("–")
     return Cell(value, "" if math.isnan(row["low"]) else f"[{low}, {high}]")
 
 
-def half_cell(row: dict[Any, Any]) -> Cell:
+def half_cell(row: dict[Any, Any], digits: int = 3) -> Cell:
     """`0.481 ± 0.011`."""
-    found = interval_cell(row)
-    return Cell(found.value, f"± {row['high'] - row['mean']:.3f}" if found.beside else "")
+    found = interval_cell(row, digits)
+    return Cell(found.value, f"± {row['high'] - row['mean']:.{digits}f}" if found.beside else "")

@@ -205,7 +205,7 @@ def _share_influences(
     groups = len(np.unique(of_pairs))
     found: list[tuple[str, float, Estimate]] = []
     for number, (share, influences) in shares.by_eighth(frequency).items():
-        estimate = Estimate(share, 0.0, influences, groups)
+        estimate = Estimate(share, math.nan, influences, groups)  # its bias is not computed
         if number != UNTURNED:
             found.append((BAND_QUANTITY, number, estimate))
         elif width > 2 * len(frequency) or (frequency == 0).any():

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from attention_plasticity.head.result import Failure, HeadResult
 from attention_plasticity.head.texts import DumpTexts
-from attention_plasticity.metrics import HEAD_METRICS, IDS, POINTS
+from attention_plasticity.metrics import BAND_QUANTITY, HEAD_METRICS, IDS, POINTS
 from attention_plasticity.run.fingerprints import InputFiles, RunFacts
 from attention_plasticity.run.plan import format_heads
 from attention_plasticity.run.run_info import adds_heads, changed_settings, settings_of_head
@@ -174,6 +175,8 @@ class Records:
                 other_settings.append(head)  # of a version without these tables
             elif record["points"] and not set(POINTS.names[len(IDS) :]) <= record["points"].keys():
                 other_settings.append(head)  # of a version with points in one frame
+            elif _lacks_band_influences(record):
+                other_settings.append(head)  # of a version without influences on shares of bands
             elif record["settings"] != self._digest:
                 other_settings.append(head)
             elif record.get("shared") != inputs.shared:
@@ -398,6 +401,13 @@ def _usable_folder(folder: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be read: {error.strerror}. {REMEDY}") from error
     return folder
+
+
+def _lacks_band_influences(record: Mapping[str, Any]) -> bool:
+    """Whether shares of bands have errors, but no rows in the table of influences."""
+    errors = record["bands"].get("variance_share_se", ())
+    known = any(isinstance(one, float) and not math.isnan(one) for one in errors)
+    return known and BAND_QUANTITY not in record["influences"]["quantity"]
 
 
 def _changed_names(earlier: dict[str, str], now: dict[str, str]) -> set[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
-from attention_plasticity.family.roles import ALL_ROLES
 from attention_plasticity.family.written import written_parts
 from attention_plasticity.roles import NAMES, UNSURE
 from attention_plasticity.tables.names import clean
@@ -20,8 +18,8 @@ BAND_ROLE_NAMES = ("band_shares", "role_shares", "role_scores", "role_changes")
 """Names of the tables that `band_role_tables` can make."""
 _HALF = "±: half the 95 % interval over texts; a value without it has no known error."
 _POSSIBLE = (
-    "Heads that likely have the role [heads whose role is sure, heads that can have it if each "
-    "score is somewhere in its 95 % interval]. Unsure: heads with several possible roles."
+    "Heads that likely have the role (heads that surely have it – heads that can have it if each "
+    "score is somewhere in its 95 % interval). Unsure: heads with several possible roles."
 )
 
 
@@ -51,42 +49,42 @@ def _bands(results: StudyResults) -> StudyTable:
 
 def _scores(results: StudyResults) -> StudyTable:
     table = results.role_scores
-    caption = "Scores that decide roles, as means over heads"
-    written = _means_and_differences(table, "role", f"{caption}.", "")
+    caption = "Scores on texts that decide roles, as means over heads"
+    written = _means_and_differences(table, "role", f"{caption}.", "", digits=4)
     return StudyTable("role_scores", f"{caption}, with 95 % intervals over texts.", table, written)
 
 
 def _means_and_differences(
-    table: pd.DataFrame, by: str, caption: str, note: str
+    table: pd.DataFrame, by: str, caption: str, note: str, *, digits: int = 3
 ) -> dict[str, WrittenTable | None]:
     """A table of the means, and one of the differences of pairs."""
     means, differences = table[table["minus"] == ""], table[table["minus"] != ""]
     parts = list(dict.fromkeys(means[by]))
     named = differences.assign(run=differences["run"] + " minus " + differences["minus"])
     found = {caption: means, f"{caption} Differences of the same heads.": named}
+    below = f"{_HALF} {note}".strip()
     return {
-        words: written_parts(rows, parts, by=by, many=True, note=f"{_HALF} {note}".strip())
+        words: written_parts(rows, parts, by=by, many=True, note=below, digits=digits)
         for words, rows in found.items()
     }
 
 
 def _shares(results: StudyResults) -> StudyTable:
-    table = results.roles
-    known = [label for label in results.labels if label in set(table["run"])]
-    roles = [role for role in ALL_ROLES if table.loc[table["role"] == role, "possible_heads"].any()]
-    cells = {(row["run"], row["role"]): _share_cell(row) for row in table.to_dict("records")}
-    lines = tuple(
-        Line(clean(label), "", tuple(cells[label, role] for role in roles)) for label in known
-    )
+    table, lines = results.roles, []
+    counts = table.set_index(["run", "role"])[["likely_heads", "sure_heads", "possible_heads"]]
+    roles = [role for role in NAMES if counts.xs(role, level="role")["possible_heads"].any()]
+    for label in dict.fromkeys(table["run"]):
+        cells = []
+        for role in roles:
+            likely, sure, possible = counts.loc[(label, role)].tolist()
+            cells.append(Cell(f"{likely:,}", f"({sure:,}–{possible:,})"))
+        own = table[table["run"] == label]
+        unsure = int(own["all_heads"].iloc[0] - own["sure_heads"].sum())
+        lines.append(Line(clean(label), "", (*cells, Cell(f"{unsure:,}"))))
     caption = "Heads of each model that have each role."
-    written = WrittenTable("study", results.shown, ("model", *roles), lines, _POSSIBLE)
+    headings = ("model", *roles, UNSURE)
+    written = WrittenTable("study", results.shown, headings, tuple(lines), _POSSIBLE)
     return StudyTable("role_shares", caption, table, {caption: written})
-
-
-def _share_cell(row: dict[Any, Any]) -> Cell:
-    if row["role"] == UNSURE:
-        return Cell(f"{row['heads']:,}")
-    return Cell(f"{row['likely_heads']:,}", f"[{row['heads']:,}, {row['possible_heads']:,}]")
 
 
 def _changes(results: StudyResults) -> StudyTable:
@@ -108,7 +106,7 @@ def _changes(results: StudyResults) -> StudyTable:
             f"Heads by their likely role in {clean(pair.minus.label)} (lines) and in "
             f"{clean(pair.run.label)} (columns)."
         )
-        note = "The CSV file also has the number of heads whose role is sure in both."
+        note = "The CSV file also has the numbers of heads whose role is sure before, and after."
         headings = ("role before", *after)
         written[caption] = WrittenTable("study", results.shown, headings, lines, note)
     caption = "Roles of the same heads in two models."

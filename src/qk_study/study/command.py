@@ -71,8 +71,7 @@ def _study(arguments: Sequence[str]) -> int:
     wanted, plans = wanted_figures(settings), make_plans(settings)
     scores = study_scores(settings)
     for plan in plans:
-        for part in plan.parts:
-            part.refuse_other_settings(plan.label)
+        plan.refuse_other_settings()
     if settings.content.dry_run:
         from qk_study.study.dry_run import dry_run
 

@@ -68,8 +68,8 @@ class Part:
         write_text(user_path(self.file), yaml_text(self.values))
 
     def refuse_other_settings(self, label: str) -> None:
-        """Raise a `ConfigError` if the folder was made with other settings, by their file."""
-        if user_path(self.folder).exists() and (changes := self.changed_settings()):
+        """Raise a `ConfigError` if the settings in their file are others."""
+        if changes := self.changed_settings():
             done = "captured" if self.kind == "capture" else "analysed"
             listed = ", ".join(
                 f"{name} ({in_short(then)} then, {in_short(now)} now)"
@@ -114,6 +114,15 @@ class ModelPlan:
     def run(self) -> str:
         """The folder or the URL of the run."""
         return self.model.entry.place if self.analysis is None else self.analysis.folder
+
+    def refuse_other_settings(self) -> None:
+        """Raise a `ConfigError` if a part that was begun had other settings.
+
+        A run keeps the settings of its capture also after its dump was removed.
+        """
+        for number, part in enumerate(self.parts):
+            if any(user_path(later.folder).exists() for later in self.parts[number:]):
+                part.refuse_other_settings(self.label)
 
     @property
     def parts(self) -> list[Part]:

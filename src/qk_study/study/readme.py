@@ -65,7 +65,7 @@ def _head(results: StudyResults) -> Iterator[str]:
 
 
 def _results(tables: Sequence[StudyTable], drawn: DrawnFigures) -> Iterator[str]:
-    """The tables and figures that tell most; the others are listed below."""
+    """The main tables and figures; the others are listed below."""
     known = {table.name: table.first_markdown for table in tables}
     figures = {name.rsplit(".", 1)[0]: name for name in drawn.of_study if name.endswith(_SHOWN_AS)}
     found = []
@@ -143,7 +143,7 @@ def _commands(results: StudyResults) -> Iterator[str]:
     yield (
         "`compare` writes the tables `differences`, `key_heads` and `notes`, and the figure "
         "`profiles`; the other tables and figures of several models are made by the first command. "
-        "The page of `report` also tells when each run was finished.\n"
+        "The page of `report` also has the time at which each run was finished.\n"
     )
 
 

@@ -134,7 +134,7 @@ class StudyResults:
 
     @cached_property
     def bands(self) -> pd.DataFrame:
-        """Shares of rotary bands by wavelength, and differences of pairs; empty without bands."""
+        """Shares of eighths of the rotary bands, and differences of pairs; empty without bands."""
         return band_table(self.runs, self.pairs)
 
     @cached_property

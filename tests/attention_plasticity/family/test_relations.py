@@ -114,7 +114,7 @@ def test_the_figure_has_a_panel_per_relation(tmp_path: Path) -> None:
     assert "2 further panels" in figure.get_supxlabel()
     assert figure.axes[0].get_ylabel() == "score 0"
     title = figure.axes[0].get_title(loc="left").splitlines()
-    assert title[0].startswith(f"Pearson {plain(X[:4], Y[:4]):.2f} [")
+    assert title[0].startswith(f"Pearson {plain(X[:4], Y[:4]):.2f}, p ")  # too few for an interval
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["m0", "m1", "m2", "m3"]
     looks = point_looks(families)
     assert looks[0]["color"] == looks[2]["color"] != looks[1]["color"]

@@ -39,14 +39,15 @@ def test_counts_are_those_of_the_file(runs: list[ComparedRun]) -> None:
     counted, likely = (Counter(row[name] for row in rows) for name in ("role", "likely_role"))
     own = table[table["run"] == "m0"].set_index("role")
     for role in own.index:
-        assert own.loc[role, "heads"] == counted[role]
+        assert own.loc[role, "sure_heads"] == counted[role]
         assert own.loc[role, "likely_heads"] == likely[role]
-        assert own.loc[role, "share"] == pytest.approx(counted[role] / len(rows))
-    assert counted["unsure"] == own.loc["unsure", "possible_heads"] == 1
+        assert own.loc[role, "likely_share"] == pytest.approx(likely[role] / len(rows))
+    assert counted["unsure"] == 1
     # The rows of the helper have scores below all thresholds, except that of one unsure head.
     assert own.loc["previous", "possible_heads"] == 1
     assert own.loc["mixed", "possible_heads"] == 29
-    assert own["heads"].sum() == own["all_heads"].iloc[0] == 29
+    assert own["likely_heads"].sum() == own["all_heads"].iloc[0] == 29
+    assert own["sure_heads"].sum() == 28
 
 
 @pytest.mark.parametrize("width", [3.3, 7.0])
@@ -71,7 +72,11 @@ def test_without_roles_there_is_no_figure(runs: list[ComparedRun]) -> None:
 
 def test_scores_are_means_of_the_rows(runs: list[ComparedRun]) -> None:
     """The helper writes no influences of these scores, so there are no intervals."""
-    table = role_scores(runs, [Pair(runs[1], runs[0])]).set_index(["run", "minus", "score"])
+    table = role_scores(runs, [Pair(runs[1], runs[0])])
+    assert set(table["layer_type"]) == {"all", "full_attention", "sliding_attention"}
+    windows = table[(table["layer_type"] == "sliding_attention") & (table["minus"] == "")]
+    assert set(windows["heads"]) == {6}  # of layer 1
+    table = table[table["layer_type"] == "all"].set_index(["run", "minus", "score"])
     with (runs[0].run.folder / "head_roles.csv").open() as file:
         rows = list(csv.DictReader(file))
     for name in ("previous_mass", "sink_rate", "induction_excess"):
@@ -93,9 +98,10 @@ def test_changes_are_counted_from_the_rows(runs: list[ComparedRun], tmp_path: Pa
     [later] = labelled([FinishedRun.open(folder)], ["later"])
     table = role_changes([Pair(later, runs[0])])
     found = {(row["role_before"], row["role_after"]): row for row in table.to_dict("records")}
-    assert found["far", "sink"]["heads"] == found["far", "sink"]["sure_heads"] == changed.sum()
+    assert found["far", "sink"]["heads"] == found["far", "sink"]["sure_in_both"] == changed.sum()
     assert ("far", "far") not in found
     previous = found["previous", "previous"]
-    assert previous["heads"] == previous["sure_heads"] + 1  # one head is unsure in both
+    assert previous["sure_before"] == previous["sure_after"] == previous["sure_in_both"]
+    assert previous["heads"] == previous["sure_in_both"] + 1  # one head is unsure in both
     assert table["heads"].sum() == 29
     assert role_changes([Pair(runs[2], runs[0])]).empty

@@ -167,11 +167,12 @@ def test_a_dump_can_be_removed_after_its_analysis(
     (out / "runs" / "dump-u-x" / "head_metrics.csv").write_text("layer\n")  # changed by hand
     capture = {"capture": {**CAPTURE, "min_bucket_size": 64}}
     write_study(folder, "changed.yaml", capture=capture, figures="none")
-    words = [str(folder), "changed.yaml", "--output_dir", "results/study", "--dry_run"]
-    assert study_in(words) == 1
-    told_all = capsys.readouterr()
-    assert "capture" in told_all.out  # of the first model, whose settings are others now
-    assert "will fail: Dump ü/../x: dump: does not exist" in told_all.err
+    words = [str(folder), "changed.yaml", "--output_dir", "results/study"]
+    assert study_in(words) == 2
+    told = capsys.readouterr().err
+    assert "tiny: results/study/dumps/tiny was captured with other settings: capture.min" in told
+    assert study_in([str(folder), "study.yaml", "--dry_run"]) == 1
+    assert "will fail: Dump ü/../x: dump: does not exist" in capsys.readouterr().err
 
 
 def test_a_killed_study_continues_and_ends_the_same(
