@@ -6,7 +6,7 @@ and a later command compares them with its own settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,11 @@ class Part:
         """Write the file of the settings."""
         write_text(user_path(self.file), yaml_text(self.values))
 
-    def refuse_other_settings(self, label: str) -> None:
-        """Raise a `ConfigError` if the settings in their file are others."""
+    def refuse_other_settings(self, label: str, begun: Sequence[str]) -> None:
+        """Raise a `ConfigError` if the settings in their file are others.
+
+        `begun` are the folders that were made with them.
+        """
         if changes := self.changed_settings():
             done = "captured" if self.kind == "capture" else "analysed"
             listed = ", ".join(
@@ -76,8 +79,8 @@ class Part:
                 for name, (then, now) in changes.items()
             )
             raise ConfigError(
-                f"{label}: {self.folder} was {done} with other settings: {listed}. Remove this "
-                "folder to start again, or give the study another output_dir"
+                f"{label}: {self.folder} was {done} with other settings: {listed}. Remove "
+                f"{' and '.join(begun)} to start again, or give the study another output_dir"
             )
 
     def changed_settings(self) -> dict[str, tuple[Any, Any]] | None:
@@ -121,8 +124,9 @@ class ModelPlan:
         A run keeps the settings of its capture also after its dump was removed.
         """
         for number, part in enumerate(self.parts):
-            if any(user_path(later.folder).exists() for later in self.parts[number:]):
-                part.refuse_other_settings(self.label)
+            later = [one.folder for one in self.parts[number:]]
+            if begun := [folder for folder in later if user_path(folder).exists()]:
+                part.refuse_other_settings(self.label, begun)
 
     @property
     def parts(self) -> list[Part]:

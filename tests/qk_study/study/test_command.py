@@ -325,7 +325,7 @@ def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) 
         (
             {"analysis": {"max_workers": 1, "seed": 7}},
             "tiny: results/study/runs/tiny was analysed with other settings: "
-            "seed (0 then, 7 now). Remove this folder to start again, or give the study another",
+            "seed (0 then, 7 now). Remove results/study/runs/tiny to start again, or give",
         ),
     ],
 )

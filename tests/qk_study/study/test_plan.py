@@ -35,8 +35,7 @@ def begin(plan: ModelPlan) -> None:
 
 def refusal(plan: ModelPlan) -> str:
     try:
-        for part in plan.parts:
-            part.refuse_other_settings("A")
+        plan.refuse_other_settings()
     except ConfigError as error:
         return str(error)
     return ""
@@ -82,7 +81,12 @@ def test_a_removed_folder_may_be_made_with_other_settings(tmp_path: Path) -> Non
     begin(plan)
     assert plan.capture is not None
     Path(plan.capture.folder).rmdir()
-    assert refusal(plan_of(tmp_path, {"tokenizer": {"max_length": 9}}, {})) == ""
+    changed = plan_of(tmp_path, {"tokenizer": {"max_length": 9}}, {})
+    told = refusal(changed)  # the run is of a capture with the settings of then
+    assert told.startswith(f"A: {plan.capture.folder} was captured with other settings: tokenizer")
+    assert f"Remove {plan.run} to start again" in told
+    Path(plan.run).rmdir()
+    assert refusal(changed) == ""
 
 
 @pytest.mark.parametrize("content", ["", "- 1\n", "{", "unknown: 1\n", "\x00"])
