@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from attention_plasticity.comparison.runs import ComparedRun
-from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads
+from attention_plasticity.tables.intervals import mean_numbers, mean_over_heads
 
 CHECKPOINT_COLUMNS = (
     *("family", "run", "checkpoint", "phase", "metric"),
@@ -48,8 +48,7 @@ def checkpoint_table(checkpoints: Sequence[Checkpoint], metrics: Sequence[str]) 
             mean = mean_over_heads(one.run.run, metric)
             if not mean.heads:
                 continue
-            reach = mean_half_width(mean)
-            numbers = (mean.value, mean.standard_error, mean.value - reach, mean.value + reach)
+            numbers = mean_numbers(mean)
             where = (one.family, one.run.label, one.number, one.phase, metric)
             rows.append((*where, *numbers, mean.freedom, mean.heads, mean.corrected))
     return pd.DataFrame(rows, columns=list(CHECKPOINT_COLUMNS))

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from attention_plasticity.comparison.runs import ComparedRun
-from attention_plasticity.tables.intervals import mean_half_width, mean_of_heads
+from attention_plasticity.tables.intervals import mean_numbers, mean_of_heads
 from qk_toolkit.formatting import index_ranges
 
 DEPTH_PARTS = 10
@@ -40,8 +40,7 @@ def depth_table(
                 mean = mean_of_heads(own, run.run.influences, metric)
                 if not mean.heads:
                     continue
-                reach = mean_half_width(mean)
-                numbers = (mean.value, mean.standard_error, mean.value - reach, mean.value + reach)
+                numbers = mean_numbers(mean)
                 listed = index_ranges(set(own["layer"].tolist()))
                 where = (run.label, metric, part + 1, part / parts, (part + 1) / parts)
                 counts = (mean.freedom, mean.heads, listed, mean.corrected)

@@ -11,7 +11,7 @@ import pandas as pd
 from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import half_width, mean_half_width, mean_of_heads
+from attention_plasticity.tables.intervals import half_width, mean_numbers, mean_of_heads
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.names import clean
 from qk_toolkit.formatting import index_ranges
@@ -65,8 +65,7 @@ def _rows(
         if not mean.heads:
             continue
         means[name] = mean
-        reach, layers = mean_half_width(mean), index_ranges(set(own["layer"].tolist()))
-        numbers = (mean.value, mean.standard_error, mean.value - reach, mean.value + reach)
+        numbers, layers = mean_numbers(mean), index_ranges(set(own["layer"].tolist()))
         counts = (mean.freedom, mean.heads, layers, mean.corrected)
         rows.append((label, divided, name, metric, *numbers, *counts))
     if len(means) == 2:

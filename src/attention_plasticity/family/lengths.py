@@ -31,7 +31,7 @@ from attention_plasticity.metrics import (
 )
 from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, mean_half_width
+from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, mean_numbers
 from attention_plasticity.tables.profiles import HEAD, head_profiles
 
 PHASE_DROP = "ap_phase_drop"
@@ -128,8 +128,7 @@ def _rows(
             mean = column.mean
             if not mean.heads:
                 continue
-            reach = mean_half_width(mean)
-            numbers = (mean.value, mean.standard_error, mean.value - reach, mean.value + reach)
+            numbers = mean_numbers(mean)
             seen = values.seen_in(part)
             yield (*where, quantity, *numbers, mean.freedom, mean.heads, *seen, mean.corrected)
 

@@ -13,7 +13,7 @@ from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.family.matched import Pair
 from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, mean_half_width
+from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, mean_numbers
 
 MEAN_COLUMNS = ("mean", "standard_error", "low", "high", "degrees_of_freedom", "heads")
 
@@ -49,6 +49,4 @@ def mean_rows(
 
 def _numbers(mean: MeanEstimate) -> tuple[Any, ...]:
     """The values of `MEAN_COLUMNS`."""
-    reach = mean_half_width(mean)
-    ends = (mean.value - reach, mean.value + reach)
-    return mean.value, mean.standard_error, *ends, mean.freedom, mean.heads
+    return *mean_numbers(mean), mean.freedom, mean.heads

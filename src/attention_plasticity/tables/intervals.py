@@ -185,6 +185,12 @@ def mean_half_width(mean: MeanEstimate, level: float = LEVEL) -> float:
     return float(half_width(mean.standard_error, mean.freedom + 1.0, level))
 
 
+def mean_numbers(mean: MeanEstimate) -> tuple[float, float, float, float]:
+    """A mean over heads, its standard error, and both ends of its 95 % interval."""
+    reach = mean_half_width(mean)
+    return mean.value, mean.standard_error, mean.value - reach, mean.value + reach
+
+
 def groups_of(run: FinishedRun) -> float:
     """Number of groups of texts of a run; NaN if it is not known."""
     return groups_in(run.head_metrics)
