@@ -56,6 +56,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 STAGES = {"attention_plasticity", "qk_sniffer"}
+KVPRESS = ROOT / "src" / "attention_plasticity" / "kvpress.py"  # presses of kvpress need torch
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,9 @@ STAGES = {"attention_plasticity", "qk_sniffer"}
 )
 def test_imports_run_down(package: str, forbidden: set[str]) -> None:
     for path in (ROOT / "src" / package).rglob("*.py"):
-        assert not imports_of(path) & forbidden, path
+        allowed = {"torch", "transformers"} if path == KVPRESS else set()
+        assert not imports_of(path) & (forbidden - allowed), path
+        assert path == KVPRESS or "kvpress" not in imports_of(path), path
 
 
 def test_neither_files_nor_folders_import_in_a_circle() -> None:
@@ -158,7 +161,7 @@ def test_the_docstring_of_a_folder_lists_its_files_in_the_order_of_their_imports
 
 
 def test_only_doors_are_on_the_top_floor_of_the_analysis() -> None:
-    assert len(list(ANALYSIS.glob("*.py"))) <= 12
+    assert len(list(ANALYSIS.glob("*.py"))) <= 13
 
 
 SEVERAL_HELPS = """
@@ -168,7 +171,7 @@ from qk_sniffer.add_rotary.command import add_rotary
 from qk_sniffer.cli import main as main_of_qk_sniffer
 from qk_study.baseline.command import baseline
 from qk_study.study.command import study
-verbs = "analyze capture verify report fidelity export budget push pull plot compare merge".split()
+verbs = "analyze capture verify report fidelity export push pull plot compare merge".split()
 for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (baseline, []),
                     (study, []),
                     (main, ["plot", "map"]), *[(main, [verb]) for verb in verbs]]:

@@ -132,7 +132,7 @@ OWN_PLOT_FLAGS = """
 """
 VERBS = """
     capture verify add-rotary analyze merge atlas study baseline power plot compare report
-    fidelity export budget push pull demo
+    fidelity export push pull demo
 """
 
 

@@ -62,8 +62,7 @@ How flexibly attention heads choose between keys as context grows.
   compare     compare several analyses, also with benchmark scores
   report      write one HTML page to explore analyses
   fidelity    measure how well scores rank keys without a query
-  export      write statistics of heads as files that other tools load
-  budget      divide a share of all keys among the key heads of a model
+  export      write files for tools that shorten the cache: statistics, gates, budgets of heads
   push        publish a dump on the Hugging Face Hub, one branch per model
   pull        fetch a dump from the Hub
   demo        analyse real heads that come with the package, with figures and a page
@@ -82,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     verbs = {"analyze": _analyze, "merge": _merge, "demo": _demo, "push": _push, "pull": _pull}
     verbs |= {"plot": _plot, "compare": _compare, "report": _report, "power": _power}
-    verbs |= {"export": _export, "budget": _budget, "fidelity": _fidelity}
+    verbs |= {"export": _export, "fidelity": _fidelity}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
         return 0 if arguments else 2
@@ -233,12 +232,6 @@ def _export(arguments: Sequence[str]) -> int:
     from attention_plasticity.export.command import export
 
     return guarded(lambda: export(arguments), "nothing was written")
-
-
-def _budget(arguments: Sequence[str]) -> int:
-    from attention_plasticity.budget.command import budget
-
-    return guarded(lambda: budget(arguments), "nothing was written")
 
 
 def _push(arguments: Sequence[str]) -> int:

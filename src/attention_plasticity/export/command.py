@@ -1,70 +1,82 @@
-"""The verb `export`: files that other tools load, made from a dump."""
+"""The verb `export`: files that other tools load, made from a dump or from a finished run."""
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qk_toolkit.command_line import command_parser
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.command_line import allow_closed_stdout, command_parser
+from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.flags import parse_flags
 
 if TYPE_CHECKING:
     from attention_plasticity.export.content import Content
     from attention_plasticity.export.duo import DuoOptions
     from attention_plasticity.export.source import ExportSource
+    from attention_plasticity.tables.finished_run import FinishedRun
+    from qk_dump.layout import Dump
+    from qk_toolkit.watcher import Watcher
 
-FORMATS = ("triattention", "expected-attention", "q-filters", "duo", "headkv")
+OF_DUMP = ("triattention", "expected-attention", "q-filters")
+OF_RUN = ("kvpress-budget", "duo")
+FORMATS = (*OF_DUMP, *OF_RUN)
 
 _PROGRAM = "attention-plasticity export"
 _STORY = """\
-Write statistics of heads as files that other tools load, made from a dump of queries. OUT is a new
-folder. PROVENANCE.json in it has the model, the texts, and the rows and standard errors of heads.
+Write files that other tools load: statistics of heads from a dump, or budgets and gates of key
+heads from a finished analysis. OUT is a new folder. PROVENANCE.json in it has the model, the texts,
+the rules, and standard errors of heads.
 
+  from a dump:
   triattention        triattention.pt: mean query per rotary band, for TriAttention
   expected-attention  mean and covariance of queries, for ExpectedAttentionStatsPress of kvpress
   q-filters           one direction per key head, for Q-Filters (QFilterPress of kvpress)
+
+  from a run:
+  kvpress-budget      budget.npy: how many keys each key head keeps, for BudgetPress of this package
+                      and LUKVPress of kvpress
   duo                 full_attention_heads.tsv: which key heads need full attention
-  headkv              head_scores.json: far attention of query heads, for HeadKV
 """
 _EXAMPLES = """\
 commands to paste:
   attention-plasticity export path/to/dump stats/qwen3 --to expected-attention
   attention-plasticity export hf://datasets/owner/name@branch stats/qwen3 --to triattention
-  attention-plasticity export path/to/dump gates/qwen3 --to duo --share 0.5
-  attention-plasticity export path/to/dump gates/qwen3 --to duo --run results/qwen3 --share 0.5
+  attention-plasticity export results/qwen3 budgets/qwen3 --to kvpress-budget
+  attention-plasticity export results/qwen3 gates/qwen3 --to duo --share 0.5
 """
-_OF_DUO = ("group", "threshold", "share", "sink_size", "run")
-_OF_ATTENTION = ("duo", "headkv")
+_OF_FORMATS = {
+    "max_tokens_per_head": OF_DUMP,
+    "rotary": OF_DUMP,
+    "order": OF_RUN,
+    "rule": ("kvpress-budget",),
+    "share": ("duo",),
+    "threshold": ("duo",),
+    "sink_size": ("duo",),
+    "recent_size": ("duo",),
+}
+"""Flags that only some formats have."""
 
 
 def export(arguments: Sequence[str]) -> int:
     """Write the folder of a format and print its path."""
     _use_one_thread()
     given = _given(arguments)
-    from attention_plasticity.export.folder import require_target, write_folder
-    from attention_plasticity.export.provenance import provenance
-    from attention_plasticity.export.source import ExportSource
-    from qk_dump.rotary_file import with_rotary
-    from qk_dump.source import open_dump
+    from attention_plasticity.export.folder import require_target
     from qk_toolkit.files import resolved, user_path
     from qk_toolkit.terminal import TerminalWatcher
 
-    target, overwrite = resolved(user_path(given["out"])), given["overwrite"]
-    require_target(target, overwrite=overwrite)
-    watcher = TerminalWatcher()
-    dump = with_rotary(open_dump(given["dump"], note=watcher.note), given["rotary"])
-    source = ExportSource.of(
-        dump, missing=given["missing"], max_rows=given["max_tokens_per_head"], watcher=watcher
-    )
-    content = _content(source, given)
+    target = resolved(user_path(given["out"]))
+    require_target(target, overwrite=given["overwrite"])
     command = shlex.join([*_PROGRAM.split(), *arguments])
-    facts = provenance(source, given["to"], content, command)
-    write_folder(target, content.files, facts, overwrite=overwrite)
-    print(user_path(given["out"]))
+    of = _from_dump if given["to"] in OF_DUMP else _from_run
+    of(given, target, command, TerminalWatcher())
+    with allow_closed_stdout():
+        print(user_path(given["out"]))
     return 0
 
 
@@ -79,117 +91,183 @@ def _use_one_thread() -> None:
         os.environ.setdefault(name, "1")
 
 
-def _content(source: ExportSource, given: dict[str, Any]) -> Content:
-    if given["to"] == "triattention":
+def _from_dump(given: dict[str, Any], target: Path, command: str, watcher: Watcher) -> None:
+    from attention_plasticity.export.folder import write_folder
+    from attention_plasticity.export.provenance import facts_of_dump, provenance
+    from attention_plasticity.export.source import ExportSource
+    from qk_dump.rotary_file import with_rotary
+
+    dump = with_rotary(_open_dump(given, watcher), given["rotary"])
+    rows = given["max_tokens_per_head"]
+    source = ExportSource.of(dump, missing=given["missing"], max_rows=rows, watcher=watcher)
+    content = _statistics(source, given["to"])
+    facts = provenance(given["to"], facts_of_dump(source), content, command)
+    write_folder(target, content.files, facts, overwrite=given["overwrite"])
+
+
+def _statistics(source: ExportSource, kind: str) -> Content:
+    if kind == "triattention":
         from attention_plasticity.export.triattention import triattention
 
         return triattention(source)
-    if given["to"] == "expected-attention":
+    if kind == "expected-attention":
         from attention_plasticity.export.expected_attention import expected_attention
 
         return expected_attention(source)
-    if given["to"] == "q-filters":
-        from attention_plasticity.export.q_filters import q_filters
+    from attention_plasticity.export.q_filters import q_filters
 
-        return q_filters(source)
-    if given["to"] == "headkv":
-        from attention_plasticity.export.headkv import headkv
+    return q_filters(source)
 
-        return headkv(source, given["recent_size"])
+
+def _from_run(given: dict[str, Any], target: Path, command: str, watcher: Watcher) -> None:
+    from attention_plasticity.export.budget_text import print_budget
     from attention_plasticity.export.duo import duo
+    from attention_plasticity.export.folder import write_folder
+    from attention_plasticity.export.kvpress_budget import budget_of
+    from attention_plasticity.export.order import ordered_heads
+    from attention_plasticity.export.provenance import facts_of_run, provenance
+    from qk_toolkit.files import user_path
+    from qk_toolkit.terminal import command_console
 
-    return duo(source, given["duo"])
+    heads = ordered_heads(_open_run(given), given["order"], given["missing"], watcher.note)
+    budget = None if given["to"] == "duo" else budget_of(heads, given["rule"])
+    content = duo(heads, given["duo"]) if budget is None else budget.content()
+    facts = provenance(given["to"], facts_of_run(heads.run), content, command)
+    write_folder(target, content.files, facts, overwrite=given["overwrite"])
+    if budget is not None:
+        with allow_closed_stdout():
+            print_budget(budget, user_path(given["out"]), command_console())
+
+
+def _open_dump(given: dict[str, Any], watcher: Watcher) -> Dump:
+    """The dump. Raises a `ConfigError` that says how to make one if the place has a run."""
+    from attention_plasticity.tables.finished_run import FinishedRun
+    from qk_dump.hub.place import is_hub_path
+    from qk_dump.source import open_dump
+
+    place = given["source"]
+    try:
+        return open_dump(place, note=watcher.note)
+    except ToolkitError as error:
+        if is_hub_path(place):
+            raise
+        try:
+            run = FinishedRun.open(place)
+        except ToolkitError:
+            raise error from None
+        own = (run.info.get("input") or {}).get("path")
+        raise ConfigError(
+            f"{run.place}: is a finished run; --to {given['to']} needs a dump: give that of the "
+            f"run{f', {own}' if own else ''}, or make one with attention-plasticity capture"
+        ) from error
+
+
+def _open_run(given: dict[str, Any]) -> FinishedRun:
+    """The run. Raises a `ConfigError` that says how to make one if the place has a dump."""
+    from attention_plasticity.tables.finished_run import FinishedRun
+    from qk_dump.hub.place import is_hub_path
+    from qk_dump.source import open_dump
+
+    place = given["source"]
+    failure: ToolkitError | None = None
+    if not is_hub_path(place):
+        try:
+            return FinishedRun.open(place)
+        except ToolkitError as error:
+            failure = error
+        try:
+            open_dump(place)
+        except ToolkitError:
+            raise failure from None
+    raise ConfigError(
+        f"{place}: is a dump; --to {given['to']} needs a finished run. Make it with "
+        f"attention-plasticity analyze {place} --output_dir RUN"
+    ) from failure
 
 
 def _given(arguments: Sequence[str]) -> dict[str, Any]:
+    given: dict[str, Any] = parse_flags(_parser(), arguments)
+    _require_choice("to", given["to"], FORMATS)
+    _require_choice("missing", given["missing"], ("refuse", "mean"))
+    for name, formats in _OF_FORMATS.items():
+        if given[name] is not None and given["to"] not in formats:
+            raise ConfigError(f"--{name}: can only be used with --to {' or '.join(formats)}")
+    if given["to"] in OF_RUN:
+        return {**given, **_of_run(given)}
+    given["max_tokens_per_head"] = given["max_tokens_per_head"] or "50000"
+    return {**given, "max_tokens_per_head": _integer(given, "max_tokens_per_head", 2)}
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = command_parser(_PROGRAM, _STORY, _EXAMPLES)
-    parser.usage = f"{_PROGRAM} DUMP OUT --to FORMAT [--missing mean] [--overwrite] …"
-    parser.add_argument("dump", metavar="DUMP", help="folder, URL or hf:// place of a dump")
+    parser.usage = f"{_PROGRAM} DUMP|RUN OUT --to FORMAT [--missing mean] [--overwrite] …"
+    parser.add_argument("source", metavar="DUMP|RUN", help="folder or URL; a dump also on the Hub")
     parser.add_argument("out", metavar="OUT", help="folder to write")
     parser.add_argument("--to", metavar="FORMAT", required=True, help=", ".join(FORMATS))
     parser.add_argument(
         "--missing",
         metavar="refuse|mean",
         default="refuse",
-        help="query heads that were not captured: refuse the dump, or use the mean of the captured "
-        "heads of the layer [refuse]",
+        help="heads without values: refuse them, or use the mean of other heads (of the layer for "
+        "statistics of a dump, of the model for values of a run) [refuse]",
     )
-    parser.add_argument(
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    part = parser.add_argument_group("from a dump")
+    part.add_argument(
         "--max_tokens_per_head",
         metavar="N",
-        default="50000",
         help="largest number of rows per head; larger heads are sampled at random [50000]",
     )
-    parser.add_argument("--rotary", metavar="FILE", help="rotary records, from add-rotary --output")
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
-    part = parser.add_argument_group("with --to duo")
+    part.add_argument("--rotary", metavar="FILE", help="rotary records, from add-rotary --output")
+    part = parser.add_argument_group("from a run")
     part.add_argument(
-        "--group",
-        metavar="max|mean",
-        help="value of a key head: the largest or the mean of its query heads [max]",
+        "--order",
+        metavar="COLUMN",
+        help="the value of a key head: a column with a standard error of key_head_metrics.csv, or "
+        "of head_metrics.csv (mean over the query heads), or uniform [aligned_plasticity]",
     )
     part.add_argument(
-        "--run",
-        metavar="RUN",
-        help="analysis of the dump: values are the static errors of its key heads (default: far "
-        "attention)",
+        "--rule", help="with kvpress-budget: how keys are divided, see docs/exports.md"
     )
-    part.add_argument("--threshold", metavar="X", help="gate 1 for values of X or more, else 0")
-    part.add_argument("--share", metavar="X", help="gate 1 for this share of key heads, else 0")
-    part.add_argument("--sink_size", metavar="N", help="first tokens that all heads keep [4]")
-    part = parser.add_argument_group("with --to duo and --to headkv")
     part.add_argument(
-        "--recent_size",
-        metavar="N",
-        help="recent tokens that all heads keep, a power of two; attention beyond them counts "
-        "[256]",
+        "--share", metavar="X", help="with duo: gate 1 for this share of heads, else 0"
     )
-    given: dict[str, Any] = parse_flags(parser, arguments)
-    _require_choice("to", given["to"], FORMATS)
-    _require_choice("missing", given["missing"], ("refuse", "mean"))
-    given["max_tokens_per_head"] = _integer("max_tokens_per_head", given, 2)
-    for name in _OF_DUO:
-        if given[name] is not None and given["to"] != "duo":
-            raise ConfigError(f"--{name}: can only be used with --to duo")
-    if given["recent_size"] is not None and given["to"] not in _OF_ATTENTION:
-        raise ConfigError("--recent_size: can only be used with --to duo or --to headkv")
-    given["recent_size"] = _recent_size(given)
+    part.add_argument("--threshold", metavar="X", help="with duo: gate 1 for values from X, else 0")
+    part.add_argument("--sink_size", metavar="N", help="with duo: first tokens that are kept [4]")
+    part.add_argument(
+        "--recent_size", metavar="N", help="with duo: last tokens that are kept [256]"
+    )
+    return parser
+
+
+def _of_run(given: dict[str, Any]) -> dict[str, Any]:
+    """The order, and the rule of budgets or the choices of gates."""
+    from attention_plasticity.export.division import DEFAULT_RULE, RULES
+    from attention_plasticity.export.duo import require_gates
+    from attention_plasticity.export.order import DEFAULT_ORDER, require_order
+
+    order = require_order(given["order"] or DEFAULT_ORDER)
     if given["to"] == "duo":
-        given["duo"] = _duo_options(given)
-    return given
+        options = _duo_options(given)
+        require_gates(order, options)
+        return {"order": order, "duo": options}
+    rule = given["rule"] or DEFAULT_RULE
+    _require_choice("rule", rule, tuple(RULES))
+    return {"order": order, "rule": rule}
 
 
 def _duo_options(given: dict[str, Any]) -> DuoOptions:
     from attention_plasticity.export.duo import DuoOptions
 
-    if given["threshold"] is not None and given["share"] is not None:
-        raise ConfigError("--threshold: cannot be used together with --share; choose one")
-    chosen: dict[str, Any] = {"recent_size": given["recent_size"], "run": given["run"]}
-    if given["group"] is not None:
-        if given["run"] is not None:
-            raise ConfigError("--group: has no effect with --run; leave it out")
-        _require_choice("group", given["group"], ("max", "mean"))
-        chosen["group"] = given["group"]
-    for name in ("threshold", "share"):
+    chosen: dict[str, Any] = {}
+    if given["threshold"] is not None:
+        chosen["threshold"] = _number(given, "threshold", -math.inf, math.inf, "a number")
+    if given["share"] is not None:
+        chosen["share"] = _number(given, "share", 0.0, 1.0, "a number from 0 to 1")
+    for name, least in (("sink_size", 0), ("recent_size", 1)):
         if given[name] is not None:
-            chosen[name] = _fraction(name, given[name])
-    if given["sink_size"] is not None:
-        chosen["sink_size"] = _integer("sink_size", given, 4)
+            chosen[name] = _integer(given, name, least)
     return DuoOptions(**chosen)
-
-
-def _recent_size(given: dict[str, Any]) -> int:
-    from attention_plasticity.export.far_attention import RECENT
-
-    if given["recent_size"] is None:
-        return RECENT
-    size = _integer("recent_size", given, 1)
-    if size & (size - 1):
-        raise ConfigError(
-            f"--recent_size: expected a power of two, such as 256, got {size}; a dump has the "
-            "attention in bins of distances that begin at powers of two"
-        )
-    return size
 
 
 def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -197,18 +275,18 @@ def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise ConfigError(f"--{name}: expected one of {', '.join(choices)}, got {value!r:.60}")
 
 
-def _integer(name: str, given: dict[str, Any], least: int) -> int:
+def _integer(given: dict[str, Any], name: str, least: int) -> int:
     text = given[name]
     if not (text.isdecimal() and len(text) < 10 and int(text) >= least):
         raise ConfigError(f"--{name}: expected an integer of at least {least}, got {text!r:.60}")
     return int(text)
 
 
-def _fraction(name: str, text: str) -> float:
+def _number(given: dict[str, Any], name: str, least: float, most: float, expected: str) -> float:
     try:
-        value = float(text)
+        value = float(given[name])
     except ValueError:
         value = math.nan
-    if not 0.0 <= value <= 1.0:
-        raise ConfigError(f"--{name}: expected a number from 0 to 1, got {text!r:.60}")
+    if not (math.isfinite(value) and least <= value <= most):
+        raise ConfigError(f"--{name}: expected {expected}, got {given[name]!r:.60}")
     return value

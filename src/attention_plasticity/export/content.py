@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
@@ -25,8 +26,9 @@ class Content:
     """Files by name, and what `PROVENANCE.json` says about them."""
 
     files: Mapping[str, Writer]
-    heads: list[dict[str, Any]]  # rows and errors of every captured query head
+    heads: list[dict[str, Any]]  # of captured query heads with rows and errors, or of key heads
     rules: Mapping[str, Any] = field(default_factory=dict)  # choices that decide the numbers
+    evidence: str | None = None  # what was measured with such a file
 
 
 def json_file(content: Any) -> Writer:
@@ -55,6 +57,30 @@ def tensors_file(tensors: Mapping[str, Array]) -> Writer:
             sync(file)
 
     return write
+
+
+def array_file(array: Array) -> Writer:
+    """Writes an array as .npy, without pickle."""
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+            sync(file)
+
+    return write
+
+
+def csv_file(table: pd.DataFrame) -> Writer:
+    """Writes a table."""
+    return text_file(table.to_csv(index=False, na_rep="nan", lineterminator="\n"))
+
+
+def entries_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table for `PROVENANCE.json`; null: not known."""
+    return [
+        {str(name): None if value != value else value for name, value in row.items()}
+        for row in table.to_dict("records")
+    ]
 
 
 def require_safetensors() -> None:

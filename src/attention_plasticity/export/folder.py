@@ -1,4 +1,4 @@
-"""The folder of an export or of budgets: written in one step, and replaced only by its verb."""
+"""The folder of an export: written in one step, and replaced only by another export."""
 
 from __future__ import annotations
 
@@ -24,11 +24,8 @@ from qk_toolkit.files import (
 PROVENANCE = "PROVENANCE.json"
 
 
-def require_target(target: Path, *, overwrite: bool, made_by: str = MADE_BY) -> None:
-    """Raise a `ConfigError` if the folder cannot be written, or has files of others.
-
-    `made_by` is the command whose earlier files may be replaced.
-    """
+def require_target(target: Path, *, overwrite: bool) -> None:
+    """Raise a `ConfigError` if the folder cannot be written, or has files of others."""
     if not target.exists():
         try:
             try_writing(target)
@@ -39,11 +36,11 @@ def require_target(target: Path, *, overwrite: bool, made_by: str = MADE_BY) -> 
         return
     if not target.is_dir():
         raise ConfigError(f"{target}: is a file; the output is a folder. Choose another name")
-    foreign = _foreign(target, made_by)
+    foreign = _foreign(target)
     if foreign:
         raise ConfigError(
-            f"{target}: has files that {made_by.split()[-1]} did not write, or that were changed "
-            f"since: {', '.join(foreign[:5])}. Choose another folder"
+            f"{target}: has files that export did not write, or that were changed since: "
+            f"{', '.join(foreign[:5])}. Choose another folder"
         )
     if any(target.iterdir()) and not overwrite:
         raise ConfigError(f"{target}: exists; give --overwrite to replace it")
@@ -60,7 +57,7 @@ def write_folder(
                 write(draft / name)
             hashes = {name: _sha256(draft / name) for name in files}
             write_through(draft / PROVENANCE, provenance_text({**facts, "sha256": hashes}))
-            require_target(target, overwrite=overwrite, made_by=facts["made_by"])
+            require_target(target, overwrite=overwrite)
             if target.exists():
                 target.rename(old)
     except OSError as error:
@@ -71,12 +68,12 @@ def write_folder(
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _foreign(folder: Path, made_by: str) -> list[str]:
-    """Names in a folder that are not files of an earlier command with their content."""
+def _foreign(folder: Path) -> list[str]:
+    """Names in a folder that are not files of an earlier export with their content."""
     names = sorted(path.name for path in folder.iterdir())
     try:
         facts = read_json(folder / PROVENANCE)
-        if facts["made_by"] != made_by:
+        if facts["made_by"] != MADE_BY:
             return names
         known = dict(facts["sha256"])
     except (OSError, ValueError, TypeError, KeyError):

@@ -47,7 +47,6 @@ class HeadQueries:
         max_rows: int,
         seed: int = 0,
         first: int = 0,
-        with_attention: bool = False,
     ) -> HeadQueries:
         """Read at most `max_rows` queries, and leave out positions below `first`."""
         name = HeadId(*head, "q")
@@ -57,7 +56,6 @@ class HeadQueries:
             seed=seed,
             with_examples="if present",
             rules=rules_of(dump, name.layer),
-            with_attention=with_attention,
         )
         if rows.example_id is not None:
             texts.require(rows.example_id, dump.folders[name])
@@ -123,5 +121,4 @@ def _chosen(rows: HeadRows, kept: Ints) -> HeadRows:
         position=rows.position[kept],
         vectors=rows.vectors[kept],
         example_id=None if rows.example_id is None else rows.example_id[kept],
-        attention=None if rows.attention is None else rows.attention[kept],
     )

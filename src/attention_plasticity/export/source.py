@@ -116,9 +116,7 @@ class ExportSource:
             )
         return [record for record in records if record is not None]
 
-    def queries(
-        self, *, first: int = 0, with_attention: bool = False
-    ) -> Iterator[tuple[int, int, HeadQueries]]:
+    def queries(self, *, first: int = 0) -> Iterator[tuple[int, int, HeadQueries]]:
         """Layer, head and queries of every captured head, one after the other.
 
         Queries at positions below `first` are left out. All heads must have one width.
@@ -135,7 +133,6 @@ class ExportSource:
                     max_rows=self.max_rows,
                     seed=self.seed,
                     first=first,
-                    with_attention=with_attention,
                 )
                 width = width or (read.width, read.name)
                 if read.width != width[0]:

@@ -297,15 +297,22 @@ class FinishedRun:
         Columns: `layer, q_head, column, reason`. Empty for a run of a version that did not record
         reasons.
         """
-        rows = [
-            (layer, q_head, column, record["reason"])
-            for record in self.info.get("missing") or []
-            if record["table"] == "head_metrics"
-            for layer, q_head in self._heads_of(record["where"])
-            for column in record["columns"]
-        ]
+        rows = self.missing_values("head_metrics")
         table = pd.DataFrame(rows, columns=["layer", "q_head", "column", "reason"])
         return table.sort_values(["layer", "q_head"], kind="stable", ignore_index=True)
+
+    def missing_values(self, kind: TableKind) -> list[tuple[int, int, str, str]]:
+        """Layer, head, column and reason of the values of a table that are NaN.
+
+        The head is a key head in the table of key heads, and else a query head.
+        """
+        return [
+            (layer, head, column, record["reason"])
+            for record in self.info.get("missing") or []
+            if record["table"] == kind
+            for layer, head in self._heads_of(record["where"])
+            for column in record["columns"]
+        ]
 
     def _heads_of(self, where: dict[str, str]) -> Iterator[tuple[int, int]]:
         try:

@@ -14,7 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from kvpress import DuoAttentionPress, ExpectedAttentionStatsPress, QFilterPress
+from kvpress import (
+    DuoAttentionPress,
+    ExpectedAttentionStatsPress,
+    LUKVPress,
+    QFilterPress,
+    SnapKVPress,
+)
 from kvpress.presses.expected_attention_with_stats import patch_rotary_embedding
 from transformers import DynamicCache
 
@@ -31,6 +37,16 @@ def compressed(model: Any, press: Any) -> tuple[list[int], Any]:
     with torch.no_grad(), press(model):
         result = model(input_ids=some_tokens(1, LENGTH), past_key_values=cache)
     return [cache.get_seq_length(layer) for layer in range(4)], result.logits[0, -1]
+
+
+def pruned_keys(model: Any, press: Any) -> list[list[int]]:
+    """Keys that each key head of every layer loses of a text of 24 tokens."""
+    compressed(model, press)
+    layers = [layer.self_attn for layer in model.model.layers]
+    heads = model.config.num_key_value_heads
+    return [
+        torch.bincount(layer.masked_key_indices[1], minlength=heads).tolist() for layer in layers
+    ]
 
 
 def own_statistics(model: Any) -> tuple[Any, Any]:
@@ -77,6 +93,10 @@ def main(folder: Path) -> dict[str, Any]:
     found["streaming"] = duo.streaming_mask.int().tolist()
     found["sizes"] = [duo.sink_size, duo.recent_size]
     found["ratio"] = duo.compression_ratio
+
+    budget = LUKVPress(SnapKVPress(window_size=4), compression_ratio=0.5)
+    budget._budget_curves = np.load(folder / "budget" / "budget.npy", allow_pickle=False)
+    found["pruned"] = pruned_keys(model, budget)
     return found
 
 

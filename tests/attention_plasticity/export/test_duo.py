@@ -1,4 +1,4 @@
-"""Gates of key heads and scores of query heads against the attention weights of a model."""
+"""Gates of key heads from the values of a run."""
 
 from __future__ import annotations
 
@@ -6,157 +6,91 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 
-from attention_plasticity.export.gates import by_key_head, gates
-from commands_here import run_here
-from export_dumps import dump_of, provenance, some_tokens
-from tiny_models import ARCHITECTURES
+from attention_plasticity.export.duo import gates
+from export_dumps import provenance
+from export_runs import KEY_HEADS, VALUES, drop_heads, exported, give_windows, make_run, refusal
+from run_tables import LAYERS
 
-RECENT = 8
-
-
-@pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = ARCHITECTURES["llama"].model()
-    return dump_of(model, tmp_path_factory.mktemp("duo") / "dump", attention=True)
+TABLE = np.reshape(VALUES, (LAYERS, KEY_HEADS))
 
 
-@pytest.fixture(scope="module")
-def far() -> np.ndarray:
-    """(layers, query heads) mean over queries of the weights of far keys that are no sinks."""
-    model = ARCHITECTURES["llama"].model("eager")
-    with torch.no_grad():
-        weights = model(input_ids=some_tokens(), output_attentions=True).attentions
-    found = []
-    for layer in weights:
-        texts, heads, length, _ = layer.shape
-        total = np.zeros(heads)
-        for query in range(length):
-            for key in range(4, query - RECENT + 1):
-                total += layer[:, :, query, key].sum(dim=0).numpy()
-        found.append(total / (texts * length))
-    return np.array(found)
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run", static_error=VALUES[::-1])
 
 
-def exported(dump: Path, folder: Path, *words: object) -> np.ndarray:
-    done = run_here("export", dump, folder, "--to", "duo", "--recent_size", RECENT, *words)
-    assert done.returncode == 0, done.stderr
+def gates_in(folder: Path) -> np.ndarray:
     return np.loadtxt(folder / "full_attention_heads.tsv", dtype=float, delimiter="\t", ndmin=2)
 
 
-@pytest.mark.parametrize("rule", ["max", "mean"])
-def test_values_are_far_attention(dump: Path, far: np.ndarray, tmp_path: Path, rule: str) -> None:
-    words = () if rule == "max" else ("--group", rule)
-    found = exported(dump, tmp_path / "out", *words)
-    pairs = far.reshape(4, 2, 2)
-    expected = pairs.max(axis=2) if rule == "max" else pairs.mean(axis=2)
-    assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config == {"sink_size": 4, "recent_size": RECENT}
-    facts = provenance(tmp_path / "out")
-    assert facts["rules"]["group"] == f"{rule} of the query heads of a key head"
-    assert facts["heads"][5]["far_attention"] == pytest.approx(far[1, 1], rel=1e-3)
-    assert 0 < facts["heads"][5]["far_attention_error"] < far[1, 1]
+def test_gates_are_the_values(run: Path, tmp_path: Path) -> None:
+    out = exported(run, tmp_path / "out", "duo")
+    assert gates_in(out) == pytest.approx(TABLE)
+    assert json.loads((out / "config.json").read_text()) == {"sink_size": 4, "recent_size": 256}
+    facts = provenance(out)
+    assert facts["format"] == "duo"
+    assert (facts["num_layers"], facts["num_k_heads"]) == (LAYERS, KEY_HEADS)
+    assert facts["heads"][1] == {
+        **{"layer": 0, "k_head": 1, "value": 0.1, "value_se": 0.004},
+        **{"gate": 0.1, "counted": 1, "filled": 0},
+    }
+    assert "was not measured" in facts["evidence"]
+    other = exported(run, tmp_path / "other", "duo", "--order", "static_error")
+    assert gates_in(other).ravel() == pytest.approx(VALUES[::-1])
 
 
-def test_threshold_and_share(dump: Path, far: np.ndarray, tmp_path: Path) -> None:
-    values = far.reshape(4, 2, 2).max(axis=2)
-    middle = float(np.sort(values, axis=None)[3:5].mean())
-    by_threshold = exported(dump, tmp_path / "a", "--threshold", middle, "--sink_size", 16)
-    by_share = exported(dump, tmp_path / "b", "--share", 0.5)
-    assert by_threshold.tolist() == by_share.tolist() == (values > middle).astype(float).tolist()
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["sink_size"] == 16
-    assert provenance(tmp_path / "b")["rules"]["full_attention_heads"] == 4
+def test_threshold_and_share(run: Path, tmp_path: Path) -> None:
+    words = ("--threshold", 0.25, "--sink_size", 16, "--recent_size", 100)
+    by_threshold = exported(run, tmp_path / "a", "duo", *words)
+    by_share = exported(run, tmp_path / "b", "duo", "--share", 0.5)
+    expected = (TABLE > 0.25).astype(float).tolist()
+    assert gates_in(by_threshold).tolist() == gates_in(by_share).tolist() == expected
+    sizes = json.loads((by_threshold / "config.json").read_text())
+    assert sizes == {"sink_size": 16, "recent_size": 100}
+    assert provenance(by_share)["rules"]["full_attention_heads"] == 3
 
 
-def test_headkv_has_one_line_with_a_score_of_every_query_head(
-    dump: Path, far: np.ndarray, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    done = run_here("export", dump, out, "--to", "headkv", "--recent_size", RECENT)
-    assert done.returncode == 0, done.stderr
-    text = (out / "head_scores.json").read_text()
-    assert text.count("\n") == 1
-    scores = json.loads(text)
-    assert list(scores) == [f"{layer}-{head}" for layer in range(4) for head in range(4)]
-    found = np.array(list(scores.values())).reshape(4, 4)
-    assert found == pytest.approx(far, rel=1e-3, abs=1e-5)
+def test_layers_with_a_window_have_the_gate_1(run: Path, tmp_path: Path) -> None:
+    give_windows(run, 0)
+    found = gates_in(exported(run, tmp_path / "half", "duo", "--share", 0.5))
+    assert found.tolist() == [[1, 1], [0, 1], [0, 1]]  # half of the four others
+    found = gates_in(exported(run, tmp_path / "values", "duo"))
+    assert found == pytest.approx(np.vstack([[1, 1], TABLE[1:]]))
+
+
+def test_a_missing_head_has_the_mean(run: Path, tmp_path: Path) -> None:
+    drop_heads(run, 2, 1)
+    out = exported(run, tmp_path / "out", "duo", "--missing", "mean")
+    assert gates_in(out)[2, 1] == pytest.approx(np.mean(VALUES[:5]), abs=1e-6)
+    facts = provenance(out)
+    assert facts["rules"]["missing"]["heads"] == [[2, 1]]
+    assert facts["heads"][5]["filled"] == 1
+    assert facts["heads"][5]["value_se"] is None
 
 
 def test_gates_of_equal_values_come_in_the_order_of_heads() -> None:
-    values = np.array([[0.2, 0.9], [0.2, 0.2]])
-    assert gates(values, None, 0.5).tolist() == [[1, 1], [0, 0]]
-    assert gates(values, None, 0.0).tolist() == [[0, 0], [0, 0]]
-    assert gates(values, None, 1.0).tolist() == [[1, 1], [1, 1]]
-    assert gates(values, 0.9, None).tolist() == [[0, 1], [0, 0]]
-    assert gates(values * 2 - 0.6, None, None) == pytest.approx(np.array([[0, 1], [0, 0]]))
-
-
-def test_query_heads_of_a_key_head_are_neighbours() -> None:
-    table = np.array([[1.0, 3.0, 5.0, 4.0]])
-    assert by_key_head(table, 2, "max").tolist() == [[3, 5]]
-    assert by_key_head(table, 2, "mean").tolist() == [[2, 4.5]]
+    values = np.array([0.2, 0.9, 0.2, 0.2])
+    assert gates(values, None, 0.5).tolist() == [1, 1, 0, 0]
+    assert gates(values, None, 0.0).tolist() == [0, 0, 0, 0]
+    assert gates(values, None, 1.0).tolist() == [1, 1, 1, 1]
+    assert gates(values, 0.9, None).tolist() == [0, 1, 0, 0]
+    assert gates(values * 2 - 0.6, None, None) == pytest.approx(np.array([0, 1, 0, 0]))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--recent_size", 12), "--recent_size: expected a power of two, such as 256, got 12"),
-        (("--recent_size", 32), "the last query is at position 23, so no query has far keys"),
+        (("--recent_size", 0), "--recent_size: expected an integer of at least 1, got '0'"),
         (("--threshold", 0.5, "--share", 0.5), "--threshold: cannot be used together with"),
         (("--share", 1.5), "--share: expected a number from 0 to 1, got '1.5'"),
-        (("--threshold", "nan"), "--threshold: expected a number from 0 to 1, got 'nan'"),
-        (("--sink_size", 3), "--sink_size: expected an integer of at least 4, got '3'"),
-        (("--group", "median"), "--group: expected one of max, mean, got 'median'"),
+        (("--threshold", "nan"), "--threshold: expected a number, got 'nan'"),
+        (("--sink_size", -3), "--sink_size: expected an integer of at least 0, got '-3'"),
+        (("--order", "attn_entropy"), "attn_entropy are not from 0 to 1, as gates are; give"),
+        (("--rule", "ramp"), "--rule: can only be used with --to kvpress-budget"),
+        (("--rotary", "x"), "--rotary: can only be used with --to triattention or expected-"),
     ],
 )
-def test_refusals(dump: Path, tmp_path: Path, words: tuple[object, ...], message: str) -> None:
-    done = run_here("export", dump, tmp_path / "out", "--to", "duo", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_dump_without_attention_is_refused(tmp_path: Path) -> None:
-    dump = dump_of(ARCHITECTURES["llama"].model(), tmp_path / "dump")
-    done = run_here("export", dump, tmp_path / "out", "--to", "duo", "--recent_size", RECENT)
-    assert done.returncode == 1
-    assert "l00h00q: the queries have no attention columns" in done.stderr
-
-
-def test_gates_come_from_the_static_errors_of_a_run(dump: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    done = run_here("analyze", dump, "--output_dir", out, "--max_workers", 1)
-    assert done.returncode == 0, done.stderr
-    table = pd.read_csv(out / "key_head_metrics.csv").sort_values(["layer", "k_head"])
-    errors = table["static_error"].to_numpy().reshape(-1, 2)  # (layers, key heads)
-    found = exported(dump, tmp_path / "values", "--run", out)
-    assert found == pytest.approx(errors, abs=1e-6)
-    assert exported(dump, tmp_path / "half", "--run", out, "--share", 0.5).sum() == errors.size / 2
-    kept = exported(dump, tmp_path / "one", "--run", out, "--threshold", errors.max())
-    assert np.argmax(kept) == np.argmax(errors)
-    entry = provenance(tmp_path / "values")["heads"][0]
-    assert entry["static_error"] == errors[0, 0]
-    assert entry["static_error_error"] == table["static_error_se"].iloc[0]
-
-
-def test_a_run_of_another_dump_is_refused(dump: Path, tmp_path: Path) -> None:
-    some = tmp_path / "some"
-    words = ("--output_dir", some, "--max_workers", 1, "--layers", "0")
-    assert run_here("analyze", dump, *words).returncode == 0
-    refused = run_here("export", dump, tmp_path / "out", "--to", "duo", "--run", some)
-    assert refused.returncode == 2
-    assert "has no static error of key head 0 of layer 1" in refused.stderr
-    info = json.loads((some / "run.json").read_text())
-    info["input"]["dump"]["model"] = "another"
-    (some / "run.json").write_text(json.dumps(info))
-    refused = run_here("export", dump, tmp_path / "out", "--to", "duo", "--run", some)
-    assert f"is not an analysis of {dump}" in refused.stderr
-    refused = run_here(
-        *("export", dump, tmp_path / "out", "--to", "duo", "--run", some, "--group", "max")
-    )
-    assert "--group: has no effect with --run" in refused.stderr
-    assert not (tmp_path / "out").exists()
+def test_refusals(run: Path, words: tuple[object, ...], message: str) -> None:
+    assert message in refusal(run, "duo", *words)

@@ -23,13 +23,16 @@ TESTS = HERE.parents[1]
 @pytest.mark.skipif(find_spec("kvpress") is None, reason="kvpress is not installed")
 def test_presses_run_with_exported_folders(tmp_path: Path) -> None:
     dump = dump_of(ARCHITECTURES["qwen3"].model(), tmp_path / "dump", attention=True)
-    gates = ("--recent_size", 8)
-    for kind, place, words in (
-        ("expected-attention", "expected-attention", ()),
-        ("q-filters", "nthngdy/tiny-qwen3_qfilt", ()),
-        ("duo", "duo", gates),
+    run = tmp_path / "run"
+    done = run_here("analyze", dump, "--output_dir", run, "--max_workers", 1)
+    assert done.returncode == 0, done.stderr
+    for source, kind, place, words in (
+        (dump, "expected-attention", "expected-attention", ()),
+        (dump, "q-filters", "nthngdy/tiny-qwen3_qfilt", ()),
+        (run, "duo", "duo", ("--recent_size", 8, "--order", "static_error")),
+        (run, "kvpress-budget", "budget", ("--order", "static_error")),
     ):
-        done = run_here("export", dump, tmp_path / place, "--to", kind, *words)
+        done = run_here("export", source, tmp_path / place, "--to", kind, *words)
         assert done.returncode == 0, done.stderr
     paths = os.pathsep.join(map(str, (HERE, TESTS / "qk_sniffer")))
     done = subprocess.run(
@@ -52,3 +55,7 @@ def test_presses_run_with_exported_folders(tmp_path: Path) -> None:
     )
     assert found["sizes"] == [4, 8]
     assert found["ratio"] == pytest.approx(0.5 * (1 - 12 / 24))
+    curves = np.load(tmp_path / "budget" / "budget.npy")
+    pruned = np.array(found["pruned"])  # (layers, key heads) of 24 keys
+    assert pruned == pytest.approx(24 * curves[49], abs=1)
+    assert pruned.sum() == pytest.approx(0.5 * 24 * pruned.size, abs=len(pruned))

@@ -22,7 +22,6 @@ from tiny_models import ARCHITECTURES, Architecture
 
 ROTARY = ("triattention", "expected-attention")
 VECTORS = (*ROTARY, "q-filters")
-EVERY = (*VECTORS, "duo")
 
 
 def full_dump(root: Path) -> Path:
@@ -75,20 +74,24 @@ def half_rotary(facts: dict[str, Any]) -> None:
         (without_rope, ROTARY, "layers 1 have no rotary embedding (NoPE)"),
         (
             lambda facts: facts["layers"][1].update(selective=True),
-            EVERY,
+            VECTORS,
             "layer 1: the content of keys decides which keys a query sees",
         ),
         (
             lambda facts: facts["layers"][1].update(head_dim=16),
-            EVERY,
+            VECTORS,
             "heads have different widths (8 in layer 0, 16 in layer 1)",
         ),
         (lambda facts: facts["layers"][1].pop("rotary"), VECTORS, "layer 1: there is no rotary"),
         (interleaved_second, ("expected-attention",), "kvpress turns halves"),
         (interleaved_second, ("triattention",), "layer 1: RoPE has the pairing interleaved"),
         (half_rotary, ROTARY, "layer 0: RoPE turns 4 of 8 dimensions"),
-        (lambda facts: facts.pop("num_layers"), EVERY, "dump.json does not have num_layers"),
-        (lambda facts: facts.update(num_layers=3), EVERY, "4 query heads of 12 were not captured"),
+        (lambda facts: facts.pop("num_layers"), VECTORS, "dump.json does not have num_layers"),
+        (
+            lambda facts: facts.update(num_layers=3),
+            VECTORS,
+            "4 query heads of 12 were not captured",
+        ),
     ],
 )
 def test_a_model_that_the_format_cannot_describe(
@@ -191,7 +194,13 @@ def test_an_interleaved_model(tmp_path: Path) -> None:
         (("--to", "gguf"), "--to: expected one of triattention, expected-attention"),
         (("--to", "q-filters", "--missing", "zero"), "--missing: expected one of refuse, mean"),
         (("--to", "q-filters", "--share", "0.5"), "--share: can only be used with --to duo"),
-        (("--to", "q-filters", "--recent_size", "8"), "can only be used with --to duo or"),
+        (
+            ("--to", "q-filters", "--order", "ap_aligned"),
+            "can only be used with --to kvpress-budget",
+        ),
+        (("--to", "kvpress-budget", "--rule", "x"), "--rule: expected one of "),
+        (("--to", "kvpress-budget", "--share", "0.5"), "--share: can only be used with --to duo"),
+        (("--to", "headkv"), "--to: expected one of triattention, expected-attention, q-filters"),
         (("--to", "q-filters", "--max_tokens_per_head", "1"), "expected an integer of at least 2"),
         ((), "--to"),
     ],

@@ -1,0 +1,78 @@
+"""From a value per key head to the share of its keys that it keeps. Arrays in, arrays out."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import rankdata
+
+from qk_toolkit.arrays import Array, Bools
+from qk_toolkit.errors import ConfigError
+
+PERCENTS = np.arange(1, 100) / 100.0
+"""(99,) total compression of the rows of a budget file."""
+RULES = {"ramp": 0.8}
+"""Names of rules, and how far a factor of the mean share is from 1 at most."""
+DEFAULT_RULE = "ramp"
+_DRAWS = 2000  # random draws behind the interval of a rank
+_LEVEL = 0.95
+
+
+def ranks(values: Array) -> Array:
+    """(n,) ranks from 1 for the largest value; equal values share their mean rank."""
+    return np.asarray(rankdata(-values, method="average"), np.float64)
+
+
+def rank_intervals(values: Array, deviations: Array) -> tuple[Array, Array]:
+    """(n,) lowest and highest rank of each head, 95 % intervals from errors of the values.
+
+    `deviations` is (n, m): the effect of each of m independent sources of error on every value, so
+    the standard error of a value is the length of its row. Heads with the same sources have
+    correlated errors. Every draw adds normal errors to all values and ranks them again.
+    """
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((_DRAWS, deviations.shape[1])) @ deviations.T  # (draws, n)
+    drawn = np.asarray(rankdata(-(values + noise), method="average", axis=1))  # (draws, n)
+    tail = (1.0 - _LEVEL) / 2.0
+    low, high = np.quantile(
+        drawn, [tail, 1.0 - tail], axis=0, method="inverted_cdf"
+    )  # (2, n): ranks that were drawn
+    own = ranks(values)
+    return np.minimum(low, own), np.maximum(high, own)
+
+
+def kept_shares(values: Array, keep: float, rule: str = DEFAULT_RULE) -> Array:
+    """(n,) shares of the keys that heads with these values keep; their mean is `keep`.
+
+    A larger value never keeps less. All shares are from 0 to 1.
+    """
+    n = len(values)
+    if n == 1:
+        return np.array([keep])
+    place = 1.0 - 2.0 * (ranks(values) - 1.0) / (n - 1)  # (n,) from 1 for rank 1 to -1
+    return with_mean(1.0 + RULES[rule] * place, keep)
+
+
+def with_mean(factor: Array, keep: float) -> Array:
+    """(n,) shares in proportion to `factor`, at most 1, with the mean `keep`.
+
+    What heads with all their keys leave over goes to the others in proportion to their factors.
+    """
+    full = np.zeros(len(factor), np.bool_)  # heads that keep all keys
+    scale = keep * len(factor) / factor.sum()
+    while (over := ~full & (scale * factor >= 1.0)).any() and not (full | over).all():
+        full |= over
+        scale = (keep * len(factor) - np.count_nonzero(full)) / factor[~full].sum()
+    return np.where(full, 1.0, np.minimum(scale * factor, 1.0))
+
+
+def prune_curves(values: Array, counted: Bools, rule: str = DEFAULT_RULE) -> Array:
+    """(99, n) shares of keys to prune at 1, 2, …, 99 % of total compression.
+
+    Only `counted` heads lose keys, and the total is that of these heads.
+    """
+    if not np.isfinite(values[counted]).all():
+        raise ConfigError("a key head has no value, so it has no place in the order")
+    curves = np.zeros((len(PERCENTS), len(values)))
+    for row, compression in zip(curves, PERCENTS, strict=True):
+        row[counted] = 1.0 - kept_shares(values[counted], 1.0 - compression, rule)
+    return curves

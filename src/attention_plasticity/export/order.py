@@ -1,0 +1,293 @@
+"""The values by which key heads are ordered, from the tables of a finished run.
+
+Files of other tools have one entry per key head of the model. A head without a value is refused,
+with its reason, or gets the mean of the others if the user chose this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from attention_plasticity.export.division import rank_intervals, ranks
+from attention_plasticity.metrics import (
+    CHUNKED_ATTENTION,
+    GROUP_COLUMNS,
+    HEAD_METRICS,
+    KEY_HEADS,
+    SLIDING_ATTENTION,
+    WITH_ERROR,
+)
+from attention_plasticity.tables.finished_run import FinishedRun
+from qk_toolkit.arrays import Array, Bools, Ints
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.settings import nearest
+
+UNIFORM = "uniform"
+DEFAULT_ORDER = "aligned_plasticity"
+MEAN_RULE = "a key head without a value has the mean value of the other counted key heads"
+
+_OF_KEY_HEADS = tuple(metric.column for metric in KEY_HEADS.columns if metric.error)
+_OF_QUERY_HEADS = tuple(dict.fromkeys((*WITH_ERROR, "ap_overall")))
+_MEAN_OF = {"far_mass": "attn_far_mass"}
+"""A column of key heads that is the mean of one of query heads, whose influences are known."""
+_SHARED_TEXTS = "influences of the groups of texts, which all heads share"
+_INDEPENDENT = "standard errors of the heads, taken as independent of each other"
+_NO_ERRORS = "not known: some heads have no standard error"
+_ROW = ["layer", "k_head"]
+_MOST_NAMED, _MOST_REASONS = 6, 3
+Head = tuple[int, int]  # layer, key head
+
+
+def require_order(name: str) -> str:
+    """The name of an order. Raises a `ConfigError` with the most similar name."""
+    known = (*_OF_KEY_HEADS, *_OF_QUERY_HEADS, UNIFORM)
+    if name in known:
+        return name
+    files = f"a column with a standard error of {KEY_HEADS.file} or {HEAD_METRICS.file}"
+    hint = nearest(name, known, otherwise=f"; expected {files}, or {UNIFORM}")
+    raise ConfigError(f"--order: {name!r:.60}: unknown order{hint}")
+
+
+def is_share(order: str) -> bool:
+    """Whether the values of an order are shares, from 0 to 1."""
+    metrics = (*KEY_HEADS.columns, *HEAD_METRICS.columns)
+    return any(metric.column == order and metric.format == "share" for metric in metrics)
+
+
+@dataclass(frozen=True)
+class OrderedHeads:
+    """All key heads of a model, by layer and number, with the value of an order."""
+
+    run: FinishedRun
+    order: str
+    shape: tuple[int, int]  # layers, key heads of a layer
+    value: Array  # (n,) NaN for the order uniform, and for heads that are not counted without one
+    deviations: Array  # (n, m) effect of independent sources of error on each value; NaN: unknown
+    errors_from: str
+    counted: Bools  # (n,) heads of layers without a window or chunks
+    filled: Bools  # (n,) heads that have the mean of the others
+
+    @property
+    def layer(self) -> Ints:
+        """(n,) numbers of the layers."""
+        return np.arange(len(self.value)) // self.shape[1]
+
+    @property
+    def k_head(self) -> Ints:
+        """(n,) numbers of the key heads in their layers."""
+        return np.arange(len(self.value)) % self.shape[1]
+
+    @property
+    def standard_error(self) -> Array:
+        """(n,) standard errors of the values; NaN if they are not known."""
+        return np.asarray(np.linalg.norm(self.deviations, axis=1))
+
+    def ranks(self) -> tuple[Array, Array, Array]:
+        """(n,) rank of each counted head from 1 for the largest value, and its 95 % interval.
+
+        NaN for other heads. Without the errors of all values there are no intervals; a head with
+        the mean of the others has none.
+        """
+        rank, low, high = np.full((3, len(self.value)), np.nan)
+        own = self.value[self.counted] if self.order != UNIFORM else np.zeros(self.counted.sum())
+        rank[self.counted] = ranks(own)
+        if not np.isnan(self.standard_error[self.counted & ~self.filled]).any():
+            errors = np.where(self.filled[:, None], 0.0, self.deviations)[self.counted]
+            low[self.counted], high[self.counted] = rank_intervals(own, errors)
+            low[self.filled] = high[self.filled] = np.nan
+        return rank, low, high
+
+    def table(self, **columns: Array) -> pd.DataFrame:
+        """One row per key head, with these columns after its value."""
+        ids = {"layer": self.layer, "k_head": self.k_head}
+        own = {"value": self.value, "value_se": self.standard_error}
+        flags = {"counted": self.counted.astype(np.int64), "filled": self.filled.astype(np.int64)}
+        return pd.DataFrame({**ids, **own, **columns, **flags})
+
+    def rules(self) -> dict[str, Any]:
+        """What `PROVENANCE.json` says about the values."""
+        file = KEY_HEADS.file if self.order in _OF_KEY_HEADS else HEAD_METRICS.file
+        mean = "" if self.order in _OF_KEY_HEADS else ", mean over the query heads of a key head"
+        found: dict[str, Any] = {"order": self.order}
+        if self.order != UNIFORM:
+            found |= {"value": f"{self.order} of {file}{mean}", "errors": self.errors_from}
+        if not self.counted.all():
+            found["not_counted_layers"] = sorted(set(self.layer[~self.counted].tolist()))
+        if self.filled.any():
+            heads = np.stack([self.layer, self.k_head], axis=1)[self.filled]  # (filled, 2)
+            found["missing"] = {"rule": MEAN_RULE, "heads": heads.tolist()}
+        return found
+
+
+def ordered_heads(
+    run: FinishedRun,
+    order: str,
+    missing: Literal["refuse", "mean"] = "refuse",
+    note: Callable[[str], None] = lambda text: None,
+) -> OrderedHeads:
+    """All key heads of the model of a run. `note` gets a line about heads without a value."""
+    shape, group = _model(run)
+    grid = pd.MultiIndex.from_product([range(size) for size in shape], names=_ROW)
+    counted = ~np.isin(grid.get_level_values("layer"), _bounded_layers(run))
+    if not counted.any():
+        raise ConfigError(
+            f"{run.place}: all layers have a window or chunks, which bound their cache; there is "
+            "no budget to divide"
+        )
+    filled = np.zeros(len(grid), np.bool_)
+    if order == UNIFORM:
+        unknown = np.full(len(grid), np.nan)
+        return OrderedHeads(
+            run, order, shape, unknown, unknown[:, None], "no values", counted, filled
+        )
+    value, deviations, source = _values(run, order, grid, group)
+    lacking = counted & np.isnan(value)
+    if lacking.any():
+        heads = [(int(layer), int(head)) for layer, head in grid[lacking]]
+        named = _with_reasons(run, order, heads, group)
+        _require_mean(run, order, missing, named, len(heads), int(counted.sum()))
+        mean = value[counted & ~lacking].mean()
+        note(f"key heads without {order}: {named}. {MEAN_RULE.capitalize()}, {mean:.4f}")
+        filled, value = lacking, np.where(lacking, mean, value)
+        deviations = np.where(lacking[:, None], np.nan, deviations)
+    if np.isnan(deviations[counted & ~filled]).any():
+        source = _NO_ERRORS
+    return OrderedHeads(run, order, shape, value, deviations, source, counted, filled)
+
+
+def _model(run: FinishedRun) -> tuple[tuple[int, int], int]:
+    """Layers and key heads of a layer, and query heads of a key head."""
+    layout = run.layout
+    if len(layout) < 3:
+        raise ConfigError(
+            f"{run.place}: the numbers of layers and heads of the model are not known; give the "
+            "output_dir of an analysis with its run.json, or analyze again with --num_layers, "
+            "--num_q_heads and --num_k_heads"
+        )
+    heads = layout["num_k_heads"]
+    return (layout["num_layers"], heads), layout["num_q_heads"] // heads
+
+
+def _bounded_layers(run: FinishedRun) -> list[int]:
+    """Layers with a window or chunks, also those whose heads were not analysed."""
+    types = {entry.get("layer"): entry.get("type") for entry in run.dump.get("layers") or []}
+    types |= run.layer_types
+    found = {
+        layer for layer, kind in types.items() if kind in (SLIDING_ATTENTION, CHUNKED_ATTENTION)
+    }
+    heads = run.head_metrics
+    if "sliding_window" in heads:
+        found |= set(heads.loc[heads["sliding_window"].notna(), "layer"])
+    return sorted(found)
+
+
+def _values(
+    run: FinishedRun, order: str, grid: pd.MultiIndex, group: int
+) -> tuple[Array, Array, str]:
+    """(n,) values of key heads, (n, m) their errors, and where the errors come from."""
+    if order in _OF_KEY_HEADS:
+        value, errors = _of_key_heads(run, order, grid, group)
+    else:
+        heads = _own_rows(run, run.head_metrics, "q_head", grid)
+        value = _group_means(heads, order, grid, group)
+        squares = heads.reindex(columns=[*_ROW, f"{order}_se"]).assign(
+            square=lambda table: table[f"{order}_se"] ** 2
+        )
+        errors = np.sqrt(_group_means(squares, "square", grid, group) / group)  # (n,)
+    table, quantity = run.influences, _MEAN_OF.get(order, order)
+    rows = None if table is None else table[table["quantity"] == quantity]
+    if rows is None or rows.empty:
+        return value, np.diag(errors), _INDEPENDENT
+    shares = [_group_means(rows, name, grid, group) for name in GROUP_COLUMNS]
+    return value, np.stack(shares, axis=1), _SHARED_TEXTS  # (n, groups of texts)
+
+
+def _of_key_heads(
+    run: FinishedRun, column: str, grid: pd.MultiIndex, group: int
+) -> tuple[Array, Array]:
+    """(n,) values and standard errors of the table of key heads; NaN without all query heads."""
+    if not run.has_key_heads:
+        raise ConfigError(
+            f"{run.place}: has no {KEY_HEADS.file}; it needs the texts of the rows: analyze a dump "
+            f"with texts, with this version, or choose a column of {HEAD_METRICS.file}, such as "
+            "--order ap_aligned"
+        )
+    table = _own_rows(run, run.key_heads, "k_head", grid).set_index(_ROW).reindex(grid)
+    names = [column, f"{column}_se"]
+    found = table.reindex(columns=names).where(table["n_q_heads"] >= group)
+    value, error = found.to_numpy(np.float64).T
+    return value, error
+
+
+def _own_rows(
+    run: FinishedRun, table: pd.DataFrame, head: str, grid: pd.MultiIndex
+) -> pd.DataFrame:
+    """The table. Raises a `ConfigError` for repeated heads, and for heads that no model has."""
+    file = run.path("key_heads" if head == "k_head" else "head_metrics").name
+    if table.duplicated(["layer", head]).any():
+        raise ConfigError(f"{run.place}: {file}: two rows are of the same head")
+    own = pd.MultiIndex.from_frame(table[_ROW])
+    extra = [(int(layer), int(k_head)) for layer, k_head in own[~own.isin(grid)]]
+    if extra:
+        raise ConfigError(f"{run.place}: {file}: {_names(extra)}: the model has no such key heads")
+    return table
+
+
+def _group_means(rows: pd.DataFrame, column: str, grid: pd.MultiIndex, group: int) -> Array:
+    """(n,) means over the query heads of a key head; NaN if one of them has no value."""
+    if column not in rows:
+        return np.full(len(grid), np.nan)
+    grouped = rows.groupby(_ROW)[column]
+    means = grouped.mean().where(grouped.count() == group)
+    return np.asarray(means.reindex(grid).to_numpy(np.float64))
+
+
+def _require_mean(
+    run: FinishedRun, order: str, missing: str, named: str, lacking: int, counted: int
+) -> None:
+    """Refuse heads without a value, unless the mean of others was chosen and there is one."""
+    again = "Capture and analyze these heads, or choose another --order"
+    if lacking == counted:
+        raise ConfigError(f"{run.place}: no key head has a value of {order}: {named}. {again}")
+    if missing == "refuse":
+        raise ConfigError(
+            f"{run.place}: key heads without {order} ({lacking} of {counted}): {named}. "
+            f"{again}, or give --missing mean"
+        )
+
+
+def _with_reasons(run: FinishedRun, order: str, heads: list[Head], group: int) -> str:
+    """The names of heads with the reasons in run.json, those with the same reason together."""
+    of_key_heads = order in _OF_KEY_HEADS
+    recorded = {
+        (layer, head): reason
+        for layer, head, column, reason in run.missing_values(
+            "key_heads" if of_key_heads else "head_metrics"
+        )
+        if column == order
+    }
+    failed = {(row.layer, row.q_head): str(row.reason) for row in run.failures.itertuples()}
+    analysed = set(zip(run.head_metrics["layer"], run.head_metrics["q_head"], strict=True))
+    by_reason: dict[str, list[Head]] = {}
+    for layer, k_head in heads:
+        members = [(layer, k_head * group + place) for place in range(group)]
+        found = [f"a query head failed: {failed[one]}" for one in members if one in failed]
+        found += ["not all of its query heads were analysed"] * (not analysed.issuperset(members))
+        own = [(layer, k_head)] if of_key_heads else members
+        found += [recorded[one] for one in own if one in recorded]
+        by_reason.setdefault((*found, "no reason is recorded")[0], []).append((layer, k_head))
+    told = [f"{_names(of)} ({reason})" for reason, of in by_reason.items()]
+    more = [f"{len(told) - _MOST_REASONS} other reasons"] * (len(told) > _MOST_REASONS)
+    return "; ".join([*told[:_MOST_REASONS], *more])
+
+
+def _names(heads: list[Head]) -> str:
+    """`layer 0 key head 1, layer 3 key head 0 and 4 more`."""
+    named = [f"layer {layer} key head {head}" for layer, head in heads[:_MOST_NAMED]]
+    rest = len(heads) - len(named)
+    return f"{', '.join(named)}{f' and {rest} more' if rest else ''}"

@@ -1,0 +1,90 @@
+"""Finished runs with known values, and exports of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commands_here import run_here
+from dumps import add_rotary, head_rows
+from key_head_runs import add_key_heads, name_layout
+from qk_dump.layout import HeadId
+from qk_dump.writer import write_head
+from run_tables import HEADS, LAYERS, add_bins, write_run
+
+KEY_HEADS = HEADS // 2
+VALUES = [0.3, 0.1, 0.2, 0.4, 0.05, 0.35]  # of three layers with two key heads
+LAYOUT = {"num_layers": LAYERS, "num_q_heads": HEADS, "num_k_heads": KEY_HEADS}
+
+
+def make_run(folder: Path, **values: Any) -> Path:
+    """A run with all heads of its model. `values` are columns of the table of key heads."""
+    add_bins(write_run(folder))
+    add_key_heads(folder, {"aligned_plasticity": VALUES, **values})
+    return name_layout(folder, *LAYOUT.values())
+
+
+def give_windows(run: Path, *layers: int, kind: str = "sliding_attention") -> Path:
+    """Give layers a window or chunks."""
+    heads = pd.read_csv(run / "head_metrics.csv")
+    bounded = heads["layer"].isin(layers)
+    heads["layer_type"] = np.where(bounded, kind, "full_attention")
+    heads["sliding_window"] = np.where(bounded, 64.0, np.nan)
+    heads.to_csv(run / "head_metrics.csv", index=False, na_rep="nan")
+    return run
+
+
+def drop_heads(run: Path, layer: int, k_head: int) -> Path:
+    """Take a key head and its query heads out of the tables."""
+    for name in ("head_metrics.csv", "key_head_metrics.csv"):
+        table = pd.read_csv(run / name)
+        own = (table["layer"] == layer) & (table["k_head"] == k_head)
+        table[~own].to_csv(run / name, index=False, na_rep="nan")
+    return run
+
+
+def change_info(folder: Path, **entries: Any) -> Path:
+    """Change entries of run.json."""
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(info | entries))
+    return folder
+
+
+def exported(run: Path, out: Path, kind: str, *words: object) -> Path:
+    """The folder of an export."""
+    done = run_here("export", run, out, "--to", kind, *words)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def refusal(run: Path, kind: str, *words: object) -> str:
+    """The one line with which an export is refused."""
+    out = run.parent / "refused"
+    done = run_here("export", run, out, "--to", kind, *words)
+    assert done.returncode == 2
+    assert not out.exists()
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def planted_dump(root: Path) -> Path:
+    """Keys on a line. Two query heads look in the same direction of it, in random directions of
+    each query, or in opposite directions: static errors 0, about 0.25 and 0.5."""
+    rng = np.random.default_rng(0)
+    signs = [[1.0, 1.0], [1.0, rng.choice([-1.0, 1.0], 300)], [1.0, -1.0]]
+    for k_head, group in enumerate(signs):
+        for place, sign in enumerate(group):
+            q_head = 2 * k_head + place
+            rows = head_rows(n=300, d=4, examples=12, seed=q_head)
+            rows["vectors"] *= 0.0
+            rows["vectors"][:, 0] = sign * rng.uniform(1, 2, 300)
+            write_head(root, HeadId(0, q_head, "q"), **rows)
+        keys = head_rows(n=300, d=4, examples=12, seed=[k_head, 99])
+        keys["vectors"][:, 1:] = 0.0
+        write_head(root, HeadId(0, k_head, "k"), **keys)
+    return add_rotary(root, width=4, rope=False, rotary=None)

@@ -1,0 +1,127 @@
+"""Shares of keys from values: totals, limits and order, curves, and intervals of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention_plasticity.export.division import (
+    DEFAULT_RULE,
+    PERCENTS,
+    RULES,
+    kept_shares,
+    prune_curves,
+    rank_intervals,
+    ranks,
+    with_mean,
+)
+from qk_toolkit.errors import ConfigError
+
+VALUES = st.lists(
+    st.one_of(st.integers(-3, 5).map(float), st.floats(-1, 1, allow_subnormal=False)),
+    min_size=1,
+    max_size=60,
+).map(np.array)
+KEEP = st.floats(0.001, 1.0)
+RULE = st.sampled_from(sorted(RULES))
+
+
+def test_the_default_is_a_rule() -> None:
+    assert DEFAULT_RULE in RULES
+
+
+@given(VALUES, KEEP, RULE)
+def test_total_limits_and_order(values: np.ndarray, keep: float, rule: str) -> None:
+    found = kept_shares(values, keep, rule)
+    assert found.mean() == pytest.approx(keep, abs=1e-12)
+    assert (found >= 0.0).all()
+    assert (found <= 1.0).all()
+    for one, own in zip(values, found, strict=True):
+        assert (own >= found[values < one] - 1e-12).all()
+        assert found[values == one] == pytest.approx(own, abs=1e-12)
+
+
+@given(VALUES, st.data(), RULE)
+def test_every_percent_has_its_total(values: np.ndarray, data: st.DataObject, rule: str) -> None:
+    bools = st.lists(st.booleans(), min_size=len(values), max_size=len(values))
+    counted = np.array(data.draw(bools)) | (np.arange(len(values)) == 0)
+    curves = prune_curves(values, counted, rule)
+    assert curves.shape == (99, len(values))
+    assert curves[:, counted].mean(axis=1) == pytest.approx(PERCENTS, abs=1e-12)
+    assert (curves[:, ~counted] == 0.0).all()
+    assert ((curves >= 0.0) & (curves <= 1.0)).all()
+    assert (np.diff(curves, axis=0) >= -1e-12).all()  # more compression, fewer keys
+    for row, percent in zip(curves, PERCENTS, strict=True):
+        own = 1.0 - kept_shares(values[counted], 1.0 - percent, rule)
+        assert row[counted].tolist() == own.tolist()
+
+
+@given(st.integers(1, 50), KEEP, RULE)
+def test_equal_values_give_a_flat_curve(heads: int, keep: float, rule: str) -> None:
+    assert kept_shares(np.zeros(heads), keep, rule) == pytest.approx(keep, abs=1e-12)
+
+
+def test_a_value_that_is_missing_has_no_curve() -> None:
+    values = np.array([0.1, np.nan, 0.3])
+    with pytest.raises(ConfigError, match="a key head has no value"):
+        prune_curves(values, np.array([True, True, False]))
+    assert (prune_curves(values, np.array([True, False, True]))[:, 1] == 0.0).all()
+
+
+@given(st.integers(2, 50), KEEP)
+def test_the_ramp_is_linear_in_the_rank(heads: int, keep: float) -> None:
+    keep = keep / 2.0  # 1.8 of it is below 1
+    found = kept_shares(-np.arange(float(heads)), keep, "ramp")
+    assert found[0] == pytest.approx(1.8 * keep)
+    assert found[-1] == pytest.approx(0.2 * keep)
+    assert np.diff(found, n=2) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_what_full_heads_leave_over_goes_to_the_others() -> None:
+    found = with_mean(np.array([1.8, 1.4, 1.0, 0.6, 0.2]), 0.7)
+    # without a limit 1.26, 0.98, 0.7, 0.42, 0.14; 2.5 remain for factors of 3.2 in sum: 1.4 · 2.5 /
+    # 3.2 is above 1 as well, so 1.5 remain for 1.8
+    assert found == pytest.approx([1.0, 1.0, 1.5 / 1.8, 0.6 * 1.5 / 1.8, 0.2 * 1.5 / 1.8])
+    assert with_mean(np.array([1.9, 1.0, 0.1]), 1.0).tolist() == [1.0, 1.0, 1.0]
+    assert kept_shares(np.array([0.3]), 0.3).tolist() == [0.3]
+
+
+FACTORS = st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=40).map(np.array)
+
+
+@given(FACTORS, KEEP)
+def test_shares_in_proportion_to_factors(factor: np.ndarray, keep: float) -> None:
+    found = with_mean(factor, keep)
+    assert found.mean() == pytest.approx(keep, abs=1e-12)
+    assert (found <= 1.0).all()
+    below = found < 1.0
+    if below.any():
+        assert found[below] / factor[below] == pytest.approx((found / factor)[below][0])
+
+
+def test_ranks_begin_with_the_largest_value() -> None:
+    assert ranks(np.array([0.2, 0.5, 0.2, 0.1])).tolist() == [2.5, 1.0, 2.5, 4.0]
+
+
+def test_intervals_of_ranks() -> None:
+    values = np.array([0.9, 0.5, 0.49, 0.1])
+    low, high = rank_intervals(values, np.diag([0.01, 0.01, 0.01, 0.01]))
+    assert low.tolist() == [1.0, 2.0, 2.0, 4.0]
+    assert high.tolist() == [1.0, 3.0, 3.0, 4.0]
+    shared = np.full((4, 1), 0.5)  # one error for all heads does not change their order
+    low, high = rank_intervals(values, shared)
+    assert low.tolist() == high.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_intervals_contain_the_true_rank() -> None:
+    rng = np.random.default_rng(1)
+    truth = np.linspace(0.0, 1.0, 12)
+    errors = np.full(12, 0.08)
+    inside = []
+    for _ in range(100):
+        values = truth + errors * rng.standard_normal(12)
+        low, high = rank_intervals(values, np.diag(errors))
+        inside.append((low <= ranks(truth)) & (ranks(truth) <= high))
+    assert np.mean(inside) > 0.93

@@ -1,0 +1,221 @@
+"""Values of key heads from the tables of a run: their columns, errors and windows; refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attention_plasticity.export.order import OrderedHeads, ordered_heads
+from attention_plasticity.metrics import GROUP_COLUMNS
+from attention_plasticity.tables.finished_run import FinishedRun
+from commands_here import run_here
+from export_runs import (
+    LAYOUT,
+    VALUES,
+    change_info,
+    drop_heads,
+    exported,
+    give_windows,
+    make_run,
+    refusal,
+)
+from run_tables import add_errors, write_run
+
+BUDGET = "kvpress-budget"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run")
+
+
+def heads_of(run: Path, order: str = "aligned_plasticity", missing: str = "refuse") -> OrderedHeads:
+    return ordered_heads(FinishedRun.open(run), order, missing)  # type: ignore[arg-type]
+
+
+def record_reason(run: Path, table: str, column: str, where: dict[str, str], reason: str) -> None:
+    record = {"table": table, "columns": [column], "where": where, "reason": reason}
+    change_info(run, missing=[{**record, "heads": 1, "values": 1}])
+
+
+def test_columns_of_the_table_of_key_heads(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", static_error=VALUES[::-1])
+    assert heads_of(run).value.tolist() == VALUES
+    found = heads_of(run, "static_error")
+    assert found.value.tolist() == VALUES[::-1]
+    assert found.standard_error.tolist() == [0.004] * 6
+    assert found.layer.tolist() == [0, 0, 1, 1, 2, 2]
+    assert found.k_head.tolist() == [0, 1] * 3
+    assert "independent" in found.errors_from
+
+
+def test_columns_of_query_heads_are_means_with_the_errors_of_shared_texts(run: Path) -> None:
+    add_errors(run)
+    heads = pd.read_csv(run / "head_metrics.csv")
+    influences = pd.read_csv(run / "head_influences.csv")
+    for order in ("ap_overall", "ap_aligned"):
+        found = heads_of(run, order)
+        assert "which all heads share" in found.errors_from
+        own = heads.groupby(["layer", "k_head"])[order].mean()
+        assert found.value == pytest.approx(own.to_numpy())
+        chosen = influences[influences["quantity"] == order]
+        moved = chosen.groupby(["layer", "k_head"])[list(GROUP_COLUMNS)].mean().to_numpy()
+        assert found.standard_error == pytest.approx(np.linalg.norm(moved, axis=1))
+
+
+def test_errors_of_query_heads_without_influences_are_independent(run: Path) -> None:
+    heads = pd.read_csv(run / "head_metrics.csv")
+    squares = (heads["ap_aligned_se"] ** 2).groupby([heads["layer"], heads["k_head"]]).sum()
+    found = heads_of(run, "ap_aligned")
+    assert found.standard_error == pytest.approx(np.sqrt(squares.to_numpy()) / 2)
+    assert "independent" in found.errors_from
+    assert np.isnan(heads_of(run, "ap_overall").standard_error).all()  # a run without its errors
+
+
+def test_far_attention_of_key_heads_has_the_influences_of_its_query_heads(run: Path) -> None:
+    add_errors(run)
+    table = pd.read_csv(run / "head_influences.csv")
+    rows = table[table["quantity"] == "ap_aligned"].assign(quantity="attn_far_mass")
+    pd.concat([table, rows]).to_csv(run / "head_influences.csv", index=False, na_rep="nan")
+    found = heads_of(run, "far_mass")
+    assert found.deviations == pytest.approx(heads_of(run, "ap_aligned").deviations)
+    assert found.value == pytest.approx(
+        pd.read_csv(run / "key_head_metrics.csv")["far_mass"].to_numpy()
+    )
+
+
+def test_ranks_and_unknown_errors(tmp_path: Path) -> None:
+    rank, low, high = heads_of(make_run(tmp_path / "run")).ranks()
+    assert rank.tolist() == low.tolist() == high.tolist() == [3, 5, 4, 1, 6, 2]
+    errors = [0.004, np.nan, *[0.004] * 4]
+    found = heads_of(make_run(tmp_path / "part", aligned_plasticity_se=errors))
+    rank, low, high = found.ranks()
+    assert rank.tolist() == [3, 5, 4, 1, 6, 2]
+    assert np.isnan(low).all()
+    assert np.isnan(high).all()
+    assert found.errors_from.startswith("not known")
+    assert np.isnan(found.standard_error).tolist() == [False, True, *[False] * 4]
+
+
+def test_an_unknown_order_is_answered_with_the_nearest(run: Path) -> None:
+    for kind in (BUDGET, "duo"):
+        message = refusal(run, kind, "--order", "aligned_plasticty")
+        assert "unknown order; did you mean aligned_plasticity?" in message
+    message = refusal(run, BUDGET, "--order", "xyz")
+    assert "expected a column with a standard error of key_head_metrics.csv or" in message
+    assert "unknown order" in refusal(run, BUDGET, "--order", "n_pairs")  # it has no error
+
+
+def test_layers_with_a_window_or_chunks_are_not_counted(tmp_path: Path) -> None:
+    for kind in ("sliding_attention", "chunked_attention"):
+        run = give_windows(make_run(tmp_path / kind), 0, kind=kind)
+        found = heads_of(run)
+        assert found.counted.tolist() == [False] * 2 + [True] * 4
+        rank, _, _ = found.ranks()
+        assert np.isnan(rank[:2]).all()
+        assert rank[2:].tolist() == [3, 1, 4, 2]
+        assert found.rules()["not_counted_layers"] == [0]
+        give_windows(run, 0, 1, 2, kind=kind)
+        assert "all layers have a window or chunks" in refusal(run, BUDGET)
+
+
+def test_heads_of_a_window_need_no_values(tmp_path: Path) -> None:
+    """Their layers may be absent, if dump.json has their type."""
+    values = [np.nan, np.nan, *VALUES[2:]]
+    run = give_windows(make_run(tmp_path / "run", aligned_plasticity=values), 0)
+    assert np.isnan(heads_of(run).value[:2]).all()
+    whole = make_run(tmp_path / "part")
+    for k_head in (0, 1):
+        drop_heads(whole, 1, k_head)
+    info = json.loads((whole / "run.json").read_text())
+    info["input"]["dump"]["layers"] = [{"layer": 1, "type": "sliding_attention"}]
+    change_info(whole, **info)
+    assert heads_of(whole).counted.tolist() == [True, True, False, False, True, True]
+
+
+def test_runs_without_their_model_or_table_are_refused(run: Path, tmp_path: Path) -> None:
+    without = change_info(write_run(tmp_path / "without"), head_layout=LAYOUT)
+    assert "has no key_head_metrics.csv" in refusal(without, BUDGET)
+    assert heads_of(without, "ap_overall").value.shape == (6,)  # the other table has it
+    change_info(run, head_layout={})
+    assert "numbers of layers and heads" in refusal(run, BUDGET)
+    change_info(run, head_layout={**LAYOUT, "num_layers": 2})
+    message = refusal(run, BUDGET)
+    assert "layer 2 key head 0, layer 2 key head 1: the model has no such key heads" in message
+
+
+def test_repeated_heads_are_refused(run: Path) -> None:
+    table = pd.read_csv(run / "key_head_metrics.csv")
+    pd.concat([table, table[:1]]).to_csv(run / "key_head_metrics.csv", index=False, na_rep="nan")
+    assert "two rows are of the same head" in refusal(run, BUDGET)
+
+
+@pytest.mark.parametrize("kind", ["rows", "query heads", "values", "layers"])
+def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
+    run, place = make_run(tmp_path / "run"), "layer 1 key head 0"
+    expected = [*VALUES[:2], np.mean([*VALUES[:2], *VALUES[3:]]), *VALUES[3:]]
+    reason = "not all of its query heads were analysed"
+    if kind == "rows":
+        drop_heads(run, 1, 0)
+    elif kind == "query heads":
+        make_run(run, n_q_heads=[2, 2, 1, 2, 2, 2])
+        failure = {"layer": 1, "q_head": 1, "k_head": 0, "reason": "l01h01q: has one query"}
+        change_info(run, failures=[failure])
+        reason = "a query head failed: l01h01q: has one query"
+    elif kind == "values":
+        make_run(run, aligned_plasticity=[*VALUES[:2], np.nan, *VALUES[3:]])
+        record_reason(run, "key_heads", "aligned_plasticity", {"1": "0"}, "no rotary record")
+        reason = "no rotary record"
+    else:
+        change_info(run, head_layout={**LAYOUT, "num_layers": 4})
+        place = "layer 3 key head 0, layer 3 key head 1"
+        expected = [*VALUES, *[np.mean(VALUES)] * 2]
+    message = refusal(run, BUDGET)
+    assert f"{place} ({reason})" in message
+    assert "Capture and analyze these heads, or choose another --order, or give" in message
+    assert message == refusal(run, "duo")
+    found = heads_of(run, missing="mean")
+    assert found.value == pytest.approx(np.array(expected))
+    filled = np.flatnonzero(found.filled).tolist()
+    assert filled == ([6, 7] if kind == "layers" else [2])
+    rank, low, _ = found.ranks()
+    assert not np.isnan(rank).any()
+    assert np.flatnonzero(np.isnan(low)).tolist() == filled
+    done = run_here("export", run, tmp_path / "out", "--to", BUDGET, "--missing", "mean")
+    assert done.returncode == 0
+    assert f"{place} ({reason}). A key head without a value has the mean" in done.stderr
+    facts = json.loads((tmp_path / "out" / "PROVENANCE.json").read_text())
+    assert len(facts["rules"]["missing"]["heads"]) == len(filled)
+    table = pd.read_csv(tmp_path / "out" / "budget.csv")
+    assert np.flatnonzero(table["filled"]).tolist() == filled
+
+
+def test_missing_values_of_query_heads_are_named(run: Path, tmp_path: Path) -> None:
+    heads = pd.read_csv(run / "head_metrics.csv")
+    heads.loc[(heads["layer"] == 2) & (heads["q_head"] == 3), "ap_aligned"] = np.nan
+    heads.to_csv(run / "head_metrics.csv", index=False, na_rep="nan")
+    record_reason(run, "head_metrics", "ap_aligned", {"2": "3"}, "too few queries")
+    message = refusal(run, BUDGET, "--order", "ap_aligned")
+    assert "without ap_aligned (1 of 6): layer 2 key head 1 (too few queries)" in message
+    exported(run, tmp_path / "out", BUDGET)  # another column
+
+
+def test_all_values_missing_are_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", aligned_plasticity=np.nan)
+    for missing in ("refuse", "mean"):
+        message = refusal(run, BUDGET, "--missing", missing)
+        assert "no key head has a value of aligned_plasticity" in message
+        assert "--missing mean" not in message
+    assert "no key head has a value of attn_entropy" in refusal(
+        run, "duo", "--order", "attn_entropy", "--share", "0.5"
+    )
+
+
+def test_a_damaged_record_of_reasons_is_an_error_of_the_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", aligned_plasticity=[np.nan, *VALUES[1:]])
+    record_reason(run, "key_heads", "aligned_plasticity", {"0": "x"}, "none")
+    assert "run.json: missing: where" in refusal(run, BUDGET)
