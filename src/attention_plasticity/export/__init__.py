@@ -10,7 +10,7 @@ From a run:
 
 1. `order`: the value of every key head, its error and its rank, and refusals
 2. `division`: from values to shares of keys; arrays in, arrays out
-3. `kvpress_budget`, `duo`: one file per format; `budget_text`: what is printed about budgets
+3. `duo`, `kvpress_budget`: one file per format; `budget_text`: what is printed about budgets
 
 Both:
 

@@ -7,7 +7,6 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qk_toolkit.command_line import allow_closed_stdout, command_parser
@@ -17,7 +16,6 @@ from qk_toolkit.flags import parse_flags
 if TYPE_CHECKING:
     from attention_plasticity.export.content import Content
     from attention_plasticity.export.duo import DuoOptions
-    from attention_plasticity.export.source import ExportSource
     from attention_plasticity.tables.finished_run import FinishedRun
     from qk_dump.layout import Dump
     from qk_toolkit.watcher import Watcher
@@ -66,17 +64,23 @@ def export(arguments: Sequence[str]) -> int:
     """Write the folder of a format and print its path."""
     _use_one_thread()
     given = _given(arguments)
-    from attention_plasticity.export.folder import require_target
+    from attention_plasticity.export.folder import require_target, write_folder
+    from attention_plasticity.export.provenance import provenance
     from qk_toolkit.files import resolved, user_path
-    from qk_toolkit.terminal import TerminalWatcher
+    from qk_toolkit.terminal import TerminalWatcher, command_console
 
-    target = resolved(user_path(given["out"]))
-    require_target(target, overwrite=given["overwrite"])
-    command = shlex.join([*_PROGRAM.split(), *arguments])
+    out, overwrite = user_path(given["out"]), given["overwrite"]
+    target = resolved(out)
+    require_target(target, overwrite=overwrite)
     of = _from_dump if given["to"] in OF_DUMP else _from_run
-    of(given, target, command, TerminalWatcher())
+    origin, content = of(given, TerminalWatcher())
+    command = shlex.join([*_PROGRAM.split(), *arguments])
+    facts = provenance(given["to"], origin, content, command)
+    write_folder(target, content.files, facts, overwrite=overwrite)
     with allow_closed_stdout():
-        print(user_path(given["out"]))
+        if content.show is not None:
+            content.show(out, command_console())
+        print(out)
     return 0
 
 
@@ -91,52 +95,33 @@ def _use_one_thread() -> None:
         os.environ.setdefault(name, "1")
 
 
-def _from_dump(given: dict[str, Any], target: Path, command: str, watcher: Watcher) -> None:
-    from attention_plasticity.export.folder import write_folder
-    from attention_plasticity.export.provenance import facts_of_dump, provenance
+def _from_dump(given: dict[str, Any], watcher: Watcher) -> tuple[dict[str, Any], Content]:
+    """Where the statistics come from, and the files."""
+    from attention_plasticity.export.expected_attention import expected_attention
+    from attention_plasticity.export.provenance import facts_of_dump
+    from attention_plasticity.export.q_filters import q_filters
     from attention_plasticity.export.source import ExportSource
+    from attention_plasticity.export.triattention import triattention
     from qk_dump.rotary_file import with_rotary
 
+    formats = dict(zip(OF_DUMP, (triattention, expected_attention, q_filters), strict=True))
     dump = with_rotary(_open_dump(given, watcher), given["rotary"])
     rows = given["max_tokens_per_head"]
     source = ExportSource.of(dump, missing=given["missing"], max_rows=rows, watcher=watcher)
-    content = _statistics(source, given["to"])
-    facts = provenance(given["to"], facts_of_dump(source), content, command)
-    write_folder(target, content.files, facts, overwrite=given["overwrite"])
+    return facts_of_dump(source), formats[given["to"]](source)
 
 
-def _statistics(source: ExportSource, kind: str) -> Content:
-    if kind == "triattention":
-        from attention_plasticity.export.triattention import triattention
-
-        return triattention(source)
-    if kind == "expected-attention":
-        from attention_plasticity.export.expected_attention import expected_attention
-
-        return expected_attention(source)
-    from attention_plasticity.export.q_filters import q_filters
-
-    return q_filters(source)
-
-
-def _from_run(given: dict[str, Any], target: Path, command: str, watcher: Watcher) -> None:
-    from attention_plasticity.export.budget_text import print_budget
+def _from_run(given: dict[str, Any], watcher: Watcher) -> tuple[dict[str, Any], Content]:
+    """Where the values come from, and the files."""
     from attention_plasticity.export.duo import duo
-    from attention_plasticity.export.folder import write_folder
-    from attention_plasticity.export.kvpress_budget import budget_of
+    from attention_plasticity.export.kvpress_budget import kvpress_budget
     from attention_plasticity.export.order import ordered_heads
-    from attention_plasticity.export.provenance import facts_of_run, provenance
-    from qk_toolkit.files import user_path
-    from qk_toolkit.terminal import command_console
+    from attention_plasticity.export.provenance import facts_of_run
 
     heads = ordered_heads(_open_run(given), given["order"], given["missing"], watcher.note)
-    budget = None if given["to"] == "duo" else budget_of(heads, given["rule"])
-    content = duo(heads, given["duo"]) if budget is None else budget.content()
-    facts = provenance(given["to"], facts_of_run(heads.run), content, command)
-    write_folder(target, content.files, facts, overwrite=given["overwrite"])
-    if budget is not None:
-        with allow_closed_stdout():
-            print_budget(budget, user_path(given["out"]), command_console())
+    of_duo = given["to"] == "duo"
+    content = duo(heads, given["duo"]) if of_duo else kvpress_budget(heads, given["rule"])
+    return facts_of_run(heads.run), content
 
 
 def _open_dump(given: dict[str, Any], watcher: Watcher) -> Dump:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,9 @@ import pandas as pd
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import sync, write_through
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Writer = Callable[[Path], None]
 
@@ -29,6 +32,7 @@ class Content:
     heads: list[dict[str, Any]]  # of captured query heads with rows and errors, or of key heads
     rules: Mapping[str, Any] = field(default_factory=dict)  # choices that decide the numbers
     evidence: str | None = None  # what was measured with such a file
+    show: Callable[[Path, Console], None] | None = None  # prints about the folder
 
 
 def json_file(content: Any) -> Writer:

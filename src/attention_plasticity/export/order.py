@@ -25,6 +25,7 @@ from attention_plasticity.metrics import (
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_toolkit.arrays import Array, Bools, Ints
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import count
 from qk_toolkit.settings import nearest
 
 UNIFORM = "uniform"
@@ -149,12 +150,14 @@ def ordered_heads(
     lacking = counted & np.isnan(value)
     if lacking.any():
         heads = [(int(layer), int(head)) for layer, head in grid[lacking]]
-        named = _with_reasons(run, order, heads, group)
-        _require_mean(run, order, missing, named, len(heads), int(counted.sum()))
-        mean = value[counted & ~lacking].mean()
-        note(f"key heads without {order}: {named}. {MEAN_RULE.capitalize()}, {mean:.4f}")
-        filled, value = lacking, np.where(lacking, mean, value)
-        deviations = np.where(lacking[:, None], np.nan, deviations)
+        told = _without_values(run, order, heads, group)
+        if missing == "refuse" or lacking.sum() == counted.sum():
+            mean = ", or give --missing mean" if lacking.sum() < counted.sum() else ""
+            again = "Capture and analyze these heads, or choose another --order"
+            raise ConfigError(f"{run.place}: {told}. {again}{mean}")
+        value = np.where(lacking, value[counted & ~lacking].mean(), value)
+        note(f"{told}. {MEAN_RULE.capitalize()}, {value[lacking][0]:.4f}")
+        filled, deviations = lacking, np.where(lacking[:, None], np.nan, deviations)
     if np.isnan(deviations[counted & ~filled]).any():
         source = _NO_ERRORS
     return OrderedHeads(run, order, shape, value, deviations, source, counted, filled)
@@ -190,78 +193,54 @@ def _values(
     run: FinishedRun, order: str, grid: pd.MultiIndex, group: int
 ) -> tuple[Array, Array, str]:
     """(n,) values of key heads, (n, m) their errors, and where the errors come from."""
-    if order in _OF_KEY_HEADS:
-        value, errors = _of_key_heads(run, order, grid, group)
-    else:
-        heads = _own_rows(run, run.head_metrics, "q_head", grid)
-        value = _group_means(heads, order, grid, group)
-        squares = heads.reindex(columns=[*_ROW, f"{order}_se"]).assign(
-            square=lambda table: table[f"{order}_se"] ** 2
-        )
-        errors = np.sqrt(_group_means(squares, "square", grid, group) / group)  # (n,)
+    rows, members = _rows(run, order, grid, group)
+    value = _means(rows, order, grid, members)
+    squares = rows.assign(square=rows[f"{order}_se"] ** 2)
+    errors = np.sqrt(_means(squares, "square", grid, members) / members)  # (n,)
     table, quantity = run.influences, _MEAN_OF.get(order, order)
-    rows = None if table is None else table[table["quantity"] == quantity]
-    if rows is None or rows.empty:
+    known = None if table is None else table[table["quantity"] == quantity]
+    if known is None or known.empty:
         return value, np.diag(errors), _INDEPENDENT
-    shares = [_group_means(rows, name, grid, group) for name in GROUP_COLUMNS]
+    shares = [_means(known, name, grid, group) for name in GROUP_COLUMNS]
     return value, np.stack(shares, axis=1), _SHARED_TEXTS  # (n, groups of texts)
 
 
-def _of_key_heads(
-    run: FinishedRun, column: str, grid: pd.MultiIndex, group: int
-) -> tuple[Array, Array]:
-    """(n,) values and standard errors of the table of key heads; NaN without all query heads."""
-    if not run.has_key_heads:
+def _rows(
+    run: FinishedRun, order: str, grid: pd.MultiIndex, group: int
+) -> tuple[pd.DataFrame, int]:
+    """The column of an order and its errors, and the number of rows that a key head must have.
+
+    Key heads without all of their query heads are left out.
+    """
+    if order not in _OF_KEY_HEADS:
+        table, head, members = run.head_metrics, "q_head", group
+    elif run.has_key_heads:
+        table, head, members = run.key_heads, "k_head", 1
+    else:
         raise ConfigError(
             f"{run.place}: has no {KEY_HEADS.file}; it needs the texts of the rows: analyze a dump "
             f"with texts, with this version, or choose a column of {HEAD_METRICS.file}, such as "
             "--order ap_aligned"
         )
-    table = _own_rows(run, run.key_heads, "k_head", grid).set_index(_ROW).reindex(grid)
-    names = [column, f"{column}_se"]
-    found = table.reindex(columns=names).where(table["n_q_heads"] >= group)
-    value, error = found.to_numpy(np.float64).T
-    return value, error
-
-
-def _own_rows(
-    run: FinishedRun, table: pd.DataFrame, head: str, grid: pd.MultiIndex
-) -> pd.DataFrame:
-    """The table. Raises a `ConfigError` for repeated heads, and for heads that no model has."""
-    file = run.path("key_heads" if head == "k_head" else "head_metrics").name
+    place = f"{run.place}: {HEAD_METRICS.file if head == 'q_head' else KEY_HEADS.file}"
     if table.duplicated(["layer", head]).any():
-        raise ConfigError(f"{run.place}: {file}: two rows are of the same head")
+        raise ConfigError(f"{place}: two rows are of the same head")
     own = pd.MultiIndex.from_frame(table[_ROW])
-    extra = [(int(layer), int(k_head)) for layer, k_head in own[~own.isin(grid)]]
-    if extra:
-        raise ConfigError(f"{run.place}: {file}: {_names(extra)}: the model has no such key heads")
-    return table
+    if extra := [(int(layer), int(k_head)) for layer, k_head in own[~own.isin(grid)]]:
+        raise ConfigError(f"{place}: {_names(extra)}: the model has no such key heads")
+    if head == "k_head":
+        table = table[table["n_q_heads"] >= group]
+    return table.reindex(columns=[*_ROW, order, f"{order}_se"]), members
 
 
-def _group_means(rows: pd.DataFrame, column: str, grid: pd.MultiIndex, group: int) -> Array:
-    """(n,) means over the query heads of a key head; NaN if one of them has no value."""
-    if column not in rows:
-        return np.full(len(grid), np.nan)
+def _means(rows: pd.DataFrame, column: str, grid: pd.MultiIndex, members: int) -> Array:
+    """(n,) means over the rows of a key head; NaN if one of them has no value."""
     grouped = rows.groupby(_ROW)[column]
-    means = grouped.mean().where(grouped.count() == group)
+    means = grouped.mean().where(grouped.count() == members)
     return np.asarray(means.reindex(grid).to_numpy(np.float64))
 
 
-def _require_mean(
-    run: FinishedRun, order: str, missing: str, named: str, lacking: int, counted: int
-) -> None:
-    """Refuse heads without a value, unless the mean of others was chosen and there is one."""
-    again = "Capture and analyze these heads, or choose another --order"
-    if lacking == counted:
-        raise ConfigError(f"{run.place}: no key head has a value of {order}: {named}. {again}")
-    if missing == "refuse":
-        raise ConfigError(
-            f"{run.place}: key heads without {order} ({lacking} of {counted}): {named}. "
-            f"{again}, or give --missing mean"
-        )
-
-
-def _with_reasons(run: FinishedRun, order: str, heads: list[Head], group: int) -> str:
+def _without_values(run: FinishedRun, order: str, heads: list[Head], group: int) -> str:
     """The names of heads with the reasons in run.json, those with the same reason together."""
     of_key_heads = order in _OF_KEY_HEADS
     recorded = {
@@ -283,7 +262,8 @@ def _with_reasons(run: FinishedRun, order: str, heads: list[Head], group: int) -
         by_reason.setdefault((*found, "no reason is recorded")[0], []).append((layer, k_head))
     told = [f"{_names(of)} ({reason})" for reason, of in by_reason.items()]
     more = [f"{len(told) - _MOST_REASONS} other reasons"] * (len(told) > _MOST_REASONS)
-    return "; ".join([*told[:_MOST_REASONS], *more])
+    places = "; ".join([*told[:_MOST_REASONS], *more])
+    return f"{count(len(heads), 'key head')} without {order}: {places}"
 
 
 def _names(heads: list[Head]) -> str:

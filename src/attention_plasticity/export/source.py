@@ -7,7 +7,7 @@ the user chose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -198,16 +198,9 @@ def _require_whole(record: RotaryRecord, layer: int, width: int, tool: str) -> N
         )
 
 
-_COUNTS: dict[str, Callable[[DumpManifest], int | None]] = {
-    "num_layers": lambda manifest: manifest.num_layers,
-    "num_q_heads": lambda manifest: manifest.num_q_heads,
-    "num_k_heads": lambda manifest: manifest.num_k_heads,
-}
-
-
 def _layout(dump: Dump) -> HeadLayout:
-    for name, number in _COUNTS.items():
-        if dump.manifest is None or number(dump.manifest) is None:
+    for name in ("num_layers", "num_q_heads", "num_k_heads"):
+        if getattr(dump.manifest, name, None) is None:
             raise ConfigError(
                 f"{dump.path}: dump.json does not have {name}, so a file could lack heads of the "
                 "model. Add it to dump.json, or capture again"

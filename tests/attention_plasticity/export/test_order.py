@@ -200,7 +200,7 @@ def test_missing_values_of_query_heads_are_named(run: Path, tmp_path: Path) -> N
     heads.to_csv(run / "head_metrics.csv", index=False, na_rep="nan")
     record_reason(run, "head_metrics", "ap_aligned", {"2": "3"}, "too few queries")
     message = refusal(run, BUDGET, "--order", "ap_aligned")
-    assert "without ap_aligned (1 of 6): layer 2 key head 1 (too few queries)" in message
+    assert "1 key head without ap_aligned: layer 2 key head 1 (too few queries)" in message
     exported(run, tmp_path / "out", BUDGET)  # another column
 
 
@@ -208,9 +208,9 @@ def test_all_values_missing_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", aligned_plasticity=np.nan)
     for missing in ("refuse", "mean"):
         message = refusal(run, BUDGET, "--missing", missing)
-        assert "no key head has a value of aligned_plasticity" in message
+        assert "6 key heads without aligned_plasticity: layer 0" in message
         assert "--missing mean" not in message
-    assert "no key head has a value of attn_entropy" in refusal(
+    assert "6 key heads without attn_entropy" in refusal(
         run, "duo", "--order", "attn_entropy", "--share", "0.5"
     )
 
