@@ -166,7 +166,7 @@ def ordered_heads(
 def _model(run: FinishedRun) -> tuple[tuple[int, int], int]:
     """Layers and key heads of a layer, and query heads of a key head."""
     layout = run.layout
-    if len(layout) < 3:
+    if len(layout) < 3 or (run.info.get("head_layout") or {}).get("guessed"):
         raise ConfigError(
             f"{run.place}: the numbers of layers and heads of the model are not known; give the "
             "output_dir of an analysis with its run.json, or analyze again with --num_layers, "

@@ -141,8 +141,11 @@ def test_runs_without_their_model_or_table_are_refused(run: Path, tmp_path: Path
     without = change_info(write_run(tmp_path / "without"), head_layout=LAYOUT)
     assert "has no key_head_metrics.csv" in refusal(without, BUDGET)
     assert heads_of(without, "ap_overall").value.shape == (6,)  # the other table has it
+    assert heads_of(without, "uniform").counted.all()
     change_info(run, head_layout={})
     assert "numbers of layers and heads" in refusal(run, BUDGET)
+    change_info(run, head_layout={**LAYOUT, "guessed": True})  # counted from the heads of the dump
+    assert "numbers of layers and heads" in refusal(run, "duo")
     change_info(run, head_layout={**LAYOUT, "num_layers": 2})
     message = refusal(run, BUDGET)
     assert "layer 2 key head 0, layer 2 key head 1: the model has no such key heads" in message
