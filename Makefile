@@ -24,15 +24,16 @@ sample: demo-capture
 
 # Makes every number and figure of docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and docs/phase.md.
 findings: $(VENV)/.capture
-	$(BIN)/python scripts/findings_smollm2.py
+	PYTHONPATH=. $(BIN)/python scripts/findings_smollm2.py
 
-# Evicts keys of SmolLM2-135M and writes docs/findings-compression.md. Without a GPU: a smaller table that leaves the page alone.
-evidence: $(VENV)/.capture
-	$(BIN)/python scripts/compression_evidence.py $(ARGS)
+# Compresses caches of SmolLM2-135M with kvpress and writes docs/findings-compression.md. Without a GPU: a smaller table that leaves
+# the page alone.
+evidence: $(OLDEST)/.dev
+	$(OLDEST)/bin/python -m findings.eviction $(ARGS)
 
 # Makes results/study-rope-scaling and the tables of docs/findings-rope-scaling.md. Takes minutes on a GPU and hours on a CPU; can be continued.
 study-rope-scaling: $(VENV)/.capture
-	$(BIN)/python scripts/rope_scaling_study.py $(ARGS)
+	PYTHONPATH=. $(BIN)/python scripts/rope_scaling_study.py $(ARGS)
 
 # Makes the picture of the page in README.md; needs Chromium.
 picture: $(VENV)/.dev browser
@@ -48,6 +49,7 @@ test: $(VENV)/.dev browser
 
 test-oldest: $(OLDEST)/.dev
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) tests/qk_sniffer tests/attention_plasticity/export $(ARGS)
+	$(OLDEST)/bin/python -m pytest tests/with_kvpress $(ARGS) # alone: importing kvpress changes the attention of transformers
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -139,5 +141,5 @@ $(OLDEST)/.dev: pyproject.toml constraints.txt
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	grep -v -E '^(transformers|huggingface_hub|tokenizers|pandas)==' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip --quiet --disable-pip-version-check install \
-		-c $(OLDEST)/constraints.txt -e '.[dev]' transformers==5.1.0 kvpress==0.5.5
+		-c $(OLDEST)/constraints.txt -e '.[dev,kvpress]' transformers==5.1.0 kvpress==0.5.5
 	touch $@

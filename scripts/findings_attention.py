@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
+from findings.pages import markdown
 
 import attention_plasticity as ap
 from attention_plasticity.tables.intervals import corrected, mean_of_heads, mean_over_heads
-from findings_tables import corrected_cell, estimate, head_name, markdown, rank_correlation
+from findings_tables import corrected_cell, estimate, head_name, rank_correlation
 
 PLASTICITY = ("ap_aligned", "ap_attended_aligned")
 ATTENTION = ("attn_sink_mass", "attn_far_mass", "attn_entropy")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
 from attention_plasticity.metrics import BIN_QUANTITY, BUCKET_QUANTITY, GROUP_COLUMNS
@@ -25,7 +26,6 @@ from attention_plasticity.plots.style import (
 from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.intervals import bucket_errors, mean_of_buckets
 from attention_plasticity.tables.profiles import HEAD, head_profiles
-from findings_tables import NONE, markdown
 
 TRAINED = 8192
 EDGES = (0, 2048, 4096, 8192, 12288, 16384)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from findings.pages import markdown
 
 import attention_plasticity as ap
 from attention_plasticity.comparison.runs import compare_runs, labelled
@@ -21,7 +22,7 @@ from attention_plasticity.tables.intervals import (
     p_values,
 )
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, OVER_BUCKETS
-from findings_tables import corrected_cell, estimate, head_name, markdown, rank_correlation
+from findings_tables import corrected_cell, estimate, head_name, rank_correlation
 
 LEVELS = (AT_ONE_POSITION.level, AT_ONE_POSITION.drop, OVER_BUCKETS.level, OVER_BUCKETS.drop)
 

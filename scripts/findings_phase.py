@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from findings.pages import NONE, markdown
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -26,7 +27,7 @@ from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.profiles import HEAD
 from findings_cells import positioned
 from findings_counts import BIN, Floats, Ints, Rows
-from findings_tables import NONE, corrected_cell, head_name, markdown, rank_correlation
+from findings_tables import corrected_cell, head_name, rank_correlation
 from qk_dump.rotary import rotate
 from qk_dump.rotary_records import rotary_record
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
 from attention_plasticity.plots import save_figure
 from attention_plasticity.roles import NAMES, UNSURE
 from attention_plasticity.tables.intervals import corrected, half_width, mean_of_heads
 from findings_full_weights import largest_differences
-from findings_tables import NONE, corrected_cell, head_name, markdown, rank_correlation
+from findings_tables import corrected_cell, head_name, rank_correlation
 from qk_toolkit.arrays import Array
 
 SMALL = ("induction", "duplicate", "previous", "self", "local")

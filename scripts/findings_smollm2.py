@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from findings.pages import markdown, write_tables
 
 import attention_plasticity as ap
 from attention_plasticity.plots import save_figure
@@ -31,7 +32,6 @@ from findings_heads import head_tables
 from findings_phase import draw_heads, phase_tables
 from findings_roles import draw_kernels, role_tables
 from findings_stability import models_table, pairs_table, stability_table
-from findings_tables import markdown, write_tables
 
 FOLDER = Path("demo-smollm2")
 RESULTS = Path("results/smollm2-135m")

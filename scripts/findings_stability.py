@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pandas as pd
+from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
 from attention_plasticity.comparison.data import run_differences
 from attention_plasticity.comparison.runs import labelled
 from attention_plasticity.tables.intervals import corrected, mean_over_heads
 from attention_plasticity.tables.profiles import HEAD
-from findings_tables import NONE, estimate, markdown, rank_correlation
+from findings_tables import estimate, rank_correlation
 
 Pair = tuple[ap.Run, ap.Run]
 

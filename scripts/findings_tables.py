@@ -1,23 +1,13 @@
-"""What the tables of the findings share: cells, Markdown, and the place of a table in a page."""
+"""What the tables of the findings share: cells, and names of heads."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from attention_plasticity.run.head_means import MeanEstimate
-
-NONE = "–"
-
-
-def markdown(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose first column is text and whose other columns are numbers."""
-    lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def estimate(mean: MeanEstimate) -> str:
@@ -38,14 +28,3 @@ def head_name(head: Mapping[Any, Any]) -> str:
 def rank_correlation(one: pd.Series, other: pd.Series) -> float:
     """Spearman's correlation of two columns with the same index."""
     return float(one.corr(other, method="spearman"))
-
-
-def write_tables(document: Path, tables: Mapping[str, str]) -> None:
-    """Put every table between its two markers in a page."""
-    text = document.read_text(encoding="utf-8")
-    for name, table in tables.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        head, rest = text.split(begin, 1)
-        text = head + begin + "\n" + table + "\n\n" + end + rest.split(end, 1)[1]
-    document.write_text(text, encoding="utf-8")
-    print(document, file=sys.stderr)

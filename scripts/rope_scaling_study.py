@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
+from findings.pages import markdown, write_tables
 
 from attention_plasticity.tables.intervals import half_width
-from findings_tables import markdown, write_tables
 from qk_sniffer.demo.books import BOOKS, write_pieces
 from qk_sniffer.demo.weights import demo_model
 from qk_study.study.command import study

@@ -104,7 +104,7 @@ def test_a_head_that_turns_with_content_alone_has_the_same_value_twice() -> None
 
 
 def test_tables_are_written_between_their_markers(tmp_path: Path) -> None:
-    from findings_tables import markdown, write_tables
+    from findings.pages import markdown, write_tables
 
     page = tmp_path / "page.md"
     page.write_text("before\n\n<!-- one -->\n\nold\n\n<!-- end of one -->\n\nafter\n")

@@ -212,7 +212,10 @@ def _parser() -> argparse.ArgumentParser:
         "of head_metrics.csv (mean over the query heads), or uniform [aligned_plasticity]",
     )
     part.add_argument(
-        "--rule", help="with kvpress-budget: how keys are divided, see docs/exports.md"
+        "--rule",
+        metavar="cube|ramp",
+        help="with kvpress-budget: keys in proportion to the cube of the value, or linear in its "
+        "rank [cube for aligned_plasticity, ramp for other orders]",
     )
     part.add_argument(
         "--share", metavar="X", help="with duo: gate 1 for this share of heads, else 0"
@@ -227,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _of_run(given: dict[str, Any]) -> dict[str, Any]:
     """The order, and the rule of budgets or the choices of gates."""
-    from attention_plasticity.export.division import DEFAULT_RULE, RULES
+    from attention_plasticity.export.division import RULES, default_rule
     from attention_plasticity.export.duo import require_gates
     from attention_plasticity.export.order import DEFAULT_ORDER, require_order
 
@@ -236,7 +239,7 @@ def _of_run(given: dict[str, Any]) -> dict[str, Any]:
         options = _duo_options(given)
         require_gates(order, options)
         return {"order": order, "duo": options}
-    rule = given["rule"] or DEFAULT_RULE
+    rule = given["rule"] or default_rule(order)
     _require_choice("rule", rule, tuple(RULES))
     return {"order": order, "rule": rule}
 

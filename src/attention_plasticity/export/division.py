@@ -10,9 +10,14 @@ from qk_toolkit.errors import ConfigError
 
 PERCENTS = np.arange(1, 100) / 100.0
 """(99,) total compression of the rows of a budget file."""
-RULES = {"ramp": 0.8}
-"""Names of rules, and how far a factor of the mean share is from 1 at most."""
-DEFAULT_RULE = "ramp"
+RULES = {
+    "cube": "in proportion to the cube of the value",
+    "ramp": "1.8 times the mean for the largest value, 0.2 times for the smallest, linear in the "
+    "rank between them",
+}
+"""How the keys are divided; no head gets more than all of its keys."""
+_SPREAD = 0.8  # of the ramp
+_SMALLEST = 1e-6  # of the largest value; smaller values count as this
 _DRAWS = 2000  # random draws behind the interval of a rank
 _LEVEL = 0.95
 
@@ -40,16 +45,33 @@ def rank_intervals(values: Array, deviations: Array) -> tuple[Array, Array]:
     return np.minimum(low, own), np.maximum(high, own)
 
 
-def kept_shares(values: Array, keep: float, rule: str = DEFAULT_RULE) -> Array:
+def default_rule(order: str) -> str:
+    """The rule for the values of an order.
+
+    The cube was chosen for plasticity at one position, by experiments. Values of other orders can
+    be near 0 for many heads, which would lose nearly all of their keys. A ramp cannot do this.
+    """
+    return "cube" if order == "aligned_plasticity" else "ramp"
+
+
+def kept_shares(values: Array, keep: float, rule: str) -> Array:
     """(n,) shares of the keys that heads with these values keep; their mean is `keep`.
 
     A larger value never keeps less. All shares are from 0 to 1.
+
+    Examples:
+        >>> import numpy as np
+        >>> kept_shares(np.array([0.4, 0.2, 0.2]), 0.5, "cube").round(2).tolist()
+        [1.0, 0.25, 0.25]
+        >>> kept_shares(np.array([0.9, 0.5, 0.4]), 0.25, "ramp").round(2).tolist()
+        [0.45, 0.25, 0.05]
     """
-    n = len(values)
-    if n == 1:
-        return np.array([keep])
-    place = 1.0 - 2.0 * (ranks(values) - 1.0) / (n - 1)  # (n,) from 1 for rank 1 to -1
-    return with_mean(1.0 + RULES[rule] * place, keep)
+    if rule == "cube":
+        largest = max(float(values.max()), np.finfo(np.float64).tiny)
+        return with_mean(np.maximum(values / largest, _SMALLEST) ** 3, keep)
+    last = max(len(values) - 1, 1)
+    place = (len(values) + 1.0 - 2.0 * ranks(values)) / last  # (n,) from 1 for rank 1 to -1
+    return with_mean(1.0 + _SPREAD * place, keep)
 
 
 def with_mean(factor: Array, keep: float) -> Array:
@@ -65,7 +87,7 @@ def with_mean(factor: Array, keep: float) -> Array:
     return np.where(full, 1.0, np.minimum(scale * factor, 1.0))
 
 
-def prune_curves(values: Array, counted: Bools, rule: str = DEFAULT_RULE) -> Array:
+def prune_curves(values: Array, counted: Bools, rule: str) -> Array:
     """(99, n) shares of keys to prune at 1, 2, …, 99 % of total compression.
 
     Only `counted` heads lose keys, and the total is that of these heads.

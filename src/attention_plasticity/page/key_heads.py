@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+from attention_plasticity.export.kvpress_budget import kept_at
+from attention_plasticity.export.order import DEFAULT_ORDER, ordered_heads
 from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.tables.finished_run import FinishedRun
+from qk_toolkit.errors import ToolkitError
 
 _METRICS = {metric.column: metric for metric in KEY_HEADS.columns}
 _SHOWN = {
@@ -20,6 +24,11 @@ _SHOWN = {
     "received_gini": "Gini of attention",
     "received_half": "keys with half",
 }
+_KEPT = [
+    "kept at 50 %",
+    "share of its keys that the head keeps if half of all keys are pruned by its plasticity at one "
+    "position (export --to kvpress-budget)",
+]
 
 
 def key_head_rows(run: FinishedRun) -> dict[str, Any] | None:
@@ -35,14 +44,31 @@ def key_head_rows(run: FinishedRun) -> dict[str, Any] | None:
     ids = ["layer", "k_head", "n_q_heads"]
     if "n_q_heads" not in table:
         table = table.assign(n_q_heads=math.nan)
+    headings, kept = [[_SHOWN[name], _METRICS[name].meaning] for name in shown], _kept(run)
+    if kept:
+        headings.insert(0, _KEPT)
     rows = [
         [
             *(None if math.isnan(row[name]) else int(row[name]) for name in ids),
+            *([kept[int(row["layer"]), int(row["k_head"])]] if kept else []),
             *(_text(name, row[name], row.get(f"{name}_se", math.nan)) for name in shown),
         ]
         for row in table.to_dict("records")
     ]
-    return {"headings": [[_SHOWN[name], _METRICS[name].meaning] for name in shown], "rows": rows}
+    return {"headings": headings, "rows": rows}
+
+
+def _kept(run: FinishedRun) -> dict[tuple[int, int], str]:
+    """The share that each key head keeps of its keys; empty if the run lacks heads or values."""
+    try:
+        heads = ordered_heads(replace(run, layers=None), DEFAULT_ORDER)
+    except ToolkitError:
+        return {}
+    shares = zip(heads.layer, heads.k_head, kept_at(heads, 50), heads.counted, strict=True)
+    return {
+        (int(layer), int(head)): f"{100 * share:.0f} %" if counted else "all"
+        for layer, head, share, counted in shares
+    }
 
 
 def _text(name: str, value: float, error: float) -> str:

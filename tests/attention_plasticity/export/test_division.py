@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_plasticity.export.division import (
-    DEFAULT_RULE,
     PERCENTS,
     RULES,
+    default_rule,
     kept_shares,
     prune_curves,
     rank_intervals,
@@ -28,8 +28,29 @@ KEEP = st.floats(0.001, 1.0)
 RULE = st.sampled_from(sorted(RULES))
 
 
-def test_the_default_is_a_rule() -> None:
-    assert DEFAULT_RULE in RULES
+def test_the_cube_is_the_default_of_plasticity_alone() -> None:
+    assert default_rule("aligned_plasticity") == "cube"
+    assert {default_rule(name) for name in ("ap_aligned", "far_mass", "uniform")} == {"ramp"}
+
+
+@given(VALUES, KEEP)
+def test_shares_below_the_limit_are_in_proportion_to_the_cube(
+    values: np.ndarray, keep: float
+) -> None:
+    values = np.abs(values) + 0.1
+    found = kept_shares(values, keep, "cube")
+    free = found < 1.0
+    assert found[free] * (values[free][:1] ** 3) == pytest.approx(
+        found[free][:1] * values[free] ** 3, rel=1e-9
+    )
+
+
+def test_values_of_zero_and_below_have_a_cube() -> None:
+    assert kept_shares(np.array([-0.2, 0.0, -0.1]), 0.3, "cube").tolist() == pytest.approx(
+        [0.3] * 3
+    )
+    found = kept_shares(np.array([-0.2, 0.0, 0.5]), 0.9, "cube")
+    assert found == pytest.approx([0.85, 0.85, 1.0])
 
 
 @given(VALUES, KEEP, RULE)
@@ -66,8 +87,8 @@ def test_equal_values_give_a_flat_curve(heads: int, keep: float, rule: str) -> N
 def test_a_value_that_is_missing_has_no_curve() -> None:
     values = np.array([0.1, np.nan, 0.3])
     with pytest.raises(ConfigError, match="a key head has no value"):
-        prune_curves(values, np.array([True, True, False]))
-    assert (prune_curves(values, np.array([True, False, True]))[:, 1] == 0.0).all()
+        prune_curves(values, np.array([True, True, False]), "cube")
+    assert (prune_curves(values, np.array([True, False, True]), "cube")[:, 1] == 0.0).all()
 
 
 @given(st.integers(2, 50), KEEP)
@@ -85,7 +106,7 @@ def test_what_full_heads_leave_over_goes_to_the_others() -> None:
     # 3.2 is above 1 as well, so 1.5 remain for 1.8
     assert found == pytest.approx([1.0, 1.0, 1.5 / 1.8, 0.6 * 1.5 / 1.8, 0.2 * 1.5 / 1.8])
     assert with_mean(np.array([1.9, 1.0, 0.1]), 1.0).tolist() == [1.0, 1.0, 1.0]
-    assert kept_shares(np.array([0.3]), 0.3).tolist() == [0.3]
+    assert kept_shares(np.array([0.3]), 0.3, "ramp").tolist() == [0.3]
 
 
 FACTORS = st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=40).map(np.array)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
+import run_tables
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.key_heads import key_head_rows
 from attention_plasticity.tables.finished_run import FinishedRun
-from key_head_runs import add_key_heads
+from commands_here import run_here
+from key_head_runs import add_key_heads, name_layout
 from report_runs import write_run
 
 
@@ -38,3 +41,24 @@ def test_missing_values(tmp_path: Path) -> None:
     assert found is not None
     assert "Gini of attention" not in [name for name, _ in found["headings"]]
     assert "±" not in found["rows"][0][3]
+
+
+def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -> None:
+    values = [0.3, 0.1, 0.2, 0.4, 0.05, 0.35]
+    folder = add_key_heads(run_tables.write_run(tmp_path / "run"), {"aligned_plasticity": values})
+    heads = len(values) // 3
+    run = FinishedRun.open(name_layout(folder, 3, 2 * heads, heads))
+    done = run_here("export", folder, tmp_path / "out", "--to", "kvpress-budget")
+    assert done.returncode == 0, done.stderr
+    kept = pd.read_csv(tmp_path / "out" / "budget.csv")["kept_at_50"]
+    found = key_head_rows(run)
+    assert found is not None
+    assert found["headings"][0][0] == "kept at 50 %"
+    assert [row[3] for row in found["rows"]] == [f"{100 * share:.0f} %" for share in kept]
+    part = key_head_rows(run.select(layers=[1]))
+    assert part is not None
+    assert [row[3] for row in part["rows"]] == [row[3] for row in found["rows"] if row[0] == 1]
+    lacking = add_key_heads(folder, {"aligned_plasticity": [0.3, np.nan, 0.2, 0.4, 0.1, 0.2]})
+    found = key_head_rows(FinishedRun.open(lacking))
+    assert found is not None
+    assert found["headings"][0][0] == "static error"

@@ -1,0 +1,1 @@
+"""Published studies: one folder each, with the program that makes its numbers."""

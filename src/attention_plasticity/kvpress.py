@@ -1,0 +1,170 @@
+"""`BudgetPress`: a press of kvpress that lets every key head keep its own number of keys.
+
+This file needs kvpress and torch: `pip install 'attention-plasticity[kvpress]'`. No other file of
+the package imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from kvpress import BasePress, ScorerPress
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from qk_toolkit.errors import ConfigError
+
+__all__ = ["BudgetPress"]
+
+_PERCENTS = 99  # rows of a budget file
+
+
+@dataclass
+class BudgetPress(BasePress):  # type: ignore[misc]
+    """Keys of each key head in proportion to its budget, chosen by the scores of another press.
+
+    1. `press` scores the keys of the context.
+    2. The first `sink` and the last `window` tokens come first, in front of all scores.
+    3. Every key head keeps as many keys as its budget says. The other keys are masked: no later
+       query sees them. As with AdaKVPress, they stay in memory.
+
+    The budgets come from `attention-plasticity export RUN OUT --to kvpress-budget`. The mean share
+    that heads lose is `compression_ratio`. Between two percents of the file, shares are linear.
+
+    Parameters
+    ----------
+    press : ScorerPress
+        Ranks the keys of a head, such as `SnapKVPress()`. Its compression_ratio is not used.
+    file : str or Path
+        `OUT/budget.npy`. If PROVENANCE.json is beside it, the name of the model is compared.
+    compression_ratio : float
+        Share of all keys to prune, from 0 to 0.99.
+    sink, window : int
+        First and last tokens of the context that are kept first. They count towards the budget.
+    any_model : bool
+        Use the budgets of another model with the same numbers of layers and key heads.
+    """
+
+    press: ScorerPress
+    file: str | Path
+    compression_ratio: float = 0.0
+    sink: int = 4
+    window: int = 64
+    any_model: bool = False
+    _curves: Any = field(init=False, repr=False)  # (99, layers, key heads) shares to prune
+
+    def __post_init__(self) -> None:
+        """Read the file. Raises a `ConfigError` if a value cannot be used."""
+        if not isinstance(self.press, ScorerPress):
+            raise ConfigError(f"press: expected a ScorerPress, got {type(self.press).__name__}")
+        if not 0.0 <= self.compression_ratio <= _PERCENTS / 100:
+            raise ConfigError(
+                f"compression_ratio: expected 0 to 0.99, got {self.compression_ratio!r}"
+            )
+        if self.sink < 0 or self.window < 0:
+            raise ConfigError(
+                f"sink and window: expected 0 or more tokens, got {self.sink} and {self.window}"
+            )
+        self._curves = _read_curves(Path(self.file))
+
+    def post_init_from_model(self, model: Any) -> None:
+        """Check that the budgets are those of the model, and that its attention masks keys."""
+        self.press.post_init_from_model(model)
+        config = model.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        found, own = self._curves.shape[1:], (config.num_hidden_layers, heads)
+        if found != own:
+            raise ConfigError(
+                f"{self.file}: has budgets of {found[0]} layers with {found[1]} key heads; the "
+                f"model has {own[0]} layers with {own[1]} key heads. Export the budgets of this "
+                "model"
+            )
+        self._require_same_model(str(model.config.name_or_path))
+        _require_masks(config._attn_implementation)
+
+    def _require_same_model(self, name: str) -> None:
+        path = Path(self.file).with_name("PROVENANCE.json")
+        if self.any_model or not name or not path.is_file():
+            return
+        made_for = json.loads(path.read_text(encoding="utf-8")).get("model")
+        if made_for and Path(made_for).name.lower() != Path(name).name.lower():
+            raise ConfigError(
+                f"{self.file}: has budgets of {made_for}, the model is {name}. Export the budgets "
+                "of this model, or give any_model=True to use these"
+            )
+
+    def compress(
+        self,
+        module: Any,
+        hidden_states: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        attentions: torch.Tensor | None,
+        kwargs: dict[str, Any],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mask the keys of a layer that its heads do not keep."""
+        module.masked_key_indices = None
+        n = keys.shape[2]
+        kept = self._kept_numbers(module.layer_idx, n).to(keys.device)  # (key heads,)
+        if (kept == n).all():
+            return keys, values
+        scores = self.press.score(module, hidden_states, keys, values, attentions, kwargs)
+        order = self._order(scores)  # (texts, key heads, n) keys, the best first
+        pruned = torch.arange(n, device=keys.device) >= kept[:, None]  # (key heads, n) by rank
+        text, head, rank = pruned.expand_as(order).nonzero(as_tuple=True)
+        module.masked_key_indices = (text, head, order[text, head, rank])
+        return keys, values
+
+    def _kept_numbers(self, layer: int, n: int) -> torch.Tensor:
+        """(key heads,) keys that the heads of a layer keep; their sum is rounded once."""
+        percent = 100.0 * self.compression_ratio
+        low = min(math.floor(percent + 1e-9), _PERCENTS - 1)
+        rows = np.vstack([np.zeros_like(self._curves[:1, layer]), self._curves[:, layer]])
+        share = rows[low] + (percent - low) * (rows[low + 1] - rows[low])  # (key heads,)
+        wanted = (1.0 - torch.as_tensor(share, dtype=torch.float32)).clamp(0.0, 1.0) * n
+        kept = wanted.floor().long()
+        rest = int(wanted.sum().round()) - int(kept.sum())
+        kept[torch.topk(wanted - kept, min(max(rest, 0), len(kept))).indices] += 1
+        return kept.clamp(1, n)
+
+    def _order(self, scores: torch.Tensor) -> torch.Tensor:
+        """(texts, key heads, n) keys: sinks, then the last tokens, then by their scores."""
+        n = scores.shape[-1]
+        first = torch.zeros(n, dtype=torch.long, device=scores.device)  # (n,) 0: by its score
+        window = min(self.window, n)
+        first[n - window :] = torch.arange(1, window + 1, device=scores.device)
+        first[: self.sink] = n + 1
+        order = scores.argsort(dim=-1, descending=True, stable=True)
+        return order.gather(-1, first[order].argsort(dim=-1, descending=True, stable=True))
+
+
+def _read_curves(path: Path) -> Any:
+    """(99, layers, key heads) shares to prune."""
+    try:
+        curves = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"{path}: cannot be read as an array of numbers: {error}") from error
+    if not isinstance(curves, np.ndarray) or curves.ndim != 3 or len(curves) != _PERCENTS:
+        shape = getattr(curves, "shape", None)
+        raise ConfigError(
+            f"{path}: expected an array of the shape (99, layers, key heads), got {shape}"
+        )
+    if curves.dtype.kind != "f" or not ((curves >= 0.0) & (curves <= 1.0)).all():
+        raise ConfigError(f"{path}: expected shares from 0 to 1; at least one value is not")
+    return curves.astype(np.float64)
+
+
+def _require_masks(name: str) -> None:
+    """Raise a `ConfigError` if kvpress cannot mask keys of single heads in this attention."""
+    function = ALL_ATTENTION_FUNCTIONS.get(name)
+    if getattr(function, "__qualname__", "").startswith("attention_patch."):
+        return
+    raise ConfigError(
+        f"attention {name!r}: kvpress cannot mask keys of single heads there, and budgets would "
+        "have no effect. Load the model with attn_implementation='sdpa'"
+    )

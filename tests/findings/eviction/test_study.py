@@ -1,0 +1,126 @@
+"""Outcomes on disk, the statistics, and the published tables of the study of evictions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from findings.eviction.budgets import RULES
+from findings.eviction.plan import (
+    CHOICE,
+    COPIES,
+    FLAT,
+    REPORT,
+    SMALL,
+    Condition,
+    Plan,
+    choice_phase,
+    report_phases,
+)
+from findings.eviction.prepare import read_heads
+from findings.eviction.results import Results
+from findings.eviction.statistics import chosen_rule, holm, log_ratios, text_interval
+from findings.eviction.tables import GUIDE, HERE, PAGE, README, Study
+from findings.pages import with_tables
+
+from attention_plasticity.export.division import default_rule
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_outcomes_survive_a_kill_and_other_sizes_are_refused(tmp_path: Path) -> None:
+    one, two = (Condition(REPORT, 256, "snapkv", 0.5, name) for name in (FLAT, "own"))
+    Results(tmp_path, SMALL).add(one, [(0.1, 0.2, 0.3), (0.4, 0.5, 0.6)])
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"condition": "half of a li')
+    results = Results(tmp_path, SMALL)
+    assert one in results
+    assert two not in results
+    results.add(two, [(1.0, 0.0, 0.0)])
+    results = Results(tmp_path, SMALL)
+    assert results.of(one).tolist() == [0.1, 0.4]
+    assert results.of(one, "right").tolist() == [0.3, 0.6]
+    assert results.of(two, "kl").tolist() == [1.0]
+    with pytest.raises(SystemExit, match="results of other settings"):
+        Results(tmp_path, replace(SMALL, following=99))
+    published = tmp_path / "published"
+    published.mkdir()
+    results.publish(published)
+    again = Results(published, SMALL)
+    assert again.of(one, "loss_change").tolist() == [0.2, 0.5]
+    first = (published / "results.csv.gz").read_bytes()
+    results.publish(published)
+    assert (published / "results.csv.gz").read_bytes() == first
+
+
+def test_every_condition_is_run_once() -> None:
+    plan, rules = Plan(), tuple(RULES)
+    phases = [choice_phase(plan, rules), *report_phases(plan, rules, 30, 3)]
+    names = [one.name for phase in phases for one in phase]
+    assert len(names) == len(set(names))
+    for phase in phases:  # one reading of the contexts serves a phase
+        assert len({(one.texts, one.context) for one in phase}) == 1
+    assert {one.texts for phase in phases for one in phase} == {CHOICE, REPORT, COPIES}
+
+
+def test_the_rule_with_the_smallest_kl_is_chosen(tmp_path: Path) -> None:
+    plan = replace(SMALL, compressions=(0.5,), scorers=("snapkv", "tova"))
+    results = Results(tmp_path, plan)
+    kl = {FLAT: 1.0, "rule:a": 0.5, "rule:b": 0.25, "rule:c": 0.75}
+    for condition in choice_phase(plan, ("a", "b", "c")):
+        value = kl.get(condition.allocation, 1.0)
+        results.add(condition, [(value, 0.0, 0.0), (3 * value, 0.0, 0.0)])
+    assert chosen_rule(results, plan, ("a", "b", "c")) == "b"
+    assert np.exp(log_ratios(results, plan, "rule:a")) == pytest.approx(np.full((2, 1), 0.5))
+
+
+def test_statistics_against_plain_numbers() -> None:
+    assert holm(np.array([0.01, 0.04, 0.03])) == pytest.approx([0.03, 0.06, 0.06])
+    found = text_interval(np.array([1.0, 2.0, 3.0, 4.0]))
+    half = 3.182446 * np.sqrt(5 / 3) / 2  # Student's quantile with three degrees of freedom
+    assert found == pytest.approx((2.5, 2.5 - half, 2.5 + half), rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study(Plan(), Results(HERE, Plan()), read_heads(HERE))
+
+
+def test_the_pages_have_the_tables_of_the_published_outcomes(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    tables = dict(study.tables())
+    main = {"main": tables.pop("main")}
+    for path, found in ((README, main), (GUIDE, main), (PAGE, tables)):
+        text = path.read_text(encoding="utf-8")
+        assert with_tables(text, found) == text, path
+
+
+def test_the_default_rule_is_the_chosen_one(study: Study) -> None:
+    assert chosen_rule(study.results, study.plan, tuple(RULES)) == "cube of the value"
+    assert default_rule("aligned_plasticity") == "cube"
+    assert json.loads((HERE / "plan.json").read_text()) == study.plan.settings
+
+
+def test_numbers_in_the_text_of_the_page(study: Study) -> None:
+    """Plain means over the rows of the published table."""
+    found = study.of(COPIES, 4096, "snapkv", 0.5, "aligned_plasticity", field="right")
+    assert found is not None
+    assert round(100 * float(found.mean())) == 63
+    equal = study.of(COPIES, 4096, "snapkv", 0.5, FLAT, field="right")
+    assert equal is not None
+    assert round(100 * float(equal.mean())) == 13
+    better = 0
+    for context in study.plan.contexts:
+        for scorer, compression in study.settings():
+            own = study.of(REPORT, context, scorer, compression, "aligned_plasticity")
+            other = study.of(REPORT, context, scorer, compression, FLAT)
+            assert own is not None
+            assert other is not None
+            logs = [np.log(one) - np.log(two) for one, two in zip(own, other, strict=True)]
+            better += sum(logs) < 0
+    assert better == 55

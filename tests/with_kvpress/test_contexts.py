@@ -1,0 +1,107 @@
+"""Contexts of the eviction study against kvpress used as its users do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("kvpress")
+
+from findings.eviction.contexts import Contexts, KnownScores
+from findings.eviction.presses import pyramid_curves
+from kvpress import AdaKVPress, KeyDiffPress, KnormPress, PyramidKVPress, SnapKVPress
+from transformers import DynamicCache
+
+from attention_plasticity.kvpress import BudgetPress
+from tiny_models import ARCHITECTURES, VOCABULARY
+
+CONTEXT, FOLLOWING, TEXTS = 48, 5, 2
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return ARCHITECTURES["llama"].model("sdpa")
+
+
+@pytest.fixture(scope="module")
+def tokens() -> np.ndarray:
+    return np.random.default_rng(0).integers(8, VOCABULARY, (TEXTS, CONTEXT + FOLLOWING))
+
+
+def plain_outcome(model: Any, ids: np.ndarray, press: Any) -> tuple[float, float, float]:
+    """KL, change of the loss and right tokens of one text, token by token, as plain sums."""
+    context, after = torch.from_numpy(ids[None, :CONTEXT]), ids[CONTEXT:]
+    logits = []
+    for one in (None, press):
+        cache = DynamicCache()
+        with torch.no_grad():
+            if one is None:
+                model(context, past_key_values=cache)
+            else:
+                with one(model):
+                    model(context, past_key_values=cache)
+            found = []
+            for place, token in enumerate(after[:-1]):
+                position = torch.tensor([[CONTEXT + place]])
+                given = torch.tensor([[token]])
+                found.append(model(given, past_key_values=cache, position_ids=position).logits)
+        logits.append(torch.cat(found, dim=1)[0].double())
+    kl = loss = right = 0.0
+    for full, own, target in zip(*logits, after[1:], strict=True):
+        p, q = full.softmax(-1), own.softmax(-1)
+        kl += float((p * (p / q).log()).sum())
+        loss += float(p[target].log() - q[target].log())
+        right += float(own.argmax() == target)
+    n = FOLLOWING - 1
+    return kl / n, loss / n, right / n
+
+
+def flat_file(folder: Path) -> Path:
+    curves = np.random.default_rng(1).uniform(0.2, 0.8, (99, 4, 2))
+    np.save(folder / "budget.npy", curves)
+    return folder / "budget.npy"
+
+
+def test_outcomes_are_those_of_the_press_as_a_context_manager(
+    model: Any, tokens: np.ndarray, tmp_path: Path
+) -> None:
+    contexts, file = Contexts(model, tokens, CONTEXT), flat_file(tmp_path)
+    known = KnownScores(0.5, contexts.scores(KeyDiffPress(), 0))
+    for press, plain in (
+        (known, KeyDiffPress(0.5)),
+        (AdaKVPress(known), AdaKVPress(KeyDiffPress(0.5))),
+        (BudgetPress(known, file, 0.5), BudgetPress(KeyDiffPress(), file, 0.5)),
+    ):
+        for text, outcome in zip(tokens, contexts.outcomes(press), strict=True):
+            assert tuple(outcome) == pytest.approx(plain_outcome(model, text, plain), abs=1e-5)
+
+
+def test_without_a_press_nothing_moves(model: Any, tokens: np.ndarray) -> None:
+    for outcome in Contexts(model, tokens, CONTEXT).outcomes(None):
+        assert outcome.kl == outcome.loss_change == 0.0
+
+
+def test_scores_are_not_changed_by_a_press(model: Any, tokens: np.ndarray) -> None:
+    contexts = Contexts(model, tokens, CONTEXT)
+    scores = contexts.scores(KnormPress(), 0)
+    before = [one.clone() for one in scores]
+    contexts.outcomes(AdaKVPress(KnownScores(0.5, scores)))
+    assert all(torch.equal(*pair) for pair in zip(before, scores, strict=True))
+
+
+def test_pyramid_budgets_are_those_of_its_press(
+    model: Any, tokens: np.ndarray, tmp_path: Path
+) -> None:
+    contexts, how = Contexts(model, tokens, CONTEXT), {"window_size": 4, "beta": 4}
+    curves = pyramid_curves(CONTEXT, 4, 2, **how)
+    assert len(set(curves[49, :, 0])) == 4  # layers differ
+    np.save(tmp_path / "pyramid.npy", curves)
+    scores = contexts.scores(SnapKVPress(window_size=4), 0)
+    press = BudgetPress(KnownScores(0.5, scores), tmp_path / "pyramid.npy", 0.5, sink=0, window=0)
+    plain = PyramidKVPress(0.5, **how)
+    for text, outcome in zip(tokens, contexts.outcomes(press), strict=True):
+        assert tuple(outcome) == pytest.approx(plain_outcome(model, text, plain), abs=1e-5)
