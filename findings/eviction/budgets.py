@@ -18,6 +18,7 @@ from findings.eviction.plan import (
     RANDOM_HALF,
     RANDOM_ORDER,
     RULE,
+    VALUE,
     Plan,
 )
 from qk_toolkit.arrays import Array
@@ -106,8 +107,8 @@ def write_orders(folder: Path, heads: Mapping[str, Array], rule: str, plan: Plan
     """Write the budgets of all orders by one rule; `heads` has (layers, key heads) of each.
 
     All orders divide the same budgets, those of plasticity at one position. They differ in which
-    head gets which. For halves, the heads with the smaller values lose keys. HEAD is one head that
-    alone loses keys.
+    head gets which. VALUE has the budgets of another value by the rule. For halves, the heads with
+    the smaller values lose keys. HEAD is one head that alone loses keys.
     """
     shape = heads[PLASTICITY].shape
     values = {name: _in_order_of(heads[PLASTICITY], heads[name]) for name in ORDERS}
@@ -116,6 +117,7 @@ def write_orders(folder: Path, heads: Mapping[str, Array], rule: str, plan: Plan
         rng = np.random.default_rng([plan.seed, number])
         drawn[str(number)] = rng.permutation(heads[PLASTICITY].ravel()).reshape(shape)
     _write(folder, {name: curves(one, RULES[rule]) for name, one in values.items()})
+    _write(folder, {f"{VALUE}:{name}": curves(heads[name], RULES[rule]) for name in ORDERS})
     _write(folder, {f"{HALF}:{name}": _half(one) for name, one in values.items()})
     for name, one in drawn.items():
         found = {f"{RANDOM_ORDER}:{name}": curves(one, RULES[rule])}

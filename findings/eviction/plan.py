@@ -17,9 +17,12 @@ PLASTICITY = "aligned_plasticity"
 ORDERS = (PLASTICITY, "ap_aligned", "ap_overall", "ap_attended", "far_mass", "static_error")
 """Columns of a run by which key heads are ordered."""
 FULL, OWN, FLAT, ADAKV, PYRAMID = "full", "own", "flat", "adakv", "pyramidkv"
-ALLOCATIONS = (OWN, FLAT, ADAKV, *ORDERS)
-"""How keys are divided among heads: by the scorer's own press, equally, by AdaKV, by an order."""
-RULE, RANDOM_ORDER, HEAD = "rule", "random_order", "head"
+RULE, VALUE, RANDOM_ORDER, HEAD = "rule", "value", "random_order", "head"
+OTHER_VALUES = tuple(f"{VALUE}:{name}" for name in ORDERS if name != PLASTICITY)
+"""Budgets by the chosen rule from another value than plasticity at one position."""
+ALLOCATIONS = (OWN, FLAT, ADAKV, *ORDERS, *OTHER_VALUES)
+"""How keys are divided among heads: by the scorer's own press, equally, by AdaKV, by an order of
+the same budgets, by another value."""
 HALF, RANDOM_HALF = "half", "random_half"
 
 
@@ -59,7 +62,7 @@ SMALL = Plan(
     following=256,
     texts=4,
     copied=128,
-    compressions=(0.5, 0.75),
+    compressions=(0.5,),
     scorers=(SNAPKV, EXPECTED),
     random_orders=10,
     head_step=30,

@@ -15,7 +15,7 @@ _LEVEL = 0.95
 
 
 def chosen_rule(results: Results, plan: Plan, rules: tuple[str, ...]) -> str:
-    """The rule with the smallest KL on the book of the choice, as a mean of logarithms."""
+    """The rule with the smallest KL on the book of the choice, as a geometric mean."""
     means = {rule: log_ratios(results, plan, f"{RULE}:{rule}").mean() for rule in rules}
     return min(means, key=lambda rule: float(means[rule]))
 
@@ -28,21 +28,16 @@ def log_ratios(
     context: int | None = None,
     base: str = FLAT,
 ) -> Array:
-    """(scorers, compressions) log of the mean KL of an allocation / that of the base."""
-    return np.array(
-        [
-            [
-                _log_mean(results, Condition(texts, context or plan.middle, one, ratio, allocation))
-                - _log_mean(results, Condition(texts, context or plan.middle, one, ratio, base))
-                for ratio in plan.compressions
-            ]
-            for one in plan.scorers
-        ]
-    )
-
-
-def _log_mean(results: Results, condition: Condition) -> float:
-    return float(np.log(results.of(condition).mean()))
+    """(scorers, compressions) log of KL / KL of the base, as means over texts."""
+    found = np.empty((len(plan.scorers), len(plan.compressions)))
+    for place in np.ndindex(*found.shape):
+        setting = (plan.scorers[place[0]], plan.compressions[place[1]])
+        own, other = (
+            results.of(Condition(texts, context or plan.middle, *setting, name))
+            for name in (allocation, base)
+        )  # (texts,) each
+        found[place] = np.log(own / other).mean()
+    return found
 
 
 class Interval(NamedTuple):

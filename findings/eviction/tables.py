@@ -34,6 +34,7 @@ from findings.eviction.plan import (
     SNAPKV,
     STREAMING,
     TOVA,
+    VALUE,
     Condition,
     Plan,
     alone,
@@ -111,6 +112,7 @@ class Study:
             yield f"budgets-{context}", self._budgets(context)
         yield "copies", self._copies()
         yield "loss", self._loss()
+        yield "values", self._values()
         yield "orders", self._orders()
         yield "rules", self._rules()
         yield "short", self._short()
@@ -250,6 +252,29 @@ class Study:
             cells = [_interval(values) for values in found]
             rows.append([f"{WORDS[one[0]]}, {_percent(one[1])}", *cells])
         return markdown(["scorer, keys pruned", *(WORDS[name] for name in names)], rows)
+
+    def _values(self) -> str:
+        """Budgets by the chosen rule from other values, against equal budgets and plasticity."""
+        rows = []
+        for order in ORDERS:
+            allocation = order if order == PLASTICITY else f"{VALUE}:{order}"
+            ratios = [
+                log_ratios(self.results, self.plan, allocation, REPORT, context)
+                for context in self.plan.contexts
+            ]  # (scorers, compressions) each
+            row = [WORDS[order], *(f"{np.exp(one.mean()):.2f}" for one in ratios)]
+            row.append(f"{sum((one < 0).sum() for one in ratios)} of {sum(map(np.size, ratios))}")
+            for compression in (0.5, 0.75):
+                copied = [
+                    self.of(COPIES, self.plan.middle, one, compression, allocation, field="right")
+                    for one in self.plan.scorers
+                ]
+                known = [one.mean() for one in copied if one is not None]
+                row.append(f"{np.mean(known):.2f}" if known else NONE)
+            rows.append(row)
+        heading = ["value", *(f"{context:,} tokens" for context in self.plan.contexts)]
+        more = ["better than equal", f"copied, {_percent(0.5)}", f"copied, {_percent(0.75)}"]
+        return markdown([*heading, *more], rows)
 
     def _orders(self) -> str:
         """The same budgets in other orders, at the shortest context."""

@@ -213,9 +213,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     part.add_argument(
         "--rule",
-        metavar="cube|ramp",
-        help="with kvpress-budget: keys in proportion to the cube of the value, or linear in its "
-        "rank [cube for aligned_plasticity, ramp for other orders]",
+        metavar="cube|square|ramp",
+        help="with kvpress-budget: keys in proportion to the cube of the value, to its square with "
+        "a fifth of the keys divided equally, or linear in its rank [cube for aligned_plasticity, "
+        "ramp for other orders]",
     )
     part.add_argument(
         "--share", metavar="X", help="with duo: gate 1 for this share of heads, else 0"

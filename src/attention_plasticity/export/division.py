@@ -12,10 +12,12 @@ PERCENTS = np.arange(1, 100) / 100.0
 """(99,) total compression of the rows of a budget file."""
 RULES = {
     "cube": "in proportion to the cube of the value",
+    "square": "a fifth of the keys equally, the rest in proportion to the square of the value",
     "ramp": "1.8 times the mean for the largest value, 0.2 times for the smallest, linear in the "
     "rank between them",
 }
 """How the keys are divided; no head gets more than all of its keys."""
+_POWERS, _EQUAL = {"cube": 3, "square": 2}, {"cube": 0.0, "square": 0.2}
 _SPREAD = 0.8  # of the ramp
 _SMALLEST = 1e-6  # of the largest value; smaller values count as this
 _DRAWS = 2000  # random draws behind the interval of a rank
@@ -66,9 +68,11 @@ def kept_shares(values: Array, keep: float, rule: str) -> Array:
         >>> kept_shares(np.array([0.9, 0.5, 0.4]), 0.25, "ramp").round(2).tolist()
         [0.45, 0.25, 0.05]
     """
-    if rule == "cube":
+    if rule in _POWERS:
         largest = max(float(values.max()), np.finfo(np.float64).tiny)
-        return with_mean(np.maximum(values / largest, _SMALLEST) ** 3, keep)
+        power = np.maximum(values / largest, _SMALLEST) ** _POWERS[rule]  # (n,)
+        equal = _EQUAL[rule]
+        return with_mean(equal + (1.0 - equal) * power / power.mean(), keep)
     last = max(len(values) - 1, 1)
     place = (len(values) + 1.0 - 2.0 * ranks(values)) / last  # (n,) from 1 for rank 1 to -1
     return with_mean(1.0 + _SPREAD * place, keep)

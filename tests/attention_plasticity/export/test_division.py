@@ -45,6 +45,12 @@ def test_shares_below_the_limit_are_in_proportion_to_the_cube(
     )
 
 
+def test_the_square_keeps_a_fifth_of_the_mean_in_every_head() -> None:
+    found = kept_shares(np.array([0.0, 0.1, 0.2]), 0.3, "square")
+    # squares 0, 1, 4 with the mean 5/3: factors 0.2, 0.2 + 0.8 · 3/5, 0.2 + 0.8 · 12/5
+    assert found == pytest.approx([0.3 * 0.2, 0.3 * 0.68, 0.3 * 2.12])
+
+
 def test_values_of_zero_and_below_have_a_cube() -> None:
     assert kept_shares(np.array([-0.2, 0.0, -0.1]), 0.3, "cube").tolist() == pytest.approx(
         [0.3] * 3

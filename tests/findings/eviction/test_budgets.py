@@ -33,7 +33,8 @@ def test_every_rule_keeps_the_total_and_the_order(values: np.ndarray, rule: str)
 
 def test_the_rules_of_the_product_are_among_them() -> None:
     values = np.random.default_rng(0).uniform(0.1, 0.9, SHAPE)
-    for name, own in (("cube of the value", "cube"), ("ramp 0.8", "ramp")):
+    square = "square of the value, fifth equal"
+    for name, own in (("cube of the value", "cube"), (square, "square"), ("ramp 0.8", "ramp")):
         expected = prune_curves(values.ravel(), np.ones(12, bool), own).reshape(99, *SHAPE)
         assert curves(values, RULES[name]) == pytest.approx(expected, abs=1e-12)
 
