@@ -15,17 +15,17 @@ from qk_toolkit.errors import ToolkitError
 
 _METRICS = {metric.column: metric for metric in KEY_HEADS.columns}
 _SHOWN = {
+    "aligned_plasticity": "plasticity at one position",
+    "plasticity": "over all positions",
     "static_error": "static error",
     "static_error_heads": "query heads alone",
     "attended_static_error": "attended pairs",
-    "plasticity": "plasticity",
-    "aligned_plasticity": "at one position",
     "far_mass": "far attention",
     "received_gini": "Gini of attention",
     "received_half": "keys with half",
 }
 _KEPT = [
-    "kept at 50 %",
+    "kept at 50\u00a0%",
     "share of its keys that the head keeps if half of all keys are pruned by its plasticity at one "
     "position (export --to kvpress-budget)",
 ]

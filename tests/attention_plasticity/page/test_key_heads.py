@@ -21,13 +21,13 @@ def test_rows_have_values_with_errors(tmp_path: Path) -> None:
     found = key_head_rows(run)
     assert found is not None
     assert run_content(run, "label")[0]["key_head_rows"] == found
-    assert found["headings"][0][0] == "static error"
+    assert found["headings"][0][0] == "plasticity at one position"
     table = run.key_heads
     assert len(found["rows"]) == len(table)
     first = table.iloc[0]
     row = found["rows"][0]
     assert row[:3] == [first["layer"], first["k_head"], first["n_q_heads"]]
-    assert row[3] == f"{first['static_error']:.3f} ± 0.004"
+    assert row[3] == f"{first['aligned_plasticity']:.3f} ± 0.004"
     part = key_head_rows(run.select(layers=[1]))
     assert part is not None
     assert {one[0] for one in part["rows"]} == {1}
@@ -36,7 +36,7 @@ def test_rows_have_values_with_errors(tmp_path: Path) -> None:
 def test_missing_values(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     assert key_head_rows(FinishedRun.open(folder)) is None
-    nothing = {"received_gini": np.nan, "static_error_se": np.nan}
+    nothing = {"received_gini": np.nan, "aligned_plasticity_se": np.nan}
     found = key_head_rows(FinishedRun.open(add_key_heads(folder, nothing)))
     assert found is not None
     assert "Gini of attention" not in [name for name, _ in found["headings"]]
@@ -53,7 +53,7 @@ def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -
     kept = pd.read_csv(tmp_path / "out" / "budget.csv")["kept_at_50"]
     found = key_head_rows(run)
     assert found is not None
-    assert found["headings"][0][0] == "kept at 50 %"
+    assert found["headings"][0][0] == "kept at 50\u00a0%"
     assert [row[3] for row in found["rows"]] == [f"{100 * share:.0f} %" for share in kept]
     part = key_head_rows(run.select(layers=[1]))
     assert part is not None
@@ -61,4 +61,4 @@ def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -
     lacking = add_key_heads(folder, {"aligned_plasticity": [0.3, np.nan, 0.2, 0.4, 0.1, 0.2]})
     found = key_head_rows(FinishedRun.open(lacking))
     assert found is not None
-    assert found["headings"][0][0] == "static error"
+    assert found["headings"][0][0] == "plasticity at one position"
