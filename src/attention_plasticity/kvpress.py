@@ -6,7 +6,6 @@ the package imports it.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from kvpress import BasePress, ScorerPress
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import read_json
 
 __all__ = ["BudgetPress"]
 
@@ -62,18 +62,23 @@ class BudgetPress(BasePress):  # type: ignore[misc]
         """Read the file. Raises a `ConfigError` if a value cannot be used."""
         if not isinstance(self.press, ScorerPress):
             raise ConfigError(f"press: expected a ScorerPress, got {type(self.press).__name__}")
-        if not 0.0 <= self.compression_ratio <= _PERCENTS / 100:
-            raise ConfigError(
-                f"compression_ratio: expected 0 to 0.99, got {self.compression_ratio!r}"
-            )
+        self._require_ratio()
         if self.sink < 0 or self.window < 0:
             raise ConfigError(
                 f"sink and window: expected 0 or more tokens, got {self.sink} and {self.window}"
             )
         self._curves = _read_curves(Path(self.file))
 
+    def _require_ratio(self) -> None:
+        """Kvpress may change the ratio of a press between two uses."""
+        if not 0.0 <= self.compression_ratio <= _PERCENTS / 100:
+            raise ConfigError(
+                f"compression_ratio: expected 0 to 0.99, got {self.compression_ratio!r}"
+            )
+
     def post_init_from_model(self, model: Any) -> None:
         """Check that the budgets are those of the model, and that its attention masks keys."""
+        self._require_ratio()
         self.press.post_init_from_model(model)
         config = model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -91,7 +96,13 @@ class BudgetPress(BasePress):  # type: ignore[misc]
         path = Path(self.file).with_name("PROVENANCE.json")
         if self.any_model or not name or not path.is_file():
             return
-        made_for = json.loads(path.read_text(encoding="utf-8")).get("model")
+        try:
+            made_for = str(dict(read_json(path)).get("model") or "")
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{path}: cannot be read: {error}. Export the budgets again, or give "
+                "any_model=True to leave it out"
+            ) from error
         if made_for and Path(made_for).name.lower() != Path(name).name.lower():
             raise ConfigError(
                 f"{self.file}: has budgets of {made_for}, the model is {name}. Export the budgets "

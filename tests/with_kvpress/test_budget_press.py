@@ -283,6 +283,26 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         BudgetPress(KnormPress(), file, 0.5, sink=-1, window=8)
 
 
+def test_the_ratio_may_be_changed_later(model: Any, tmp_path: Path) -> None:
+    press = BudgetPress(KnormPress(), budget_file(tmp_path))
+    for ratio in (0.5, 0.25):
+        press.compression_ratio = ratio
+        found, _ = masks(model, press, tokens(64))
+        pruned = sum(int(masked.sum()) for masked in found)
+        assert pruned == pytest.approx(ratio * 64 * LAYERS * HEADS, abs=LAYERS)
+    press.compression_ratio = 1.0
+    assert "compression_ratio: expected 0 to 0.99, got 1.0" in refusal(model, press)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", '{"model": 3}'])
+def test_a_damaged_provenance(model: Any, tmp_path: Path, content: str) -> None:
+    file = budget_file(tmp_path)
+    (tmp_path / "PROVENANCE.json").write_text(content)
+    message = refusal(model, BudgetPress(KnormPress(), file, 0.5))
+    assert "any_model=True" in message
+    masks(model, BudgetPress(KnormPress(), file, 0.5, any_model=True), tokens(16))
+
+
 def refusal(model: Any, press: BudgetPress) -> str:
     with pytest.raises(ConfigError) as caught, press(model):
         pass
