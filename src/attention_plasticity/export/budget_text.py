@@ -46,6 +46,7 @@ def print_budget(
 
 def print_use(file: Path, console: Console) -> None:
     """Print how the file is used."""
+    console.print(Text("from kvpress import SnapKVPress"))
     console.print(Text("from attention_plasticity.kvpress import BudgetPress"))
     console.print(Text(f'press = BudgetPress(SnapKVPress(), "{file}", compression_ratio=0.5)'))
 
