@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+import transformers
 from kvpress import BasePress, ScorerPress
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -139,6 +140,7 @@ class Contexts:
 
 def load_model(folder: Path, device: str) -> Any:
     """The model in float32."""
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model: Any = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="sdpa", dtype=torch.float32
     )
