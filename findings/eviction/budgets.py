@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import brentq
 
-from attention_plasticity.export.division import PERCENTS, ranks, with_mean
+from attention_plasticity.export.division import PERCENTS, kept_shares, ranks, with_mean
 from findings.eviction.plan import (
     FLAT,
     HALF,
@@ -31,6 +31,11 @@ def _places(values: Array) -> Array:
     """1 for the largest value, -1 for the smallest, linear in the rank between them."""
     n = values.size
     return np.asarray(1.0 - 2.0 * (ranks(values.ravel()) - 1.0) / (n - 1)).reshape(values.shape)
+
+
+def _of_product(rule: str) -> Rule:
+    """A rule of `export --to kvpress-budget`."""
+    return lambda values, keep: kept_shares(values.ravel(), keep, rule).reshape(values.shape)
 
 
 def _ramp(slope: float) -> Rule:
@@ -75,14 +80,14 @@ def _by_layer(rule: Rule) -> Rule:
 RULES: dict[str, Rule] = {
     "ramp 0.4": _ramp(0.4),
     "ramp 0.6": _ramp(0.6),
-    "ramp 0.8": _ramp(0.8),
+    "ramp 0.8": _of_product("ramp"),
     "ramp 0.9": _ramp(0.9),
     "ramp 0.8 in each layer": _by_layer(_ramp(0.8)),
     "proportional": _power(1.0),
     "proportional, half equal": _power(1.0, floor=0.5),
     "square of the value": _power(2.0),
-    "square of the value, fifth equal": _power(2.0, floor=0.2),
-    "cube of the value": _power(3.0),
+    "square of the value, fifth equal": _of_product("square"),
+    "cube of the value": _of_product("cube"),
     "proportional in each layer": _by_layer(_power(1.0)),
     "odds 1": _odds(1.0),
     "odds 2": _odds(2.0),

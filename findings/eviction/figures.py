@@ -14,16 +14,13 @@ from attention_plasticity.plots.style import BLUE, FAINT, INK, QUIET, VERMILION,
 from findings.eviction.plan import (
     ADAKV,
     COPIES,
-    EXPECTED,
     FLAT,
     FULL,
-    KEYDIFF,
     PLASTICITY,
-    RANDOM_KEYS,
     RANDOM_ORDER,
     REPORT,
     SNAPKV,
-    TOVA,
+    WORDS,
 )
 
 if TYPE_CHECKING:
@@ -33,13 +30,6 @@ _LINES = {
     FLAT: ("equal budgets", INK, "--", "s"),
     ADAKV: ("AdaKV", VERMILION, "-.", "^"),
     PLASTICITY: ("plasticity at one position", BLUE, "-", "o"),
-}
-_NAMES = {
-    SNAPKV: "SnapKV",
-    EXPECTED: "Expected Attention",
-    KEYDIFF: "KeyDiff",
-    TOVA: "TOVA",
-    RANDOM_KEYS: "random keys",
 }
 _KL = "KL (nats per token)"
 
@@ -73,7 +63,7 @@ def draw_scorers(study: Study, folder: Path) -> Path:
         panels = figure.subplots(1, len(scorers), sharey=True, squeeze=False)[0]
         for axes, scorer in zip(panels, scorers, strict=True):
             _draw(axes, study, scorer, REPORT, "kl")
-            axes.set(yscale="log", title=_NAMES[scorer])
+            axes.set(yscale="log", title=WORDS[scorer])
         panels[0].set_ylabel(_KL)
         _finish(figure, panels[0], panels)
     path = folder / "compression-scorers.png"

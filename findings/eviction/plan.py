@@ -20,9 +20,10 @@ FULL, OWN, FLAT, ADAKV, PYRAMID = "full", "own", "flat", "adakv", "pyramidkv"
 RULE, VALUE, RANDOM_ORDER, HEAD = "rule", "value", "random_order", "head"
 OTHER_VALUES = tuple(f"{VALUE}:{name}" for name in ORDERS if name != PLASTICITY)
 """Budgets by the chosen rule from another value than plasticity at one position."""
-ALLOCATIONS = (OWN, FLAT, ADAKV, *ORDERS, *OTHER_VALUES)
-"""How keys are divided among heads: by the scorer's own press, equally, by AdaKV, by an order of
-the same budgets, by another value."""
+ALLOCATIONS = (OWN, FLAT, ADAKV, PLASTICITY, *OTHER_VALUES)
+"""How keys are divided among heads: by the scorer's own press, equally, by AdaKV, by a value."""
+CAREFUL_RULES = tuple(f"{RULE}:{name}" for name in ("square of the value, fifth equal", "ramp 0.8"))
+"""Rules that take less from heads with small values than the chosen one."""
 HALF, RANDOM_HALF = "half", "random_half"
 
 
@@ -71,6 +72,27 @@ SMALL = Plan(
 """A smaller table, for a CPU. Its numbers are not those of the page."""
 
 
+WORDS = {
+    SNAPKV: "SnapKV",
+    EXPECTED: "Expected Attention",
+    KEYDIFF: "KeyDiff",
+    TOVA: "TOVA",
+    RANDOM_KEYS: "random keys",
+    STREAMING: "last tokens",
+    OWN: "scorer alone",
+    FLAT: "equal",
+    ADAKV: "AdaKV",
+    PYRAMID: "PyramidKV",
+    PLASTICITY: "plasticity at one position",
+    "ap_aligned": "the same, mean over query heads",
+    "ap_overall": "plasticity over a bucket",
+    "ap_attended": "attended plasticity",
+    "far_mass": "far attention",
+    "static_error": "static error",
+}
+"""Names for readers."""
+
+
 class Condition(NamedTuple):
     """How the contexts of some texts are compressed."""
 
@@ -106,10 +128,23 @@ def report_phases(
     uncompressed = Condition(COPIES, middle, plan.scorers[0], 0.0, FULL)
     yield [uncompressed, *_settings(plan, COPIES, middle, ALLOCATIONS)]
     yield _settings(plan, REPORT, middle, (*of_rules, *orders))
+    yield _shortest(plan)
     yield _settings(plan, COPIES, middle, orders)
     yield _heads_alone(plan, layers * heads, heads)
     for context in contexts[1:]:
         yield _settings(plan, REPORT, context, orders)
+
+
+def _shortest(plan: Plan) -> list[Condition]:
+    """At the shortest context: orders of the same budgets, and rules where heads keep few keys."""
+    context, most = min(plan.contexts), max(plan.compressions)
+    rules = () if context == plan.middle else CAREFUL_RULES  # all rules are tried at the middle
+    return [
+        Condition(REPORT, context, scorer, compression, allocation)
+        for scorer in (SNAPKV, EXPECTED)
+        for compression, allocations in ((0.5, ORDERS[1:]), (most, rules))
+        for allocation in allocations
+    ]
 
 
 def _heads_alone(plan: Plan, number: int, heads: int) -> list[Condition]:

@@ -18,6 +18,7 @@ from qk_sniffer.demo.command import capture_demo
 from qk_toolkit.arrays import Array
 
 HEADS, TOKENS = "key_heads.csv", "tokens.json"
+_SPARE = 4  # pieces of a book, because a piece may have too few tokens
 _LOWEST_TOKEN = 256  # smaller numbers are special tokens and single bytes
 
 
@@ -70,10 +71,11 @@ def _tokens(folder: Path, model: Path, plan: Plan) -> dict[str, list[list[int]]]
     found = {}
     for book, context in lengths.items():
         length, path = context + plan.following, folder / f"{book}.jsonl"
-        write_pieces(path, book, plan.texts, length)
+        write_pieces(path, book, plan.texts + _SPARE, length)
         lines = path.read_text(encoding="utf-8").splitlines()
-        texts = [tokenizer(json.loads(line)["text"])["input_ids"][:length] for line in lines]
-        assert all(len(one) == length for one in texts), "a text is too short"
+        texts = [tokenizer(json.loads(line)["text"])["input_ids"] for line in lines]
+        texts = [one[:length] for one in texts if len(one) >= length][: plan.texts]
+        assert len(texts) == plan.texts, "too many texts are short"
         found[book] = texts
     found[COPIES] = [
         _with_copy(text, plan, number, len(tokenizer)) for number, text in enumerate(found[REPORT])

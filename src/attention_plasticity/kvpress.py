@@ -10,14 +10,21 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
-import torch
-from kvpress import BasePress, ScorerPress
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_json
+
+try:
+    import torch
+    from kvpress import BasePress, ObservedAttentionPress, ScorerPress
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+except ModuleNotFoundError as error:
+    raise ConfigError(
+        f"{error.name}: is not installed; run pip install 'attention-plasticity[kvpress]'"
+    ) from error
 
 __all__ = ["BudgetPress"]
 
@@ -34,12 +41,13 @@ class BudgetPress(BasePress):  # type: ignore[misc]
        query sees them. As with AdaKVPress, they stay in memory.
 
     The budgets come from `attention-plasticity export RUN OUT --to kvpress-budget`. The mean share
-    that heads lose is `compression_ratio`. Between two percents of the file, shares are linear.
+    that heads of layers without a window lose is `compression_ratio`; every head keeps at least one
+    key. Between two percents of the file, shares are linear.
 
     Parameters
     ----------
     press : ScorerPress
-        Ranks the keys of a head, such as `SnapKVPress()`. Its compression_ratio is not used.
+        Ranks the keys of a head, such as `SnapKVPress()`. It gets the same compression_ratio.
     file : str or Path
         `OUT/budget.npy`. If PROVENANCE.json is beside it, the name of the model is compared.
     compression_ratio : float
@@ -60,25 +68,30 @@ class BudgetPress(BasePress):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Read the file. Raises a `ConfigError` if a value cannot be used."""
+        name = type(self.press).__name__
         if not isinstance(self.press, ScorerPress):
-            raise ConfigError(f"press: expected a ScorerPress, got {type(self.press).__name__}")
+            raise ConfigError(f"press: expected a ScorerPress, got {name}")
+        if isinstance(self.press, ObservedAttentionPress):
+            raise ConfigError(f"press: {name} needs eager attention, in which no key can be masked")
         self._require_ratio()
-        if self.sink < 0 or self.window < 0:
-            raise ConfigError(
-                f"sink and window: expected 0 or more tokens, got {self.sink} and {self.window}"
-            )
+        for sink in (self.sink, self.window):
+            if not isinstance(sink, int) or sink < 0:
+                raise ConfigError(
+                    "sink and window: expected integers of 0 or more, got "
+                    f"{self.sink!r} and {self.window!r}"
+                )
         self._curves = _read_curves(Path(self.file))
 
     def _require_ratio(self) -> None:
         """Kvpress may change the ratio of a press between two uses."""
-        if not 0.0 <= self.compression_ratio <= _PERCENTS / 100:
-            raise ConfigError(
-                f"compression_ratio: expected 0 to 0.99, got {self.compression_ratio!r}"
-            )
+        ratio: object = self.compression_ratio
+        if not (isinstance(ratio, int | float) and 0.0 <= ratio <= _PERCENTS / 100):
+            raise ConfigError(f"compression_ratio: expected 0 to 0.99, got {ratio!r}")
 
     def post_init_from_model(self, model: Any) -> None:
         """Check that the budgets are those of the model, and that its attention masks keys."""
         self._require_ratio()
+        self.press.compression_ratio = self.compression_ratio  # some scores depend on it
         self.press.post_init_from_model(model)
         config = model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -97,12 +110,15 @@ class BudgetPress(BasePress):  # type: ignore[misc]
         if self.any_model or not name or not path.is_file():
             return
         try:
-            made_for = str(dict(read_json(path)).get("model") or "")
-        except (OSError, ValueError, TypeError) as error:
+            facts = read_json(path)
+            if not isinstance(facts, dict):
+                raise ValueError("is not a JSON object")
+        except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{path}: cannot be read: {error}. Export the budgets again, or give "
                 "any_model=True to leave it out"
             ) from error
+        made_for = str(facts.get("model") or "")
         if made_for and Path(made_for).name.lower() != Path(name).name.lower():
             raise ConfigError(
                 f"{self.file}: has budgets of {made_for}, the model is {name}. Export the budgets "
@@ -124,6 +140,12 @@ class BudgetPress(BasePress):  # type: ignore[misc]
         kept = self._kept_numbers(module.layer_idx, n).to(keys.device)  # (key heads,)
         if (kept == n).all():
             return keys, values
+        if n != hidden_states.shape[1]:
+            raise ConfigError(
+                f"layer {module.layer_idx}: its cache has {n} of {hidden_states.shape[1]} tokens, "
+                f"because of a window, but {self.file} prunes its keys. Export the budgets of this "
+                "model: they leave layers with a window as they are"
+            )
         scores = self.press.score(module, hidden_states, keys, values, attentions, kwargs)
         order = self._order(scores)  # (texts, key heads, n) keys, the best first
         pruned = torch.arange(n, device=keys.device) >= kept[:, None]  # (key heads, n) by rank
@@ -157,9 +179,13 @@ class BudgetPress(BasePress):  # type: ignore[misc]
 def _read_curves(path: Path) -> Any:
     """(99, layers, key heads) shares to prune."""
     try:
-        curves = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ConfigError(f"{path}: cannot be read as an array of numbers: {error}") from error
+        with path.open("rb") as file:
+            curves = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise ConfigError(
+            f"{path}: cannot be read as an array of numbers: {error}. Give OUT/budget.npy of an "
+            "export"
+        ) from error
     if not isinstance(curves, np.ndarray) or curves.ndim != 3 or len(curves) != _PERCENTS:
         shape = getattr(curves, "shape", None)
         raise ConfigError(

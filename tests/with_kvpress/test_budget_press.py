@@ -16,10 +16,12 @@ pytest.importorskip("kvpress")
 
 from kvpress import (
     AdaKVPress,
+    CriticalKVPress,
     ExpectedAttentionPress,
     KeyDiffPress,
     KnormPress,
     LUKVPress,
+    ObservedAttentionPress,
     ScorerPress,
     SnapKVPress,
 )
@@ -260,7 +262,7 @@ def test_a_file_that_is_no_array(tmp_path: Path) -> None:
     path = tmp_path / "budget.npy"
     with pytest.raises(ConfigError, match="cannot be read as an array"):
         BudgetPress(KnormPress(), path, 0.5)
-    for content in (b"", b"text", pickle.dumps([1, 2])):
+    for content in (b"", b"text", b"PK\x03\x04garbage", pickle.dumps([1, 2])):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match="cannot be read as an array"):
             BudgetPress(KnormPress(), path, 0.5)
@@ -279,8 +281,13 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     for ratio in (-0.1, 0.995, math.nan):
         with pytest.raises(ConfigError, match=r"compression_ratio: expected 0 to 0\.99"):
             BudgetPress(KnormPress(), file, ratio)
-    with pytest.raises(ConfigError, match="expected 0 or more tokens, got -1 and 8"):
-        BudgetPress(KnormPress(), file, 0.5, sink=-1, window=8)
+    with pytest.raises(ConfigError, match="compression_ratio: expected 0 to"):
+        BudgetPress(KnormPress(), file, "0.5")
+    for sink, window in ((-1, 8), (4, 64.0)):
+        with pytest.raises(ConfigError, match="expected integers of 0 or more, got"):
+            BudgetPress(KnormPress(), file, 0.5, sink=sink, window=window)
+    with pytest.raises(ConfigError, match="ObservedAttentionPress needs eager attention"):
+        BudgetPress(ObservedAttentionPress(), file, 0.5)
 
 
 def test_the_ratio_may_be_changed_later(model: Any, tmp_path: Path) -> None:
@@ -292,6 +299,25 @@ def test_the_ratio_may_be_changed_later(model: Any, tmp_path: Path) -> None:
         assert pruned == pytest.approx(ratio * 64 * LAYERS * HEADS, abs=LAYERS)
     press.compression_ratio = 1.0
     assert "compression_ratio: expected 0 to 0.99, got 1.0" in refusal(model, press)
+
+
+def test_scores_that_depend_on_the_compression(model: Any, tmp_path: Path) -> None:
+    inner = CriticalKVPress(KnormPress())
+    masks(model, BudgetPress(inner, flat(tmp_path), 0.75), tokens(32))
+    assert inner.compression_ratio == inner.press.compression_ratio == 0.75
+
+
+def test_a_cache_with_a_window_is_not_pruned(tmp_path: Path) -> None:
+    """Its keys are the last ones only, so that places of masked keys would be wrong."""
+    other = ARCHITECTURES["mistral"].model("sdpa")
+    assert other.config.sliding_window is not None
+    config, ids = other.config, tokens(3 * other.config.sliding_window)
+    press = BudgetPress(KnormPress(), flat(tmp_path), 0.5, any_model=True)
+    with pytest.raises(ConfigError, match="because of a window"), torch.no_grad(), press(other):
+        other(ids, past_key_values=DynamicCache(config=config))
+    kept = BudgetPress(KnormPress(), budget_file(tmp_path, np.zeros((99, LAYERS, HEADS))), 0.5)
+    with torch.no_grad(), kept(other):
+        other(ids, past_key_values=DynamicCache(config=config))
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", '{"model": 3}'])

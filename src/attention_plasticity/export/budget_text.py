@@ -27,9 +27,10 @@ def print_budget(
     run, counted = heads.run, table[table["counted"] == 1]
     kept = counted["kept_at_50"]
     texts = "" if math.isnan(run.context) else f", texts of up to {run.context:,.0f} tokens"
+    how = heads.order if heads.order == UNIFORM else f"{heads.order}, rule {rule}"
     console.print(
-        f"{run.model_name}: {count(len(counted), 'key head')}{texts}; order {heads.order}, rule "
-        f"{rule}; kept at 50 % compression: {kept.min():.3g} to {kept.max():.3g} of the keys"
+        f"{run.model_name}: {count(len(counted), 'key head')}{texts}; order {how}; kept at 50 % "
+        f"compression: {kept.min():.3g} to {kept.max():.3g} of the keys"
     )
     others = table[table["counted"] == 0]
     if len(others):

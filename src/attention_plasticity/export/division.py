@@ -88,7 +88,7 @@ def with_mean(factor: Array, keep: float) -> Array:
     while (over := ~full & (scale * factor >= 1.0)).any() and not (full | over).all():
         full |= over
         scale = (keep * len(factor) - np.count_nonzero(full)) / factor[~full].sum()
-    return np.where(full, 1.0, np.minimum(scale * factor, 1.0))
+    return np.where(full, 1.0, np.clip(scale * factor, 0.0, 1.0))
 
 
 def prune_curves(values: Array, counted: Bools, rule: str) -> Array:
@@ -98,7 +98,11 @@ def prune_curves(values: Array, counted: Bools, rule: str) -> Array:
     """
     if not np.isfinite(values[counted]).all():
         raise ConfigError("a key head has no value, so it has no place in the order")
+    if rule in _POWERS and values[counted].max() <= 0.0:
+        raise ConfigError(
+            f"--rule: {rule} needs a value above 0, and no key head has one; give --rule ramp"
+        )
     curves = np.zeros((len(PERCENTS), len(values)))
     for row, compression in zip(curves, PERCENTS, strict=True):
-        row[counted] = 1.0 - kept_shares(values[counted], 1.0 - compression, rule)
+        row[counted] = np.clip(1.0 - kept_shares(values[counted], 1.0 - compression, rule), 0, 1)
     return curves

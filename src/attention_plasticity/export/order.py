@@ -214,12 +214,12 @@ def _rows(
     """
     if order not in _OF_KEY_HEADS:
         table, head, members = run.head_metrics, "q_head", group
-    elif run.has_key_heads:
+    elif run.has_key_heads and "n_q_heads" in run.key_heads:
         table, head, members = run.key_heads, "k_head", 1
     else:
         raise ConfigError(
-            f"{run.place}: has no {KEY_HEADS.file}; it needs the texts of the rows: analyze a dump "
-            f"with texts, with this version, or choose a column of {HEAD_METRICS.file}, such as "
+            f"{run.place}: has no {KEY_HEADS.file} with the numbers of query heads; it needs the "
+            f"texts of the rows: analyze a dump with texts, with this version, or choose a column of {HEAD_METRICS.file}, such as "
             "--order ap_aligned"
         )
     place = f"{run.place}: {HEAD_METRICS.file if head == 'q_head' else KEY_HEADS.file}"

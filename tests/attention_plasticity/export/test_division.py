@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from attention_plasticity.export.division import (
@@ -74,6 +74,7 @@ def test_total_limits_and_order(values: np.ndarray, keep: float, rule: str) -> N
 def test_every_percent_has_its_total(values: np.ndarray, data: st.DataObject, rule: str) -> None:
     bools = st.lists(st.booleans(), min_size=len(values), max_size=len(values))
     counted = np.array(data.draw(bools)) | (np.arange(len(values)) == 0)
+    assume(rule == "ramp" or values[counted].max() > 0.0)
     curves = prune_curves(values, counted, rule)
     assert curves.shape == (99, len(values))
     assert curves[:, counted].mean(axis=1) == pytest.approx(PERCENTS, abs=1e-12)
@@ -82,12 +83,28 @@ def test_every_percent_has_its_total(values: np.ndarray, data: st.DataObject, ru
     assert (np.diff(curves, axis=0) >= -1e-12).all()  # more compression, fewer keys
     for row, percent in zip(curves, PERCENTS, strict=True):
         own = 1.0 - kept_shares(values[counted], 1.0 - percent, rule)
-        assert row[counted].tolist() == own.tolist()
+        assert row[counted] == pytest.approx(own, abs=1e-15)
 
 
 @given(st.integers(1, 50), KEEP, RULE)
 def test_equal_values_give_a_flat_curve(heads: int, keep: float, rule: str) -> None:
     assert kept_shares(np.zeros(heads), keep, rule) == pytest.approx(keep, abs=1e-12)
+
+
+def test_curves_stay_within_their_limits_with_heads_that_keep_all_or_nothing() -> None:
+    for n in (25, 50):
+        values = np.where(np.arange(n) % 3 == 0, 1.0, 0.0)
+        for rule in RULES:
+            curves = prune_curves(values, np.ones(n, bool), rule)
+            assert ((curves >= 0.0) & (curves <= 1.0)).all()
+
+
+def test_a_power_needs_a_value_above_zero() -> None:
+    values = np.array([-0.1, 0.0])
+    for rule in ("cube", "square"):
+        with pytest.raises(ConfigError, match=f"{rule} needs a value above 0.*--rule ramp"):
+            prune_curves(values, np.ones(2, bool), rule)
+    assert prune_curves(values, np.ones(2, bool), "ramp")[49].tolist() == pytest.approx([0.9, 0.1])
 
 
 def test_a_value_that_is_missing_has_no_curve() -> None:

@@ -140,6 +140,9 @@ def test_heads_of_a_window_need_no_values(tmp_path: Path) -> None:
 def test_runs_without_their_model_or_table_are_refused(run: Path, tmp_path: Path) -> None:
     without = change_info(write_run(tmp_path / "without"), head_layout=LAYOUT)
     assert "has no key_head_metrics.csv" in refusal(without, BUDGET)
+    path = make_run(tmp_path / "earlier") / "key_head_metrics.csv"
+    pd.read_csv(path).drop(columns="n_q_heads").to_csv(path, index=False, na_rep="nan")
+    assert "with the numbers of query heads" in refusal(path.parent, BUDGET)
     assert heads_of(without, "ap_overall").value.shape == (6,)  # the other table has it
     assert heads_of(without, "uniform").counted.all()
     change_info(run, head_layout={})
