@@ -219,8 +219,8 @@ def _rows(
     else:
         raise ConfigError(
             f"{run.place}: has no {KEY_HEADS.file} with the numbers of query heads; it needs the "
-            f"texts of the rows: analyze a dump with texts, with this version, or choose a column of {HEAD_METRICS.file}, such as "
-            "--order ap_aligned"
+            "texts of the rows: analyze a dump with texts, with this version, or choose a column "
+            f"of {HEAD_METRICS.file}, such as --order ap_aligned"
         )
     place = f"{run.place}: {HEAD_METRICS.file if head == 'q_head' else KEY_HEADS.file}"
     if table.duplicated(["layer", head]).any():
