@@ -26,6 +26,7 @@ from findings.eviction.results import Results
 from findings.eviction.statistics import chosen_rule
 
 BUDGETS, CHOSEN = "budgets", "chosen_rule.txt"
+_SECONDS = 30.0  # between two lines about progress
 STEPS = ("prepare", "evaluate", "tables")
 
 
@@ -101,10 +102,15 @@ class _Evaluation:
         """Whether there was time for the conditions of a scorer, whose scores are computed once."""
         from findings.eviction.presses import press_of, scorer_of
 
-        scores = contexts.scores(scorer_of(conditions[0].scorer), self.plan.seed)
-        for condition in conditions:
-            if time.monotonic() > self.end:
+        scorer, said = conditions[0].scorer, time.monotonic()
+        scores = contexts.scores(scorer_of(scorer), self.plan.seed)
+        for number, condition in enumerate(conditions):
+            now = time.monotonic()
+            if now > self.end:
                 return False
+            if now - said > _SECONDS:
+                said = now
+                print(f"  {scorer}: {number} of {len(conditions)} conditions", file=sys.stderr)
             press = press_of(condition, scores, self.folder / BUDGETS, self.plan)
             self.results.add(condition, contexts.outcomes(press))
         return True
