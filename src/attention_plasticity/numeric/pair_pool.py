@@ -68,12 +68,6 @@ class PairPool:
         """(texts,) numbers of possible pairs."""
         return self.text.sizes * (self.text.sizes - 1) // 2
 
-    def texts_by_pairs(self, number: int, rng: np.random.Generator) -> Ints:
-        """(number,) texts, in proportion to their numbers of pairs."""
-        ends = np.cumsum(self.pairs)
-        drawn = rng.integers(0, max(1, ends[-1:].sum()), number if len(ends) else 0)
-        return np.asarray(np.searchsorted(ends, drawn, side="right"))
-
     def texts_by_weight(self, number: int, rng: np.random.Generator) -> Ints:
         """(number,) texts, in proportion to the sums over pairs of the products of weights."""
         if not len(self.unit):
