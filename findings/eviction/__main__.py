@@ -41,26 +41,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from findings.eviction.contexts import load_model
 
         model = load_model(model_folder(given.demo_dir), given.device)
-        evaluate(model, folder, plan, given.seconds)
+        if not evaluate(model, folder, plan, given.seconds):
+            raise SystemExit("out of time; run the same command again to continue")
     if "tables" in given.steps:
         from findings.eviction.tables import write_all
 
         write_all(folder, plan, page=not given.small)
 
 
-def evaluate(model: Any, folder: Path, plan: Plan, seconds: float = float("inf")) -> None:
-    """Run every condition that has no outcome yet, for at most some seconds."""
+def evaluate(model: Any, folder: Path, plan: Plan, seconds: float = float("inf")) -> bool:
+    """Run every condition that has no outcome yet. Whether there was time for all of them."""
     evaluation = _Evaluation(model, folder, plan, time.monotonic() + seconds)
     heads, rules = read_heads(folder), tuple(RULES)
     write_rules(folder / BUDGETS, heads[PLASTICITY])
     if not evaluation.run(choice_phase(plan, rules)):
-        return
+        return False
     rule = chosen_rule(evaluation.results, plan, rules)
     (folder / CHOSEN).write_text(rule + "\n", encoding="utf-8")
     write_orders(folder / BUDGETS, heads, rule, plan)
-    for phase in report_phases(plan, rules, *heads[PLASTICITY].shape):
-        if not evaluation.run(phase):
-            return
+    phases = report_phases(plan, rules, *heads[PLASTICITY].shape)
+    return all(evaluation.run(phase) for phase in phases)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,6 @@ class _Evaluation:
         )
         for scorer in dict.fromkeys(one.scorer for one in missing):
             if not self._run_scorer(contexts, [one for one in missing if one.scorer == scorer]):
-                print("out of time; run the same command again to continue", file=sys.stderr)
                 return False
         took = f"{len(missing)} conditions, {time.monotonic() - began:.0f} s"
         print(f"{first.texts}, {first.context} tokens: {took}", file=sys.stderr, flush=True)

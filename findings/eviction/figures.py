@@ -45,7 +45,8 @@ def draw_budgets(study: Study, folder: Path) -> Path:
         full = study.of(COPIES, study.plan.middle, study.plan.scorers[0], 0.0, FULL, field="right")
         if full is not None:
             right.axhline(full.mean(), color=QUIET, linewidth=0.8, linestyle=":")
-            right.text(90, full.mean(), "nothing pruned", va="bottom", ha="right", fontsize=8)
+            place, how = right.get_yaxis_transform(), {"va": "bottom", "ha": "right"}
+            right.text(1.0, full.mean(), "nothing pruned", transform=place, fontsize=8, **how)
         right.set(
             ylabel="copied tokens predicted right", title="copying random tokens", ylim=(0, None)
         )

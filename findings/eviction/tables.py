@@ -292,7 +292,8 @@ class Study:
     def _short(self) -> str:
         """Rules where a head keeps few keys: the shortest context, the largest compression."""
         context, most = min(self.plan.contexts), max(self.plan.compressions)
-        names = {"equal": FLAT, "cube of the value": PLASTICITY}
+        chosen = chosen_rule(self.results, self.plan, tuple(RULES))
+        names = {"equal": FLAT, chosen: PLASTICITY}
         names |= {name.removeprefix(f"{RULE}:"): name for name in CAREFUL_RULES}
         rows = []
         for title, allocation in names.items():
