@@ -143,6 +143,8 @@ def rank_correlation(first: Array, second: Array, weight: Array) -> float:
     The rank of a key is the weight of all keys with smaller values plus half of the weight of keys
     with the same value.
     """
+    if any(values.min() == values.max() for values in (first, second)):
+        return float("nan")  # centred ranks need not be exactly 0
     share = weight / weight.sum()
     a, b = (_ranks(values, share) for values in (first, second))
     a, b = a - share @ a, b - share @ b
