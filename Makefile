@@ -7,7 +7,7 @@ OLDEST := .venv-oldest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
 .PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
-	browser architectures coverage power-table hub-faults reliability clean
+	browser architectures coverage hub-faults reliability clean
 
 setup: $(VENV)/.dev
 
@@ -105,10 +105,6 @@ reliability: $(VENV)/.dev
 coverage: $(VENV)/.dev
 	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/interval_coverage.py
 	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/rope_coverage.py
-
-# Writes the table of docs/method.md: predictions of `power` against real errors, on thinned heads.
-power-table: $(VENV)/.dev
-	PYTHONPATH=tests/laws:tests/qk_sniffer OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/thinned_heads.py
 
 # Writes the table of docs/hub-faults.md.
 hub-faults: $(VENV)/.dev

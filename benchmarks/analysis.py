@@ -82,9 +82,10 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
     import numpy as np
 
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.head.result import HeadResult
-    from attention_plasticity.head.rows import KeyHead
     from attention_plasticity.head_analysis import analyze_group
+    from attention_plasticity.measure.result import HeadResult
+    from attention_plasticity.measure.seeds import SeedKeys
+    from attention_plasticity.read.rows import read_keys
     from benchmarks import floor, plain
     from benchmarks.shapes import make_shape
     from qk_dump.layout import HeadId
@@ -92,11 +93,11 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
     from qk_dump.remote import local
     from qk_dump.source import open_dump
 
-    config = RunnerConfig(error_bars=False)  # as the floor; see versions.py
+    config = RunnerConfig()
     dump = open_dump(make_shape(data, shape, noise))
     heads = list(range(shape.group_size))
-    index = KeyHead.read(dump, 0, 0, config).index
-    pairs = index.bucket_pairs(config.most_pairs_per_bucket, np.random.default_rng(0))
+    index = SeedKeys.of(read_keys(dump, 0, 0, config).rows).index
+    pairs = index.bucket_pairs(config.num_pairs_per_bucket, np.random.default_rng(0))
     key_file = local(dump.files(HeadId(0, 0, "k"))[0])
     query_files = [local(dump.files(HeadId(0, head, "q"))[0]) for head in heads]
 
@@ -144,19 +145,15 @@ def profile(data: Path, rounds: int) -> None:
     pa.set_cpu_count(1)
     steps = {
         "read_head": "reading and checking",
-        "regress": "regression",
-        "_rotate_block": "rotation",
-        "_residuals_of_block": "residuals, a row per dimension",
-        "residual_variance": "residual variance",
-        "skew_and_kurtosis": "skewness, kurtosis",
-        "ks_normal_statistics": "KS statistics",
-        "ks_pvalues": "KS p-values",
-        "bucket_moments": "bucket means, covariances",
-        "bucket_gaussians": "covariance factors",
-        "orientation_from_keys": "orientation",
-        "bucket_pairs": "drawing pairs",
-        "key_differences": "key differences",
-        "score_pairs": "scoring pairs, errors, counts",
+        "seed_columns": "seeds' columns",
+        "plasticity_columns": "plasticity at one position, over a bin",
+        "attended_columns": "attended plasticity",
+        "position_columns": "position before RoPE",
+        "drift_row": "drift",
+        "band_columns": "rotary bands and kernel",
+        "attention_columns": "attention",
+        "role_row": "roles",
+        "key_head_counts": "counts for key heads",
     }
     print("\nWhere the time goes (ms per query head, share)")
     names = list(SHAPES)

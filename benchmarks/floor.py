@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 from scipy.special import ndtr
 
-from attention_plasticity.numeric.key_pairs import KeyPairs
+from attention_plasticity.measure.seed_pairs import KeyPairs
 from qk_dump.reader import subsample
 
 Floats = npt.NDArray[np.float32]

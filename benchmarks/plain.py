@@ -60,7 +60,7 @@ def one_query_head(
             if c >= j:
                 continue
             values = []
-            for one, two in _draw_pairs(keys, c, config.most_pairs_per_bucket, rng):
+            for one, two in _draw_pairs(keys, c, config.num_pairs_per_bucket, rng):
                 w = x_k[one] - x_k[two]
                 m = w[0] * first + w[1:] @ mean
                 v = w[0] ** 2 * variance + w[1:] @ covariance @ w[1:]

@@ -184,7 +184,7 @@ def write_large(folder: Path, layers: int, heads: int, cells_per_head: int) -> N
         **ids, n_q_tokens=50_000, n_k_tokens=50_000, d_model=WIDTH, q_position_max=CONTEXT - 1
     )
     metrics["ap_overall"] = profile.mean(axis=1)
-    metrics["ap_drop"] = profile[:, 0] - profile[:, -1]
+    metrics["ap_aligned_drop"] = profile[:, 0] - profile[:, -1]
     metrics.to_csv(folder / "head_metrics.csv", index=False)
 
     pairs = sorted(np.ndindex(BUCKETS, BUCKETS), key=lambda pair: pair[1] >= pair[0])
@@ -194,8 +194,6 @@ def write_large(folder: Path, layers: int, heads: int, cells_per_head: int) -> N
         {name: np.repeat(values, cells_per_head) for name, values in ids.items()}
     ).assign(q_bucket=np.tile(query, len(layer)), k_bucket=np.tile(key, len(layer)))
     cells["plasticity"] = np.clip(profile[:, query].ravel() + rng.normal(0, 0.02, len(cells)), 0, 1)
-    for column, largest in (("_se", 0.02), ("_bias", 0.002), ("_counted", 1.0)):
-        cells[f"plasticity{column}"] = rng.random(len(cells)) * largest
     cells["n_pairs"] = 256
     drift = rng.normal(0, 20, (len(layer), BUCKETS)) + (np.arange(BUCKETS) + 0.5) * size
     cells["q_position"], cells["k_position"] = drift[:, query].ravel(), drift[:, key].ravel()

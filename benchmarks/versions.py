@@ -5,7 +5,7 @@
     python -m benchmarks.versions ../earlier/src --dump FOLDER   # a captured dump
 
 Both versions run in a process of their own, with the settings of a worker, and take turns. The best
-time of each counts. This version is also timed without counts and without error bars.
+time of each counts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = {
-    "new": {},
-    "new, no counts": {"counting": False},
-    "new, no errors": {"error_bars": False},
-}
-
 WORK = """
-import json, sys, time
-source, root, data, shape, layer, settings = sys.argv[1:]
+import sys, time
+source, root, data, shape, layer = sys.argv[1:]
 sys.path[:0] = [source, root]
 import pyarrow
 pyarrow.set_cpu_count(1)
@@ -38,14 +32,13 @@ from attention_plasticity.head_analysis import analyze_group
 from benchmarks.shapes import SHAPES, make_shape
 from qk_dump.source import open_dump
 dump = open_dump(make_shape(Path(data), SHAPES[shape], "gaussian") if shape else Path(data))
-config, layer = RunnerConfig(**json.loads(settings)), int(layer)
+config, layer = RunnerConfig(), int(layer)
 heads = list(range(dump.manifest.num_q_heads // dump.manifest.num_k_heads))
 try:
+    from attention_plasticity.read.run_texts import run_texts
+except ImportError:  # before the version with read/
     from attention_plasticity.head.rows import run_texts
-    texts = run_texts(dump, [layer], config)
-except ImportError:  # versions without bins
-    from attention_plasticity.head.texts import texts_of_dump
-    texts = texts_of_dump(dump, [layer])
+texts = run_texts(dump, [layer], config)
 for _ in sys.stdin:
     began = time.process_time()
     found = analyze_group(dump, layer, 0, heads, config, texts)
@@ -67,17 +60,18 @@ def main() -> None:
     data, layer = options.dump or options.data, str(options.layer)
     for shape in [""] if options.dump else options.shapes.split(","):
         of = [str(data), shape, layer]
-        processes = {"earlier": _start(options.earlier.resolve(), of, {})}
-        for name, settings in SETTINGS.items():
-            processes[name] = _start(ROOT / "src", of, settings)
+        processes = {
+            "earlier": _start(options.earlier.resolve(), of),
+            "new": _start(ROOT / "src", of),
+        }
         best = _take_turns(processes, options.rounds)
         print(f"\n{f'shape {shape}' if shape else data}: CPU time per query head, one worker")
         for name, seconds in best.items():
             print(f"{name:<16}{1e3 * seconds:>8.0f} ms{seconds / best['earlier']:>8.2f}")
 
 
-def _start(source: Path, of: list[str], settings: dict[str, bool]) -> subprocess.Popen[str]:
-    arguments = [str(source), str(ROOT), *of, json.dumps(settings)]
+def _start(source: Path, of: list[str]) -> subprocess.Popen[str]:
+    arguments = [str(source), str(ROOT), *of]
     return subprocess.Popen(
         [sys.executable, "-c", WORK, *arguments],
         stdin=subprocess.PIPE,

@@ -24,7 +24,7 @@ print(f"{len(dump.query_heads)} query heads and {len(dump.key_heads)} key heads"
 
 # %%
 head = ap.analyze_head(layer=14, q_head=4, dump=dump)
-print(f"plasticity {head.metrics['ap_overall']:.3f}, drop {head.metrics['ap_drop']:+.3f}")
+print(f"plasticity {head.metrics['ap_aligned']:.3f}, drop {head.metrics['ap_aligned_drop']:+.3f}")
 print(f"variance from position {head.metrics['q_R2_total']:.3f}")
 print(head.bucket_plasticity.head())
 
@@ -37,12 +37,14 @@ print(head.bucket_plasticity.head())
 folder = Path(mkdtemp(prefix="plasticity-"))
 run = ap.analyze_dump(dump, output_dir=str(folder))
 metrics = run.head_metrics
-print(metrics.groupby("layer")[["ap_overall", "ap_drop", "q_R2_total"]].mean().round(3))
-most = metrics.nlargest(3, "ap_overall")[["layer", "q_head", "ap_overall"]]
+print(metrics.groupby("layer")[["ap_aligned", "ap_aligned_drop", "q_R2_total"]].mean().round(3))
+most = metrics.nlargest(3, "ap_aligned")[["layer", "q_head", "ap_aligned"]]
 print(most.to_string(index=False))
 
 # %% [markdown]
 # ## Effect of the query model
+#
+# It concerns plasticity over a bucket, which contains the rotation of RoPE.
 
 # %%
 full = ap.analyze_dump(dump, output_dir=str(folder / "full"), query_model="full")
@@ -60,13 +62,13 @@ print(f"rank correlation of the heads' plasticity, positional against full: {agr
 # %%
 figure = run.plot("plasticity", color_by_layer=True, model_name="SmolLM2-135M")
 save_figure(figure, folder / "plasticity.png")
-save_figure(run.plot("map", metric="ap_drop", layers="14"), folder / "drop.svg")
+save_figure(run.plot("map", metric="ap_aligned_drop", layers="14"), folder / "drop.svg")
 print(caption_of(figure))
 page = run.report().save(folder / "report.html")
 print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
 
 # %% [markdown]
-# ## The profile as a table
+# ## The profile over buckets as a table
 
 # %%
 profile = head_profiles(run.bucket_plasticity).groupby("q_bucket")["plasticity"].mean()

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
-from findings.pages import markdown
+from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
-from attention_plasticity.tables.intervals import corrected, mean_of_heads, mean_over_heads
-from findings_tables import corrected_cell, estimate, head_name, rank_correlation
+from attention_plasticity.tables.intervals import mean_of_heads, mean_over_heads
+from findings_tables import cells, estimate, head_name, rank_correlation
 
-PLASTICITY = ("ap_aligned", "ap_attended_aligned")
+PLASTICITY = ("ap_aligned", "ap_attended")
 ATTENTION = ("attn_sink_mass", "attn_far_mass", "attn_entropy")
 HEADINGS = (
     "on the first four tokens",
     "far, without the first tokens",
     "entropy (nats)",
     "plasticity at one position",
-    "attended, at one position",
+    "attended plasticity",
 )
 
 
 def attention_tables(run: ap.Run, context: ap.Run) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table. `context` is the same run with context pairs."""
     metrics = run.head_metrics
-    gap = corrected(metrics, "ap_attended_aligned") - corrected(metrics, "ap_aligned")
-    metrics = metrics.assign(gap=gap)
+    metrics = metrics.assign(gap=metrics["ap_attended"] - metrics["ap_aligned"])
     yield "attention-layers", _layers(run, metrics)
-    yield "far-heads", _heads(metrics, "attn_far_mass")
-    yield "sink-heads", _heads(metrics, "attn_sink_mass")
+    yield "far-heads", _heads(run, metrics["attn_far_mass"])
+    yield "sink-heads", _heads(run, metrics["attn_sink_mass"])
     yield "attended", _attended(run, context)
-    yield "attended-heads", _heads(metrics, "gap")
+    yield "attended-heads", _heads(run, metrics["gap"])
     yield "correlations", _correlations(metrics)
 
 
@@ -46,43 +44,37 @@ def _layers(run: ap.Run, metrics: pd.DataFrame) -> str:
     return markdown(["layers", *HEADINGS], rows)
 
 
-def _heads(metrics: pd.DataFrame, name: str) -> str:
+def _heads(run: ap.Run, values: pd.Series) -> str:
     """The four heads with the largest values and the four with the smallest."""
-    ordered = metrics.sort_values(name)[::-1]
+    columns = [cells(run, name, 2) for name in ATTENTION]
+    columns += [cells(run, name) for name in PLASTICITY]
+    ordered = values.sort_values()[::-1].index
     rows = [
-        [
-            head_name(head),
-            *(_value(head, column) for column in ATTENTION),
-            *(corrected_cell(head, column) for column in PLASTICITY),
-        ]
-        for head in pd.concat([ordered.head(4), ordered.tail(4)]).to_dict("records")
+        [head_name(run.head_metrics.loc[head]), *(column[head] for column in columns)]
+        for head in (*ordered[:4], *ordered[-4:])
     ]
     return markdown(["head (layer.head)", *HEADINGS], rows)
 
 
 def _attended(run: ap.Run, context: ap.Run) -> str:
     """Kinds of key pairs, at one position and with the queries of a bin as captured."""
-    attended = ("ap_attended_aligned", "ap_attended")
     kinds = {
         "two keys of one bin, at random": (run, ("ap_aligned", "ap_pooled")),
         "any two earlier keys, at random": (context, ("ap_aligned", "ap_pooled")),
-        "any two earlier keys, by attention": (run, attended),
-        "… the same by counting": (run, ("ap_attended_aligned_counted", "ap_attended_counted")),
+        "any two earlier keys, by attention": (run, ("ap_attended",)),
     }
     rows = []
     for words, (of_run, names) in kinds.items():
         means = [estimate(mean_over_heads(of_run, name)) for name in names]
-        table = of_run.head_metrics
-        level = corrected(table, names[0]) if f"{names[0]}_bias" in table else table[names[0]]
+        level = of_run.head_metrics[names[0]]
         spread = f"{level.quantile(0.1):.2f} – {level.quantile(0.9):.2f}"
-        rows.append([words, means[0], spread, means[1]])
+        rows.append([words, means[0], spread, *(means[1:] or [NONE])])
     heading = ["pairs", "at one position", "10 % and 90 % of the heads", "over a bin"]
     return markdown(heading, rows)
 
 
 def _correlations(metrics: pd.DataFrame) -> str:
-    names = ("ap_aligned", "ap_attended_aligned", "ap_overall")
-    plasticity = [corrected(metrics, name) for name in names]
+    plasticity = [metrics[name] for name in ("ap_aligned", "ap_attended", "ap_overall")]
     rows = []
     for label, column in (
         ("weight on the first four tokens", "attn_sink_mass"),
@@ -95,19 +87,15 @@ def _correlations(metrics: pd.DataFrame) -> str:
     attended = plasticity[1]
     rows.append(
         [
-            "attended, at one position",
+            "attended plasticity",
             _rho(attended, plasticity[0]),
             "",
             _rho(attended, plasticity[2]),
         ]
     )
-    heading = ["", "ρ with plasticity at one position", "ρ with attended, at one position"]
+    heading = ["", "ρ with plasticity at one position", "ρ with attended plasticity"]
     return markdown([*heading, "ρ with plasticity over a bucket"], rows)
 
 
 def _rho(one: pd.Series, other: pd.Series) -> str:
-    return f"{rank_correlation(one, other):+.2f}"
-
-
-def _value(head: Mapping[Any, Any], name: str) -> str:
-    return f"{head[name]:.2f} ± {head[f'{name}_se']:.2f}"
+    return f"{round(rank_correlation(one, other), 2) + 0.0:+.2f}"  # no "-0.00"

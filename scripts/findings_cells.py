@@ -1,4 +1,4 @@
-"""Plasticity beyond the trained context, from bins and buckets: a table and a figure."""
+"""Plasticity beyond the trained context, by bins of queries: a table and a figure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
-from attention_plasticity.metrics import BIN_QUANTITY, BUCKET_QUANTITY, GROUP_COLUMNS
+from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
 from attention_plasticity.plots import save_figure
 from attention_plasticity.plots.style import (
     BLUE,
@@ -24,7 +24,12 @@ from attention_plasticity.plots.style import (
     position_axis,
 )
 from attention_plasticity.tables.bin_cells import bin_cells
-from attention_plasticity.tables.intervals import bucket_errors, mean_of_buckets
+from attention_plasticity.tables.intervals import (
+    bucket_errors,
+    groups_of,
+    half_width,
+    mean_of_buckets,
+)
 from attention_plasticity.tables.profiles import HEAD, head_profiles
 
 TRAINED = 8192
@@ -38,48 +43,42 @@ def beyond_table(run: ap.Run, counts: pd.DataFrame) -> str:
 
     `counts` has the count at one position in every bin, as `counted_bins` returns it.
     """
-    aligned, over = (_parts(positioned(run, name)) for name in (BIN_QUANTITY, BUCKET_QUANTITY))
+    aligned, over = (_parts(positioned(run, name)) for name in (BIN_QUANTITY, POOLED_BIN_QUANTITY))
+    groups = groups_of(run)
     rows = []
     for low, high in pairwise(EDGES):
         here, there = aligned[low, high], aligned[LAST_TRAINED]
         own = (low, high) == LAST_TRAINED
-        lower = int((here["level"] < there["level"]).sum())
+        lower = int((here["value"] < there["value"]).sum())
         counted = counts[counts["start"].between(low, high - 1)]["one_position"].mean()
         rows.append(
             [
                 f"{low:,}–{high:,}",
-                f"{here['level'].mean():.3f}",
-                f"{here['level'].std():.3f}",
-                NONE if own else _change(here, there),
+                f"{here['value'].mean():.3f}",
+                f"{here['value'].std():.3f}",
+                NONE if own else _change(here, there, groups),
                 NONE if own else f"{lower} of {len(here)}",
                 f"{counted:.3f}",
-                f"{over[low, high]['level'].mean():.3f}",
-                NONE if own else _change(over[low, high], over[LAST_TRAINED]),
+                f"{over[low, high]['value'].mean():.3f}",
+                NONE if own else _change(over[low, high], over[LAST_TRAINED], groups),
             ]
         )
     minus = f"minus {LAST_TRAINED[0]:,}–{LAST_TRAINED[1]:,}"
     heading = ["query position", "at one position", "spread over heads", minus, "heads lower"]
-    return markdown([*heading, "counted", "over a bucket", minus], rows)
+    return markdown([*heading, "counted", "over a bin", minus], rows)
 
 
 def positioned(run: ap.Run, quantity: str) -> pd.DataFrame:
-    """One row per head and bin (or bucket): `level` corrected for bias, influences, `q_position`.
-
-    The other columns are those of `bucket_errors`.
-    """
+    """One row per head and bin: the columns of `bucket_errors`, and `q_position`."""
     errors = bucket_errors(run, quantity)
     assert errors is not None
-    table = run.bucket_plasticity
-    if quantity != BUCKET_QUANTITY:
-        table = bin_cells(run.bins, run.pair_sampling)
-    place = head_profiles(table)[[*HEAD, "q_bucket", "q_position"]]
-    rows = errors.merge(place, on=[*HEAD, "q_bucket"])
-    return rows.assign(level=rows["value"] - rows["bias"])
+    place = head_profiles(bin_cells(run.bins, run.pair_sampling))
+    return errors.merge(place[[*HEAD, "q_bucket", "q_position"]], on=[*HEAD, "q_bucket"])
 
 
 def _parts(rows: pd.DataFrame) -> Parts:
     """Means of every head over each part of the context."""
-    columns = ["level", *GROUP_COLUMNS]
+    columns = ["value", *GROUP_COLUMNS]
     position = rows["q_position"]
     return {
         (low, high): rows[(position >= low) & (position < high)].groupby(HEAD)[columns].mean()
@@ -87,10 +86,10 @@ def _parts(rows: pd.DataFrame) -> Parts:
     }
 
 
-def _change(heads: pd.DataFrame, last: pd.DataFrame) -> str:
+def _change(heads: pd.DataFrame, last: pd.DataFrame, groups: float) -> str:
     change = (heads - last).mean()  # influences of the groups of texts are subtracted as well
     error = np.linalg.norm(change[list(GROUP_COLUMNS)].to_numpy(np.float64))
-    return f"{change['level']:+.3f} ± {error:.3f}"
+    return f"{change['value']:+.3f} ± {half_width(error, groups):.3f}"
 
 
 def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
@@ -100,13 +99,13 @@ def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
         for (label, run), colour in zip(runs.items(), (BLUE, VERMILION), strict=True):
             for quantity, words, dashes in (
                 (BIN_QUANTITY, "at one position", "-"),
-                (BUCKET_QUANTITY, "over a bucket", ":"),
+                (POOLED_BIN_QUANTITY, "over a bin", ":"),
             ):
                 rows = positioned(run, quantity)
                 mean = mean_of_buckets(rows, run.eligible_heads)
                 place = rows.groupby("q_bucket")["q_position"].mean().to_numpy()
                 if quantity == BIN_QUANTITY:
-                    levels = rows.groupby("q_bucket")["level"]
+                    levels = rows.groupby("q_bucket")["value"]
                     low, high = (levels.quantile(share).to_numpy() for share in (0.25, 0.75))
                     axes.fill_between(place, low, high, color=colour, alpha=0.12, linewidth=0)
                 axes.errorbar(
@@ -134,7 +133,7 @@ def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
         axes.set_title("Beyond the trained context: SmolLM2-135M")
         footnote(
             figure,
-            "mean over 270 heads, corrected for bias",
+            "mean over 270 heads",
             "band: middle 50 % of heads, at one position",
             "whiskers: 95 % interval over texts",
         )

@@ -17,9 +17,10 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from attention_plasticity.head.role_columns import role_queries
-from attention_plasticity.head.token_weights import unknown_weights
-from attention_plasticity.numeric.role_scores import SINK_WEIGHT, role_scores
+from attention_plasticity.measure.attention import KnownAttention
+from attention_plasticity.measure.roles import SINK_WEIGHT, role_row
+from attention_plasticity.read.layer import layer_facts
+from attention_plasticity.read.rows import Queries
 from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows, read_head
@@ -43,14 +44,10 @@ def largest_differences(folder: Path, model: Path, texts: Path | None) -> dict[s
     weights = _weights(model, tokens)
     for (layer, head), of_head in rows.items():
         expected = _plain_scores(of_head, tokens, [one[layer, head] for one in weights])
-        queries, _ = role_queries(
-            of_head, unknown_weights(len(of_head)), None, None, chunked=False
-        ) or (None, None)
-        assert queries is not None
-        scores = role_scores(queries, DISTANT_FROM)
-        assert scores.keys() == expected.keys()
+        known = KnownAttention.of(_queries(dump, layer, of_head))
+        scores = role_row(dump, layer, head, known, DISTANT_FROM).values
         for name, value in expected.items():
-            difference = abs(scores[name].value - value)
+            difference = abs(scores[name] - value)
             if name == "effective_keys":
                 difference /= value
             found[name] = max(found.get(name, 0.0), difference)
@@ -70,6 +67,22 @@ def _rows(dump: Dump, head: HeadId) -> HeadRows:
     )
     assert rows.example_id is not None
     return rows[(rows.example_id < TEXTS) & (rows.position < TOKENS)]
+
+
+def _queries(dump: Dump, layer: int, rows: HeadRows) -> Queries:
+    """The rows with equal weights, and without texts: the scores are plain means."""
+    facts = layer_facts(dump, layer, rows.width)
+    return Queries(
+        rows=rows,
+        exponent=0,
+        weight=np.ones(len(rows)),
+        layer=facts,
+        text=None,
+        group=None,
+        window=rows.sliding_window,
+        visible=facts.visible(rows.sliding_window),
+        no_errors="the scores are plain means",
+    )
 
 
 def _encoded(texts: Path, model: Path) -> list[list[int]]:

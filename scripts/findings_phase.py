@@ -23,11 +23,11 @@ from attention_plasticity.plots.style import (
     footnote,
     new_figure,
 )
-from attention_plasticity.tables.intervals import corrected
+from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.profiles import HEAD
 from findings_cells import positioned
 from findings_counts import BIN, Floats, Ints, Rows
-from findings_tables import corrected_cell, head_name, rank_correlation
+from findings_tables import cells, head_name, rank_correlation, with_half
 from qk_dump.rotary import rotate
 from qk_dump.rotary_records import rotary_record
 
@@ -39,7 +39,7 @@ START, SHOWN = 4096, 128  # tokens of the queries in the upper row; their keys a
 def phase_tables(run: ap.Run, counts: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of the tables."""
     yield "count", _count_table(run.head_metrics, counts)
-    yield "phase-heads", _heads_table(run.head_metrics, counts)
+    yield "phase-heads", _heads_table(run, counts)
 
 
 def _count_table(metrics: pd.DataFrame, counts: pd.DataFrame) -> str:
@@ -49,7 +49,7 @@ def _count_table(metrics: pd.DataFrame, counts: pd.DataFrame) -> str:
         "count at exactly one position": exact,
         "count over a bin": counts["over_bin"],
         **{
-            f"`{name}`": corrected(metrics.set_index(HEAD), name).reindex(exact.index)
+            f"`{name}`": metrics.set_index(HEAD)[name].reindex(exact.index)
             for name in ("ap_aligned", "ap_pooled", "ap_overall")
         },
     }
@@ -70,13 +70,15 @@ def _count_table(metrics: pd.DataFrame, counts: pd.DataFrame) -> str:
     return markdown([*heading, "mean absolute difference", "largest"], rows)
 
 
-def _heads_table(metrics: pd.DataFrame, counts: pd.DataFrame) -> str:
-    rows = metrics.merge(counts, on=HEAD).set_index(HEAD, drop=False).loc[list(HEADS)]
+def _heads_table(run: ap.Run, counts: pd.DataFrame) -> str:
+    names, texts = ("ap_aligned", "ap_overall", "ap_phase"), run.texts["count"]
+    shown = run.head_metrics[HEAD].assign(**{name: cells(run, name) for name in names})
+    rows = shown.merge(counts, on=HEAD).set_index(HEAD, drop=False).loc[list(HEADS)]
     lines = [
         [
             head_name(head),
-            f"{head['one_position']:.3f} ± {head['one_position_se']:.3f}",
-            *(corrected_cell(head, name) for name in ("ap_aligned", "ap_overall", "ap_phase")),
+            with_half(head["one_position"], float(half_width(head["one_position_se"], texts))),
+            *(head[name] for name in names),
         ]
         for head in rows.to_dict("records")
     ]
@@ -105,7 +107,7 @@ def draw_heads(run: ap.Run, dump: Path, path: Path) -> None:
             figure,
             "upper row: score of key 1 minus key 2, for one pair of keys; a point is a query",
             "scores in standard deviations of the points as captured",
-            "lower row: all pairs, corrected for bias; band: 95 % interval over texts",
+            "lower row: all pairs; band: 95 % interval over texts",
         )
     save_figure(figure, path)
 
@@ -160,7 +162,7 @@ def _draw_profiles(axes: Axes, run: ap.Run, layer: int, head: int) -> None:
         rows = positioned(run, quantity)
         rows = rows[(rows["layer"] == layer) & (rows["q_head"] == head)]
         place, level, reach = (
-            rows[name].to_numpy(np.float64) for name in ("q_position", "level", "half_width")
+            rows[name].to_numpy(np.float64) for name in ("q_position", "value", "half_width")
         )
         axes.fill_between(place, level - reach, level + reach, color=colour, alpha=0.2, linewidth=0)
         axes.plot(place, level, color=colour, linewidth=1.4, label=words)

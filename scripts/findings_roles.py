@@ -13,9 +13,9 @@ from findings.pages import NONE, markdown
 import attention_plasticity as ap
 from attention_plasticity.plots import save_figure
 from attention_plasticity.roles import NAMES, UNSURE
-from attention_plasticity.tables.intervals import corrected, half_width, mean_of_heads
+from attention_plasticity.tables.intervals import half_width, mean_of_heads
 from findings_full_weights import largest_differences
-from findings_tables import corrected_cell, head_name, rank_correlation
+from findings_tables import cells, estimate, head_name, rank_correlation
 from qk_toolkit.arrays import Array
 
 SMALL = ("induction", "duplicate", "previous", "self", "local")
@@ -32,7 +32,8 @@ def role_tables(
 
     `dumps` are the dump of texts and that of repeated tokens, each with the file of its texts.
     """
-    heads = run.roles.merge(run.head_metrics, on=_HEAD, suffixes=("", "_of_metrics"))
+    metrics = run.head_metrics.assign(plasticity=cells(run, "ap_aligned"))
+    heads = run.roles.merge(metrics, on=_HEAD, suffixes=("", "_of_metrics"))
     heads["fast"] = _fast_share(run, heads)
     yield "roles", _roles(run, heads)
     yield "role-heads", _role_heads(heads)
@@ -62,17 +63,13 @@ def _roles(run: ap.Run, heads: pd.DataFrame) -> str:
     rows = []
     for name, members in _members(heads):
         layers = members["layer"]
-        means = [_interval_of_mean(run, members, column) for column in ("ap_aligned", "ap_phase")]
+        means = [
+            estimate(mean_of_heads(members, run.influences, column))
+            for column in ("ap_aligned", "ap_phase")
+        ]
         rows.append([name, str(len(members)), f"{layers.min()}–{layers.max()}", *means])
     titles = ["role", "heads", "layers", "plasticity at one position", "rotary phase"]
     return markdown(titles, rows)
-
-
-def _interval_of_mean(run: ap.Run, members: pd.DataFrame, column: str) -> str:
-    """The mean over heads with its 95 % interval over texts."""
-    mean = mean_of_heads(members, run.influences, column)
-    half = float(half_width(mean.standard_error, members["n_groups"].max()))
-    return f"{mean.value:.3f} ± {half:.3f}"
 
 
 def _role_heads(heads: pd.DataFrame) -> str:
@@ -83,10 +80,10 @@ def _role_heads(heads: pd.DataFrame) -> str:
     rows = []
     for name in SMALL:
         for head in heads[heads["role"] == name].to_dict("records"):
-            cells = [_interval(head, score) for score in scores]
-            rows.append([head_name(head), name, *cells, corrected_cell(head, "ap_aligned")])
+            shown = [_interval(head, score) for score in scores]
+            rows.append([head_name(head), name, *shown, head["plasticity"]])
     titles = ["head", "role", "induction score", "duplicate score", "previous token", "own token"]
-    return markdown([*titles, "2 to 7 before", "first token", "plasticity (± 1 error)"], rows)
+    return markdown([*titles, "2 to 7 before", "first token", "plasticity"], rows)
 
 
 def _interval(head: Mapping[Any, Any], score: str) -> str:
@@ -108,8 +105,8 @@ def _induction(heads: pd.DataFrame) -> str:
 def _bands(heads: pd.DataFrame) -> str:
     rows = []
     for name, members in _members(heads):
-        cells = [_mean_over_heads(members[column]) for column in ("kernel_R2", "fast")]
-        rows.append([name, str(len(members)), *cells])
+        means = [_mean_over_heads(members[column]) for column in ("kernel_R2", "fast")]
+        rows.append([name, str(len(members)), *means])
     return markdown(["role", "heads", "R² of the kernel", "variance in fast bands"], rows)
 
 
@@ -126,8 +123,8 @@ def _correlations(heads: pd.DataFrame) -> str:
     """Spearman's correlations over heads, with bootstrap intervals over heads."""
     known = heads.dropna(subset=["ap_aligned", "ap_phase", "fast"])
     columns = {
-        "plasticity at one position": corrected(known, "ap_aligned"),
-        "rotary phase": corrected(known, "ap_phase"),
+        "plasticity at one position": known["ap_aligned"],
+        "rotary phase": known["ap_phase"],
         "variance in fast bands": known["fast"],
         "attention on the previous token": known["previous_mass"],
         "far attention": known["far_mass"],

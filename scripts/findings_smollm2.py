@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from findings.pages import markdown, write_tables
 
 import attention_plasticity as ap
-from attention_plasticity.plots import save_figure
 from attention_plasticity.plots.all_figures import save_all
 from findings_attention import attention_tables
 from findings_cells import beyond_table, draw_beyond
@@ -44,7 +43,7 @@ CAPTURES = {
     LONG: ("moby-dick", 16384, 4),
     "jargon-file-8192": ("jargon-file", 8192, 6),
 }
-PAIRS = ("bucket", "local", "context", "attended")
+PAIRS = ("bucket", "local", "context")
 MODELS = ("positional", "full", "diagonal")
 COUNTS = "head_counts.csv"
 LONG_BIN = 1024  # tokens of a bin of the long texts
@@ -106,10 +105,8 @@ def _command(*arguments: object) -> None:
 
 
 def _analysed(dump: Path, name: str, **fields: Any) -> ap.Run:
-    """An analysis without the count, which only the default run needs."""
     print(f"{name}: analysing", file=sys.stderr)
-    folder = str(FOLDER / "results" / name)
-    return ap.analyze_dump(dump, output_dir=folder, counting=False, **fields)
+    return ap.analyze_dump(dump, output_dir=str(FOLDER / "results" / name), **fields)
 
 
 def _half(dump: Path, target: Path, parity: int) -> Path:
@@ -158,7 +155,6 @@ def _keep_results(runs: dict[str, ap.Run], counts: pd.DataFrame) -> None:
     counts.to_csv(RESULTS / COUNTS, index=False)
     for path in save_all(RESULTS, figures):
         print(path, file=sys.stderr)
-    save_figure(runs["context"].plot("distances"), figures / "distances.png")
     lengths = {f"{CAPTURES[name][1]:,} tokens": runs[name] for name in (BASE, LONG)}
     draw_beyond(lengths, figures / "beyond.png")
     draw_kernels(run, figures)

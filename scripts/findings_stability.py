@@ -10,7 +10,7 @@ from findings.pages import NONE, markdown
 import attention_plasticity as ap
 from attention_plasticity.comparison.data import run_differences
 from attention_plasticity.comparison.runs import labelled
-from attention_plasticity.tables.intervals import corrected, mean_over_heads
+from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.profiles import HEAD
 from findings_tables import estimate, rank_correlation
 
@@ -25,13 +25,13 @@ def stability_table(compared: Mapping[str, Pair]) -> str:
             *(correlation(pair, column) for column in ("ap_aligned", "ap_aligned_drop")),
             *(difference(pair, column) for column in ("ap_aligned", "ap_aligned_drop")),
             mean_distance(pair, "ap_aligned"),
-            *(correlation(pair, column) for column in ("ap_overall", "ap_drop")),
+            correlation(pair, "ap_overall"),
         ]
         for name, pair in compared.items()
     ]
     heading = ["runs", "ρ of plasticity", "ρ of drop", "difference of the mean"]
     heading += ["difference of the drop", "mean absolute difference"]
-    return markdown([*heading, "ρ over a bucket", "ρ of its drop"], rows)
+    return markdown([*heading, "ρ over a bucket"], rows)
 
 
 def pairs_table(runs: Mapping[str, ap.Run], default: str) -> str:
@@ -39,13 +39,12 @@ def pairs_table(runs: Mapping[str, ap.Run], default: str) -> str:
     rows = []
     for name, run in runs.items():
         cells = [f"`{name}`"]
-        for level, drop in (("ap_aligned", "ap_aligned_drop"), ("ap_overall", "ap_drop")):
-            cells += [estimate(mean_over_heads(run, column)) for column in (level, drop)]
+        for level, *more in (("ap_aligned", "ap_aligned_drop"), ("ap_overall",)):
+            cells += [estimate(mean_over_heads(run, column)) for column in (level, *more)]
             cells.append(NONE if name == default else correlation((runs[default], run), level))
         rows.append(cells)
-    kinds = ("at one position", "over a bucket")
-    each = [[kind, "drop", f"ρ with `{default}`"] for kind in kinds]
-    return markdown(["pairs", *each[0], *each[1]], rows)
+    rho = f"ρ with `{default}`"
+    return markdown(["pairs", "at one position", "drop", rho, "over a bucket", rho], rows)
 
 
 def models_table(runs: Mapping[str, ap.Run], default: str) -> str:
@@ -57,18 +56,17 @@ def models_table(runs: Mapping[str, ap.Run], default: str) -> str:
         rows.append(
             [
                 f"`{name}`",
-                *(estimate(mean_over_heads(run, column)) for column in ("ap_overall", "ap_drop")),
-                NONE if own else difference(pair, "ap_overall"),
+                estimate(mean_over_heads(run, "ap_overall")),
                 NONE if own else correlation(pair, "ap_overall"),
                 NONE if own else mean_distance(pair, "ap_overall"),
             ]
         )
-    heading = ["query model", "over a bucket", "drop", "difference of the mean"]
-    return markdown([*heading, f"ρ with `{default}`", "mean absolute difference"], rows)
+    heading = ["query model", "over a bucket", f"ρ with `{default}`", "mean absolute difference"]
+    return markdown(heading, rows)
 
 
 def correlation(pair: Pair, name: str) -> str:
-    """Rank correlation of a corrected column over the heads of both runs."""
+    """Rank correlation of a column over the heads of both runs."""
     return f"{rank_correlation(*_both(pair, name)):.3f}"
 
 
@@ -81,12 +79,11 @@ def mean_distance(pair: Pair, name: str) -> str:
 def difference(pair: Pair, name: str) -> str:
     """The second run minus the first, text by text if the texts are the same."""
     found = run_differences(labelled(list(pair), ["one", "other"])).set_index("quantity").loc[name]
-    return f"{found['difference']:+.3f} ± {found['standard_error']:.3f}"
+    half = (found["high"] - found["low"]) / 2
+    return f"{found['difference']:+.3f} ± {half:.3f}"
 
 
 def _both(pair: Pair, name: str) -> tuple[pd.Series, pd.Series]:
-    """The corrected column of both runs, with the same heads in the same order."""
-    one, other = (
-        run.head_metrics.set_index(HEAD).pipe(lambda table: corrected(table, name)) for run in pair
-    )
+    """The column of both runs, with the same heads in the same order."""
+    one, other = (run.head_metrics.set_index(HEAD)[name] for run in pair)
     return one, other.reindex(one.index)

@@ -1,23 +1,37 @@
-"""What the tables of the findings share: cells, and names of heads."""
+"""What the tables of the findings share: cells, and names of heads. ± is half a 95 % interval."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+import attention_plasticity as ap
 from attention_plasticity.run.head_means import MeanEstimate
+from attention_plasticity.tables.intervals import head_half_width, mean_half_width
 
 
 def estimate(mean: MeanEstimate) -> str:
-    """A mean over heads with its standard error."""
-    return f"{mean.value:.3f} ± {mean.standard_error:.3f}"
+    """A mean over heads with half of its 95 % interval."""
+    return with_half(mean.value, mean_half_width(mean))
 
 
-def corrected_cell(head: Mapping[Any, Any], name: str) -> str:
-    """A value of one head, corrected for bias, with its standard error."""
-    return f"{head[name] - head[f'{name}_bias']:.3f} ± {head[f'{name}_se']:.3f}"
+def with_half(value: float, half: float, decimals: int = 3) -> str:
+    """A value with half of its 95 % interval; the value alone if the interval is not known."""
+    shown = f"{value:.{decimals}f}"
+    return shown if math.isnan(half) else f"{shown} ± {half:.{decimals}f}"
+
+
+def cells(run: ap.Run, name: str, decimals: int = 3) -> pd.Series[str]:
+    """A column of the table of heads as text, with half of the 95 % interval of every head."""
+    table = run.head_metrics
+    halves = head_half_width(table, name, run.influences)  # (heads,)
+    shown = [
+        with_half(value, half, decimals) for value, half in zip(table[name], halves, strict=True)
+    ]
+    return pd.Series(shown, index=table.index)
 
 
 def head_name(head: Mapping[Any, Any]) -> str:

@@ -1,36 +1,38 @@
 """Coverage of the intervals on simulated heads with a known plasticity.
 
-    make coverage      # the table of docs/coverage.md, about ten minutes
+    make coverage      # the tables of docs/coverage.md, about ten minutes
 
-The heads of a simulated dump share a part of their text effects, as the heads of a model share
-their texts.
+The heads have no RoPE. The heads of a simulated dump share a part of their text effects, as the
+heads of a model share their texts.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
-from attention_plasticity.head.result import HeadResult
-from attention_plasticity.head.texts import DumpTexts
+from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import GROUP_COLUMNS
-from attention_plasticity.numeric.bins import Bins
-from attention_plasticity.run.head_means import gap_is_large
-from attention_plasticity.tables.intervals import HeadColumn, mean_half_width
-from simulated_heads import BUCKET_SIZE, Population, analyse, draw_rows, key_head, with_attention
+from attention_plasticity.tables.intervals import HeadColumn, half_width, mean_half_width
+from simulated_heads import Population, analyse, draw_rows, key_head
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "coverage.md"
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
-QUANTITIES = ("cell", "AP_j", "overall", "drop", "attended", "model mean", "paired")
-QUANTITIES += ("mean, not corrected",)
-ATTENDED_HEADS = 4  # of a dump
+COLUMNS = {
+    "ap_aligned": "one position",
+    "ap_aligned_first20": "first fifth",
+    "ap_aligned_last20": "last fifth",
+    "ap_aligned_drop": "drop",
+    "ap_pooled": "pooled",
+    "ap_aligned_counted": "counted",
+}
+BIN, MEAN, PAIRED = "bin", "model mean", "paired"
+QUANTITIES = (BIN, *COLUMNS.values(), MEAN, PAIRED)
 SAMPLED_BEGIN, SAMPLED_END = "<!-- sampled heads -->", "<!-- end of sampled heads -->"
 SAMPLED_QUANTITIES = ("sampled", "texts alone", "same heads")
 
@@ -50,39 +52,65 @@ class Coverage:
         """The mean error of a value."""
         return float(np.mean(self.errors[name]))
 
+    def add(self, name: str, error: float, half: float) -> None:
+        """Record an interval. Without one (too few groups), the value is left out."""
+        self.hits[f"{name} known"].append(not math.isnan(half))
+        if not math.isnan(half):
+            self.hits[name].append(bool(abs(error) <= half))
+            self.errors[name].append(error)
+
+
+@dataclass(frozen=True)
+class Influences:
+    """The table of influences of a head, by quantity."""
+
+    value: dict[str, float]
+    half: dict[str, float]  # half of the 95 % interval
+    groups: dict[str, np.ndarray]  # (g,)
+    bins: list[tuple[int, float, float]]  # bin, value, half of its interval
+
+    @classmethod
+    def of(cls, result: HeadResult) -> Influences:
+        """From the result of a head."""
+        table = result.tables["influences"]
+        groups = np.array([table[name] for name in GROUP_COLUMNS]).T  # (rows, g)
+        half = half_width(np.linalg.norm(groups, axis=1), table["n_groups"])  # (rows,)
+        whole = {
+            name: row
+            for row, (name, number) in enumerate(zip(table["quantity"], table["bin"], strict=True))
+            if math.isnan(number)
+        }
+        return cls(
+            {name: table["value"][row] for name, row in whole.items()},
+            {name: float(half[row]) for name, row in whole.items()},
+            {name: groups[row] for name, row in whole.items()},
+            [
+                (int(table["bin"][row]), table["value"][row], float(half[row]))
+                for row, name in enumerate(table["quantity"])
+                if name == "ap_bin"
+            ],
+        )
+
 
 def measure(
-    population: Population,
-    dumps: int,
-    heads: int,
-    attended_heads: int = ATTENDED_HEADS,
-    true_pairs: int = 200_000,
-    **settings: Any,
+    population: Population, dumps: int, heads: int, true_pairs: int = 200_000, **settings: Any
 ) -> Coverage:
     """Analyse `heads` heads of `dumps` simulated dumps and compare with the truth.
 
-    The truth of a head comes from `true_pairs` pairs; the first heads of a dump have attention.
+    The truth of a head comes from `true_pairs` pairs.
     """
     coverage = Coverage()
     populations = [replace(population, seed=seed) for seed in range(heads)]
     truths = [one.true_profile(true_pairs) for one in populations]
-    groups = min(population.texts, 16)
-    reach = float(student.ppf(0.975, groups - 1))
-    attended: dict[int, list[dict[str, float]]] = defaultdict(list)
     for number in range(dumps):
         rng = np.random.default_rng([11, number])
-        errors, influences, plain = [], [], []
+        errors, influences = [], []
         for head, (one, truth) in enumerate(zip(populations, truths, strict=True)):
-            result = _draw(one, rng, number, head, head < attended_heads, settings)
-            error, influence = _head(result, truth, reach, coverage)
+            result = _draw(one, rng, number, head, settings)
+            error, groups = _head(result, truth, one.buckets, coverage)
             errors.append(error)
-            influences.append(influence)
-            plain.append(error + result.metrics["ap_overall_bias"])
-            if head < attended_heads:
-                attended[head].append(result.metrics)
-        _means(np.array(errors), np.array(influences), np.array(plain), reach, coverage)
-    for metrics in attended.values():
-        _attended(metrics, reach, coverage)
+            influences.append(groups)
+        _means(np.array(errors), np.array(influences), min(population.texts, 16), coverage)
     return coverage
 
 
@@ -110,8 +138,7 @@ def measure_sampled(
         columns = []
         for side in range(2):
             results = [
-                _draw(sides[side][head], rng, 2 * number + side, head, False, settings)
-                for head in chosen
+                _draw(sides[side][head], rng, 2 * number + side, head, settings) for head in chosen
             ]
             columns.append(_column(results, eligible))
         truth = float(np.mean(truths[0]))
@@ -128,37 +155,20 @@ def measure_sampled(
 
 
 def _column(results: list[HeadResult], eligible: int) -> HeadColumn:
-    """`ap_overall` of some heads."""
-    rows = [
-        next(row for row in _influence_rows(result) if row[0] == "ap_overall") for result in results
-    ]
+    """`ap_aligned` of some heads."""
+    found = [Influences.of(result) for result in results]
     groups = [result.metrics["n_text_groups"] for result in results]
     return HeadColumn(
         tuple((0, head) for head in range(len(results))),
-        np.array([row[2] for row in rows]),
-        np.array([row[3] for row in rows]),
-        np.array([row[4] for row in rows]),
+        np.array([one.value["ap_aligned"] for one in found]),
+        np.array([one.groups["ap_aligned"] for one in found]),
         np.array(groups, np.float64),
         eligible,
     )
 
 
-def _attended(metrics: list[dict[str, float]], reach: float, found: Coverage) -> None:
-    """Record the attended plasticity of one head; the truth is the mean count over all dumps."""
-    names = ("ap_attended", "ap_attended_bias", "ap_attended_se", "ap_attended_counted")
-    value, bias, error, counted = (np.array([row[name] for row in metrics]) for name in names)
-    hits = np.abs(value - bias - counted.mean()) <= reach * error
-    found.hits["attended"] += hits.tolist()
-    found.errors["attended"] += (value - bias - counted.mean()).tolist()
-
-
 def _draw(
-    population: Population,
-    rng: np.random.Generator,
-    dump: int,
-    head: int,
-    attends: bool,
-    settings: Any,
+    population: Population, rng: np.random.Generator, dump: int, head: int, settings: Any
 ) -> HeadResult:
     """A head whose text effects are half those of the dump, half its own."""
     size = (population.texts, population.width)
@@ -168,74 +178,44 @@ def _draw(
     ]
     queries = draw_rows(population, "q", rng, effects[0])
     keys = key_head(draw_rows(population, "k", rng, effects[1]))
-    if attends:
-        bins = Bins(BUCKET_SIZE, population.buckets * BUCKET_SIZE)
-        keys = replace(keys, all_texts=DumpTexts(bins=bins))
-        queries = with_attention(queries, keys)
     return analyse(queries, keys, head, **settings)
 
 
 def _head(
-    result: HeadResult, truth: dict[int, float], reach: float, coverage: Coverage
+    result: HeadResult, truth: dict[int, float], buckets: int, coverage: Coverage
 ) -> tuple[float, np.ndarray]:
-    """Record one head; return the error of its corrected mean and its influences."""
-    cells, metrics = result.buckets, result.metrics
-    for bucket, value, error, bias in zip(
-        *(cells[name] for name in ("q_bucket", "plasticity", "plasticity_se", "plasticity_bias")),
-        strict=True,
-    ):
-        coverage.hits["cell"].append(abs(value - bias - truth[bucket]) <= reach * error)
-    overall = np.zeros(len(GROUP_COLUMNS))
-    for name, bucket, value, bias, groups in _influence_rows(result):
-        if name == "ap_bucket":
-            error = reach * float(np.linalg.norm(groups))
-            coverage.hits["AP_j"].append(abs(value - bias - truth[int(bucket)]) <= error)
-        elif name == "ap_overall":
-            overall = groups
-    counts = dict(zip(cells["q_bucket"], cells["n_queries"], strict=True))
-    places = dict(zip(cells["q_bucket"], cells["q_position"], strict=True))
-    true_mean = _mean(truth, counts, list(counts))
-    fifth = [
-        [j for j in counts if min(4, int(5 * places[j] / metrics["q_position_max"])) == part]
-        for part in (0, 4)
-    ]
-    true_drop = _mean(truth, counts, fifth[0]) - _mean(truth, counts, fifth[1])
-    for name, column, true in (
-        ("overall", "ap_overall", true_mean),
-        ("drop", "ap_drop", true_drop),
-    ):
-        value = metrics[column] - metrics[f"{column}_bias"]
-        coverage.hits[name].append(abs(value - true) <= reach * metrics[f"{column}_se"])
-    error = metrics["ap_overall"] - metrics["ap_overall_bias"] - true_mean
-    coverage.errors["plug-in"].append(metrics["ap_overall"] - true_mean)
-    coverage.errors["corrected"].append(error)
-    coverage.errors["counted"].append(metrics["ap_counted"] - true_mean)
-    coverage.hits["flagged"].append(gap_is_large(metrics))
-    return error, overall
+    """Record one head; return the error of `ap_aligned` and its influences.
+
+    Bins are as wide as the buckets of the population. Every fifth has whole bins.
+    """
+    found, cells = Influences.of(result), result.tables["bins"]
+    for number, value, half in found.bins:
+        coverage.add(BIN, value - truth[number], half)
+    tokens = dict(zip(cells["q_bin"], cells["q_weight"], strict=True))
+    fifths = [[j for j in tokens if 5 * j // buckets == part] for part in (0, 4)]
+    whole = _mean(truth, tokens, list(tokens))
+    first, last = (_mean(truth, tokens, chosen) for chosen in fifths)
+    true = dict.fromkeys(("ap_aligned", "ap_pooled", "ap_aligned_counted"), whole)
+    true |= {"ap_aligned_first20": first, "ap_aligned_last20": last}
+    true["ap_aligned_drop"] = first - last
+    for name, words in COLUMNS.items():
+        coverage.add(words, found.value[name] - true[name], found.half[name])
+    return found.value["ap_aligned"] - whole, found.groups["ap_aligned"]
 
 
-def _means(
-    errors: np.ndarray, influences: np.ndarray, plain: np.ndarray, reach: float, found: Coverage
-) -> None:
+def _means(errors: np.ndarray, influences: np.ndarray, groups: int, found: Coverage) -> None:
     """Record the mean over heads, and the difference of two halves of the heads."""
-    mean = float(np.linalg.norm(influences.mean(axis=0)))
-    found.hits["model mean"].append(abs(errors.mean()) <= reach * mean)
-    found.hits["mean, not corrected"].append(abs(plain.mean()) <= reach * mean)
     half = len(errors) // 2
-    difference = errors[:half].mean() - errors[half:].mean()
-    groups = influences[:half].mean(axis=0) - influences[half:].mean(axis=0)
-    found.hits["paired"].append(abs(difference) <= reach * float(np.linalg.norm(groups)))
+    difference = influences[:half].mean(axis=0) - influences[half:].mean(axis=0)  # (g,)
+    for name, error, shares in (
+        (MEAN, errors.mean(), influences.mean(axis=0)),
+        (PAIRED, errors[:half].mean() - errors[half:].mean(), difference),
+    ):
+        found.add(name, float(error), float(half_width(np.linalg.norm(shares), groups)))
 
 
-def _influence_rows(result: HeadResult) -> Iterator[tuple[str, float, float, float, np.ndarray]]:
-    table = result.influences
-    groups = np.array([table[name] for name in GROUP_COLUMNS]).T
-    columns = (table[name] for name in ("quantity", "q_bucket", "value", "bias"))
-    yield from zip(*columns, groups, strict=True)
-
-
-def _mean(truth: dict[int, float], counts: dict[int, int], chosen: list[int]) -> float:
-    return sum(counts[j] * truth[j] for j in chosen) / sum(counts[j] for j in chosen)
+def _mean(truth: dict[int, float], tokens: dict[int, float], chosen: list[int]) -> float:
+    return sum(tokens[j] * truth[j] for j in chosen) / sum(tokens[j] for j in chosen)
 
 
 CASES = {
@@ -259,16 +239,15 @@ SAMPLED_CASES = {
 
 def main() -> None:
     """Write the table of docs/coverage.md."""
+    errors = {"one position": "error", "drop": "of drop", "counted": "of count"}
     lines = [
-        f"| simulated | n_j | {' | '.join(QUANTITIES)} | value | corrected | counted |",
-        "|---" + "|---:" * (len(QUANTITIES) + 4) + "|",
+        f"| simulated | n_j | {' | '.join((*QUANTITIES, *errors.values()))} |",
+        "|---" + "|---:" * (len(QUANTITIES) + len(errors) + 1) + "|",
     ]
     for name, population in CASES.items():
         found = measure(population, dumps=100, heads=24)
         shares = " | ".join(f"{100 * found.share(quantity):.0f}" for quantity in QUANTITIES)
-        biases = " | ".join(
-            f"{found.bias(kind):+.4f}" for kind in ("plug-in", "corrected", "counted")
-        )
+        biases = " | ".join(f"{found.bias(quantity):+.4f}" for quantity in errors)
         size = population.texts * population.queries
         lines.append(f"| {name} | {size} | {shares} | {biases} |")
         print(lines[-1], flush=True)

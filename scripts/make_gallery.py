@@ -1,7 +1,7 @@
 """Makes docs/gallery.md and its images: every figure with its command and its caption.
 
-The runs are results/smollm2-135m, the sample of the package with context pairs, and a small model
-with random weights and sliding windows. A further figure is one more `Entry` in `entries`.
+The runs are results/smollm2-135m, the sample of the package, and a small model with random weights
+and sliding windows. A further figure is one more `Entry` in `entries`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ DOCUMENT, IMAGES = Path("docs/gallery.md"), Path("docs/images/gallery")
 RESULTS = "results/smollm2-135m"
 OWN = "results/mine"  # stands for a run of the reader
 SAMPLE = "results/sample"  # stands for a run of the embedded sample
-CONTEXT = "results/context"  # stands for a run with pair_sampling: context
 STEPS = ("step-1000", "step-2000", "step-3000", "step-4000")  # stand for checkpoints
 DPI = 100
-LENGTHS = (4096, 3700, 3300, 2900, 2500, 2100, 1800, 1500, 1200, 1000, 800, 700)  # of the texts
+LENGTHS = (4096, 4000, 3800, 3600, 3300, 2900, 2400, 2000, 1600, 1200, 900, 700)  # of the texts
 SLIDING, FULL = "sliding_attention", "full_attention"
 BEGINNING = """\
 <!-- Made by `make gallery` (scripts/make_gallery.py). -->
@@ -73,16 +72,10 @@ class Runs:
     def sample(self) -> ap.Run:
         """Some heads of the same model, with the default settings, and the fidelity of scores."""
         folder = str(self._folder / "sample" / "SmolLM2-135M")
-        run = ap.analyze_dump(ap.open_sample(), output_dir=folder, points_per_head=2000)
+        run = ap.analyze_dump(ap.open_sample(), output_dir=folder)
         if main_of_commands(["fidelity", str(sample_path()), "--output_dir", folder]):
             raise SystemExit("fidelity of the sample failed")
         return run
-
-    @cached_property
-    def context(self) -> ap.Run:
-        """Some heads of the same model, with context pairs."""
-        folder = str(self._folder / "SmolLM2-135M")
-        return ap.analyze_dump(ap.open_sample(), output_dir=folder, pair_sampling="context")
 
     @cached_property
     def windows(self) -> ap.Run:
@@ -120,7 +113,7 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield smollm2("plasticity", context, "plasticity", color_by_layer=True)
     yield smollm2("plasticity-trend", f"{context}, by trend", "plasticity", color_trend=True)
     yield windows("plasticity-texts", f"{context}, texts of unequal length", "plasticity")
-    yield smollm2("profile", "Profile by fifths", "profile")
+    yield smollm2("profile", "Profile", "profile")
     yield windows("profile-layers", "Profile of one type of layers", "profile", layer_type="full")
     yield smollm2("heatmap", "Heatmap", "heatmap")
     yield windows("heatmap-types", "Heatmap of two types of layers", "heatmap")
@@ -130,7 +123,6 @@ def entries(runs: Runs) -> Iterator[Entry]:
     yield sample("phase", "Rotary phase", "phase")
     yield smollm2("predictability", "Predictability", "predictability")
     yield smollm2("components", "Components", "components")
-    yield _entry("distances", "Distances", CONTEXT, lambda: runs.context, "distances")
     yield smollm2("attention", "Attention by distance", "attention")
     yield smollm2("attention-head", "Attention of one head", "attention", layer=12, head=3)
     yield smollm2("attention-position", "Attention by position", "attention", by_position=True)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from attention_plasticity.head.result import HeadResult
+from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import half_width
-from interval_coverage import Coverage, write_table
+from interval_coverage import Coverage, Influences, write_table
 from simulated_rope import RopePopulation, draw_rope_head, true_values
 
 BEGIN, END = "<!-- one position -->", "<!-- end of one position -->"
@@ -26,7 +26,7 @@ COLUMNS = {
     "ap_aligned_last20": "last fifth",
     "ap_aligned_drop": "drop",
     "ap_phase": "phase",
-    "ap_attended_aligned": "attended",
+    "ap_attended": "attended",
 }
 MEAN, POOLED_INSTEAD = "model mean", "pooled"
 """The mean of `ap_aligned` over heads; `ap_pooled` taken for plasticity at one position."""
@@ -51,7 +51,7 @@ def measure_rope(
     coverage = Coverage()
     populations = [replace(population, seed=seed) for seed in range(heads)]
     truths = [true_values(one, **truth) for one in populations]
-    settings = {"pair_sampling": population.pairs, "counting": False, **settings}
+    settings = {"pair_sampling": population.pairs, **settings}
     size = (2, population.texts, population.width)
     for number in range(dumps):
         rng = np.random.default_rng([21, number])
@@ -64,7 +64,7 @@ def measure_rope(
             errors.append(error)
             influences.append(groups)
         half = half_width(np.linalg.norm(np.mean(influences, axis=0)), _groups(population))
-        coverage.hits[MEAN].append(bool(abs(np.mean(errors)) <= half))
+        coverage.add(MEAN, float(np.mean(errors)), float(half))
     return coverage
 
 
@@ -77,32 +77,21 @@ def _record(
 ) -> tuple[float, np.ndarray]:
     """Record one head; return the error of `ap_aligned` and its influences.
 
-    A quantity has the degrees of freedom of its own groups. Without an interval (too few groups in
-    a fifth), a quantity of a head is left out.
+    A quantity has the degrees of freedom of its own groups.
     """
-    table = result.influences
-    influences = np.array([table[name] for name in GROUP_COLUMNS]).T  # (rows, g)
-    row = {name: number for number, name in enumerate(table["quantity"])}
-    reach = half_width(np.linalg.norm(influences, axis=1), table["n_groups"])  # (rows,)
-    value = np.subtract(table["value"], table["bias"])  # (rows,)
+    found = Influences.of(result)
     for name, true in truth.items():
-        known = not math.isnan(reach[row[name]])
-        coverage.hits[f"{name} known"].append(known)
-        if known:
-            error = float(value[row[name]] - true)
-            coverage.hits[name].append(abs(error) <= reach[row[name]])
-            coverage.errors[name].append(error)
-    true, own, pooled = truth["ap_aligned"], row["ap_aligned"], row["ap_pooled"]
-    coverage.hits[POOLED_INSTEAD].append(bool(abs(value[pooled] - true) <= reach[pooled]))
-    coverage.errors["value"].append(table["value"][own] - true)
-    return float(value[own] - true), influences[own]
+        coverage.add(name, found.value[name] - true, found.half[name])
+    error = found.value["ap_pooled"] - truth["ap_aligned"]
+    coverage.add(POOLED_INSTEAD, error, found.half["ap_pooled"])
+    return found.value["ap_aligned"] - truth["ap_aligned"], found.groups["ap_aligned"]
 
 
 def main() -> None:
     """Write the table of docs/coverage.md."""
     names = [*COLUMNS.values(), MEAN, POOLED_INSTEAD]
-    errors = ("value", "ap_aligned", "ap_aligned_drop", "ap_phase", "ap_attended_aligned")
-    titles = ("value", "corrected", "error of drop", "of phase", "of attended")
+    errors = ("ap_aligned", "ap_aligned_drop", "ap_phase", "ap_attended")
+    titles = ("error", "of drop", "of phase", "of attended")
     lines = [
         f"| simulated | {' | '.join(names)} | {' | '.join(titles)} |",
         "|---" + "|---:" * (len(names) + len(titles)) + "|",

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from attention_plasticity.metrics import CORRECTED, FIDELITY, IDS, TABLES, Metric, Table
+from attention_plasticity.metric import Metric, Table
+from attention_plasticity.metrics import FIDELITY, IDS, TABLES
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-format.md"
 _HEADER = "| column | name | unit | meaning |\n|---|---|---|---|"
@@ -46,31 +47,26 @@ def _rows(table: Table) -> Iterator[str]:
 
 
 def _common_name(metric: Metric) -> str:
-    if metric.error_of is None:
-        return metric.label.rsplit(" ", 1)[0]  # without the number of the group or bin
-    if metric.column.endswith(CORRECTED):
-        return "corrected values"
-    return "bias" if metric.signed else "standard errors"
+    return metric.label.rsplit(" ", 1)[0]  # without the number of the group or bin
 
 
 def _row_of(metric: Metric, table: Table) -> str:
     """Columns with the same key are in one row, if they follow each other.
 
-    The errors of a metric are in its row, unless they stand apart. Columns with the same meaning,
-    such as those of the groups of texts, share a row.
+    The error of a metric is in its row. Columns with the same meaning, such as those of the groups
+    of texts, share a row.
     """
-    names = table.names
     if metric.error_of is not None:
-        before = names[names.index(metric.column) - 1]
-        if before == metric.error_of or before.startswith(f"{metric.error_of}_"):
-            return _row_of(table.columns[names.index(metric.error_of)], table)
+        return table.columns[table.names.index(metric.error_of)].meaning
     return metric.meaning
 
 
 def _row(names: list[str], name: str, unit: str, meaning: str) -> str:
     quoted = [f"`{name}`" for name in names]
     if len(quoted) > _MOST_NAMES:
-        quoted = [f"{quoted[0]} … {quoted[-1]}"]
+        with_errors = 1 + names[-1].endswith("_se")
+        ends = (", ".join(part) for part in (quoted[:with_errors], quoted[-with_errors:]))
+        quoted = [" … ".join(ends)]
     return f"| {', '.join(quoted)} | {name} | {unit} | {meaning.replace('|', chr(92) + '|')} |"
 
 

@@ -135,9 +135,10 @@ def test_the_example_of_a_new_column_works(tmp_path: Path) -> None:
     package = tmp_path / "copy" / "attention_plasticity"
     ignored = shutil.ignore_patterns("smollm2-135m", "__pycache__")
     shutil.copytree(ROOT / "src" / "attention_plasticity", package, ignore=ignored)
-    columns, metrics = package / "head" / "position_columns.py", package / "metrics.py"
-    body, end, rest = columns.read_text().partition("\n\n\ndef add_normality(")
-    columns.write_text(f"{body}\n{blocks[0].rstrip()}{end}{rest}")
+    columns, metrics = package / "measure" / "head.py", package / "metrics.py"
+    end = "    return found\n\n\ndef _far("  # of the columns of `_facts`
+    assert end in columns.read_text()
+    columns.write_text(columns.read_text().replace(end, f"{blocks[0].rstrip()}\n{end}"))
     end = "    ),\n)\n\n_QUERY_BUCKET"  # of the columns of head_metrics.csv
     assert end in metrics.read_text()
     metrics.write_text(metrics.read_text().replace(end, f"        {blocks[1].strip()}\n{end}"))

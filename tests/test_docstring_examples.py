@@ -1,8 +1,8 @@
 """Public functions have the shapes of their arrays and an example in their docstring.
 
 An example imports all that it uses, and runs as it stands. It runs in a folder with
-`data/sample`, the sample; `results/sample`, a run of it; `results/context`, a run with context
-pairs; `model`, a tiny random model with its tokenizer; `texts`, two text files.
+`data/sample`, the sample; `results/sample`, a run of it; `model`, a tiny random model with its
+tokenizer; `texts`, two text files.
 """
 
 from __future__ import annotations
@@ -56,13 +56,11 @@ def is_class_with_example(item: Any) -> bool:
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folders that examples read, by their names in the examples."""
     folder = tmp_path_factory.mktemp("made")
-    sample, context = folder / "sample", folder / "context"
-    few: dict[str, Any] = {"heads": [0, 1], "max_workers": 1}
-    analyze_dump(sample_path(), output_dir=sample, points_per_head=50, **few)
-    analyze_dump(sample_path(), output_dir=context, layers=[0], pair_sampling="context", **few)
-    runs = {"results/sample": sample, "results/context": context}
+    sample = folder / "sample"
+    analyze_dump(sample_path(), output_dir=sample, heads=[0, 1], max_workers=1)
     model, texts = save_tiny_model(folder / "model"), save_texts(folder / "texts", [40, 60])
-    return {"data/sample": sample_path(), **runs, "model": model, "texts": texts}
+    runs = {"data/sample": sample_path(), "results/sample": sample}
+    return {**runs, "model": model, "texts": texts}
 
 
 @pytest.fixture

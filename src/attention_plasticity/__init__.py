@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from attention_plasticity.comparison.comparison import Comparison, compare
     from attention_plasticity.config import RunnerConfig, load_config, make_config
     from attention_plasticity.demo.sample import open_sample
-    from attention_plasticity.head.result import HeadResult
     from attention_plasticity.head_analysis import analyze_head
-    from attention_plasticity.numeric.key_pairs import sample_key_pairs
-    from attention_plasticity.numeric.profile import AttentionPlasticity
-    from attention_plasticity.plasticity import compute_attention_plasticity
+    from attention_plasticity.measure.result import HeadResult
+    from attention_plasticity.plasticity import (
+        AttentionPlasticity,
+        compute_attention_plasticity,
+        sample_key_pairs,
+    )
     from attention_plasticity.statistics import (
         compute_first_component_residual_stats,
         compute_noise_normality_stats,
@@ -44,10 +46,12 @@ _MODULES = {
     "attention_plasticity.config": ("RunnerConfig", "load_config", "make_config"),
     "attention_plasticity.demo.sample": ("open_sample",),
     "attention_plasticity.head_analysis": ("analyze_head",),
-    "attention_plasticity.numeric.key_pairs": ("sample_key_pairs",),
-    "attention_plasticity.plasticity": ("compute_attention_plasticity",),
-    "attention_plasticity.numeric.profile": ("AttentionPlasticity",),
-    "attention_plasticity.head.result": ("HeadResult",),
+    "attention_plasticity.plasticity": (
+        "AttentionPlasticity",
+        "compute_attention_plasticity",
+        "sample_key_pairs",
+    ),
+    "attention_plasticity.measure.result": ("HeadResult",),
     "attention_plasticity.statistics": (
         "compute_first_component_residual_stats",
         "compute_noise_normality_stats",

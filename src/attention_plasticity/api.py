@@ -27,12 +27,12 @@ class Run(FinishedRun):
            layer  q_head  k_head
         0      0       0       0
         1      0       1       0
-        >>> run.plot("map", metric="ap_drop").axes[0].get_xlabel()
+        >>> run.plot("map", metric="ap_aligned_drop").axes[0].get_xlabel()
         'query head'
     """
 
     def plot(self, kind: str, **options: Any) -> Figure:
-        """Draw a figure: `run.plot("map", metric="ap_drop", layers="0-3")`.
+        """Draw a figure: `run.plot("map", metric="ap_aligned_drop", layers="0-3")`.
 
         Kinds and options are those of `attention-plasticity plot KIND`. The figure keeps its
         caption, which `save_figure` of `attention_plasticity.plots` writes beside the file.

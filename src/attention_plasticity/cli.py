@@ -57,7 +57,6 @@ How flexibly attention heads choose between keys as context grows.
   atlas       find out what each head of a model does: capture, analysis, figures and page
   study       compare several models: captures, analyses, tables, figures, page and README
   baseline    repeat a small capture with random weights and with shuffled tokens, for comparison
-  power       show what the errors come from, and what would reduce them
   plot        draw figures of an analysis, for a paper
   compare     compare several analyses, also with benchmark scores
   report      write one HTML page to explore analyses
@@ -80,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     verbs = {"analyze": _analyze, "merge": _merge, "demo": _demo, "push": _push, "pull": _pull}
-    verbs |= {"plot": _plot, "compare": _compare, "report": _report, "power": _power}
+    verbs |= {"plot": _plot, "compare": _compare, "report": _report}
     verbs |= {"export": _export, "fidelity": _fidelity}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
@@ -199,12 +198,6 @@ def _plot(arguments: Sequence[str]) -> int:
     from attention_plasticity.plots.commands import plot
 
     return guarded(lambda: plot(arguments), "finished figures are kept")
-
-
-def _power(arguments: Sequence[str]) -> int:
-    from attention_plasticity.power.command import power
-
-    return guarded(lambda: power(arguments), "nothing was written")
 
 
 def _compare(arguments: Sequence[str]) -> int:

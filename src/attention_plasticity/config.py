@@ -18,15 +18,10 @@ from qk_toolkit.urls import is_remote, refuse_password, require_usable
 
 QueryModel = Literal["positional", "full", "diagonal"]
 Engine = Literal["local", "ray", "shards"]
-PairSampling = Literal["bucket", "local", "context", "attended"]
-
-FIRST_PAIRS = 256
-MOST_POINTS = 2000  # of a head, queries and keys each
-MOST_PAIRS_PER_BUCKET = 4096  # that `auto` chooses
+PairSampling = Literal["bucket", "local", "context"]
 
 TABLE_FIELDS = (
-    *("output_csv", "bucket_csv", "component_csv", "influence_csv", "distance_csv"),
-    *("attention_csv", "bin_csv"),
+    *("output_csv", "bucket_csv", "component_csv", "influence_csv", "attention_csv", "bin_csv"),
 )
 """Fields with the names of tables."""
 
@@ -161,14 +156,22 @@ class RunnerConfig(BaseModel):
         title=_METHOD,
         default="bucket",
         description="key pairs to compare: keys of one bucket (bucket), nearby keys (local), any "
-        "two earlier keys of a text (context), the same in proportion to the attention that keys "
-        "receive (attended)",
+        "two earlier keys of a text (context)",
     )
-    num_pairs_per_bucket: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"] = Field(
+    num_pairs_per_bucket: int = Field(
         title=_METHOD,
-        default=FIRST_PAIRS,
-        description="key pairs drawn per key bucket; auto: so many that they cause less than a "
-        "tenth of the squared standard error",
+        default=256,
+        ge=1,
+        le=1_000_000,
+        description="key pairs drawn per key bucket, for plasticity over a bucket",
+    )
+    num_pairs_per_bin: int = Field(
+        title=_METHOD,
+        default=256,
+        ge=1,
+        le=1_000_000,
+        description="key pairs per bin of queries, for plasticity at one position; twice as many "
+        "in the first fifth",
     )
     bin_size: Annotated[int, Field(ge=1, le=MOST_POSITIONS)] | Literal["auto"] = Field(
         title=_METHOD,
@@ -189,16 +192,6 @@ class RunnerConfig(BaseModel):
     p_alpha: float = Field(
         title=_METHOD, default=0.01, gt=0, lt=1, description="significance level of this test"
     )
-    error_bars: bool = Field(
-        title=_METHOD,
-        default=True,
-        description="compute standard errors and bias from the differences between texts",
-    )
-    counting: bool = Field(
-        title=_METHOD,
-        default=True,
-        description="also count which key wins, without a Gaussian; needs error_bars",
-    )
     distant_from: int = Field(
         title=_METHOD,
         default=256,
@@ -212,14 +205,6 @@ class RunnerConfig(BaseModel):
         default={},
         description="thresholds of roles in place of the defaults, such as "
         "{previous: 0.5, repeated_induction: 0.3}",
-    )
-    points_per_head: int = Field(
-        title=_METHOD,
-        default=0,
-        ge=0,
-        le=MOST_POINTS,
-        description="queries and keys per head in the table of points, for plot drift and the page "
-        "(default: 0, no table)",
     )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(
@@ -248,11 +233,6 @@ class RunnerConfig(BaseModel):
         title=_RESULTS,
         default="head_influences.csv",
         description="table of the influences of groups of texts; the same rule applies",
-    )
-    distance_csv: str = Field(
-        title=_RESULTS,
-        default="head_distance_plasticity.csv",
-        description="table by distance, for context and attended pairs; the same rule applies",
     )
     attention_csv: str = Field(
         title=_RESULTS,
@@ -321,21 +301,6 @@ class RunnerConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _auto_needs_errors(self) -> RunnerConfig:
-        if self.num_pairs_per_bucket == "auto" and not self.error_bars:
-            raise ValueError("num_pairs_per_bucket: auto needs error_bars: true")
-        return self
-
-    @model_validator(mode="after")
-    def _auto_needs_uniform_pairs(self) -> RunnerConfig:
-        if self.num_pairs_per_bucket == "auto" and self.pair_sampling == "attended":
-            raise ValueError(
-                "num_pairs_per_bucket: auto does not work with pair_sampling: attended; "
-                "set a number"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _distance_is_a_power_of_two(self) -> RunnerConfig:
         if self.distant_from.bit_count() != 1:
             raise ValueError(f"distant_from: expected a power of two, got {self.distant_from}")
@@ -384,12 +349,6 @@ class RunnerConfig(BaseModel):
         return require_usable(given) if given is not None and is_remote(given) else None
 
     @property
-    def most_pairs_per_bucket(self) -> int:
-        """Largest number of pairs per bucket that may be drawn."""
-        wanted = self.num_pairs_per_bucket
-        return MOST_PAIRS_PER_BUCKET if wanted == "auto" else wanted
-
-    @property
     def workers(self) -> int:
         """Number of worker processes; by default one per available CPU."""
         return self.max_workers or available_cpus()
@@ -402,12 +361,11 @@ ANALYSIS_FIELDS = (
     "query_model",
     "pair_sampling",
     "num_pairs_per_bucket",
+    "num_pairs_per_bin",
     "bin_size",
     "max_rel_dist",
     "normality_max_dims",
     "p_alpha",
-    "error_bars",
-    "counting",
     "distant_from",
     "seed",
 )

@@ -7,177 +7,54 @@ added at its end. This file imports no library.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from attention_plasticity.numeric.sizes import DISTANCES, GROUPS
-
-Format = Literal["text", "index", "count", "share", "difference", "error", "number"]
-"""How a value is shown, and which values are possible.
-
-text: a word. index: a number from 0 that names something. count: never negative. share: from 0 to
-1, three decimals. difference: of two shares, three decimals. error: of a value, four decimals.
-number: three decimals, or two digits if it is smaller.
-"""
-
-PLASTICITY, ATTENTION = "Plasticity", "Attention"
-POSITION, RESIDUALS = "Position in the queries", "Residuals of the regression on position"
-DATA, HOW_SURE = "Data", "How sure"
-METRIC_GROUPS = (PLASTICITY, ATTENTION, POSITION, RESIDUALS, DATA, HOW_SURE)
-"""Headings of the metrics on the page, in this order."""
-
-FIRST = ""
-"""Value of `shown_after`: the first metric of its group."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A column of a table."""
-
-    column: str
-    label: str
-    meaning: str
-    group: str = ""  # heading on the page; empty: the column names a head, a bucket and so on
-    format: Format = "number"
-    unit: str = ""
-    signed: bool = False  # a map has two colours, with zero in the middle
-    error: bool = False  # there is a column `_se` with its standard error
-    bias: bool = False  # there are columns `_bias` and `_corrected`: its bias, and value minus bias
-    averaged: bool = False  # run.json has its mean over heads
-    optional: bool = False  # the page leaves it out if no head has a value
-    any_scale: bool = False  # it has the scale of the queries and can be infinite
-    nan: str = ""  # meaning of NaN in a column in which NaN is a regular value
-    shown_after: str | None = None  # on the page; None: after the metrics declared before it
-    error_of: str | None = None  # the column whose error, bias or corrected value this is
-    note: str = ""  # more about it, in docs/data-format.md only
-
-    @property
-    def errors(self) -> tuple[Metric, ...]:
-        """Its standard error, its bias and the corrected value, as far as it has these columns."""
-        columns: list[tuple[str, str, str, Format, bool]] = []
-        if self.error:
-            columns.append(("_se", "error of", "standard error over texts", "error", False))
-        if self.bias:
-            columns.append(("_bias", "bias of", _MEANING_OF_BIAS, "error", True))
-            columns.append((CORRECTED, "corrected", _MEANING_OF_CORRECTED, "number", self.signed))
-        return tuple(
-            Metric(
-                f"{self.column}{ending}",
-                f"{word} {self.label}",
-                meaning,
-                group=HOW_SURE,
-                format=form,
-                unit=self.unit,
-                signed=signed,
-                optional=True,
-                any_scale=self.any_scale,
-                error_of=self.column,
-            )
-            for ending, word, meaning, form, signed in columns
-        )
-
-    def is_missing(self, value: object) -> bool:
-        """Whether a value is missing: NaN, unless NaN has a meaning in this column."""
-        return isinstance(value, float) and math.isnan(value) and not self.nan
-
-    def show(self, value: float) -> str:
-        """A value as text, with the decimals of its format; a dash for NaN."""
-        if math.isnan(value):
-            return "–"
-        if self.format in ("index", "count"):
-            return f"{value:,.0f}"
-        if self.decimals is None and 0 < abs(value) < 0.0005:
-            return f"{value:.1e}"
-        decimals = self.decimals or 3
-        return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0: no "-0.000"
-
-    @property
-    def decimals(self) -> int | None:
-        """Number of decimals that are always shown; None if it depends on the value."""
-        return {"share": 3, "difference": 3, "error": 4}.get(self.format)
-
-
-CORRECTED = "_corrected"
-"""Ending of the columns with corrected values."""
-_MEANING_OF_CORRECTED = "value minus bias; it can be below 0 or above 1"
-_MEANING_OF_BIAS = "expected error of the value; the corrected value is the value minus the bias"
-
-
-@dataclass(frozen=True)
-class _Apart:
-    """The place of the columns with one ending, of metrics that were declared before."""
-
-    ending: str
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A CSV file of a run."""
-
-    file: str  # its default name
-    rows: str  # what a row is
-    columns: tuple[Metric, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns, in their order."""
-        return tuple(metric.column for metric in self.columns)
-
-
-def _with_errors(*entries: Metric | _Apart) -> tuple[Metric, ...]:
-    """Metrics, each followed by the columns of its error and bias, unless they stand apart."""
-    apart = {
-        f"{column}{entry.ending}": None
-        for entry in entries
-        if isinstance(entry, _Apart)
-        for column in entry.columns
-    }
-    errors = {
-        error.column: error
-        for entry in entries
-        if isinstance(entry, Metric)
-        for error in entry.errors
-    }
-    found: list[Metric] = []
-    for entry in entries:
-        if isinstance(entry, _Apart):
-            found += [errors[f"{column}{entry.ending}"] for column in entry.columns]
-        else:
-            found += [entry, *(error for error in entry.errors if error.column not in apart)]
-    return tuple(found)
-
+from attention_plasticity.estimate.sizes import DISTANCES, GROUPS
+from attention_plasticity.metric import (
+    ATTENTION,
+    DATA,
+    FIRST,
+    HOW_SURE,
+    METRIC_GROUPS,
+    PLASTICITY,
+    POSITION,
+    RESIDUALS,
+    Metric,
+    Table,
+    with_errors,
+)
 
 _plasticity = partial(
-    Metric, group=PLASTICITY, format="share", error=True, bias=True, averaged=True
+    Metric, group=PLASTICITY, format="share", error=True, averaged=True, optional=True
 )
-_drift = partial(Metric, group=POSITION, error=True, bias=True, averaged=True, optional=True)
+_change = partial(
+    Metric,
+    group=PLASTICITY,
+    format="difference",
+    signed=True,
+    error=True,
+    averaged=True,
+    optional=True,
+)
+_position = partial(Metric, group=POSITION, error=True, averaged=True, optional=True)
 _attention = partial(Metric, group=ATTENTION, error=True, averaged=True, optional=True)
 
-FIFTHS = ("ap_first20", "ap_20to40", "ap_40to60", "ap_60to80", "ap_last20")
-FIFTH_NAMES = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
-MEAN_COLUMNS = ("ap_overall", *FIFTHS, "ap_drop")
-"""Means of plasticity over query buckets."""
-ATTENDED, ATTENDED_COUNTED = "ap_attended", "ap_attended_counted"
-ATTENDED_ALIGNED = "ap_attended_aligned"
-ATTENDED_ALIGNED_COUNTED = "ap_attended_aligned_counted"
 ALIGNED, ALIGNED_COUNTED, ALIGNED_DROP = "ap_aligned", "ap_aligned_counted", "ap_aligned_drop"
-ALIGNED_FIFTHS = tuple(name.replace("ap_", "ap_aligned_") for name in FIFTHS)
-"""Plasticity at one position in the fifths of the context."""
-POOLED, PHASE = "ap_pooled", "ap_phase"
+ALIGNED_FIRST, ALIGNED_LAST = "ap_aligned_first20", "ap_aligned_last20"
+"""Plasticity at one position in the first and in the last fifth of the longest text."""
+POOLED, PHASE, ATTENDED = "ap_pooled", "ap_phase", "ap_attended"
 ATTENTION_MEANS = (
     *("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit", "attn_far_mass"),
 )
 """Means over tokens of the attention columns of a dump."""
-DRIFT_COLUMNS = ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share")
+UNROTATED = ("q_R2_unrotated", "k_R2_unrotated", "q_mean_share")
 """Position in queries and keys before RoPE."""
 KERNEL_R2 = "kernel_R2"
 BEFORE_ROPE = "_unrotated"
 """Ending of the columns of vectors before RoPE."""
-TOKEN_MEANS = (ALIGNED, POOLED, *ATTENTION_MEANS, *DRIFT_COLUMNS)
+TOKEN_MEANS = (ALIGNED, POOLED, *ATTENTION_MEANS, *UNROTATED)
 """Columns that are means over tokens: captured rows have weights."""
 
 _IDS = (
@@ -195,7 +72,7 @@ CHUNKED_ATTENTION = "chunked_attention"
 HEAD_METRICS = Table(
     "head_metrics.csv",
     "query head",
-    _with_errors(
+    with_errors(
         *_IDS,
         Metric("n_q_tokens", "queries", "number of queries used", DATA, "count"),
         Metric("n_k_tokens", "keys", "number of keys used", DATA, "count"),
@@ -212,48 +89,30 @@ HEAD_METRICS = Table(
         Metric("q_noise_med_abs_kurt", "kurtosis elsewhere", "median |excess kurtosis| over the other dimensions", RESIDUALS),
         Metric("q_noise_med_ks_p", "normality p elsewhere", "median Kolmogorov–Smirnov p-value over the other dimensions", RESIDUALS),
         Metric("q_noise_frac_ks_p_lt_alpha", "dimensions not Gaussian", "share of tested dimensions whose p-value is below p_alpha", RESIDUALS),
-        _plasticity("ap_overall", "plasticity", "1: the query decides which of two keys scores higher; 0: the order of keys is fixed", note="the **attention plasticity** of the head, a mean over its queries"),
+        Metric("ap_overall", "plasticity over a bucket", "plasticity of the queries of a bucket as captured, with the rotation of RoPE; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", PLASTICITY, "share", averaged=True, note="the **attention plasticity** of the head as the original definition has it, a mean over its queries; without an error"),
         Metric("q_beta_norm", "drift per token", "length of the mean query's change per token", POSITION, shown_after="q_mae_baseline", any_scale=True, note="it has the scale of the queries"),
         Metric("q_R2_total", "variance from position", "fraction of the variance of queries that a linear function of position explains, as captured; with RoPE this is mostly the rotation of the mean query", POSITION, shown_after=FIRST, note="the same in any basis"),
-        _plasticity("ap_first20", "plasticity, 0–20 %", "in the first fifth of the context"),
-        _plasticity("ap_last20", "plasticity, 80–100 %", "in the last fifth"),
-        Metric("ap_drop", "plasticity drop", "first fifth of the context minus last fifth; positive: plasticity falls with position", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, shown_after="ap_overall"),
-        _plasticity("ap_20to40", "plasticity, 20–40 %", "in the second fifth", shown_after="ap_first20"),
-        _plasticity("ap_40to60", "plasticity, 40–60 %", "in the third fifth", shown_after="ap_20to40"),
-        _plasticity("ap_60to80", "plasticity, 60–80 %", "in the fourth fifth", shown_after="ap_40to60"),
         Metric("q_position_max", "last position", "largest captured query position, counted from 0", DATA, "count", "tokens", note="the end of the observed context"),
         Metric("sliding_window", "window", "tokens that a query can attend back to", DATA, "count", "tokens", nan="full attention"),
-        _Apart("_se", MEAN_COLUMNS),
-        _Apart("_bias", MEAN_COLUMNS),
-        _plasticity("ap_counted", "counted plasticity", "from counts of queries that prefer each key, without a Gaussian", bias=False, averaged=False, optional=True),
-        Metric("ap_gaussian_gap", "Gaussian minus counted", "plasticity by the Gaussian model, corrected for bias, minus counted plasticity", PLASTICITY, "difference", signed=True, error=True, optional=True, note="for the same pairs and queries"),
+        Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text", note="without dump.json it follows from sliding_window"),
         Metric("n_text_groups", "groups of texts", "number of groups from which standard errors are computed", HOW_SURE, "count", optional=True, note="at most 16; the interval of a value has the groups of this value, `n_groups` in head_influences.csv, and one degree of freedom less"),
+        _plasticity(ALIGNED, "plasticity at one position", "plasticity of queries at one position: every query of a bin is turned to one position, so that the rotation of RoPE does not count; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", shown_after=FIRST, note="a mean over tokens"),
+        _plasticity(ALIGNED_FIRST, "at one position, first fifth", "plasticity at one position in the first fifth of the longest text", shown_after=ALIGNED_DROP),
+        _plasticity(ALIGNED_LAST, "at one position, last fifth", "plasticity at one position in the last fifth of the longest text", shown_after=ALIGNED_FIRST),
+        _change(ALIGNED_DROP, "drop at one position", "plasticity at one position in the first fifth of the longest text minus the last fifth; positive: plasticity falls with position", shown_after=ALIGNED),
+        _plasticity(ALIGNED_COUNTED, "counted at one position", "plasticity at one position from counts of queries, without a Gaussian", shown_after=ALIGNED_LAST),
+        _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", shown_after=PHASE),
+        _change(PHASE, "rotary phase", "plasticity over a bin minus plasticity at one position: what the rotation of RoPE inside a bin adds", shown_after=ALIGNED_COUNTED),
+        _plasticity(ATTENDED, "attended plasticity", "plasticity at one position of two earlier keys, drawn in proportion to the attention that they receive", note="without the first four tokens"),
+        _position("q_R2_unrotated", "variance from position before RoPE", "fraction of the variance of queries that a linear function of position explains, before RoPE: how far the content of queries drifts with position", shown_after="q_R2_total"),
+        _position("k_R2_unrotated", "variance of keys from position before RoPE", "the same for the keys of its key head: how far the content of keys drifts with position", shown_after="q_R2_unrotated"),
+        _position("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
+        _position(KERNEL_R2, "R² of the rotary kernel", "share of the variance of the mean logit over distances that the rotary kernel explains: the logit of the mean query and the mean key; 1: distance acts through these means alone", signed=True, shown_after="q_mean_share", note="it is below 0 if the kernel is further from the mean logit than a constant is"),
         _attention("attn_entropy", "attention entropy", "mean entropy of the attention of a query, in nats", unit="nats", shown_after="attn_distant_mass"),
         _attention("attn_sink_mass", "attention on sinks", "mean share of the attention of a query on the first four tokens", format="share"),
         _attention("attn_distant_mass", "distant attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it", format="share"),
         _attention("attn_max_logit", "largest logit", "mean over queries of the largest logit", shown_after="attn_entropy"),
-        _plasticity(ATTENDED, "attended plasticity", "plasticity of two earlier keys, drawn in proportion to the attention that they receive, with the queries of a bin as captured", optional=True, note="without the first four tokens"),
-        _plasticity(ATTENDED_COUNTED, "counted attended plasticity", "attended plasticity from counts of queries, without a Gaussian", bias=False, optional=True),
-        Metric("ap_attended_ess", "effective attended pairs", "number of equally probable pairs with the same sum of squared probabilities", HOW_SURE, optional=True),
-        Metric("n_later_queries", "later queries", "mean number of later queries per key from which its attention is known", HOW_SURE, optional=True),
-        Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text", note="without dump.json it follows from sliding_window"),
-        _Apart(CORRECTED, (*MEAN_COLUMNS, ATTENDED)),
-        _plasticity(ALIGNED, "plasticity at one position", "plasticity of queries at one position: every query of a bin is turned to one position, so that the rotation of RoPE does not count", optional=True, shown_after=FIRST, note="a mean over tokens"),
-        *(
-            _plasticity(name, f"at one position, {part}", f"plasticity at one position in {part} of the longest text", optional=True, shown_after=before)
-            for name, part, before in zip(ALIGNED_FIFTHS, FIFTH_NAMES, (POOLED, *ALIGNED_FIFTHS[:-1]), strict=True)
-        ),
-        Metric(ALIGNED_DROP, "drop at one position", "plasticity at one position in the first fifth of the longest text minus the last fifth", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True, shown_after=ALIGNED),
-        _plasticity(ALIGNED_COUNTED, "counted at one position", "plasticity at one position from counts of queries, without a Gaussian", bias=False, optional=True, shown_after=ALIGNED_FIFTHS[-1]),
-        _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", optional=True, shown_after=PHASE),
-        Metric(PHASE, "rotary phase", "plasticity over a bin minus plasticity at one position: what the rotation of RoPE inside a bin adds", PLASTICITY, "difference", signed=True, error=True, bias=True, averaged=True, optional=True, shown_after=ALIGNED_DROP),
         _attention("attn_far_mass", "far attention", "mean share of the attention of a query on keys that are distant_from tokens (256 by default) or more before it, without the first four tokens of the text", format="share", shown_after="attn_sink_mass"),
-        _drift("q_R2_unrotated", "variance from position before RoPE", "fraction of the variance of queries that a linear function of position explains, before RoPE: how far the content of queries drifts with position", shown_after="q_R2_total"),
-        _drift("k_R2_unrotated", "variance of keys from position before RoPE", "the same for the keys of its key head: how far the content of keys drifts with position", shown_after="q_R2_unrotated"),
-        _drift("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
-        _plasticity(ATTENDED_ALIGNED, "attended, at one position", "attended plasticity with the queries of a bin turned to one position", optional=True, shown_after=ATTENDED),
-        _plasticity(ATTENDED_ALIGNED_COUNTED, "counted, attended, at one position", "the same from counts of queries, without a Gaussian", bias=False, optional=True, shown_after=ATTENDED_COUNTED),
-        Metric(KERNEL_R2, "R² of the rotary kernel", "share of the variance of the mean logit over distances that the rotary kernel explains: the logit of the mean query and the mean key; 1: distance acts through these means alone", POSITION, error=True, averaged=True, optional=True, signed=True, shown_after="q_mean_share", note="it is below 0 if the kernel is further from the mean logit than a constant is"),
     ),
 )
 
@@ -273,9 +132,6 @@ BUCKET_PLASTICITY = Table(
         Metric("k_position", "key position", "mean position of the keys of the key bucket", format="count", unit="tokens"),
         Metric("n_queries", "queries", "number of queries of the query bucket", format="count"),
         Metric("n_texts", "texts", "number of texts that these queries come from", format="count", note="`nan` if the texts are not known"),
-        Metric("plasticity_se", "error", "standard error of the cell", format="error"),
-        Metric("plasticity_bias", "bias", "bias of the cell", format="error", signed=True),
-        Metric("plasticity_counted", "counted plasticity", "mean over the counted pairs of the cell, without a Gaussian", format="share"),
     ),
 )
 BIN_PLASTICITY = Table(
@@ -292,11 +148,8 @@ BIN_PLASTICITY = Table(
         Metric("n_queries", "queries", "number of queries of the bin", format="count"),
         Metric("n_texts", "texts", "number of texts that these queries come from", format="count", note="`nan` if the texts are not known"),
         Metric("plasticity_se", "error", "standard error of the cell", format="error"),
-        Metric("plasticity_bias", "bias", "bias of the cell", format="error", signed=True),
-        Metric("plasticity_counted", "counted plasticity", "mean over the counted pairs of the cell, without a Gaussian", format="share"),
         Metric("pooled", "plasticity over the bin", "the same pairs with the queries as captured", format="share"),
         Metric("pooled_se", "error over the bin", "its standard error", format="error"),
-        Metric("pooled_bias", "bias over the bin", "its bias", format="error", signed=True),
         Metric("q_start", "first query position", "first position of the bin of queries", format="count", unit="tokens"),
         Metric("q_end", "last query position", "last position of the bin of queries", format="count", unit="tokens"),
         Metric("k_start", "first key position", "first position of the bin of keys", format="count", unit="tokens"),
@@ -314,8 +167,6 @@ COMPONENT_WEIGHTS = Table(
         Metric("r2", "R²", "R² of predicting this dimension from position"),
     ),
 )
-BUCKET_QUANTITY = "ap_bucket"
-"""Plasticity of one query bucket, in the table of influences."""
 BIN_QUANTITY, POOLED_BIN_QUANTITY = "ap_bin", "ap_bin_pooled"
 """Plasticity of one bin of queries, at one position and over the bin, in the table of influences."""
 BAND_QUANTITY, UNTURNED_QUANTITY = "band_share", "unturned_share"
@@ -328,26 +179,14 @@ INFLUENCES = Table(
     "head and quantity",
     (
         *_IDS,
-        Metric("quantity", "quantity", "a column of head_metrics.csv with a standard error, ap_bucket: plasticity of one query bucket, ap_bin: plasticity at one position of one bin of queries, ap_bin_pooled: plasticity over this bin, band_share: share of the variance of the logit of one eighth of the rotary bands, unturned_share: that of the dimensions that RoPE does not turn, or a column of head_roles.csv that decides the role of a head", format="text"),
-        Metric("q_bucket", "query bucket", "query bucket of ap_bucket, bin of ap_bin and ap_bin_pooled, or eighth of band_share, from 0 (the fastest bands) to 7", format="index", nan="a quantity of the whole head"),
-        Metric("value", "value", "value of the quantity"),
-        Metric("bias", "bias", "bias of the value", signed=True),
+        Metric("quantity", "quantity", "a column with a standard error of head_metrics.csv, head_drift.csv or head_roles.csv; ap_bin: plasticity at one position of one bin of queries; ap_bin_pooled: plasticity over this bin; band_share: share of the variance of the logit of one eighth of the rotary bands; unturned_share: that of the dimensions that RoPE does not turn", format="text"),
+        Metric("bin", "bin", "bin of ap_bin and ap_bin_pooled, or eighth of band_share, from 0 (the fastest bands) to 7", format="index", nan="a quantity of the whole head"),
+        Metric("value", "value", "value of the quantity, without its bias"),
         Metric("n_groups", "groups", "number of groups of texts behind the value", format="count", note="its interval has one degree of freedom less"),
         *(
             Metric(name, f"influence of group {group}", "influence of a group of texts", signed=True, note="0 for a group without texts; `nan` if there are too few groups")
             for group, name in enumerate(GROUP_COLUMNS)
         ),
-    ),
-)
-DISTANCE_PLASTICITY = Table(
-    "head_distance_plasticity.csv",
-    "head and combination of distances",
-    (
-        *_IDS,
-        Metric("query_distance", "query distance", "buckets from the query to the nearer key", format="index"),
-        Metric("key_distance", "key distance", "buckets between the two keys", format="index"),
-        Metric("plasticity", "plasticity", "mean over pairs and query buckets", format="share", note="not corrected for bias"),
-        _PAIRS,
     ),
 )
 BUCKET_MEANS = ("entropy", "sink_mass", "max_logit")
@@ -356,12 +195,12 @@ MASS_COLUMNS = tuple(f"mass_{distance}" for distance in DISTANCES)
 ATTENTION_BY_BUCKET = Table(
     "head_attention.csv",
     "head and query bucket with a query of known attention",
-    _with_errors(
+    with_errors(
         *_IDS,
         _QUERY_BUCKET,
         Metric("q_position", "query position", "mean position of these queries", format="count", unit="tokens"),
         Metric("n_queries", "queries", "number of queries with known attention", format="count"),
-        Metric("n_groups", "groups", "number of groups of texts of these queries", format="count", note="`nan` if texts are not known or error_bars is off"),
+        Metric("n_groups", "groups", "number of groups of texts of these queries", format="count", note="`nan` if texts are not known"),
         Metric("entropy", "entropy", "mean entropy of the attention", unit="nats", error=True),
         Metric("sink_mass", "attention on sinks", "mean weight of the first four tokens", format="share", error=True),
         Metric("max_logit", "largest logit", "mean of the largest logit", error=True),
@@ -369,7 +208,6 @@ ATTENTION_BY_BUCKET = Table(
             Metric(name, f"attention at distance {distance}", "mean weight at the distances of a bin", format="share", error=True, note="bins 0, 1, 2–3, 4–7 and so on; the last also has all larger distances")
             for name, distance in zip(MASS_COLUMNS, DISTANCES, strict=True)
         ),
-        _Apart("_se", MASS_COLUMNS),
         Metric("n_tokens", "tokens", "number of tokens that these queries stand for: sum of 1 / keep probability", format="count", note="equals `n_queries` if the probabilities are not known"),
     ),
 )
@@ -378,12 +216,12 @@ _role = partial(Metric, format="share", error=True)
 ROLES = Table(
     "head_roles.csv",
     "head with known attention of its queries",
-    _with_errors(
+    with_errors(
         *_IDS,
         Metric("role", "role", "what the head does, by thresholds; unsure if an interval contains a threshold that decides", format="text", note="roles and thresholds are in the method"),
         Metric("likely_role", "likely role", "the role by the values alone", format="text"),
         Metric("n_queries", "queries", "number of queries with known attention", format="count"),
-        Metric("n_groups", "groups", "number of groups of texts of these queries", format="count", note="`nan` if texts are not known or error_bars is off"),
+        Metric("n_groups", "groups", "number of groups of texts of these queries", format="count", note="`nan` if texts are not known"),
         _role("self_mass", "attention on itself", "mean share of attention of a query on its own token"),
         _role("previous_mass", "attention on the previous token", "mean share of attention on the token before the query", note="over queries from position 1 on"),
         _role("local_mass", "local attention", "mean share of attention on tokens 2 to 7 before the query", note="over queries from position 2 on"),
@@ -419,12 +257,12 @@ WORDS = Table(
         Metric("key_token", "token of the key", "its text", format="text"),
     ),
 )
-_GROUPS_OF_ROW = Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count", note="`nan` if texts are not known or error_bars is off")
+_GROUPS_OF_ROW = Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count", note="`nan` if texts are not known")
 
 BANDS = Table(
     "head_bands.csv",
     "head and pair of dimensions that RoPE turns with one frequency",
-    _with_errors(
+    with_errors(
         *_IDS,
         Metric("band", "band", "number of the frequency, from 0", format="index"),
         Metric("frequency", "frequency", "angle by which RoPE turns the pair per token", unit="radians"),
@@ -441,7 +279,7 @@ BANDS = Table(
 KERNEL = Table(
     "head_kernel.csv",
     "head and bin of distances of a query and an earlier key that it sees",
-    _with_errors(
+    with_errors(
         *_IDS,
         Metric("first_distance", "first distance", "first distance of the bin", format="index", unit="tokens"),
         Metric("last_distance", "last distance", "last distance of the bin", format="index", unit="tokens"),
@@ -458,7 +296,7 @@ _OF_HEADS = "the same with the queries of one query head, as a mean over the que
 KEY_HEADS = Table(
     "key_head_metrics.csv",
     "key head, if the texts of its rows are known",
-    _with_errors(
+    with_errors(
         _IDS[0],
         Metric("k_head", "key head", "number of the key head", format="index"),
         Metric("n_q_heads", "query heads", "number of query heads of the group that were analysed", format="count"),
@@ -467,7 +305,7 @@ KEY_HEADS = Table(
         Metric("n_pairs", "pairs", "number of pairs of any two keys of one text that two or more later queries of every query head see", format="count"),
         Metric("n_attended_pairs", "attended pairs", "the same for pairs in proportion to attention", format="count"),
         Metric("n_queries", "queries per pair", "mean number of later queries of the group that are counted for a pair", format="count", note="at most 64 of every query head"),
-        Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count", note="`nan` if error_bars is off"),
+        Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count", note="`nan` if texts are not known"),
         _of_group("plasticity", "plasticity of the key head", "plasticity of any two keys of one text, from counts of the later queries of all query heads of the group; 1: half of the queries prefer each key"),
         _of_group("plasticity_heads", "plasticity of its query heads alone", _OF_HEADS),
         _of_group("static_error", "static error", "share of later queries of the group whose preferred key the majority of the other queries does not predict: the error that a ranking without a query cannot avoid"),
@@ -488,7 +326,7 @@ _fidelity = partial(Metric, error=True, averaged=True)
 FIDELITY = Table(
     "head_fidelity.csv",
     "key head and score",
-    _with_errors(
+    with_errors(
         _IDS[0],
         Metric("k_head", "key head", "number of the key head", format="index"),
         Metric("layer_type", "type of the layer", "full_attention, sliding_attention, chunked_attention, or another name in dump.json", format="text"),
@@ -524,26 +362,11 @@ def _drift_columns(kind: str, ending: str) -> Iterator[Metric]:
 
 DRIFT = Table(
     "head_drift.csv",
-    "head, if texts are known and error_bars is on",
-    _with_errors(
+    "head, if texts are known",
+    with_errors(
         *_IDS,
         *(metric for ending in _FRAMES for kind in _VECTORS for metric in _drift_columns(kind, ending)),
         Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
-    ),
-)
-AFTER_ROPE = "_rotated"
-"""Ending of the coordinates of points after RoPE. Those before RoPE have no ending."""
-POINTS = Table(
-    "head_points.csv",
-    "head and query or key that is drawn as a point, with points_per_head",
-    (
-        *_IDS,
-        Metric("kind", "kind", "q: a query, k: a key of its key head", format="text"),
-        Metric("position", "position", "position of the token", format="count", unit="tokens"),
-        Metric("pc0", "component 0", "coordinate on the first principal component, before RoPE", signed=True, any_scale=True, note="five digits; the mean is 0, and the sign is that of a correlation with position that is not negative"),
-        Metric("pc1", "component 1", "coordinate on the second principal component, before RoPE", signed=True, any_scale=True),
-        Metric(f"pc0{AFTER_ROPE}", "component 0 after RoPE", "coordinate on the first principal component of the vectors as they enter the attention", signed=True, any_scale=True, note="other components than before RoPE, with shares and correlations of their own in head_drift.csv"),
-        Metric(f"pc1{AFTER_ROPE}", "component 1 after RoPE", "coordinate on the second principal component of the vectors as they enter the attention", signed=True, any_scale=True),
     ),
 )
 # fmt: on
@@ -553,7 +376,6 @@ TableKind = Literal[
     "bucket_plasticity",
     "component_weights",
     "influences",
-    "distances",
     "attention",
     "bins",
     "roles",
@@ -562,14 +384,12 @@ TableKind = Literal[
     "kernel",
     "key_heads",
     "drift",
-    "points",
 ]
 TABLES: dict[TableKind, Table] = {
     "head_metrics": HEAD_METRICS,
     "bucket_plasticity": BUCKET_PLASTICITY,
     "component_weights": COMPONENT_WEIGHTS,
     "influences": INFLUENCES,
-    "distances": DISTANCE_PLASTICITY,
     "attention": ATTENTION_BY_BUCKET,
     "bins": BIN_PLASTICITY,
     "roles": ROLES,
@@ -578,14 +398,11 @@ TABLES: dict[TableKind, Table] = {
     "kernel": KERNEL,
     "key_heads": KEY_HEADS,
     "drift": DRIFT,
-    "points": POINTS,
 }
 
 METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}
 """The columns of the table of heads."""
 HEAD_NUMBERS = tuple(metric.column for metric in HEAD_METRICS.columns if metric.format != "text")
-WITH_ERROR = tuple(metric.column for metric in HEAD_METRICS.columns if metric.error)
-AVERAGED = tuple(metric.column for metric in HEAD_METRICS.columns if metric.averaged)
 
 
 def shown_groups() -> Iterator[tuple[str, list[str]]]:

@@ -7,7 +7,7 @@ come before those on texts, if they are known. Sources of the thresholds are in 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 UNSURE, MIXED = "unsure", "mixed"
@@ -48,6 +48,11 @@ ROLES = (
     Role("far", "distant tokens that are no sinks", "far_mass", 0.4),
     Role("sink", "the first token, on which most queries rest", "sink_rate", 0.5),
 )
+RESTING = ("far", "sink", MIXED)
+"""Roles of a head whose attention rests somewhere while no token repeats. An induction head can
+look like one of these on texts; only its score on repeated tokens tells them apart."""
+REPEATED_DECIDE = "unsure: repeated tokens decide"
+"""What is said of a head with such a role if repeated tokens are not known."""
 NAMES = (*(role.name for role in ROLES), MIXED)
 """The labels of heads in the order of legends; also `unsure`."""
 
@@ -89,7 +94,7 @@ def label(
 ) -> Label:
     """The label of a head from its scores by column, and half the widths of their intervals."""
     possible = possible_roles(values, half_widths, thresholds)
-    [likely] = possible_roles(values, {}, thresholds)
+    likely = _roles_in_intervals(values, {}, thresholds)[0]
     return Label(likely if len(possible) == 1 else UNSURE, likely)
 
 
@@ -99,8 +104,26 @@ def possible_roles(
     """The roles that a head can have if each score is somewhere in its interval.
 
     A score that is NaN does not give a role. A half width that is NaN is not known, and the value
-    alone decides.
+    alone decides. Without scores on repeated tokens, a head with a resting role can also be an
+    induction head.
     """
+    found = _roles_in_intervals(values, half_widths, thresholds)
+    induction = ROLES[0].name
+    if induction not in found and repeated_decide(values, found):
+        return [induction, *found]
+    return found
+
+
+def repeated_decide(values: Mapping[str, float], roles: Iterable[str]) -> bool:
+    """Whether scores on repeated tokens are missing that could change one of the roles."""
+    known = not math.isnan(values.get(ROLES[0].repeated_column or "", math.nan))
+    return not known and any(role in RESTING for role in roles)
+
+
+def _roles_in_intervals(
+    values: Mapping[str, float], half_widths: Mapping[str, float], thresholds: Mapping[str, float]
+) -> list[str]:
+    """The roles that the known scores allow, each somewhere in its interval."""
     found = []
     for role in ROLES:
         column, limit = role.column, thresholds[role.name]

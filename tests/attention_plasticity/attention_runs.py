@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.estimate.sizes import DISTANCES
 from attention_plasticity.metrics import MASS_COLUMNS
-from attention_plasticity.numeric.sizes import DISTANCES
 
 DISTANT, GROUPS = 256, 12
 BINS = list(DISTANCES)
@@ -17,11 +17,8 @@ MASSES = list(MASS_COLUMNS)
 ERRORS = [f"{name}_se" for name in MASSES]
 
 
-def add_attention(folder: Path, seed: int = 0, errors: bool = True, earlier: bool = False) -> Path:
-    """Write head_attention.csv, and the columns of attention in head_metrics.csv.
-
-    Runs of an `earlier` version have no numbers of tokens and no far attention.
-    """
+def add_attention(folder: Path, seed: int = 0, errors: bool = True) -> Path:
+    """Write head_attention.csv, and the columns of attention in head_metrics.csv."""
     rng = np.random.default_rng(seed)
     metrics = pd.read_csv(folder / "head_metrics.csv").copy()
     cells = pd.read_csv(folder / "head_bucket_plasticity.csv")
@@ -29,9 +26,6 @@ def add_attention(folder: Path, seed: int = 0, errors: bool = True, earlier: boo
     if not errors:
         table[[name for name in table if name.endswith("_se")]] = np.nan
     metrics = with_attention(rng, metrics, table, errors)
-    if earlier:
-        table = table.drop(columns="n_tokens")
-        metrics = metrics.drop(columns=["attn_far_mass", "attn_far_mass_se"])
     table.to_csv(folder / "head_attention.csv", index=False, na_rep="nan")
     metrics.to_csv(folder / "head_metrics.csv", index=False)
     info = json.loads((folder / "run.json").read_text())
@@ -79,11 +73,6 @@ def with_attention(
     new |= {f"attn_{name}_se": 0.03 * found[name] * (errors or np.nan) for name in found}
     noise = 0.1 * rng.normal(size=len(metrics))
     new["ap_attended"] = (0.8 * overall + noise).clip(0.02, 0.98)
-    new["ap_attended_counted"] = new["ap_attended"] + 0.004
-    for name in ("ap_attended", "ap_attended_counted"):
-        new[f"{name}_se"] = pd.Series(0.02 * (errors or np.nan), metrics.index)
-    new["ap_attended_bias"] = pd.Series(-0.003, metrics.index)
-    new["ap_attended_ess"] = 40.0 + 100.0 * overall
-    new["n_later_queries"] = pd.Series(24.5, metrics.index)
+    new["ap_attended_se"] = pd.Series(0.02 * (errors or np.nan), metrics.index)
     others = metrics.drop(columns=[name for name in new if name in metrics])
     return pd.concat([others, pd.DataFrame(new)], axis=1)

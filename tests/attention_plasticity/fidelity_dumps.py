@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_plasticity.fidelity.rows import GroupRows, Rows
-from attention_plasticity.numeric.attention_received import Logits
+from attention_plasticity.fidelity.logits import Logits
+from attention_plasticity.fidelity.rows import GroupRows, TextRows
 from qk_dump.attention_columns import MASS_BINS, AttentionRows, first_distances
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId
@@ -59,8 +59,8 @@ class Simulated:
         position = np.tile(np.arange(float(length)), texts)
         ones = np.ones(texts * length)
 
-        def placed(X: np.ndarray) -> Rows:
-            return Rows(self.turned(X).reshape(texts * length, -1), position, text, ones)
+        def placed(X: np.ndarray) -> TextRows:
+            return TextRows(self.turned(X).reshape(texts * length, -1), position, text, ones)
 
         heads = range(len(self.queries))
         lse = tuple(np.logaddexp.reduce(self.logits(head), axis=2).ravel() for head in heads)
@@ -70,7 +70,6 @@ class Simulated:
             tuple(placed(self.queries[head]) for head in heads),
             lse,
             Logits(self.scale),
-            None,
             self.record,
             "full_attention",
         )
@@ -92,7 +91,7 @@ def simulate(
 def chosen_keys(rows: GroupRows, kept: np.ndarray, weight: np.ndarray) -> GroupRows:
     """Some of the keys, with weights."""
     keys = rows.keys
-    own = Rows(keys.vectors[kept], keys.position[kept], keys.text[kept], weight)
+    own = TextRows(keys.vectors[kept], keys.position[kept], keys.text[kept], weight)
     values = None if rows.value_norm is None else rows.value_norm[kept]
     return replace(rows, keys=own, value_norm=values)
 

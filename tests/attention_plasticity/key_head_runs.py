@@ -13,6 +13,7 @@ from attention_plasticity.metrics import KEY_HEADS
 
 MEAN_ERROR = 0.0125
 """Standard error of every mean over key heads."""
+GROUPS = 12
 
 
 def add_key_heads(folder: Path, values: Mapping[str, Any] | None = None) -> Path:
@@ -21,7 +22,7 @@ def add_key_heads(folder: Path, values: Mapping[str, Any] | None = None) -> Path
     table = heads.groupby(["layer", "k_head"]).size().rename("n_q_heads").reset_index()
     table["layer_type"], table["sliding_window"] = "full_attention", float("nan")
     table["n_pairs"] = table["n_attended_pairs"] = 2000
-    table["n_queries"], table["n_groups"] = 90.5, 12
+    table["n_queries"], table["n_groups"] = 90.5, GROUPS
     for place, metric in enumerate(one for one in KEY_HEADS.columns if one.error):
         value = 0.02 * (place + 1) + 0.01 * table["layer"] + 0.001 * table["k_head"]
         table[metric.column], table[f"{metric.column}_se"] = value, 0.004
@@ -34,7 +35,7 @@ def add_key_heads(folder: Path, values: Mapping[str, Any] | None = None) -> Path
             "value": table[metric.column].mean(),
             "standard_error": MEAN_ERROR,
             "heads": len(table),
-            "corrected": True,
+            "groups": GROUPS,
         }
         for metric in KEY_HEADS.columns
         if metric.error

@@ -16,36 +16,33 @@ from attention_plasticity.metrics import (
     BIN_PLASTICITY,
     BIN_QUANTITY,
     BUCKET_PLASTICITY,
-    BUCKET_QUANTITY,
     COMPONENT_WEIGHTS,
     GROUP_COLUMNS,
     HEAD_NUMBERS,
     INFLUENCES,
-    MEAN_COLUMNS,
     PHASE,
     POOLED,
     POOLED_BIN_QUANTITY,
+    UNROTATED,
 )
 from attention_plasticity.tables.baselines import BASELINES, baseline_folder, record_capture
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
-from attention_plasticity.tables.profiles import head_profiles
 
 LAYERS, HEADS, BUCKETS, WIDTH = 5, 6, 7, 12
 BINS, BIN_SIZE = 14, 64
 MISSING = (2, 3)  # a head that was not captured
 TEXT_GROUPS = 12
-GAPS = ((0, 1), (3, 4))  # heads whose Gaussian model differs from the count
 SPOKEN = "owner/model-one"
-ERROR_COLUMNS = HEAD_NUMBERS[HEAD_NUMBERS.index("ap_overall_se") :]
+OWN_COLUMNS = HEAD_NUMBERS[HEAD_NUMBERS.index("n_text_groups") :]
+"""Columns that need known texts, rotary records or attention."""
 
 
-REASON = "no query bucket with key pairs is in <this> fifth"
+REASON = "no bin with key pairs is in <this> fifth"
 _NO_FIRST_FIFTH = {
     "table": "head_metrics",
-    "columns": ["ap_first20"],
+    "columns": ["ap_aligned_first20"],
     "reason": REASON,
     "heads": 1,
-    "values": 1,
     "where": {"0": "4"},
 }
 
@@ -61,8 +58,9 @@ def write_run(
 ) -> Path:
     """A run of `LAYERS` × `HEADS` heads less one, with a NaN here and there.
 
-    Without `errors`, the columns of errors are NaN and there is no table of influences. With
-    `position`, plasticity at one position is known, with errors. The files of a run are made once.
+    Without `errors` and `position`, the columns from `n_text_groups` on are NaN and there is no
+    table of influences. With `errors`, the columns before RoPE are known, with errors. With
+    `position`, plasticity at one position is known too. The files of a run are made once.
     """
     facts = json.dumps([model, [*warnings], dump])
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,27 +97,24 @@ def _write_files(
     metrics = metrics.assign(
         **ids, n_q_tokens=300 + heads[:, 1], n_k_tokens=300, d_model=WIDTH, q_position_max=895
     )
-    metrics["ap_drop"] -= 0.5
     windowed = heads[:, 0] == 1
     metrics["sliding_window"] = np.where(windowed, 256.0, np.nan)
     metrics["layer_type"] = np.where(windowed, "sliding_attention", "full_attention")
-    metrics.loc[4, "ap_first20"] = np.nan
-    metrics[list(ERROR_COLUMNS)] = np.nan
+    metrics[list(OWN_COLUMNS)] = np.nan
     cells, weights = _cells(rng, heads), _weights(rng, heads)
     records = [{"kind": "few_queries", "text": text} for text in warnings]
     info = {**_info(model, len(heads), dump), "warnings": records, "missing": [_NO_FIRST_FIFTH]}
     if errors or position:
-        if position:
-            _add_position(np.random.default_rng([seed, 1]), metrics)
-        influences = _influences(rng, metrics, cells)
-        _add_errors(rng, metrics, cells, influences)
+        own = np.random.default_rng([seed, 1])
+        _add_values(own, metrics, position)
+        influences = _influences(rng, metrics)
+        _add_errors(metrics, influences)
         if position:
             bins = _bins(np.random.default_rng([seed, 2]), heads)
             influences = pd.concat([influences, _bin_influences(bins)], ignore_index=True)
             bins.to_csv(folder / "head_bin_plasticity.csv", index=False, na_rep="nan")
             info["tables"]["bins"] = "head_bin_plasticity.csv"
             info |= {"bin_size": BIN_SIZE, "longest_text": 896}
-        metrics["q_R2_unrotated"] = 0.004 + 0.0001 * metrics["layer"]
         influences.to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
         info["tables"]["influences"] = "head_influences.csv"
     metrics.to_csv(folder / "head_metrics.csv", index=False)
@@ -145,23 +140,26 @@ def _cells(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
 POSITION_COLUMNS = (*AT_ONE_POSITION.all, POOLED, PHASE)
 
 
-def _add_position(rng: np.random.Generator, metrics: pd.DataFrame) -> None:
-    """Fill the columns of plasticity at one position."""
+def _add_values(rng: np.random.Generator, metrics: pd.DataFrame, position: bool) -> None:
+    """Fill the columns before RoPE, and those of plasticity at one position."""
+    for number, name in enumerate(UNROTATED):
+        metrics[name] = 0.004 + 0.0001 * metrics["layer"] + 0.1 * number
+    if not position:
+        return
     for name in POSITION_COLUMNS:
         metrics[name] = rng.random(len(metrics))
     metrics["ap_aligned_drop"] -= 0.5
     metrics[PHASE] = metrics[POOLED] - metrics["ap_aligned"]
+    metrics.loc[4, "ap_aligned_first20"] = np.nan
 
 
 def _bins(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
     pairs = [(q, k) for q in range(1, BINS) for k in range(q)]
     rows = [(*head, head[1] // 3, q, k) for head in heads.tolist() for q, k in pairs]
     table = pd.DataFrame(rows, columns=list(BIN_PLASTICITY.names[:5]))
-    for name in ("plasticity", "pooled", "plasticity_counted"):
-        table[name] = rng.random(len(table))
     for name in ("plasticity", "pooled"):
+        table[name] = rng.random(len(table))
         table[f"{name}_se"] = 0.05 * rng.random(len(table))
-        table[f"{name}_bias"] = -0.01 * rng.random(len(table))
     table["n_pairs"] = rng.integers(1, 256, len(table))
     table["n_queries"], table["n_texts"], table["q_weight"] = 40, 6, 640.0
     for kind in ("q", "k"):
@@ -177,26 +175,20 @@ def _bin_influences(bins: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for quantity, column in ((BIN_QUANTITY, "plasticity"), (POOLED_BIN_QUANTITY, "pooled")):
         means = bins.groupby(["layer", "q_head", "k_head", "q_bin"], as_index=False)[column].mean()
-        names = {column: "value", "q_bin": "q_bucket"}
+        names = {column: "value", "q_bin": "bin"}
         parts.append(means.rename(columns=names).assign(quantity=quantity))
     table = pd.concat(parts, ignore_index=True)
-    table["bias"], table["n_groups"] = -0.01 * rng.random(len(table)), TEXT_GROUPS
+    table["n_groups"] = TEXT_GROUPS
     table[list(GROUP_COLUMNS)] = 0.0
     shares = rng.normal(0.0, 0.01, (len(table), TEXT_GROUPS))  # (rows, groups)
     table[list(GROUP_COLUMNS[:TEXT_GROUPS])] = shares
     return table[list(INFLUENCES.names)]
 
 
-def _influences(
-    rng: np.random.Generator, metrics: pd.DataFrame, cells: pd.DataFrame
-) -> pd.DataFrame:
+def _influences(rng: np.random.Generator, metrics: pd.DataFrame) -> pd.DataFrame:
     """Influences of 12 groups, larger in later layers; other groups have none."""
-    names = [*MEAN_COLUMNS, *(POSITION_COLUMNS if metrics[POOLED].notna().any() else ())]
-    means = metrics.melt(["layer", "q_head", "k_head"], names, "quantity")
-    buckets = head_profiles(cells).rename(columns={"plasticity": "value"})
-    buckets = buckets.assign(quantity=BUCKET_QUANTITY, k_head=buckets["q_head"] // 3)
-    table = pd.concat([means.assign(q_bucket=np.nan), buckets], ignore_index=True)
-    table["bias"] = -0.01 * rng.random(len(table))
+    names = [name for name in (*UNROTATED, *POSITION_COLUMNS) if metrics[name].notna().any()]
+    table = metrics.melt(["layer", "q_head", "k_head"], names, "quantity").assign(bin=np.nan)
     table["n_groups"] = TEXT_GROUPS
     shares = rng.normal(0.0, 0.03, (len(table), TEXT_GROUPS))  # (rows, groups)
     shares *= 0.2 + table["layer"].to_numpy()[:, None]
@@ -205,25 +197,12 @@ def _influences(
     return table[list(INFLUENCES.names)]
 
 
-def _add_errors(
-    rng: np.random.Generator, metrics: pd.DataFrame, cells: pd.DataFrame, influences: pd.DataFrame
-) -> None:
-    """Fill the columns of errors of both tables, in agreement with the influences."""
-    for name in (*MEAN_COLUMNS, *POSITION_COLUMNS):
-        rows = influences[influences["quantity"] == name]
-        if rows.empty:
-            continue
+def _add_errors(metrics: pd.DataFrame, influences: pd.DataFrame) -> None:
+    """Fill the columns of errors, in agreement with the influences."""
+    for name, rows in influences.groupby("quantity"):
         squares = rows[list(GROUP_COLUMNS)].to_numpy() ** 2
         metrics[f"{name}_se"] = np.sqrt(squares.sum(axis=1))
-        metrics[f"{name}_bias"] = rows["bias"].to_numpy()
-        metrics[f"{name}_corrected"] = metrics[name] - metrics[f"{name}_bias"]
-    gap = pd.MultiIndex.from_frame(metrics[["layer", "q_head"]]).isin(GAPS)
-    metrics["ap_gaussian_gap"], metrics["ap_gaussian_gap_se"] = np.where(gap, 0.05, 0.01), 0.004
-    metrics["ap_counted"], metrics["ap_counted_se"] = metrics["ap_overall"] - 0.01, 0.02
     metrics["n_text_groups"] = TEXT_GROUPS
-    cells["plasticity_se"] = 0.05 * rng.random(len(cells))
-    cells["plasticity_bias"] = -0.01 * rng.random(len(cells))
-    cells["plasticity_counted"] = rng.random(len(cells))
 
 
 def _weights(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:

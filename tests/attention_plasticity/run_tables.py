@@ -12,15 +12,18 @@ import pandas as pd
 from attention_plasticity.metrics import (
     ALIGNED,
     ALIGNED_DROP,
-    ALIGNED_FIFTHS,
-    FIFTHS,
+    ALIGNED_FIRST,
+    ALIGNED_LAST,
+    BIN_QUANTITY,
     GROUP_COLUMNS,
-    MEAN_COLUMNS,
+    HEAD_METRICS,
     PHASE,
     POOLED,
+    POOLED_BIN_QUANTITY,
 )
 
-ALIGNED_COLUMNS = (ALIGNED, *ALIGNED_FIFTHS, ALIGNED_DROP, POOLED, PHASE)
+ALIGNED_COLUMNS = (ALIGNED, ALIGNED_FIRST, ALIGNED_LAST, ALIGNED_DROP, POOLED, PHASE)
+IDS = ["layer", "q_head", "k_head"]
 LAYERS, HEADS, BUCKETS, SIZE, WIDTH = 3, 4, 6, 128, 8
 
 
@@ -48,26 +51,22 @@ def cells_table(layers: int = LAYERS, heads: int = HEADS, buckets: int = BUCKETS
 
 
 def metrics_table(layers: int = LAYERS, heads: int = HEADS, shift: float = 0.0) -> pd.DataFrame:
-    """One row per head: fifths fall evenly, position explains more in later layers."""
-    rows = []
-    for layer in range(layers):
-        for head in range(heads):
-            fifths = [0.9 - 0.1 * part + 0.02 * layer - 0.01 * head + shift for part in range(5)]
-            rows.append(
-                {
-                    "layer": layer,
-                    "q_head": head,
-                    "k_head": head // 2,
-                    "n_q_tokens": 200,
-                    "ap_overall": float(np.mean(fifths)),
-                    "q_R2_pos": 0.08 * layer,
-                    "q_R2_total": 0.1 * layer + 0.01 * head,
-                    **dict(zip(FIFTHS, fifths, strict=True)),
-                    "ap_drop": fifths[0] - fifths[-1],
-                    "q_position_max": BUCKETS * SIZE - 1,
-                    "sliding_window": np.nan,
-                }
-            )
+    """One row per head, without errors; position explains more in later layers."""
+    rows = [
+        {
+            "layer": layer,
+            "q_head": head,
+            "k_head": head // 2,
+            "n_q_tokens": 200,
+            "ap_overall": 0.7 + 0.02 * layer - 0.01 * head + shift,
+            "q_R2_pos": 0.08 * layer,
+            "q_R2_total": 0.1 * layer + 0.01 * head,
+            "q_position_max": BUCKETS * SIZE - 1,
+            "sliding_window": np.nan,
+        }
+        for layer in range(layers)
+        for head in range(heads)
+    ]
     return pd.DataFrame(rows)
 
 
@@ -86,7 +85,7 @@ def components_table(layers: int = LAYERS, heads: int = HEADS, width: int = WIDT
 def write_run(
     folder: Path, *, model: str = "owner/Tiny-1B", shift: float = 0.0, **config: Any
 ) -> Path:
-    """A run's folder with three tables and run.json, without errors, as an earlier version."""
+    """A run's folder with three tables and run.json, without plasticity at one position."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {
         "head_metrics": ("head_metrics.csv", metrics_table(shift=shift)),
@@ -113,29 +112,42 @@ def write_run(
 
 
 def add_errors(folder: Path, groups: int = 8) -> Path:
-    """Give every mean of every head a standard error and influences; the bias is 0 or as it was."""
+    """Give every column of heads that can have one a standard error, and bins influences too."""
     path = folder / "head_metrics.csv"
     metrics = pd.read_csv(path).assign(n_text_groups=groups)
     rng = np.random.default_rng(0)
     tables = []
-    for name in (*MEAN_COLUMNS, *ALIGNED_COLUMNS):
-        if name not in metrics:
-            continue
-        shares = np.zeros((len(metrics), len(GROUP_COLUMNS)))
-        shares[:, :groups] = rng.normal(0.0, 0.01, (len(metrics), groups))
-        bias = metrics.get(f"{name}_bias", 0.0)
-        metrics[f"{name}_se"], metrics[f"{name}_bias"] = np.linalg.norm(shares, axis=1), bias
-        rows = metrics[["layer", "q_head", "k_head"]].assign(
-            quantity=name, q_bucket=np.nan, value=metrics[name], bias=bias, n_groups=groups
-        )
-        rows[list(GROUP_COLUMNS)] = shares
-        tables.append(rows)
+    for name in HEAD_METRICS.with_error:
+        if name in metrics:
+            rows = metrics[IDS].assign(quantity=name, bin=np.nan, value=metrics[name])
+            tables.append(_with_influences(rng, rows, groups))
+            metrics[f"{name}_se"] = np.linalg.norm(tables[-1][list(GROUP_COLUMNS)], axis=1)
     metrics.to_csv(path, index=False, na_rep="nan")
-    pd.concat(tables).to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
     info = json.loads((folder / "run.json").read_text())
+    if "bins" in info["tables"]:
+        bins = pd.read_csv(folder / info["tables"]["bins"])
+        tables += [_with_influences(rng, rows, groups) for rows in _bin_rows(bins)]
+    pd.concat(tables).to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
     info["tables"]["influences"] = "head_influences.csv"
     (folder / "run.json").write_text(json.dumps(info))
     return folder
+
+
+def _bin_rows(bins: pd.DataFrame) -> list[pd.DataFrame]:
+    """Rows of influences of the bins of queries, at one position and over the bin."""
+    by_bin = bins.groupby([*IDS, "q_bin"], as_index=False)
+    found = []
+    for quantity, column in ((BIN_QUANTITY, "plasticity"), (POOLED_BIN_QUANTITY, "pooled")):
+        names = {"q_bin": "bin", column: "value"}
+        found.append(by_bin[column].mean().rename(columns=names).assign(quantity=quantity))
+    return found
+
+
+def _with_influences(rng: np.random.Generator, rows: pd.DataFrame, groups: int) -> pd.DataFrame:
+    shares = np.zeros((len(rows), len(GROUP_COLUMNS)))
+    shares[:, :groups] = rng.normal(0.0, 0.01, (len(rows), groups))
+    columns = pd.DataFrame(shares, columns=list(GROUP_COLUMNS), index=rows.index)
+    return rows.assign(n_groups=groups).join(columns)
 
 
 def add_windows(folder: Path) -> Path:
@@ -156,18 +168,14 @@ def add_windows(folder: Path) -> Path:
 def aligned_metrics(metrics: pd.DataFrame) -> pd.DataFrame:
     """The table of heads with plasticity at one position: another order of heads than buckets.
 
-    The phase grows with the number of the head. Errors are 0.01, the bias of a level is -0.005.
+    The phase grows with the number of the head. Errors are 0.01.
     """
     phase = 0.05 + 0.1 * metrics["q_head"]
-    new = {
-        name: metrics[old] - 0.1 - phase for name, old in zip(ALIGNED_FIFTHS, FIFTHS, strict=True)
-    }
-    new[ALIGNED] = metrics["ap_overall"] - 0.1 - phase
-    new[ALIGNED_DROP] = new[ALIGNED_FIFTHS[0]] - new[ALIGNED_FIFTHS[-1]]
-    new |= {POOLED: new[ALIGNED] + phase, PHASE: phase}
-    level = (ALIGNED, *ALIGNED_FIFTHS, POOLED)
+    level = metrics["ap_overall"] - 0.1 - phase
+    new = {ALIGNED: level, ALIGNED_FIRST: level + 0.2, ALIGNED_LAST: level - 0.2}
+    new |= {ALIGNED_DROP: new[ALIGNED_FIRST] - new[ALIGNED_LAST]}
+    new |= {POOLED: level + phase, PHASE: phase}
     errors = {f"{name}_se": 0.01 for name in ALIGNED_COLUMNS}
-    errors |= {f"{name}_bias": -0.005 if name in level else 0.0 for name in ALIGNED_COLUMNS}
     return metrics.assign(**new, **errors).assign(n_text_groups=8)
 
 
@@ -185,9 +193,9 @@ def bins_table(bins: int = BUCKETS) -> pd.DataFrame:
         **ends,
         **places,
         plasticity=pooled - 0.2,
-        plasticity_bias=0.0,
+        plasticity_se=0.01,
         pooled=pooled,
-        pooled_bias=0.0,
+        pooled_se=0.01,
         q_weight=float(size),
         n_texts=12,
     )

@@ -15,7 +15,7 @@ from attention_plasticity.cli import main
 from attention_plasticity.config import RunnerConfig
 from commands import analyze
 from commands_here import analyze_here, run_here
-from dumps import make_dump
+from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,8 @@ def test_misuse_is_one_line_and_exit_code_2(
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dump(tmp_path_factory.mktemp("dump"), layers=1, q_heads=2, k_heads=1, n=1000)
+    dump = make_dump(tmp_path_factory.mktemp("dump"), layers=1, q_heads=2, k_heads=1, n=1000)
+    return add_rotary(dump)
 
 
 @pytest.fixture(scope="module")

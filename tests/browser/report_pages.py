@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Error, Page
 
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads
 
 READY = "html[data-state=ready]"
 
@@ -79,6 +80,18 @@ def data_of(page: Page, chart: str) -> list[dict[str, Any]]:
     code = "id => JSON.parse(JSON.stringify(document.getElementById(id).data))"
     found: list[dict[str, Any]] = page.evaluate(code, chart)
     return found
+
+
+def with_half(value: float, half: float) -> str:
+    """A value and half of its 95 % interval, as the page shows them."""
+    shown = f"{half:.3f}" if half >= 0.0005 else f"{half:.4f}"
+    return f"{value:.3f} ± {shown}".replace("-", "−")
+
+
+def mean_text(run: FinishedRun, name: str) -> str:
+    """A mean over heads of a run, as the page shows it."""
+    mean = mean_over_heads(run, name)
+    return with_half(mean.value, mean_half_width(mean))
 
 
 def of_head(table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:

@@ -10,8 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import mean_over_heads
-from report_pages import data_of, open_report, show, without_errors
+from report_pages import data_of, mean_text, open_report, show, without_errors
 from report_runs import write_baselines, write_run
 
 WORDS = ("random weights", "shuffled tokens")
@@ -52,8 +51,7 @@ def shown_on_cards(run: FinishedRun, page: Page) -> None:
         rows = lines.locator(".baselines div")
         expect(rows).to_have_count(len(WORDS))
         for row, words in zip(rows.all(), WORDS, strict=True):
-            mean = mean_over_heads(run.baselines[words], metric)
-            value = f"{mean.value:.3f} ± {mean.standard_error:.3f}".replace("-", "−")
+            value = mean_text(run.baselines[words], metric)
             assert row.inner_text().replace("\n", " ") == f"{words} {value}"
             assert row.get_attribute("title") == "baseline, 8 texts"
 

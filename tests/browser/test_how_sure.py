@@ -1,7 +1,8 @@
-"""Errors, intervals and marks on the page, and pages of runs without them."""
+"""Intervals on the page, groups of texts, and pages of runs without them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,40 +13,59 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import corrected, head_half_width, mean_over_heads
+from attention_plasticity.tables.intervals import head_half_width
 from report_pages import (
     READY,
     data_of,
     first_rows,
+    mean_text,
     of_head,
     open_report,
     open_runs,
     settled,
     show,
+    with_half,
     without_errors,
 )
-from report_runs import GAPS, REASON, write_run
+from report_runs import REASON, TEXT_GROUPS, write_run
+
+LEVEL, DROP, FIRST = "ap_aligned", "ap_aligned_drop", "ap_aligned_first20"
+FEW = "the rows come from fewer than 4 groups of texts"
+
+
+def forget_errors(folder: Path) -> None:
+    """Change a run as if its dump had three texts."""
+    metrics = pd.read_csv(folder / "head_metrics.csv")
+    errors = [name for name in metrics if name.endswith("_se")]
+    metrics = metrics.assign(**dict.fromkeys(errors, np.nan), n_text_groups=3)
+    metrics.to_csv(folder / "head_metrics.csv", index=False)
+    influences = pd.read_csv(folder / "head_influences.csv")
+    influences[list(GROUP_COLUMNS)] = np.nan
+    influences.assign(n_groups=3).to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
+    info = json.loads((folder / "run.json").read_text())
+    record = {"table": "head_metrics", "columns": errors, "reason": FEW, "heads": 29}
+    info["missing"] = [{**record, "where": {str(layer): "0-5" for layer in range(5)}}]
+    (folder / "run.json").write_text(json.dumps(info))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
-    """A run with errors, a run whose errors are NaN, and tables of an earlier version."""
+    """A run with intervals, one of three texts, and one without plasticity at one position."""
     folder = tmp_path_factory.mktemp("how_sure")
-    folders = [write_run(folder / "sure", errors=True), write_run(folder / "unknown")]
-    folders.append(write_run(folder / "earlier"))
-    table = pd.read_csv(folder / "earlier/head_metrics.csv").dropna(axis="columns", how="all")
-    table.to_csv(folder / "earlier/head_metrics.csv", index=False)
-    return [FinishedRun.open(run) for run in folders]
+    sure, few = (write_run(folder / name, position=True) for name in ("sure", "few"))
+    forget_errors(few)
+    return [FinishedRun.open(run) for run in (sure, few, write_run(folder / "bucket"))]
 
 
 @pytest.fixture(scope="module")
 def opened(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, runs: list[FinishedRun]
 ) -> Iterator[Page]:
-    named = dict(zip(("sure", "unknown", "earlier"), runs, strict=True))
+    named = dict(zip(("sure", "few", "bucket"), runs, strict=True))
     with open_runs(browser, tmp_path_factory.mktemp("page"), named) as page:
         yield page
 
@@ -53,12 +73,8 @@ def opened(
 @pytest.fixture
 def page(opened: Page) -> Iterator[Page]:
     with without_errors(opened):
-        show(opened, "run=sure&head=1.2&metric=ap_overall")
+        show(opened, f"run=sure&head=1.2&metric={LEVEL}")
         yield opened
-
-
-def with_error(value: float, error: float) -> str:
-    return f"{value:.3f} ± {error:.3f}".replace("-", "−")
 
 
 def map_traces(page: Page) -> dict[str, dict[str, Any]]:
@@ -72,64 +88,76 @@ def faded_heads(page: Page) -> set[tuple[int, int]]:
     return {(layer, head) for layer, row in enumerate(z) for head, one in enumerate(row) if one}
 
 
+def half_of(run: FinishedRun, metric: str, layer: int, head: int) -> float:
+    """Half of the 95 % interval of a metric of a head."""
+    halves = head_half_width(run.head_metrics, metric, run.influences)
+    table = run.head_metrics.assign(half=halves)
+    return float(of_head(table, layer, head)["half"].iloc[0])
+
+
 def unsure_heads(run: FinishedRun, metric: str) -> set[tuple[int, int]]:
     table = run.head_metrics
-    values = corrected(table, metric)
-    half = head_half_width(table, metric, run.influences)
+    values, half = table[metric], head_half_width(table, metric, run.influences)
     wide = 2 * half > values.quantile(0.75) - values.quantile(0.25)
-    if metric == "ap_drop":
+    if metric == DROP:
         wide = values.abs() <= half
     return set(zip(table["layer"][wide], table["q_head"][wide], strict=True))
 
 
-def test_numbers_have_their_standard_errors(page: Page, runs: list[FinishedRun]) -> None:
-    for card, name in enumerate(("ap_overall", "ap_drop")):
-        mean = mean_over_heads(runs[0], name)
-        shown = page.locator(".card .number").nth(card)
-        expect(shown).to_have_text(with_error(mean.value, mean.standard_error))
-    expect(page.locator(".card .number").nth(2)).not_to_contain_text("±")
-    expect(page.locator(".card").nth(2)).to_contain_text("as captured; before RoPE: 0.")
+def test_plus_minus_is_half_of_the_interval_everywhere(page: Page, runs: list[FinishedRun]) -> None:
+    expect(page.locator("#subtitle")).to_contain_text("±: half of the 95 % interval")
+    for card, name in enumerate((LEVEL, "ap_phase", DROP)):
+        expect(page.locator(".card .number").nth(card)).to_have_text(mean_text(runs[0], name))
+    expect(page.locator(".card .number").nth(3)).not_to_contain_text("±")
     row = of_head(runs[0].head_metrics, 1, 2).iloc[0]
-    overall = with_error(row["ap_overall"] - row["ap_overall_bias"], row["ap_overall_se"])
-    expect(page.locator("#head-facts")).to_contain_text(f"plasticity over a bucket {overall}")
-    announced = f"Layer 1 · head 2: plasticity over a bucket {overall}"
+    level = with_half(row[LEVEL], half_of(runs[0], LEVEL, 1, 2))
+    expect(page.locator("#head-facts")).to_contain_text(f"plasticity at one position {level}")
+    announced = f"Layer 1 · head 2: plasticity at one position {level}"
     expect(page.locator("#announcement")).to_have_text(announced)
-    cell = page.locator('[data-metric="ap_overall"]')
-    expect(cell).to_have_text(overall)
-    expect(cell).to_have_attribute(
-        "title", f"ap_overall: {row['ap_overall']}; shown minus its bias"
-    )
-    counted = with_error(row["ap_counted"], row["ap_counted_se"])
-    expect(page.locator('[data-metric="ap_counted"]')).to_have_text(counted)
-    expect(page.locator('tr[aria-selected="true"] td').nth(1)).to_have_text(overall)
-    assert f"<b>{overall}</b> plasticity" in map_traces(page)["heads"]["text"][1][2]
-    cells = of_head(runs[0].bucket_plasticity, 1, 2)
-    first = cells[(cells["q_bucket"] == 1) & (cells["k_bucket"] == 0)].iloc[0]
-    value = with_error(first["plasticity"] - first["plasticity_bias"], first["plasticity_se"])
-    text = data_of(page, "cells")[0]["text"][0][1]
-    assert f"<b>{value}</b>" in text
-    assert f"counted: {first['plasticity_counted']:.3f}" in text
+    cell = page.locator(f'[data-metric="{LEVEL}"]')
+    expect(cell).to_have_text(level)
+    expect(cell).to_have_attribute("title", f"{LEVEL}: {row[LEVEL]}")
+    expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{row['ap_overall']:.3f}")
+    expect(page.locator('tr[aria-selected="true"] td').nth(1)).to_have_text(level)
+    assert f"<b>{level}</b> plasticity" in map_traces(page)["heads"]["text"][1][2]
+    cells = of_head(runs[0].bins, 1, 2)
+    first = cells[(cells["q_bin"] == 1) & (cells["k_bin"] == 0)].iloc[0]
+    ratio = half_of(runs[0], LEVEL, 1, 2) / row[f"{LEVEL}_se"]  # of the same number of groups
+    value = with_half(first["plasticity"], first["plasticity_se"] * ratio)
+    assert f"<b>{value}</b>" in data_of(page, "cells")[0]["text"][0][1]
 
 
-def test_the_table_and_the_map_are_ordered_by_the_corrected_value(
+def test_how_sure_lists_values_with_halves_of_intervals_and_groups(
+    page: Page, runs: list[FinishedRun]
+) -> None:
+    page.locator("#all-metrics").check()
+    for name in (LEVEL, DROP, "ap_phase"):
+        value = of_head(runs[0].head_metrics, 1, 2)[name].iloc[0]
+        texts = [*with_half(value, half_of(runs[0], name, 1, 2)).split(" ± "), str(TEXT_GROUPS)]
+        expect(page.locator(f'[data-sure="{name}"] td')).to_have_text(texts)
+    expect(page.locator('[data-sure="ap_overall"]')).to_have_count(0)
+    expect(page.locator('#metrics [data-metric$="_se"]')).to_have_count(0)
+    page.locator("#all-metrics").uncheck()
+    expect(page.locator(f'[data-sure="{LEVEL}"]')).to_be_hidden()
+
+
+def test_the_table_and_the_map_are_ordered_by_the_value(
     page: Page, runs: list[FinishedRun]
 ) -> None:
     table = runs[0].head_metrics
-    values = corrected(table, "ap_drop")
-    best = table.loc[values.sort_values(ascending=False).index]
-    page.locator('[data-sort="ap_drop"]').click()
+    best = table.sort_values(DROP, ascending=False)
+    page.locator(f'[data-sort="{DROP}"]').click()
     settled(page)
-    names = [f"L{row.layer} H{row.q_head}" for row in best.itertuples()]
-    assert [name.rstrip("◇") for name in first_rows(page, 5)] == names[:5]
+    assert first_rows(page, 5) == [f"L{row.layer} H{row.q_head}" for row in best[:5].itertuples()]
     page.locator('[data-sort="head"]').click()
-    page.select_option("#metric", "ap_drop")
+    page.select_option("#metric", DROP)
     settled(page)
     z = map_traces(page)["heads"]["z"]
     shown = [z[layer][head] for layer, head in zip(table["layer"], table["q_head"], strict=True)]
-    np.testing.assert_allclose(shown, values, rtol=1e-6)
+    np.testing.assert_allclose(shown, table[DROP])
 
 
-def test_the_profile_has_bands_of_intervals(page: Page, runs: list[FinishedRun]) -> None:
+def test_the_profile_of_bins_has_bands_of_intervals(page: Page, runs: list[FinishedRun]) -> None:
     tables = run_content(runs[0], "x")[1]
     rows = of_head(pd.DataFrame(tables["profiles"]), 1, 2)
     traces = {trace.get("name"): trace for trace in data_of(page, "profile")}
@@ -144,11 +172,9 @@ def test_the_profile_has_bands_of_intervals(page: Page, runs: list[FinishedRun])
         x = table["q_position"]
         np.testing.assert_allclose(traces[name]["x"][:-1], [*x, *x[::-1], x[0]], rtol=1e-6)
     keys = page.locator("#profile-keys")
-    expect(keys).to_contain_text("this head, 95 % interval")
+    expect(keys).to_contain_text("this head, at one position, 95 % interval")
     expect(keys).to_contain_text("mean of heads, 95 % interval")
-    expect(page.locator("#profile-note")).to_have_text(
-        "values corrected for bias; intervals over texts"
-    )
+    expect(page.locator("#profile-note")).to_have_text("intervals over texts")
     page.locator("#profile .nsewdrag").first.hover(position={"x": 150, "y": 120})
     expect(page.locator("#profile .hoverlayer")).to_contain_text("95 % interval: ")
     value, half = rows["plasticity"][0], rows["half_width"][0]
@@ -156,22 +182,56 @@ def test_the_profile_has_bands_of_intervals(page: Page, runs: list[FinishedRun])
     assert data_of(page, "profile")[-1]["text"][0] == text
 
 
+def test_the_profile_of_buckets_has_none(page: Page) -> None:
+    show(page, "run=bucket&head=1.2")
+    assert [trace for trace in data_of(page, "profile") if trace.get("fill") == "toself"] == []
+    expect(page.locator("#profile-keys")).not_to_contain_text("95 % interval")
+    expect(page.locator("#profile-note")).to_have_text("")
+
+
+def test_bins_of_few_texts_are_not_drawn(
+    browser: Browser, tmp_path: Path, runs: list[FinishedRun]
+) -> None:
+    last = runs[0].bins["q_bin"].max()
+    bins = runs[0].bins.copy()
+    values = ["plasticity", "plasticity_se", "pooled", "pooled_se"]
+    bins.loc[bins["q_bin"] == last, [*values, "n_texts"]] = [np.nan] * 4 + [2]
+    influences = runs[0].influences
+    assert influences is not None
+    run = replace(runs[0])
+    vars(run).update(bins=bins, influences=influences[influences["bin"] != last])
+    path = make_report([run]).save(tmp_path / "report.html")
+    with open_report(browser, path) as page, without_errors(page):
+        page.wait_for_selector(READY)
+        expect(page.locator("#profile-note")).to_contain_text(
+            "bins with fewer than 4 texts, or too few pairs of keys, are not drawn"
+        )
+        traces = data_of(page, "profile")
+        assert traces[-1]["y"][-1] is None
+        assert None not in traces[-1]["y"][:-1]
+        mean = next(one for one in traces if one.get("name", "").startswith("mean of heads"))
+        assert len(mean["y"]) == len(traces[-1]["y"]) - 1
+        [strip] = [trace for trace in traces if trace.get("name") == "texts"]
+        assert strip["z"][0][-1] == 2
+        assert all(row[last] is None for row in data_of(page, "cells")[0]["z"])
+        expect(page.locator("#cells-note")).to_contain_text("or fewer than 4 texts")
+
+
 def test_the_switch_fades_heads_with_wide_intervals(page: Page, runs: list[FinishedRun]) -> None:
-    unsure = unsure_heads(runs[0], "ap_overall")
+    unsure = unsure_heads(runs[0], LEVEL)
     heads = len(runs[0].head_metrics)
     assert 0 < len(unsure) < heads
     switch = page.locator("#sure")
     expect(switch).not_to_be_checked()
     expect(page.get_by_label("How sure")).to_have_count(1)
     expect(page.locator("#sure-words")).to_contain_text(f"{len(unsure)} of {heads} heads")
-    expect(page.locator("#sure-words")).to_contain_text("interquartile range of the corrected")
+    expect(page.locator("#sure-words")).to_contain_text("(interquartile range, 0.")
     assert "faded" not in map_traces(page)
     assert page.locator("tr.faded").count() == 0
     switch.focus()
     page.keyboard.press("Space")
     settled(page)
-    z = map_traces(page)["faded"]["z"]
-    assert {(i, j) for i, row in enumerate(z) for j, cell in enumerate(row) if cell} == unsure
+    assert faded_heads(page) == unsure
     keys = page.locator("tr.row").evaluate_all(
         "rows => rows.map(r => [r.dataset.key, r.className])"
     )
@@ -182,9 +242,9 @@ def test_the_switch_fades_heads_with_wide_intervals(page: Page, runs: list[Finis
     faded = page.locator("tr.faded").first
     assert float(faded.locator("td").first.evaluate("e => getComputedStyle(e).opacity")) < 0.6
     page.wait_for_url(lambda url: "sure=1" in url)
-    page.select_option("#metric", "ap_drop")
+    page.select_option("#metric", DROP)
     settled(page)
-    assert faded_heads(page) == unsure_heads(runs[0], "ap_drop")
+    assert faded_heads(page) == unsure_heads(runs[0], DROP)
     switch.focus()
     page.keyboard.press("Space")
     settled(page)
@@ -194,10 +254,10 @@ def test_the_switch_fades_heads_with_wide_intervals(page: Page, runs: list[Finis
 
 def test_uncertain_drops_are_faded_at_first(page: Page, runs: list[FinishedRun]) -> None:
     expect(page.locator("#sure")).not_to_be_checked()
-    page.select_option("#metric", "ap_drop")
+    page.select_option("#metric", DROP)
     settled(page)
     expect(page.locator("#sure")).to_be_checked()
-    unsure = unsure_heads(runs[0], "ap_drop")
+    unsure = unsure_heads(runs[0], DROP)
     assert 0 < len(unsure) < len(runs[0].head_metrics)
     assert faded_heads(page) == unsure
     expect(page.locator("#sure-words")).to_have_text(
@@ -212,7 +272,7 @@ def test_uncertain_drops_are_faded_at_first(page: Page, runs: list[FinishedRun])
 
 
 def test_the_switch_is_kept_in_the_address(page: Page) -> None:
-    show(page, "run=sure&metric=ap_overall&sure=1")
+    show(page, f"run=sure&metric={LEVEL}&sure=1")
     expect(page.locator("#sure")).to_be_checked()
     assert "faded" in map_traces(page)
 
@@ -220,9 +280,9 @@ def test_the_switch_is_kept_in_the_address(page: Page) -> None:
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("run=sure&metric=q_R2_total", "no standard errors for “variance from position”"),
-        ("run=unknown&metric=ap_overall", "the standard errors of this run are not known"),
-        ("run=earlier&metric=ap_overall", "the standard errors of this run are not known"),
+        ("run=sure&metric=q_R2_total", "“variance from position” has no interval"),
+        (f"run=few&metric={LEVEL}", f"the values of this run have no intervals: {FEW}"),
+        ("run=bucket&metric=ap_overall", "the values of this run have no intervals"),
     ],
 )
 def test_the_switch_is_disabled_with_a_reason(page: Page, address: str, reason: str) -> None:
@@ -233,94 +293,70 @@ def test_the_switch_is_disabled_with_a_reason(page: Page, address: str, reason: 
     assert "faded" not in map_traces(page)
 
 
-def test_runs_with_and_without_errors_side_by_side(page: Page) -> None:
-    show(page, "run=unknown&beside=sure&metric=ap_overall&sure=1")
-    words = "not corrected for bias: unknown"
-    expect(page.locator("#subtitle")).to_contain_text(words)
-    expect(page.locator("#runs-meaning")).to_contain_text(f"{words}, earlier")
+def test_runs_with_and_without_intervals_side_by_side(page: Page) -> None:
+    show(page, f"run=few&beside=sure&metric={LEVEL}&sure=1")
     names = page.evaluate("document.querySelectorAll('.map-plot')[1].data.map(t => t.name)")
-    assert "gap" in names
     assert "faded" not in names  # the switch is disabled
-    show(page, "run=sure&beside=unknown&metric=ap_overall&sure=1")
+    show(page, f"run=sure&beside=few&metric={LEVEL}&sure=1")
     expect(page.locator("#sure-words")).to_contain_text("heads of sure.")
     assert "faded" in map_traces(page)
     assert len(data_of(page, "runs-chart")) == 4  # one run of three has a band
 
 
 def test_a_missing_value_has_its_reason(page: Page) -> None:
-    show(page, "run=sure&head=0.4&metric=ap_first20")
-    row = page.locator('#metrics tr:has([data-metric="ap_first20"])')
+    show(page, f"run=sure&head=0.4&metric={FIRST}")
+    row = page.locator(f'#metrics tr:has([data-metric="{FIRST}"])')
     expect(row.locator(".meaning")).to_have_text(f"missing: {REASON}")
     expect(row.locator(".value").first).to_contain_text("–")
     text = map_traces(page)["heads"]["text"]
-    assert "missing: no query bucket" in text[0][4]
+    assert "missing: no bin with key pairs is in &lt;this&gt; fifth" in text[0][4]
     assert "missing" not in text[0][3]
-    show(page, "run=sure&head=0.3&metric=ap_first20")
-    expect(row.locator(".meaning")).to_have_text("in the first fifth of the context")
+    show(page, f"run=sure&head=0.3&metric={FIRST}")
+    expect(row.locator(".meaning")).to_contain_text("in the first fifth of the longest text")
     expect(page.locator("#cards")).not_to_contain_text("missing")
 
 
 def test_a_card_without_a_value_has_the_reason(
     browser: Browser, tmp_path: Path, runs: list[FinishedRun]
 ) -> None:
-    table = runs[1].head_metrics.assign(ap_drop=np.nan)
+    table = runs[1].head_metrics.assign(**{DROP: np.nan})
     heads = {str(layer): "0-99" for layer in set(table["layer"])}
-    missing = {"table": "head_metrics", "columns": ["ap_drop"], "reason": "too short", "heads": 9}
-    info = {**runs[1].info, "missing": [{**missing, "values": 9, "where": heads}]}
-    run = replace(runs[1], info=info)
-    run.__dict__["head_metrics"] = table  # a cached property
+    missing = {"table": "head_metrics", "columns": [DROP], "reason": "too short", "heads": 9}
+    run = replace(runs[1], info={**runs[1].info, "missing": [{**missing, "where": heads}]})
+    vars(run)["head_metrics"] = table  # a cached property
     path = make_report([run]).save(tmp_path / "report.html")
     with open_report(browser, path) as page:
         expect(page.locator(".card", has_text="Drop over")).to_contain_text("missing: too short")
         expect(page.locator(".card", has_text="Plasticity").first).not_to_contain_text("missing")
 
 
-def test_heads_whose_model_differs_from_the_count_are_marked(page: Page) -> None:
-    traces = map_traces(page)
-    marks = list(zip(traces["gap"]["y"], traces["gap"]["x"], strict=True))
-    assert marks == list(GAPS)
-    words = "Gaussian model differs from the count, over a bucket"
-    assert f"{words}: +0.050 ± 0.004" in traces["heads"]["text"][GAPS[0][0]][GAPS[0][1]]
-    assert words not in traces["heads"]["text"][0][0]
-    expect(page.locator("#gap-legend")).to_have_text(f"◇ {words} (2 heads)")
-    mark = page.locator('[data-key="0.1"] .gap-mark')
-    expect(mark).to_have_attribute("title", f"{words}: +0.050 ± 0.004")
-    expect(page.locator('[data-key="0.0"] .gap-mark')).to_have_count(0)
-    show(page, "run=sure&head=0.1")
-    expect(page.locator("#head-facts")).to_contain_text(words)
-
-
 def test_the_menu_has_a_group_of_errors_at_its_end(page: Page) -> None:
     groups = page.locator("#metric optgroup")
     assert groups.last.get_attribute("label") == "How sure"
     names = groups.last.locator("option").evaluate_all("all => all.map(o => o.value)")
-    assert {"ap_overall_se", "ap_drop_bias", "ap_gaussian_gap_se", "n_text_groups"} <= set(names)
-    plasticity = groups.first.locator("option").evaluate_all("all => all.map(o => o.value)")
-    assert {"ap_counted", "ap_gaussian_gap"} <= set(plasticity)
-    page.select_option("#metric", "ap_overall_se")
+    assert {f"{LEVEL}_se", "ap_phase_se", "n_text_groups"} <= set(names)
+    page.select_option("#metric", f"{LEVEL}_se")
     settled(page)
     heads = map_traces(page)["heads"]
     known = [value for row in heads["z"] for value in row if value is not None]
     assert [heads["zmin"], heads["zmax"]] == [min(known), max(known)]
 
 
-@pytest.mark.parametrize("number", [1, 2])
 def test_a_page_of_a_run_without_errors_has_no_trace_of_them(
-    browser: Browser, runs: list[FinishedRun], tmp_path: Path, number: int
+    browser: Browser, runs: list[FinishedRun], tmp_path: Path
 ) -> None:
-    path = make_report(runs[number : number + 1]).save(tmp_path / "report.html")
+    path = make_report(runs[2:]).save(tmp_path / "report.html")
     with browser.new_context(offline=True) as context:
         page = context.new_page()
         page.goto(f"{path.as_uri()}#head=1.2&sure=1")
         page.wait_for_selector(READY)
         expect(page.locator("#sure-line")).to_be_hidden()
-        expect(page.locator("#gap-legend")).to_be_hidden()
         assert list(map_traces(page)) == ["heads"]
         assert len(data_of(page, "profile")) == 5
-        value = of_head(runs[number].head_metrics, 1, 2)["ap_overall"].iloc[0]
+        value = of_head(runs[2].head_metrics, 1, 2)["ap_overall"].iloc[0]
         expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{value:.3f}")
         labels = page.locator("#metric optgroup").evaluate_all("all => all.map(o => o.label)")
         assert labels[-1] == "Data"
         text = page.locator("body").inner_text()
-        for words in ("±", "95 %", "corrected", "How sure", "Gaussian model", "Other columns"):
+        for words in ("±", "95 %", "How sure", "Other columns"):
             assert words not in text

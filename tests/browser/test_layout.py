@@ -54,7 +54,7 @@ def page(opened: Page) -> Iterator[Page]:
 
 
 def test_a_map_has_rows_for_captured_layers_only(page: Page) -> None:
-    show(page, "run=few&head=0.3&metric=ap_overall")
+    show(page, "run=few&head=0.3&metric=ap_aligned")
     assert page.evaluate(f"{MAP}.data[0].z.length") == len(FEW)
     assert page.evaluate(f"{MAP}.layout.yaxis.ticktext") == [str(layer) for layer in FEW]
     lines = page.evaluate(f"{MAP}.layout.shapes.filter(s => s.line.dash).map(s => s.y0)")
@@ -97,8 +97,8 @@ def test_no_number_is_cut_and_no_space_is_empty(page: Page, size: tuple[int, int
     page.set_viewport_size({"width": width, "height": height})
     for address in (
         "run=all&metric=ap_overall",
-        "run=few&metric=ap_drop",
-        "run=all&beside=few&metric=ap_last20",
+        "run=few&metric=ap_aligned_drop",
+        "run=all&beside=few&metric=ap_aligned_last20",
     ):
         show(page, address)
         assert page.evaluate(TEXTS_THAT_ARE_CUT) == []

@@ -1,11 +1,10 @@
-"""Plasticity at one position on the page, first, and runs that have it not."""
+"""Plasticity at one position on the page, first, and runs without it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,16 +13,18 @@ from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import corrected, head_half_width, mean_over_heads
+from attention_plasticity.tables.intervals import head_half_width
 from attention_runs import add_attention
 from report_pages import (
     READY,
     data_of,
+    mean_text,
     of_head,
     open_runs,
     settled,
     show,
     singles,
+    with_half,
     without_errors,
 )
 from report_runs import BIN_SIZE, write_run
@@ -33,14 +34,10 @@ POSITION, BUCKET = "plasticity at one position", "plasticity over a bucket"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
-    """A run with plasticity at one position, and one of an earlier version, over a bucket."""
+    """A run with plasticity at one position, and one of a dump without rotary records."""
     folder = tmp_path_factory.mktemp("one_position")
-    new = add_attention(write_run(folder / "new", position=True))
-    table = pd.read_csv(new / "head_metrics.csv")
-    table["ap_attended_aligned"], table["ap_attended_aligned_se"] = table["ap_attended"] / 2, 0.01
-    table["n_later_queries"] = np.nan  # the capture has recorded attention
-    table.to_csv(new / "head_metrics.csv", index=False)
-    write_run(folder / "old", errors=True, seed=4)
+    add_attention(write_run(folder / "new", position=True))
+    write_run(folder / "old", seed=4)
     return [FinishedRun.open(folder / name) for name in ("new", "old")]
 
 
@@ -60,10 +57,6 @@ def page(opened: Page) -> Iterator[Page]:
         yield opened
 
 
-def with_error(mean: Any) -> str:
-    return f"{mean.value:.3f} ± {mean.standard_error:.3f}".replace("-", "−")
-
-
 def titles(page: Page) -> list[str]:
     return page.locator(".card h2").all_text_contents()
 
@@ -76,9 +69,8 @@ def test_it_is_shown_first_with_the_part_of_the_phase(page: Page, runs: list[Fin
         "Drop over the context",
     ]
     for place, name in enumerate(("ap_aligned", "ap_phase", "ap_aligned_drop")):
-        text = with_error(mean_over_heads(runs[0], name))
-        expect(page.locator(".card .number").nth(place)).to_have_text(text)
-    pooled = with_error(mean_over_heads(runs[0], "ap_pooled"))
+        expect(page.locator(".card .number").nth(place)).to_have_text(mean_text(runs[0], name))
+    pooled = mean_text(runs[0], "ap_pooled")
     expect(page.locator(".card").nth(1)).to_contain_text(f"over a bin of 64 tokens: {pooled}")
     columns = page.locator("[data-sort]").evaluate_all("all => all.map((one) => one.dataset.sort)")
     assert columns == ["head", "ap_aligned", "ap_aligned_drop", "ap_phase"]
@@ -90,7 +82,7 @@ def test_the_page_opens_on_the_interval_of_the_drop_farthest_from_zero(
 ) -> None:
     table, name = runs[0].head_metrics, "ap_aligned_drop"
     half = head_half_width(table, name, runs[0].influences)
-    best = table.loc[(corrected(table, name).abs() - half).idxmax()]
+    best = table.loc[(table[name].abs() - half).idxmax()]
     expect(page.locator("#head-title")).to_have_text(
         f"Layer {best['layer']:.0f} · head {best['q_head']:.0f}"
     )
@@ -112,10 +104,8 @@ def test_profile_and_cells_are_those_of_bins(page: Page, runs: list[FinishedRun]
     cells = of_head(runs[0].bins, 1, 2)
     first = cells[(cells["q_bin"] == 3) & (cells["k_bin"] == 1)].iloc[0]
     (shown,) = data_of(page, "cells")
-    value = first["plasticity"] - first["plasticity_bias"]
-    assert shown["z"][1][3] == pytest.approx(value, rel=1e-5)
-    over = first["pooled"] - first["pooled_bias"]
-    assert f"over a bin: {over:.3f}<br>" in shown["text"][1][3]
+    assert shown["z"][1][3] == pytest.approx(first["plasticity"], rel=1e-5)
+    assert f"over a bin: {first['pooled']:.3f}<br>" in shown["text"][1][3]
     assert f"queries {3 * BIN_SIZE}–{4 * BIN_SIZE - 1}" in shown["text"][1][3]
     expect(page.locator("#cells-note")).to_contain_text(f"{POSITION} per query bin and key bin")
 
@@ -126,6 +116,7 @@ def test_profile_and_cells_are_those_of_bins(page: Page, runs: list[FinishedRun]
         ("drop>0.1", "ap_aligned_drop", 0.1),
         ("phase>.2", "ap_phase", 0.2),
         ("plasticity>0.7", "ap_aligned", 0.7),
+        ("last fifth>0.7", "ap_aligned_last20", 0.7),
         ("plasticity over a bucket>0.7", "ap_overall", 0.7),
     ],
 )
@@ -135,30 +126,25 @@ def test_filters_mean_the_shown_plasticity(
     page.fill("#search", text)
     settled(page)
     table = runs[0].head_metrics
-    found = int((corrected(table, column) > limit).sum())
+    found = int((table[column] > limit).sum())
     expect(page.locator("#found")).to_have_text(f"{found} of {len(table)} heads")
     page.fill("#search", "")
 
 
 def test_attended_plasticity_is_that_at_one_position(page: Page, runs: list[FinishedRun]) -> None:
     show(page, "run=new&head=1.2")
-    row = of_head(runs[0].head_metrics, 1, 2).iloc[0]
-    expect(page.locator('[data-fact="ap_attended_aligned"]')).to_have_text(
-        f"{row['ap_attended_aligned']:.3f} ± 0.010"
+    table = runs[0].head_metrics
+    half = head_half_width(table, "ap_attended", runs[0].influences)
+    row = of_head(table.assign(half=half), 1, 2).iloc[0]
+    expect(page.locator('[data-fact="ap_attended"]')).to_have_text(
+        with_half(row["ap_attended"], row["half"])
     )
-    expect(page.locator('[data-fact="ap_attended"]')).to_have_count(0)
-    over = row["ap_attended"] - row["ap_attended_bias"]
-    expect(page.locator("#attention-facts")).to_contain_text(f"over a bin {over:.3f} ±")
-    expect(page.locator("#attention-facts")).not_to_contain_text("NaN")
-
-
-def test_errors_and_biases_are_folded_and_corrected_values_are_the_metric(page: Page) -> None:
-    errors = page.locator("#metrics details.errors")
-    expect(errors).to_have_count(1)
-    expect(errors.locator('[data-metric="ap_aligned_se"]')).to_be_hidden()
-    expect(page.locator('[data-metric$="_corrected"]')).to_have_count(0)
-    errors.locator("summary").click()
-    expect(errors.locator('[data-metric="ap_aligned_se"]')).to_be_visible()
+    expect(page.locator("#attention-facts")).to_contain_text("in proportion to the attention")
+    page.locator('[data-help="attention"]').click()
+    expect(page.locator("#glossary-words")).to_contain_text(
+        "Plasticity at one position of pairs of keys that are drawn in proportion"
+    )
+    page.keyboard.press("Escape")
 
 
 def test_few_metrics_are_shown_at_first_and_all_on_demand(page: Page) -> None:
@@ -196,10 +182,9 @@ def test_the_cells_are_downloaded_as_the_table_of_bins(
     download.value.save_as(tmp_path / "bins.csv")
     found, expected = pd.read_csv(tmp_path / "bins.csv"), runs[0].bins
     assert list(found.columns[:5]) == list(expected.columns[:5])
-    over = found.pop("pooled_corrected")
     assert set(found.columns) < set(expected.columns)
-    assert over.astype(np.float32).tolist() == singles(expected["pooled"] - expected["pooled_bias"])
-    assert found["plasticity"].astype(np.float32).tolist() == singles(expected["plasticity"])
+    for name in ("plasticity", "plasticity_se", "pooled"):
+        assert found[name].astype(np.float32).tolist() == singles(expected[name])
 
 
 def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(
@@ -209,7 +194,7 @@ def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(
     assert titles(page)[0] == "Plasticity over a bucket"
     assert page.locator("#metric").input_value() == "ap_overall"
     for run, number in zip(runs, (".number", ".number .other"), strict=True):
-        text = with_error(mean_over_heads(run, "ap_overall"))
+        text = f"{run.head_metrics['ap_overall'].mean():.3f}"
         expect(page.locator(f".card {number}").first).to_contain_text(text)
     expect(page.locator("#subtitle")).to_contain_text(
         "Plasticity over a bucket is compared, because old has none at one position"
@@ -221,14 +206,15 @@ def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(
     expect(page.locator("#runs-meaning")).to_contain_text("over a bucket: old")
 
 
-def test_a_run_of_an_earlier_version_says_what_it_shows(page: Page) -> None:
+def test_a_run_over_buckets_says_what_it_shows(page: Page) -> None:
     show(page, "run=old")
     page.wait_for_selector(READY)
     assert titles(page)[0] == "Plasticity over a bucket"
     expect(page.locator(".card").first).to_contain_text("the rotation of RoPE counts too; at one")
     expect(page.locator("#warnings li")).to_have_text(
-        "Plasticity at one position is not known: it was not computed; run the analysis again."
+        "Plasticity at one position is not known: the tables of this run do not have it."
     )
     expect(page.locator("#cells-note")).to_contain_text(f"{BUCKET} per query bucket and key bucket")
     columns = page.locator("[data-sort]").evaluate_all("all => all.map((one) => one.dataset.sort)")
-    assert columns == ["head", "ap_overall", "ap_drop", "q_R2_total"]
+    assert columns == ["head", "ap_overall", "q_R2_total"]
+    assert titles(page)[1:] == ["Variance from position", "Heads"]

@@ -27,7 +27,7 @@ DARK_INK, LIGHT_INK = "rgb(29, 33, 38)", "rgb(231, 233, 236)"
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("print")
-    run = FinishedRun.open(write_run(folder / "run", errors=True))
+    run = FinishedRun.open(write_run(folder / "run", position=True))
     return make_report([run]).save(folder / "report.html")
 
 

@@ -19,6 +19,7 @@ from attention_plasticity.tables.profiles import head_profiles, mean_profile
 from report_pages import READY, data_of, first_rows, of_head, settled, show, singles
 from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
 
+SIGNED, GAPPY = "q_resid0_skew", "q_R2_scalar"  # metrics, one with a missing value
 EVIL = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
 WARNINGS = (
     "Fewer than 32 queries in query buckets 5-7 (positions 640-1,023), in 12 of 36 heads.",
@@ -34,6 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> list[FinishedRun]:
     one = write_run(folder / "one", warnings=WARNINGS)
+    metrics = pd.read_csv(one / "head_metrics.csv")
+    metrics.loc[4, GAPPY] = np.nan
+    metrics.to_csv(one / "head_metrics.csv", index=False)
     two = write_run(folder / "two", seed=1, model=f"owner/{EVIL}")
     old = write_run(folder / "old", seed=2, model="earlier", min_bucket_size=None)
     for name in ("head_metrics", "head_bucket_plasticity"):
@@ -181,16 +185,16 @@ def test_the_search_finds_places(page: Page) -> None:
 
 
 def test_the_table_sorts_and_is_walked_by_keys(page: Page, runs: list[FinishedRun]) -> None:
-    by_drop = runs[0].head_metrics.sort_values("ap_drop", ascending=False, kind="stable")
-    names = [f"L{row.layer} H{row.q_head}" for row in by_drop.itertuples()]
+    ordered = runs[0].head_metrics.sort_values("ap_overall", ascending=False, kind="stable")
+    names = [f"L{row.layer} H{row.q_head}" for row in ordered.itertuples()]
     click_map(page, 4, 4)
     assert page.evaluate("document.getElementById('heads').scrollTop") > 0
-    page.locator('[data-sort="ap_drop"]').click()
+    page.locator('[data-sort="ap_overall"]').click()
     settled(page)
     assert page.evaluate("document.getElementById('heads').scrollTop") == 0
     assert first_rows(page, 5) == names[:5]
     expect(page.locator("#head-title")).to_have_text("Layer 4 · head 4")
-    page.locator('[data-sort="ap_drop"]').press("Enter")
+    page.locator('[data-sort="ap_overall"]').press("Enter")
     expect(page.locator("th[aria-sort]")).to_have_attribute("aria-sort", "ascending")
     settled(page)
     page.locator("#heads-table").focus()
@@ -201,14 +205,14 @@ def test_the_table_sorts_and_is_walked_by_keys(page: Page, runs: list[FinishedRu
     page.keyboard.press("End")
     expect(page.locator('tr[aria-selected="true"] td').first).to_have_text(names[0])
     active = page.locator("#heads-table").get_attribute("aria-activedescendant")
-    assert active == f"head-{by_drop.layer.iloc[0]}.{by_drop.q_head.iloc[0]}"
+    assert active == f"head-{ordered.layer.iloc[0]}.{ordered.q_head.iloc[0]}"
     page.locator('[data-sort="head"]').click()
 
 
 def test_missing_values_come_last_however_it_is_sorted(page: Page) -> None:
-    page.select_option("#metric", "ap_first20")
+    page.select_option("#metric", GAPPY)
     for _ in range(2):
-        page.locator('[data-sort="ap_first20"]').click()
+        page.locator(f'[data-sort="{GAPPY}"]').click()
         page.locator("#heads-table").focus()
         page.keyboard.press("End")
         expect(page.locator('tr[aria-selected="true"] td').last).to_have_text("–")
@@ -217,18 +221,18 @@ def test_missing_values_come_last_however_it_is_sorted(page: Page) -> None:
 
 def test_the_map_shows_the_metric_that_is_chosen(page: Page, runs: list[FinishedRun]) -> None:
     table = runs[0].head_metrics
-    page.select_option("#metric", "ap_drop")
+    page.select_option("#metric", SIGNED)
     settled(page)
     [drawn] = page.evaluate("JSON.parse(JSON.stringify(document.querySelector('.map-plot').data))")
-    for row in table.itertuples():
-        assert drawn["z"][row.layer][row.q_head] == row.ap_drop
+    for layer, head, value in table[["layer", "q_head", SIGNED]].itertuples(index=False):
+        assert drawn["z"][layer][head] == value
     assert drawn["z"][MISSING[0]][MISSING[1]] is None
-    assert drawn["zmax"] == -drawn["zmin"] == table["ap_drop"].abs().max()
-    expect(page.locator("#metric-meaning")).to_contain_text("First fifth of the context")
-    page.select_option("#metric", "ap_first20")
+    assert drawn["zmax"] == -drawn["zmin"] == table[SIGNED].abs().max()
+    expect(page.locator("#metric-meaning")).to_contain_text("Skewness of the residuals")
+    page.select_option("#metric", "ap_overall")
     settled(page)
     assert page.evaluate("document.querySelector('.map-plot').data[0].zmax") == 1
-    expect(page.locator("#heads-names")).to_contain_text("over a bucket, 0–20 %")
+    expect(page.locator("#heads-names")).to_contain_text("plasticity over a bucket")
 
 
 def test_runs_are_switched_and_put_side_by_side(page: Page, runs: list[FinishedRun]) -> None:
@@ -286,7 +290,7 @@ def test_provenance_is_complete(page: Page) -> None:
         assert words in shown
 
 
-def test_tables_of_an_earlier_version_are_shown(page: Page, runs: list[FinishedRun]) -> None:
+def test_tables_of_the_original_tool_are_shown(page: Page, runs: list[FinishedRun]) -> None:
     show(page, "run=old&head=3.4")
     value = of_head(runs[2].head_metrics, 3, 4)["ap_overall"].iloc[0]
     expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{value:.3f}")
@@ -387,7 +391,7 @@ def test_every_control_can_be_reached_and_is_named(page: Page) -> None:
 
 def test_warnings_of_the_run_are_shown_and_of_no_other(page: Page) -> None:
     lines = page.locator("#warnings li")
-    note = "Plasticity at one position is not known: it was not computed; run the analysis again."
+    note = "Plasticity at one position is not known: the tables of this run do not have it."
     assert lines.all_text_contents() == [note, *WARNINGS]
     show(page, "run=old")
     assert lines.all_text_contents() == [note]

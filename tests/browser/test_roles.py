@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import nan
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity.page import make_report
+from attention_plasticity.roles import RESTING
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import COLOURS, DARK_COLOURS
 from report_pages import READY, data_of, first_rows, open_report, settled, show, without_errors
@@ -22,17 +25,27 @@ REVERSED = "\u202eabc"
 T_11 = 2.200985  # of a table of Student's t: 97.5 %, 11 degrees of freedom
 
 
+def role_on_texts(table: pd.DataFrame) -> pd.Series[str]:
+    """The roles of a run without scores on repeated tokens."""
+    return table["role"].mask(table["likely_role"].isin(RESTING), "unsure")
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
-    """Runs with words and bands, without words, without roles, and with hostile tokens."""
+    """Runs with words and bands, without words, without roles, with hostile tokens, and without
+    scores on repeated tokens."""
     folder = tmp_path_factory.mktemp("roles")
     full = add_roles(write_run(folder / "full", position=True), bands=True)
+    bands = pd.read_csv(full / "head_bands.csv").assign(n_groups=12)
+    bands.to_csv(full / "head_bands.csv", index=False)
     no_words = add_roles(
-        write_run(folder / "no-words", errors=True), words=False, capture={"tokens": False}
+        write_run(folder / "no-words", position=True), words=False, capture={"tokens": False}
     )
     tokens = {" the": HOSTILE, "\n": IMAGE, "whale": REVERSED}
     hostile = add_roles(write_run(folder / "hostile"), tokens=tokens)
-    folders = (full, no_words, write_run(folder / "old", position=True), hostile)
+    unknown = dict.fromkeys(("repeated_induction", "repeated_duplicate", "repeated_previous"), nan)
+    texts = add_roles(write_run(folder / "texts"), scores={**unknown, "role": role_on_texts})
+    folders = (full, no_words, write_run(folder / "old", position=True), hostile, texts)
     return [FinishedRun.open(run) for run in folders]
 
 
@@ -40,7 +53,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
 def opened(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, runs: list[FinishedRun]
 ) -> Iterator[Page]:
-    report = make_report(runs, labels=["full", "no-words", "old", "hostile"])
+    report = make_report(runs, labels=["full", "no-words", "old", "hostile", "texts"])
     path = report.save(tmp_path_factory.mktemp("page") / "report.html")
     with open_report(browser, path) as page:
         yield page
@@ -52,11 +65,6 @@ def page(opened: Page) -> Iterator[Page]:
         show(opened, "run=full&head=0.2&metric=role")
         yield opened
         opened.fill("#search", "")
-
-
-def found_heads(page: Page) -> list[str]:
-    """The heads of the table, without the mark of a doubtful model."""
-    return [name.removesuffix("◇") for name in first_rows(page, 40)]
 
 
 def map_colours(page: Page) -> list[list[str | None]]:
@@ -84,7 +92,10 @@ def test_the_map_has_the_colours_of_likely_roles(
     page.emulate_media(color_scheme="light")
     settled(page)
     legend = page.locator("#legend-colours .class").all_text_contents()
-    assert legend == ["induction (6)", "previous (6)", "far (5)", "sink (6)", "mixed (6)"]
+    assert legend == [
+        *("induction (6)", "previous (5)", "far (5)", "sink (6)", "mixed (6)"),
+        "unsure (1), in the colour of the likely role",
+    ]
 
 
 def test_unsure_heads_are_faded_and_can_be_shown(page: Page) -> None:
@@ -100,6 +111,29 @@ def test_unsure_heads_are_faded_and_can_be_shown(page: Page) -> None:
     page.uncheck("#sure")
     settled(page)
     assert page.evaluate(faded) is None
+
+
+def test_repeated_tokens_decide_about_roles_on_texts(page: Page) -> None:
+    show(page, "run=texts&head=3.0&metric=role")
+    legend = page.locator("#legend-colours .class").all_text_contents()
+    assert legend == [
+        *("induction (6)", "previous (5)", "far (0)", "sink (0)", "mixed (0)"),
+        "unsure (18), in the colour of the likely role",
+    ]
+    expect(page.locator("#sure-words")).to_contain_text("or repeated tokens are not known: 18 of")
+    words = "unsure: repeated tokens decide, likely sink"
+    expect(page.locator("#head-role")).to_have_text(words)
+    assert f"<b>{words}</b>" in page.evaluate(
+        "document.querySelector('.map-plot').data[0].text[3][0]"
+    )
+    expect(page.locator("[id='head-3.0'] .role-cell")).to_have_text("unsure (sink)")
+    expect(page.locator("#role-sentence")).to_contain_text(
+        "Unsure: repeated tokens decide; likely a sink head"
+    )
+    page.fill("#search", "role:unsure")
+    expect(page.locator("#found")).to_have_text("18 of 29 heads")
+    show(page, "run=texts&head=0.3&metric=role")  # its interval contains a threshold
+    expect(page.locator("#head-role")).to_have_text("unsure, likely previous")
 
 
 def test_the_map_tells_the_role_of_a_head(page: Page) -> None:
@@ -138,15 +172,14 @@ def test_the_table_has_roles_and_sorts_by_them(page: Page) -> None:
 def test_the_search_finds_roles(page: Page, query: str, heads: list[tuple[int, int]]) -> None:
     page.fill("#search", query)
     expect(page.locator("#search-problem")).to_have_text("")
-    assert found_heads(page) == [f"L{layer} H{head}" for layer, head in heads]
+    assert first_rows(page, 40) == [f"L{layer} H{head}" for layer, head in heads]
 
 
 def test_roles_join_comparisons(page: Page, runs: list[FinishedRun]) -> None:
     metrics = runs[0].head_metrics
     page.fill("#search", "role:sink plasticity>0.3")
-    values = metrics["ap_aligned"] - metrics["ap_aligned_bias"]
-    wanted = metrics[(metrics["layer"] == 3) & (values > 0.3)]["q_head"]
-    assert found_heads(page) == [f"L3 H{head}" for head in wanted]
+    wanted = metrics[(metrics["layer"] == 3) & (metrics["ap_aligned"] > 0.3)]["q_head"]
+    assert first_rows(page, 40) == [f"L3 H{head}" for head in wanted]
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,22 @@ from playwright.sync_api import Browser, Page, expect
 from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import corrected, head_half_width, mean_over_heads
+from attention_plasticity.tables.intervals import head_half_width
 from attention_runs import add_attention
-from report_pages import data_of, first_rows, open_report, settled, show, without_errors
-from report_runs import BUCKETS, HEADS, LAYERS, write_run
+from report_pages import (
+    data_of,
+    first_rows,
+    mean_text,
+    open_report,
+    settled,
+    show,
+    without_errors,
+)
+from report_runs import BIN_SIZE, BINS, HEADS, LAYERS, write_run
 
 WIDE = "one & only/ü"  # a label that a link must escape
 HALF = "half-the-context-of-a-model-with-a-long-name"
+LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
 MAP = "document.querySelector('.map-plot')"
 
 
@@ -38,16 +47,19 @@ def changed(folder: Path, file: str, **columns: Any) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
-    """A run with late buckets of few texts, a run with half its context, and a smaller model."""
+    """A run with late bins of few texts, a run with half its context, and a smaller model."""
     folder = tmp_path_factory.mktemp("views")
-    one = add_attention(write_run(folder / "one", errors=True))
-    changed(one, "head_bucket_plasticity.csv", n_texts=lambda table: 8 - table["q_bucket"])
+    one = add_attention(write_run(folder / "one", position=True))
+    changed(one, "head_bin_plasticity.csv", n_texts=lambda table: 20 - table["q_bin"])
     changed(
-        one, "head_metrics.csv", ap_drop=lambda table: table["ap_drop"].where(table.index > 0, -0.7)
+        one, "head_metrics.csv", **{DROP: lambda table: table[DROP].where(table.index > 0, -0.9)}
     )
-    half = add_attention(write_run(folder / "half", seed=1, errors=True))
+    half = add_attention(write_run(folder / "half", seed=1, position=True))
     changed(half, "head_metrics.csv", q_position_max=lambda table: 447)
-    small = write_run(folder / "small", seed=2)
+    longest = json.loads((half / "run.json").read_text()) | {"longest_text": 448}
+    (half / "run.json").write_text(json.dumps(longest))
+    small = write_run(folder / "small", seed=2, position=True)
+    changed(small, "head_metrics.csv", **{f"{DROP}_se": lambda table: np.nan})
     for path in small.glob("*.csv"):
         table = pd.read_csv(path)
         table[table["layer"] < 3].to_csv(path, index=False)
@@ -70,14 +82,10 @@ def opened(
 @pytest.fixture
 def page(opened: Page) -> Iterator[Page]:
     with without_errors(opened):
-        show(opened, f"run={quote(WIDE)}&head=1.2&metric=ap_overall")
+        show(opened, f"run={quote(WIDE)}&head=1.2&metric={LEVEL}")
         yield opened
         opened.set_viewport_size({"width": 1366, "height": 768})
         settled(opened)
-
-
-def with_error(mean: Any) -> str:
-    return f"{mean.value:.3f} ± {mean.standard_error:.3f}".replace("-", "−")
 
 
 def veiled_layers(page: Page) -> set[int]:
@@ -86,17 +94,16 @@ def veiled_layers(page: Page) -> set[int]:
 
 
 def test_layers_of_one_type_can_be_chosen(page: Page, runs: list[FinishedRun]) -> None:
-    for place, name in enumerate(("ap_overall", "ap_drop")):
+    for place, name in enumerate((LEVEL, "ap_phase", DROP)):
         card = page.locator(".card").nth(place)
         for kind in ("full_attention", "sliding_attention"):
-            text = with_error(mean_over_heads(runs[0].select(layer_type=kind), name))
+            text = mean_text(runs[0].select(layer_type=kind), name)
             expect(card.locator(f'[data-type="{kind}"] dd')).to_have_text(text)
     assert veiled_layers(page) == set()
     page.select_option("#layers", label="sliding window")
     settled(page)
     windowed = runs[0].select(layer_type="sliding")
-    mean = with_error(mean_over_heads(windowed, "ap_overall"))
-    expect(page.locator(".card .number").first).to_have_text(mean)
+    expect(page.locator(".card .number").first).to_have_text(mean_text(windowed, LEVEL))
     expect(page.locator(".card .number").last).to_have_text(str(HEADS))
     assert veiled_layers(page) == {0, 2, 3, 4}
     assert first_rows(page, 99) == [f"L1 H{head}" for head in range(HEADS)]
@@ -133,16 +140,16 @@ def test_the_colours_of_windows_are_classes(page: Page) -> None:
     expect(page.locator("#legend-colours")).to_have_text("12")
 
 
-def test_a_strip_has_the_number_of_texts_of_each_bucket(page: Page) -> None:
+def test_a_strip_has_the_number_of_texts_of_each_bin(page: Page) -> None:
     [strip] = [trace for trace in data_of(page, "profile") if trace.get("name") == "texts"]
-    assert strip["z"] == [[8 - bucket for bucket in range(1, BUCKETS)]]
-    assert strip["x"] == [128 * bucket for bucket in range(1, BUCKETS + 1)]
+    assert strip["z"] == [[20 - number for number in range(1, BINS)]]
+    assert strip["x"] == [BIN_SIZE * number for number in range(1, BINS + 1)]
     expect(page.locator("#profile g.y2tick")).to_have_text("texts")
     page.locator("#profile .nsewdrag").nth(1).hover(position={"x": 300, "y": 5})
     tooltip = page.locator("#profile .hoverlayer")
     expect(tooltip).to_contain_text("texts with queries of this head at ")
     words = page.locator("#profile").get_attribute("aria-label") or ""
-    assert "7 texts in the first bucket, 2 in the last" in words
+    assert "19 texts in the first bin, 7 in the last" in words
 
 
 def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:
@@ -159,7 +166,7 @@ def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:
         assert f"“{part}” (shown instead: " in text
     assert "“haed”" in text
     assert f"“run=77” (shown instead: the run {WIDE})" in text
-    assert "(shown instead: the metric plasticity over a bucket)" in text
+    assert "(shown instead: the metric plasticity at one position)" in text
     expect(page.locator("#run")).to_have_value("0")
     title = page.locator("#head-title").text_content() or ""
     assert f"“head=99.9” (shown instead: {title.lower()})" in text
@@ -171,13 +178,13 @@ def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> Non
     reason = page.locator("#head-reason")
     expect(reason).to_have_text("")  # the link names a head
     show(page, "")
-    drops = corrected(runs[0].head_metrics, "ap_drop")
-    half = head_half_width(runs[0].head_metrics, "ap_drop", runs[0].influences)
+    drops = runs[0].head_metrics[DROP]
+    half = head_half_width(runs[0].head_metrics, DROP, runs[0].influences)
     best = int(np.nanargmax(drops.abs() - half))
     assert best != drops.argmax()
     low, high = (f"{drops[best] + sign * half[best]:.3f}".replace("-", "−") for sign in (-1, 1))
     expect(reason).to_have_text(
-        "Selected at first: the head whose 95 % interval of the drop over a bucket lies farthest "
+        "Selected at first: the head whose 95 % interval of the drop at one position lies farthest "
         f"from 0 ({low} to {high})."
     )
     layer, head = runs[0].head_metrics.loc[best, ["layer", "q_head"]].astype(int)
@@ -196,32 +203,28 @@ def test_the_first_head_without_intervals_has_the_largest_drop(
     table = runs[2].head_metrics
     show(page, "run=small")
     expect(page.locator("#head-reason")).to_contain_text("Selected at first: the head with the")
-    layer, head = table.loc[table["ap_drop"].idxmax(), ["layer", "q_head"]].astype(int)
+    layer, head = table.loc[table[DROP].idxmax(), ["layer", "q_head"]].astype(int)
     expect(page.locator("#head-title")).to_have_text(f"Layer {layer} · head {head}")
 
 
 def test_filters_compare_metrics(page: Page, runs: list[FinishedRun]) -> None:
     table = runs[0].head_metrics
-    layer, overall, drop = (
-        table["layer"],
-        corrected(table, "ap_overall"),
-        corrected(table, "ap_drop"),
-    )
-    shown = overall[(layer == 3) & (table["q_head"] == 1)].item()
+    layer, overall, level, drop = (table[name] for name in ("layer", "ap_overall", LEVEL, DROP))
+    shown = level[(layer == 3) & (table["q_head"] == 1)].item()
     search, problem = page.locator("#search"), page.locator("#search-problem")
     for text, wanted in (
-        ("plasticity>0.6", overall > 0.6),
+        ("plasticity>0.6", level > 0.6),
         ("drop<0", drop < 0),
         ("layer 3-4", layer.between(3, 4)),
-        ("l3-4 plasticity>=.5", layer.between(3, 4) & (overall >= 0.5)),
-        ("layers 0, 3-4, plasticity drop ≥ −0.1", layer.isin([0, 3, 4]) & (drop >= -0.1)),
+        ("l3-4 plasticity>=.5", layer.between(3, 4) & (level >= 0.5)),
+        ("layers 0, 3-4, drop at one position ≥ −0.1", layer.isin([0, 3, 4]) & (drop >= -0.1)),
         ("AP_Overall > 0.2 drop<=1e-1", (overall > 0.2) & (drop <= 0.1)),
-        ("plasticity, 0–20 % < 2 window=256", layer == 1),
+        ("At one position, last fifth < 2 window=256", layer == 1),
         ("layer>=3", layer >= 3),
         (f"l3h1 plasticity={shown:.3f}", (layer == 3) & (table["q_head"] == 1)),
         (f"l3h1 plasticity={shown + 0.001:.3f}", layer > 99),
         ("sliding", layer == 1),
-        ("l0-2 full attention, plasticity>0.5", layer.isin([0, 2]) & (overall > 0.5)),
+        ("l0-2 full attention, plasticity>0.5", layer.isin([0, 2]) & (level > 0.5)),
         ("full sliding_attention", layer < 99),
         ("chunked", layer > 99),
     ):
@@ -229,7 +232,7 @@ def test_filters_compare_metrics(page: Page, runs: list[FinishedRun]) -> None:
         heads = table[wanted]
         expect(page.locator("#found")).to_have_text(f"{len(heads)} of {len(table)} heads")
         names = [f"L{row.layer} H{row.q_head}" for row in heads.itertuples()]
-        assert [name.rstrip("◇") for name in first_rows(page, 8)] == names[:8]
+        assert first_rows(page, 8) == names[:8]
         expect(problem).to_have_text("")
     for text, words in (
         ("plasticity>", "“plasticity>” needs a name, a sign and a number"),
@@ -267,7 +270,7 @@ def test_charts_are_saved_as_svg_and_png(page: Page) -> None:
         ("cells", "one-only-ü-cells-l1h2", ["key position (tokens)"]),
         ("components", "one-only-ü-components-l1h2", ["dimension"]),
         ("attention", "one-only-ü-attention-l1h2", ["share of attention", "layer 1, head 2"]),
-        ("map-0", "one-only-ü-map-ap_overall", ["layer", "head", "bar at the right"]),
+        ("map-0", "one-only-ü-map-ap_aligned", ["layer", "head", "bar at the right"]),
         ("runs", "runs-profiles", [HALF, "small"]),
     ):
         file, content = download(page, f"{chart}.svg")
@@ -292,8 +295,8 @@ def test_charts_are_saved_as_svg_and_png(page: Page) -> None:
 def test_every_card_explains_its_words(page: Page) -> None:
     dialog, buttons = page.locator("#glossary"), page.locator(".help:visible")
     found: set[str] = set()
-    assert buttons.count() == 10
-    for number in range(10):
+    assert buttons.count() == 11
+    for number in range(11):
         button = buttons.nth(number)
         button.focus()
         page.keyboard.press("Enter")
@@ -307,7 +310,7 @@ def test_every_card_explains_its_words(page: Page) -> None:
         expect(button).to_be_focused()
     assert found >= {
         *("Query bucket", "Key bucket", "Plasticity", "Attended plasticity", "Drop"),
-        *("Variance from position", "Texts", "Window", "95 % interval"),
+        *("Variance from position", "Texts", "Window", "95 % interval", "±"),
     }
     buttons.first.click()
     page.mouse.click(5, 5)
@@ -320,7 +323,7 @@ def test_runs_with_other_contexts_share_an_axis(page: Page) -> None:
     settled(page)
     code = "['profile', 'runs-chart'].map(id => document.getElementById(id).layout.xaxis.range[1])"
     assert page.evaluate(code) == pytest.approx([1.01 * 896] * 2)
-    expect(page.locator(".card").nth(1)).to_contain_text("do not compare these drops")
+    expect(page.locator(".card").nth(2)).to_contain_text("do not compare these drops")
     tokens = data_of(page, "profile")[-1]["x"]
     page.select_option("#profile-axis", label="share of the context")
     settled(page)
@@ -352,8 +355,7 @@ def test_models_of_other_sizes_are_compared_by_means_alone(
     expect(page.locator("#profile-keys")).to_contain_text("mean of heads, small")
     mean = run_content(runs[2], "x")[1]["mean"]
     np.testing.assert_allclose(data_of(page, "profile")[-2]["y"], mean["plasticity"])
-    small = f"{runs[2].head_metrics['ap_overall'].mean():.3f}"
-    expect(page.locator(".card .number .other").first).to_have_text(small)
+    expect(page.locator(".card .number .other").first).to_have_text(mean_text(runs[2], LEVEL))
 
 
 def test_tooltips_lie_above_the_frame_of_the_selected_head(page: Page) -> None:
@@ -373,7 +375,7 @@ def test_no_screen_cuts_a_chart_or_a_table(page: Page) -> None:
         return [top + scrollY, bottom + scrollY, left, right];
     })"""
     charts = [".map-plot", "#profile", "#cells", "#components"]
-    for address in (f"beside={HALF}", "beside=small", "metric=ap_drop"):
+    for address in (f"beside={HALF}", "beside=small", f"metric={DROP}"):
         show(page, address)
         for width, height in ((1366, 768), (1920, 1080)):
             page.set_viewport_size({"width": width, "height": height})

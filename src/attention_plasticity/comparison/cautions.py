@@ -14,31 +14,28 @@ from attention_plasticity.comparison.runs import (
     chosen_heads,
     different_heads,
     unequal,
-    whole_runs,
 )
 from attention_plasticity.comparison.scores import Correlation, evidence
-from attention_plasticity.metrics import MEAN_COLUMNS
-from attention_plasticity.run.warnings import LARGE_BIAS
 from attention_plasticity.tables.intervals import groups_of
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.main_plasticity import OVER_BUCKETS, main_plasticity
 from attention_plasticity.tables.names import clean
+from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
 Concerned = Literal["means", "differences", "correlations"]
 
 _METHOD = ("query_model", "pair_sampling", "single_example", "equal_texts")
 _METHOD_OF_LOCAL_PAIRS = ("max_rel_dist",)
-_OF_EARLIER_VERSIONS = {"equal_texts": False}  # for runs that record settings, but not this one
 _SHORT_WARNINGS = {
     "few_queries": "few queries in some bins or buckets",
     "few_texts": "few texts in some bins or buckets",
+    "no_errors": "no intervals, because there are too few texts",
     "texts_unknown": "no intervals, because the texts are not known",
     "texts_not_named": "examples.parquet does not name all texts",
-    LARGE_BIAS: "large bias",
     "selective_layers": "some layers select keys by content",
 }
-_OF_ATTENDED_PAIRS = ("few_later_queries", "attended_unknown", "attended_from_queries")
+_NOT_COMPARED = ("attended_unknown",)  # warnings about values that a comparison does not show
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,19 @@ class Caution:
 
 def obstacles(runs: Sequence[ComparedRun]) -> list[Caution]:
     """Reasons why the runs cannot be compared; empty if they can."""
-    return [*_missing_columns(runs), *_methods(runs)]
+    return list(_methods(runs))
 
 
 def score_obstacles(runs: Sequence[ComparedRun], *, forced: bool) -> list[Caution]:
-    """Reason why the drops cannot be correlated with scores, or its caution if it is forced."""
+    """Reason why the drops cannot be correlated with scores, or its caution if it is forced.
+
+    Raises a `ConfigError` if no run has a drop.
+    """
+    if all(main_plasticity(run.run.head_metrics) is OVER_BUCKETS for run in runs):
+        raise ConfigError(
+            "scores: are correlated with the drop at one position, which no run has; it needs the "
+            "rotary records of the dump: attention-plasticity add-rotary, and analyze again"
+        )
     if not unequal(run.run.context for run in runs):
         return []
     contexts = f"unequal contexts ({_listed_contexts(runs)})"
@@ -71,15 +76,12 @@ def score_obstacles(runs: Sequence[ComparedRun], *, forced: bool) -> list[Cautio
     return [Caution(text, "", _labels(runs), "correlations")]
 
 
-def run_cautions(runs: Sequence[ComparedRun], compared: pd.DataFrame) -> list[Caution]:
-    """Cautions about the means of the runs. `compared` is the table of at least these runs."""
-    rows = whole_runs(compared).set_index("run").loc[list(_labels(runs))]
-    corrected = {str(label) for label in rows.index[rows["corrected"].astype(bool)]}
+def run_cautions(runs: Sequence[ComparedRun]) -> list[Caution]:
+    """Cautions about the means of the runs."""
     found = [*_contexts(runs), *_layer_types(runs), *_samples(runs)]
     for run in runs:
-        found += _of_run(run, run.label in corrected)
-    found += [*_corrections(runs, corrected), *_unknown_settings(runs)]
-    return [*found, *_over_buckets(runs)]
+        found += _of_run(run)
+    return [*found, *_unknown_settings(runs), *_over_buckets(runs)]
 
 
 def pairing_cautions(runs: Sequence[ComparedRun]) -> list[Caution]:
@@ -160,32 +162,17 @@ def joined(cautions: Iterable[Caution]) -> str:
     return " | ".join(caution.text for caution in cautions)
 
 
-def _missing_columns(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
-    for name in MEAN_COLUMNS:
-        missing = [run.label for run in runs if name not in run.run.head_metrics]
-        if missing:
-            text = f"{', '.join(missing)}: the table of heads has no column {name}"
-            yield Caution(text, f"no column {name}", tuple(missing))
-            return
-
-
 def _methods(runs: Sequence[ComparedRun]) -> Iterator[Caution]:
     names: tuple[str, ...] = _METHOD
     if any(run.run.settings.get("pair_sampling") == "local" for run in runs):
         names += _METHOD_OF_LOCAL_PAIRS
     for name in names:
-        values = {run.label: _setting(run, name) for run in runs}
+        values = {run.label: run.run.settings.get(name) for run in runs}
         known = {label: value for label, value in values.items() if value is not None}
         if len(set(known.values())) > 1:
             listed = ", ".join(f"{label} {value}" for label, value in known.items())
             text = f"{name} differs: {listed}; analyse the dumps again with the same {name}"
             yield Caution(text, f"{name} differs", tuple(values))
-
-
-def _setting(run: ComparedRun, name: str) -> Any:
-    """A setting of a run; None if it is not known."""
-    missing = _OF_EARLIER_VERSIONS.get(name) if run.run.settings else None
-    return run.run.settings.get(name, missing)
 
 
 def _listed_contexts(runs: Sequence[ComparedRun]) -> str:
@@ -278,7 +265,7 @@ def _sampler(run: ComparedRun) -> str | None:
     return clean(", ".join(parts)) if sampler.get("type") else None
 
 
-def _of_run(run: ComparedRun, corrected: bool) -> Iterator[Caution]:
+def _of_run(run: ComparedRun) -> Iterator[Caution]:
     heads = run.run.info.get("heads") or {}
     whole = "" if run.run.layers is None else "whole run: "  # run.json is about all layers
     missing = [("failed", "failed")]
@@ -295,24 +282,10 @@ def _of_run(run: ComparedRun, corrected: bool) -> Iterator[Caution]:
             yield Caution(text, f"{whole}some heads {words}", (run.label,))
     for record in run.run.info.get("warnings") or []:
         kind = str(record["kind"])
-        if _is_shown(run, kind, corrected):
+        if kind not in _NOT_COMPARED:
             short = _SHORT_WARNINGS.get(kind, kind.replace("_", " "))
             text = f"{run.label}: {whole}{record['text']}"
             yield Caution(text, whole + short, (run.label,))
-
-
-def _is_shown(run: ComparedRun, kind: str, corrected: bool) -> bool:
-    """Whether a warning of a run is about values that a comparison shows."""
-    if kind == LARGE_BIAS:
-        return not corrected
-    return kind not in _OF_ATTENDED_PAIRS or run.run.pair_sampling == "attended"
-
-
-def _corrections(runs: Sequence[ComparedRun], corrected: set[str]) -> Iterator[Caution]:
-    plain = tuple(run.label for run in runs if run.label not in corrected)
-    if 0 < len(plain) < len(runs):
-        text = f"{', '.join(plain)}: the bias is not known, so the means are not corrected."
-        yield Caution(text, "", plain)  # the footnote of a figure has it from the table
 
 
 def _unknown_settings(runs: Sequence[ComparedRun]) -> Iterator[Caution]:

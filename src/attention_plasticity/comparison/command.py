@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from attention_plasticity.comparison.comparison import Comparison
 
 _STORY = """\
-Compare runs: mean plasticity, its profile over five fifths of the context, and its drop, each with
-its standard error, and the differences from the first run. Runs on the same texts are compared text
-by text. A run with several types of layers has a row for each type. With benchmark scores, also the
-correlation of the drop with the score; the runs must have the same context.
+Compare runs: mean plasticity, its first and last fifth of the context, and its drop, each with half
+of its 95 % interval, and the differences from the first run. Runs on the same texts are compared
+text by text. A run with several types of layers has a row for each type. With benchmark scores,
+also the correlation of the drop with the score; the runs must have the same context.
 """
 _EXAMPLES = """\
 commands to paste:

@@ -50,9 +50,9 @@ class Comparison(ComparisonData):
     """Several runs side by side, as `compare` returns them. Notebooks show the tables.
 
     `table` has the means over heads of every run and layer type, `differences` those of every run
-    minus the first run, and `correlations` those of the drop with scores. `key_heads` has the means
-    over key heads. `notes` lists all cautions; the column `cautions` of the other tables has those
-    of each row.
+    minus the first run, and `correlations` those of the drop with scores. `profiles` has the means
+    over heads per bin or bucket, and `key_heads` the means over key heads. `notes` lists all
+    cautions; the column `cautions` of the other tables has those of each row.
     """
 
     def __repr__(self) -> str:
@@ -84,11 +84,12 @@ class Comparison(ComparisonData):
         from attention_plasticity.plots.captions import set_caption
 
         self._require_kind(kind)
-        if kind == "scores" and self.scores is not None:
+        if kind == "profiles":
+            figure = profiles_figure(self.profiles, self.shown, self.cautions)
+        elif kind == "scores" and self.scores is not None:
             figure = scores_figure(self.table, self.scores, self.relations, self.cautions)
         else:
-            drawing = {"trajectory": trajectory_figure, "profiles": profiles_figure}[kind]
-            figure = drawing(self.table, self.cautions)
+            figure = trajectory_figure(self.table, self.cautions)
         set_caption(figure, self.caption(kind))
         return figure
 

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -30,19 +31,21 @@ from attention_plasticity.comparison.cautions import (
     score_obstacles,
 )
 from attention_plasticity.comparison.key_heads import key_head_means
+from attention_plasticity.comparison.profiles import profile_table
 from attention_plasticity.comparison.runs import (
     ALL_LAYERS,
     COMPARED,
     ComparedRun,
     compare_runs,
     labelled,
+    main_of,
     same_architecture,
     unequal,
 )
 from attention_plasticity.comparison.scores import Correlation, correlations, read_scores
 from attention_plasticity.tables.finished_run import AnyRun, opened_runs
 from attention_plasticity.tables.intervals import HeadColumn, half_width
-from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
+from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_toolkit.errors import ConfigError
 
 AnyScores = pd.DataFrame | str | os.PathLike[str]
@@ -65,6 +68,16 @@ class ComparisonData:
     runs: tuple[ComparedRun, ...]
     relations: tuple[Correlation, ...]
     cautions: tuple[Caution, ...]
+
+    @property
+    def shown(self) -> PlasticityColumns:
+        """The plasticity of figures and first tables: at one position, if every run has it."""
+        return main_of(self.table)
+
+    @cached_property
+    def profiles(self) -> pd.DataFrame:
+        """Mean profiles over the context, of every run and type of layers."""
+        return profile_table(self.runs, self.shown)
 
     @property
     def key_heads(self) -> pd.DataFrame:
@@ -92,12 +105,12 @@ def comparison_data(
         raise ConfigError(f"these runs cannot be compared: {reasons}. {remedy} shows them anyway")
     table = compare_runs(named)
     relations = () if read is None else tuple(correlations(table, read))
-    cautions = [*found, *run_cautions(named, table), *pairing_cautions(named)]
+    cautions = [*found, *run_cautions(named), *pairing_cautions(named)]
     cautions += head_cautions(named)
     cautions += correlation_cautions(named, relations)
     return ComparisonData(
         _with_cautions(table, cautions),
-        _cautious_differences(named, table),
+        _cautious_differences(named),
         _correlation_table(relations, cautions),
         cautions_table(cautions),
         read,
@@ -113,13 +126,13 @@ def _with_cautions(table: pd.DataFrame, cautions: Sequence[Caution]) -> pd.DataF
     return table.assign(cautions=cells)
 
 
-def _cautious_differences(runs: Sequence[ComparedRun], table: pd.DataFrame) -> pd.DataFrame:
+def _cautious_differences(runs: Sequence[ComparedRun]) -> pd.DataFrame:
     """The differences, each with the cautions about its two runs."""
     differences = run_differences(runs)
     cells = {}
     for run in runs[1:]:
         pair = [runs[0], run]
-        found = [*obstacles(pair), *run_cautions(pair, table), *pairing_cautions(pair)]
+        found = [*obstacles(pair), *run_cautions(pair), *pairing_cautions(pair)]
         cells[run.label] = joined([*found, *head_cautions(pair)])
     return differences.assign(cautions=[cells[label] for label in differences["run"]])
 
@@ -162,7 +175,7 @@ class Difference:
 def run_differences(runs: Sequence[ComparedRun]) -> pd.DataFrame:
     """Every run minus the first run, for each mean of `COMPARED`.
 
-    Plasticity at one position comes first; it is left out if neither run has it.
+    Plasticity at one position comes first. A mean that neither run has is left out.
     If one of two runs has several types of layers, there are also rows for each type that both
     have. Only means are subtracted, so the runs can have different numbers of layers and heads.
     """
@@ -182,7 +195,7 @@ def _differences(run: ComparedRun, first: ComparedRun) -> Iterator[Difference]:
             continue
         for name in COMPARED:
             columns = one.columns.get(name), other.columns.get(name)
-            if name in AT_ONE_POSITION.all and not any(map(_has_values, columns)):
+            if not any(map(_has_values, columns)):
                 continue
             same_heads = same_architecture(run, first) and _have_same_heads(*columns)
             numbers = difference(*columns, paired=paired, same_heads=same_heads)

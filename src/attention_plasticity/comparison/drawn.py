@@ -1,4 +1,4 @@
-"""The part of the table that a figure of a comparison draws. Figure and caption read it here.
+"""The part of the tables that a figure of a comparison draws. Figure and caption read it here.
 
 Captions of the figures of a comparison, as plain text for a paper.
 """
@@ -18,7 +18,8 @@ from attention_plasticity.comparison.cautions import Concerned, texts_about
 from attention_plasticity.comparison.data import ComparisonData
 from attention_plasticity.comparison.runs import ALL_LAYERS, ComparedRun, main_of, whole_runs
 from attention_plasticity.comparison.scores import correlation_text
-from attention_plasticity.plots.shown import capitalised, parts_of_context, phase_sentence
+from attention_plasticity.metrics import ALIGNED_DROP
+from attention_plasticity.plots.shown import capitalised, phase_sentence
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
@@ -27,7 +28,7 @@ from qk_toolkit.arrays import Array
 from qk_toolkit.formatting import count
 
 MOST_LINES = 12  # of profiles; with more, types of layers are left out
-_SETTINGS = ("pair_sampling", "num_pairs_per_bucket", "single_example", "equal_texts", "seed")
+_SETTINGS = ("pair_sampling", "single_example", "equal_texts", "seed")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ class Drawn:
     rows: pd.DataFrame
     names: tuple[str, ...]
     shown: PlasticityColumns
-    without_types: bool = False  # whether rows of types of layers were left out
 
     @cached_property
     def values(self) -> Array:
@@ -52,15 +52,9 @@ class Drawn:
 
     @cached_property
     def freedom(self) -> Array:
-        """(rows, names) degrees of freedom of the intervals; NaN if they are not known.
-
-        A table of an earlier version has the groups of texts of the run only.
-        """
+        """(rows, names) degrees of freedom of the intervals; NaN if they are not known."""
         columns = [f"{name}_df" for name in self.names]
-        if set(columns) <= set(self.rows.columns):
-            return self.rows[columns].to_numpy(dtype=np.float64)
-        groups = self.rows.reindex(columns=["n_text_groups"]).to_numpy(dtype=np.float64)
-        return np.broadcast_to(groups - 1.0, self.values.shape)
+        return self.rows.reindex(columns=columns).to_numpy(dtype=np.float64)
 
     @property
     def halves_of_values(self) -> Array:
@@ -74,11 +68,23 @@ class Drawn:
         return self.values - reach, self.values + reach
 
     @property
-    def types(self) -> list[str]:
-        """The type of layers of every row."""
-        if "layer_type" not in self.rows:
-            return [ALL_LAYERS] * len(self.rows)
-        return [str(name) for name in self.rows["layer_type"]]
+    def runs(self) -> list[str]:
+        """The names of the runs."""
+        return list(dict.fromkeys(self.rows["run"].astype(str)))
+
+
+@dataclass(frozen=True)
+class DrawnProfiles:
+    """Rows of the table of profiles: a line per run, and per type of layers."""
+
+    rows: pd.DataFrame
+    shown: PlasticityColumns
+    without_types: bool = False  # whether rows of types of layers were left out
+
+    @property
+    def lines(self) -> list[pd.DataFrame]:
+        """The rows of every line."""
+        return [line for _, line in self.rows.groupby(["run", "layer_type"], sort=False)]
 
     @property
     def runs(self) -> list[str]:
@@ -86,60 +92,66 @@ class Drawn:
         return list(dict.fromkeys(self.rows["run"].astype(str)))
 
     @property
-    def not_corrected(self) -> list[str]:
-        """The names of the runs that are not corrected for bias."""
-        if "corrected" not in self.rows:
-            return self.runs
-        plain = self.rows.loc[~self.rows["corrected"].astype(bool), "run"]
-        return list(dict.fromkeys(plain.astype(str)))
+    def has_positions(self) -> bool:
+        """Whether the positions of all values are known."""
+        return bool(self.rows["position"].notna().all())
+
+    @property
+    def halves(self) -> Array:
+        """(points,) half widths of the intervals; NaN if they are not known."""
+        return self.rows["half_width"].to_numpy(dtype=np.float64)
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """(points,) twice: lower and upper ends of the intervals, or the values alone."""
+        values, reach = self.rows["plasticity"].to_numpy(np.float64), np.nan_to_num(self.halves)
+        return values - reach, values + reach
 
 
-def drawn_profiles(compared: pd.DataFrame) -> Drawn:
-    """The fifths of every run, and of every type of layers unless these are too many lines."""
-    shown = main_of(compared)
-    if len(compared) <= MOST_LINES:
-        return Drawn(compared, shown.fifths, shown)
-    rows = whole_runs(compared)
-    return Drawn(rows, shown.fifths, shown, without_types=len(rows) < len(compared))
+def drawn_profiles(profiles: pd.DataFrame, shown: PlasticityColumns) -> DrawnProfiles:
+    """The profiles of runs, and of their types of layers unless these are too many lines."""
+    if len(profiles[["run", "layer_type"]].drop_duplicates()) <= MOST_LINES:
+        return DrawnProfiles(profiles, shown)
+    rows = profiles[profiles["layer_type"] == ALL_LAYERS]
+    return DrawnProfiles(rows, shown, without_types=len(rows) < len(profiles))
 
 
 def drawn_trajectory(compared: pd.DataFrame) -> Drawn:
-    """Plasticity of every run over the whole context, and in the first and last fifth."""
+    """Plasticity of every run over the whole context, and at one position in both fifths."""
     shown = main_of(compared)
-    names = (shown.level, shown.fifths[0], shown.fifths[-1])
-    return Drawn(whole_runs(compared), names, shown)
+    return Drawn(whole_runs(compared), (shown.level, *shown.fifths), shown)
 
 
 def drawn_drops(compared: pd.DataFrame) -> Drawn:
     """The drop of every run."""
-    shown = main_of(compared)
-    return Drawn(whole_runs(compared), (shown.drop,), shown)
+    return Drawn(whole_runs(compared), (ALIGNED_DROP,), AT_ONE_POSITION)
 
 
 def profiles_caption(data: ComparisonData) -> str:
     """The caption of `profiles`."""
-    drawn = drawn_profiles(data.table)
-    shown = drawn.shown
+    drawn = drawn_profiles(data.profiles, data.shown)
     what = (
-        f"{capitalised(shown.name)}, by fifths: the mean over heads in each fifth of the "
-        f"{parts_of_context(shown)}, one line per run. {phase_sentence(shown)}"
+        f"{capitalised(drawn.shown.name)}, by query position: the mean over heads, one line per "
+        f"run. {phase_sentence(drawn.shown)}"
     )
     if drawn.without_types:
         what += f" Types of layers are left out, because they need more than {MOST_LINES} lines."
-    elif len(drawn.rows) > len(data.runs):
+    elif len(drawn.lines) > len(data.runs):
         what += " Lines with gaps are the heads of one type of layers."
-    return _caption(data, what, drawn, "means")
+    groups = drawn.rows["n_groups"].to_numpy(dtype=np.float64)
+    return _caption(data, what, drawn.shown, _errors("Bands", drawn.halves, groups - 1.0), "means")
 
 
 def trajectory_caption(data: ComparisonData) -> str:
     """The caption of `trajectory`."""
     drawn = drawn_trajectory(data.table)
+    parts = ", in its first fifth and in its last fifth" if drawn.shown.fifths else ""
+    grey = " Grey: the drop from the first to the last fifth." if drawn.shown.fifths else ""
     what = (
         f"{capitalised(drawn.shown.name)}, over training: the mean over heads over the whole "
-        "context, in its first fifth and in its last fifth, one point per checkpoint. Grey: the "
-        f"drop from the first to the last fifth. {phase_sentence(drawn.shown)}"
+        f"context{parts}, one point per checkpoint.{grey} {phase_sentence(drawn.shown)}"
     )
-    return _caption(data, what, drawn, "means")
+    return _caption(data, what, drawn.shown, _errors_of(drawn), "means")
 
 
 def scores_caption(data: ComparisonData) -> str:
@@ -152,7 +164,8 @@ def scores_caption(data: ComparisonData) -> str:
         "for Pearson's correlation and (1 + r²/2)/(n - 3) for Spearman's."
     )
     found = [f"Correlation of the {correlation_text(found)}." for found in data.relations]
-    return _caption(data, " ".join([what, *found]), drawn, "correlations", "means")
+    told = " ".join([what, *found])
+    return _caption(data, told, drawn.shown, _errors_of(drawn), "correlations", "means")
 
 
 def sample_sentences(data: ComparisonData) -> str:
@@ -191,16 +204,18 @@ def _model(run: ComparedRun) -> str:
     return clean(run.run.dump.get("model") or "not recorded")
 
 
-def _caption(data: ComparisonData, what: str, drawn: Drawn, *concerned: Concerned) -> str:
+def _caption(
+    data: ComparisonData, what: str, shown: PlasticityColumns, errors: str, *concerned: Concerned
+) -> str:
     cautions = [clean(text) for text in texts_about(data.cautions, *concerned)]
     lines = [what, "", f"{count(len(data.runs), 'run')}:"]
-    settings = [_settings(run, drawn.shown) for run in data.runs]
+    settings = [_settings(run, shown) for run in data.runs]
     shared = settings[0] if len(set(settings)) == 1 else None
     for run, own in zip(data.runs, settings, strict=True):
         lines.append(f"- {run_line(run, own if shared is None else '')}")
     if shared:
         lines.append(f"Settings of all runs: {shared}.")
-    lines += ["", _errors(drawn)]
+    lines += ["", errors]
     if cautions:
         lines += ["", "Cautions:", *(f"- {text}" for text in cautions)]
     return "\n".join(lines) + "\n"
@@ -229,9 +244,13 @@ def _settings(run: ComparedRun, shown: PlasticityColumns) -> str:
 
     Plasticity at one position has bins, and a query model of its own.
     """
-    name = "bin_size" if shown is AT_ONE_POSITION else "query_model"
-    value = run.run.info.get(name) if shown is AT_ONE_POSITION else run.run.settings.get(name)
-    known = {name: value} | {name: run.run.settings.get(name) for name in _SETTINGS}
+    own = run.run.settings
+    if shown is AT_ONE_POSITION:
+        known = {"bin_size": run.run.info.get("bin_size")}
+    else:
+        known = {"query_model": own.get("query_model")}
+    pairs = "num_pairs_per_bin" if shown is AT_ONE_POSITION else "num_pairs_per_bucket"
+    known |= {name: own.get(name) for name in (pairs, *_SETTINGS)}
     return ", ".join(f"{name} {value}" for name, value in known.items() if _is_set(value))
 
 
@@ -239,27 +258,29 @@ def _is_set(value: object) -> bool:
     return value is not None and value is not False
 
 
-def _errors(drawn: Drawn) -> str:
-    known = np.isfinite(drawn.halves)  # (rows, names)
-    plain = [clean(label) for label in drawn.not_corrected]
-    bias = "Values are corrected for bias."
-    if plain:
-        some = f": {', '.join(plain)}" if len(plain) < len(drawn.runs) else ""
-        bias = f"Not corrected for bias{some}."
-    if not known.any():
-        return f"Standard errors are not known. {bias}"
-    freedom = drawn.freedom[known]
-    fewest, most = (f"{number:.0f}" for number in (freedom.min(), freedom.max()))
-    listed = fewest if fewest == most else f"{fewest} to {most}"
-    sampled = ""
-    if drawn.rows.reindex(columns=["eligible_heads"]).notna().to_numpy().any():
-        sampled = (
+def _errors_of(drawn: Drawn) -> str:
+    """How the intervals of a table of means are made."""
+    values = np.isfinite(drawn.values)
+    text = _errors("Whiskers", drawn.halves[values], drawn.freedom[values])
+    known = np.isfinite(drawn.halves[values]).any()
+    if known and drawn.rows.reindex(columns=["eligible_heads"]).notna().to_numpy().any():
+        text += (
             " Where heads were sampled at random, the intervals also contain the choice of heads, "
             "and the degrees of freedom are at most the number of heads minus 1."
         )
-    where = "" if np.isfinite(drawn.halves_of_values).all() else ", where they are known"
+    return text
+
+
+def _errors(mark: str, halves: Array, freedom: Array) -> str:
+    """How intervals are made, from half widths and degrees of freedom of the drawn values."""
+    known = np.isfinite(halves)
+    if not known.any():
+        return "Standard errors are not known."
+    fewest, most = (f"{number:.0f}" for number in (freedom[known].min(), freedom[known].max()))
+    listed = fewest if fewest == most else f"{fewest} to {most}"
+    where = "" if known.all() else ", where they are known"
     return (
-        f"Whiskers are 95 % intervals over texts{where}: Student's t with {listed} degrees of "
-        f"freedom, the groups of texts behind a value minus 1. All heads of a run share their "
-        f"texts; the influences of a group are averaged over heads first.{sampled} {bias}"
+        f"{mark} are 95 % intervals over texts{where}: Student's t with {listed} degrees of "
+        "freedom, the groups of texts behind a value minus 1. All heads of a run share their "
+        "texts; the influences of a group are averaged over heads first."
     )

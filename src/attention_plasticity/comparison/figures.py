@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,15 +24,16 @@ from attention_plasticity.comparison.cautions import Caution, Concerned
 from attention_plasticity.comparison.drawn import (
     MOST_LINES,
     Drawn,
+    DrawnProfiles,
     drawn_drops,
     drawn_profiles,
     drawn_trajectory,
 )
 from attention_plasticity.comparison.runs import ALL_LAYERS, part_words, short_names
 from attention_plasticity.comparison.scores import FEW_RUNS, Correlation, correlation_values
-from attention_plasticity.metrics import FIFTH_NAMES, FULL_ATTENTION, SLIDING_ATTENTION
-from attention_plasticity.plots.intervals import interval_note, whiskers
-from attention_plasticity.plots.shown import capitalised, parts_of_context
+from attention_plasticity.metrics import FULL_ATTENTION, SLIDING_ATTENTION
+from attention_plasticity.plots.intervals import band, interval_note, whiskers
+from attention_plasticity.plots.shown import capitalised
 from attention_plasticity.plots.style import (
     BLUE,
     FAINT,
@@ -45,7 +48,9 @@ from attention_plasticity.plots.style import (
     line_shades,
     new_figure,
     plasticity_axis,
+    position_axis,
 )
+from attention_plasticity.tables.main_plasticity import FIFTH_WORDS, PlasticityColumns
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
@@ -74,10 +79,13 @@ _PANEL_WIDTH = 2.9  # inches
 _LABEL_LINE = 26  # characters of a label at an axis
 
 
-def profiles_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) -> Figure:
-    """Draw the mean profile of every run by fifths, and of every layer type in other lines.
+def profiles_figure(
+    profiles: pd.DataFrame, shown: PlasticityColumns, cautions: Sequence[Caution] = ()
+) -> Figure:
+    """Draw the mean profile of every run over positions, and of every layer type in other lines.
 
-    `compared` has one row per run and layer type, such as `Comparison.table`.
+    `profiles` has one row per run, layer type and bin or bucket, such as `Comparison.profiles`, and
+    `shown` is `Comparison.shown`.
 
     Examples:
         >>> from attention_plasticity import compare, open_run
@@ -85,39 +93,48 @@ def profiles_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) ->
         >>> run = open_run("results/sample")
         >>> parts = [run.select(layers=[0]), run.select(layers=[29])]
         >>> comparison = compare(parts, labels=["first", "last"])
-        >>> figure = profiles_figure(comparison.table, comparison.cautions)
+        >>> figure = profiles_figure(comparison.profiles, comparison.shown, comparison.cautions)
         >>> figure.axes[0].get_xlabel()
-        'part of the longest text'
+        'query position (tokens)'
     """
-    drawn = drawn_profiles(compared)
-    require_values(drawn)
+    drawn = drawn_profiles(profiles, shown)
+    _require_values(drawn.rows["plasticity"])
     with figure_style():
         figure, axes = new_figure()
         handles = _draw_profiles(axes, drawn)
-        plasticity_axis(axes, drawn.shown.name, *drawn.ends)
-        axes.set_xticks(range(len(FIFTH_NAMES)), FIFTH_NAMES)
-        axes.set_xlabel(f"part of the {parts_of_context(drawn.shown)}")
-        axes.set_title(f"{capitalised(drawn.shown.name)}, by fifths")
-        notes = [*whisker_notes(drawn), *caution_notes(cautions, drawn.runs, "means")]
+        plasticity_axis(axes, shown.name, *drawn.ends)
+        if drawn.has_positions:
+            position_axis(axes, drawn.rows["position"].to_numpy(np.float64), log=False)
+        else:
+            axes.set_xlabel("query bucket")
+        axes.set_title(f"{capitalised(shown.name)}, over the context")
+        bands = interval_note("bands", drawn.halves)
+        notes = [*filter(None, [bands]), *caution_notes(cautions, drawn.runs, "means")]
         if drawn.without_types:
             notes.insert(0, f"types of layers left out: more than {MOST_LINES} lines")
-        notes_and_legend(figure, notes, handles, long_lines=len(set(drawn.types)) > 1)
+        several = drawn.rows["layer_type"].nunique() > 1
+        notes_and_legend(figure, notes, handles, long_lines=several)
     return figure
 
 
-def _draw_profiles(axes: Any, drawn: Drawn) -> list[Any]:
-    """Draw one line with whiskers per row, and return the lines for the legend."""
-    values, halves, runs = drawn.values, drawn.halves, drawn.runs  # (rows, 5) twice
-    known = bool(np.isfinite(halves).any())
-    shifts = side_shifts(len(values)) if known else np.zeros(len(values))  # (rows,)
-    names, lines, handles = _legend(drawn.rows), _line_styles(drawn.types), []
-    for number, run in enumerate(drawn.rows["run"]):
-        colour, marker = run_look(runs.index(str(run)), len(runs))
-        x = np.arange(len(FIFTH_NAMES)) + shifts[number]
-        whiskers(axes, x, values[number], halves[number], colour)
-        options: Any = {"color": colour, "marker": marker, "label": names[number]}
-        options |= {"markersize": 3 if known else 4, "linewidth": 1.0 if known else 1.4}
-        handles += axes.plot(x, values[number], linestyle=lines[drawn.types[number]], **options)
+def _draw_profiles(axes: Any, drawn: DrawnProfiles) -> list[Any]:
+    """Draw one line with a band per run and type of layers; returns lines for the legend."""
+    lines, runs, handles = drawn.lines, drawn.runs, []
+    firsts = pd.DataFrame([line.iloc[0] for line in lines])
+    styles = _line_styles(firsts["layer_type"].tolist())
+    for line, name in zip(lines, _legend(firsts), strict=True):
+        colour, marker = run_look(runs.index(str(line["run"].iloc[0])), len(runs))
+        x, y, half = (
+            line[column].to_numpy(np.float64)
+            for column in (
+                "position" if drawn.has_positions else "part",
+                "plasticity",
+                "half_width",
+            )
+        )
+        band(axes, x, y, half, color=colour, alpha=0.2)
+        options: Any = {"color": colour, "marker": marker, "label": name, "markersize": 3}
+        handles += axes.plot(x, y, linestyle=styles[line["layer_type"].iloc[0]], **options)
     return handles
 
 
@@ -130,7 +147,7 @@ def _line_styles(types: Sequence[str]) -> dict[str, Any]:
 
 
 def trajectory_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) -> Figure:
-    """Draw plasticity and its first and last fifth over the runs, in the given order.
+    """Draw plasticity over the runs, in the given order; at one position also both fifths.
 
     `compared` has one row per run and layer type, such as `Comparison.table`.
 
@@ -145,16 +162,18 @@ def trajectory_figure(compared: pd.DataFrame, cautions: Sequence[Caution] = ()) 
         ['first', 'last']
     """
     drawn = drawn_trajectory(compared)
-    require_values(drawn)
-    values, halves = drawn.values, drawn.halves  # (runs, 3)
+    _require_values(drawn.values)
+    values, halves = drawn.values, drawn.halves  # (runs, 1 or 3)
     places = np.arange(len(values))
     shift = 0.015 * len(values) if np.isfinite(halves).any() else 0.0  # whiskers side by side
     with figure_style():
         figure, axes = new_figure()
-        axes.fill_between(places, values[:, 1], values[:, 2], color=FAINT, alpha=0.5, linewidth=0)
-        lines = (("whole context", INK), ("first fifth", BLUE), ("last fifth", VERMILION))
+        if drawn.shown.fifths:
+            ends = values[:, 1], values[:, 2]
+            axes.fill_between(places, *ends, color=FAINT, alpha=0.5, linewidth=0)
+        lines = zip(("whole context", *FIFTH_WORDS), (INK, BLUE, VERMILION), strict=True)
         handles = []
-        for column, (label, colour) in enumerate(lines):
+        for column, (label, colour) in enumerate(islice(lines, len(drawn.names))):
             x = places + (column - 1) * shift
             whiskers(axes, x, values[:, column], halves[:, column], colour)
             options: Any = {"color": colour, "label": label, "marker": MARKERS[column], "ms": 4}
@@ -205,22 +224,16 @@ def name_ticks(axes: Any, labels: Sequence[str]) -> None:
     axes.set_xticks(places, short[::step], **turned)
 
 
-def require_values(drawn: Drawn) -> None:
+def _require_values(values: npt.ArrayLike) -> None:
     """Raise a `ConfigError` if there is nothing to draw."""
-    if np.isnan(drawn.values).all():
+    if np.isnan(np.asarray(values, np.float64)).all():
         raise ConfigError("compare: every value is NaN, so there is nothing to draw")
 
 
 def whisker_notes(drawn: Drawn) -> list[str]:
-    """What the whiskers are, and which runs are corrected for bias.
-
-    Runs without errors are not corrected. If all runs are such runs, there are no notes.
-    """
-    whiskers, plain = interval_note("whiskers", drawn.halves_of_values), drawn.not_corrected
-    bias = _named("not corrected for bias", plain, drawn.runs) if plain else "corrected for bias"
-    if whiskers is None:
-        return [] if len(plain) == len(drawn.runs) else [bias]
-    return [bias, whiskers]
+    """What the whiskers are; empty if no error is known."""
+    note = interval_note("whiskers", drawn.halves_of_values)
+    return [] if note is None else [note]
 
 
 def caution_notes(
@@ -305,7 +318,7 @@ def scores_figure(
         'ruler'
     """
     drawn = drawn_drops(compared)
-    require_values(drawn)
+    _require_values(drawn.values)
     drop, halves = drawn.values[:, 0], drawn.halves[:, 0]  # (runs,)
     looks = [_point_look(place) for place in range(len(drop))]
     columns = min(len(found), _PANELS_IN_A_ROW)

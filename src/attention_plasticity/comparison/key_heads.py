@@ -23,19 +23,20 @@ SHOWN = {
 NOTE = (
     "Static error: share of later queries of a group whose preferred key the majority of the "
     "others does not predict. attended: the same for keys in proportion to attention. far: far "
-    "attention without the first tokens. Gini: concentration of received attention. ±: standard "
-    "error over texts."
+    "attention without the first tokens. Gini: concentration of received attention. ±: half of the "
+    "95 % interval over texts."
 )
 _COLUMNS = tuple(metric.column for metric in KEY_HEADS.columns if metric.error)
 
 
 def key_head_means(runs: Sequence[ComparedRun]) -> pd.DataFrame:
-    """One row per run with a table of key heads: their number, means and standard errors.
+    """One row per run with a table of key heads: their number and means.
 
-    The errors of a part of the layers are not known.
+    Every mean has its standard error and the degrees of freedom of its interval. The errors of a
+    part of the layers are not known.
     """
     rows = [_row(run) for run in runs if run.run.has_key_heads]
-    names = [name for column in _COLUMNS for name in (column, f"{column}_se")]
+    names = [f"{column}{ending}" for column in _COLUMNS for ending in ("", "_se", "_df")]
     return pd.DataFrame(rows, columns=["run", "key_heads", *names])
 
 
@@ -44,7 +45,8 @@ def _row(run: ComparedRun) -> dict[str, Any]:
     row: dict[str, Any] = {"run": run.label, "key_heads": len(table)}
     for name in _COLUMNS:
         row[name] = table[name].mean() if name in table else math.nan
-        error = (known.get(name) or {}).get("standard_error")
-        is_known = run.run.layers is None and error is not None
-        row[f"{name}_se"] = error if is_known else math.nan
+        mean = (known.get(name) if run.run.layers is None else None) or {}
+        error, groups = mean.get("standard_error"), mean.get("groups")
+        row[f"{name}_se"] = math.nan if error is None else error
+        row[f"{name}_df"] = math.nan if groups is None else groups - 1.0
     return row

@@ -24,14 +24,11 @@ from attention_plasticity.comparison.tables import (
     WrittenTable,
     written_tables,
 )
-from attention_plasticity.metrics import FIFTH_NAMES
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from attention_plasticity.tables.names import clean
 
 PACKAGE = r"% in the preamble: \usepackage{booktabs}"
-_MEANS = (
-    "mean over heads, mean in each fifth of the context, and drop from the first to the last fifth."
-)
+_FIFTHS = ", means in the first and the last fifth of the longest text, and the drop between them"
 _LABELS = {
     "means": "attention-plasticity",
     "differences": "plasticity-differences",
@@ -77,7 +74,8 @@ def comparison_latex(data: ComparisonData) -> str:
     parts = [PACKAGE]
     for table in written_tables(data):
         captions = {
-            "means": f"Plasticity {table.shown.words}: {_MEANS}",
+            "means": f"Plasticity {table.shown.words}: mean over heads"
+            f"{_FIFTHS if table.shown.fifths else ''}.",
             "differences": f"Differences of {table.shown.name} from {table.minus}.",
             "key_heads": "Means over key heads.",
             "correlations": f"Correlation of the drop of {table.shown.name} with benchmark scores.",
@@ -120,13 +118,6 @@ def _tabular(table: WrittenTable, layout: Layout, columns: Sequence[int]) -> Ite
     kinds = "".join(kind_of[place] for place in columns)
     yield rf"\begin{{tabular}}{{p{{{layout.name_share}\linewidth}}{kinds}}}"
     yield r"\toprule"
-    shown = [place + 1 for place in columns]  # of all columns, with that of the names
-    fifths = [at for at, place in enumerate(shown, 1) if table.headings[place] in FIFTH_NAMES]
-    if fifths:
-        first, last = fifths[0], fifths[-1]
-        span = rf"\multicolumn{{{len(fifths)}}}{{c}}{{part of the context (\%)}}"
-        yield "& " * first + span + " &" * (len(columns) - last) + r" \\"
-        yield rf"\cmidrule(lr){{{first + 1}-{last + 1}}}"
     headings = (_heading(layout.headings[place], place in texts) for place in columns)
     yield _row([_escaped(table.narrow_headings[0]), *headings])
     yield r"\midrule"

@@ -41,7 +41,6 @@ TABLE_COLUMNS = (
     *COMPARED,
     *(f"{name}_se" for name in COMPARED),
     "n_text_groups",
-    "corrected",
     *(f"{name}_df" for name in COMPARED),
     "eligible_heads",
 )
@@ -107,8 +106,7 @@ def compare_runs(runs: Sequence[ComparedRun]) -> pd.DataFrame:
     """Heads, context, the means over heads of `COMPARED`, their errors and degrees of freedom.
 
     There is one row per run, with `layer_type` `all`. A run with several types of layers also has
-    a row per type. Means are corrected for bias if the bias is known (`corrected`). A column that
-    is missing in the table of a run is NaN.
+    a row per type. A column that is missing in the table of a run is NaN.
     """
     rows = [_row(run, name, means) for run in runs for name, means in run.means.items()]
     return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
@@ -159,11 +157,7 @@ def _row(run: ComparedRun, layer_type: str, means: Means) -> dict[str, Any]:
     row |= {f"{name}_se": mean.standard_error for name, mean in means.of.items()}
     row |= {f"{name}_df": mean.freedom for name, mean in means.of.items()}
     row |= {"eligible_heads": math.nan if means.eligible is None else means.eligible}
-    return row | {"n_text_groups": means.groups, "corrected": _corrected(means.of.values())}
-
-
-def _corrected(means: Iterable[MeanEstimate]) -> bool:
-    return all(mean.corrected for mean in means if mean.heads)
+    return row | {"n_text_groups": means.groups}
 
 
 def same_architecture(one: ComparedRun, other: ComparedRun) -> bool:

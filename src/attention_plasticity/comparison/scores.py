@@ -1,18 +1,19 @@
-"""Benchmark scores, and their correlation with the drop of plasticity over runs."""
+"""Benchmark scores, and their correlation with the drop at one position over runs."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from attention_plasticity.comparison.runs import main_of, whole_runs
+from attention_plasticity.comparison.runs import whole_runs
+from attention_plasticity.metrics import ALIGNED_DROP
 from attention_plasticity.tables.csv_tables import require_columns
 from attention_plasticity.tables.intervals import LEVEL
 from attention_plasticity.tables.names import clean
@@ -39,7 +40,7 @@ class Correlation:
     spearman_low: float
     spearman_high: float
     obstacle: str = ""  # why there is no correlation
-    quantity: str = "ap_drop"  # the column of the drop
+    quantity: str = ALIGNED_DROP  # the column of the drop
 
     @property
     def is_known(self) -> bool:
@@ -115,13 +116,11 @@ def _is_finite(value: Any) -> bool:
 def correlations(compared: pd.DataFrame, scores: pd.DataFrame) -> list[Correlation]:
     """Pearson and Spearman correlation per benchmark, over runs with both numbers."""
     found = []
-    quantity = main_of(compared).drop
-    drop = whole_runs(compared)[quantity].to_numpy(dtype=np.float64)
+    drop = whole_runs(compared)[ALIGNED_DROP].to_numpy(dtype=np.float64)
     for name in scores.columns[1:]:
         score = scores[name].to_numpy(dtype=np.float64)
         known = ~(np.isnan(drop) | np.isnan(score))
-        one = _correlation(str(name), drop[known], score[known])
-        found.append(replace(one, quantity=quantity))
+        found.append(_correlation(str(name), drop[known], score[known]))
     return found
 
 

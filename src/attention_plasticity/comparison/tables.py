@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -32,8 +32,8 @@ from attention_plasticity.comparison.scores import (
     correlation_text,
     correlation_values,
 )
-from attention_plasticity.metrics import FIFTH_NAMES
-from attention_plasticity.tables.main_plasticity import PlasticityColumns
+from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.main_plasticity import FIFTH_WORDS, PlasticityColumns
 from attention_plasticity.tables.names import clean
 
 UNEQUAL, OTHER_HEADS = "†", "‡"
@@ -52,7 +52,7 @@ class Cell(NamedTuple):
     """A number as text, or a text."""
 
     value: str
-    beside: str = ""  # `± 0.003`, or an interval `[+0.012, +0.050]`
+    beside: str = ""  # `± 0.006`, or an interval `[+0.012, +0.050]`
     marks: str = ""  # of `UNEQUAL` and `OTHER_HEADS`
     is_text: bool = False  # its hyphens are no minus signs
 
@@ -88,9 +88,9 @@ class WrittenTable:
 
     @property
     def narrow_headings(self) -> list[str]:
-        """Headings of a narrow table, where `mean` and `80–100` are enough."""
-        found = [heading.removesuffix(" %") for heading in self.headings]
-        return ["mean" if self.kind == "means" and name == "plasticity" else name for name in found]
+        """Headings of a narrow table, where `mean` is enough."""
+        shown = {"plasticity": "mean"} if self.kind == "means" else {}
+        return [shown.get(heading, heading) for heading in self.headings]
 
 
 def written_tables(data: ComparisonData) -> list[WrittenTable]:
@@ -105,14 +105,15 @@ def written_tables(data: ComparisonData) -> list[WrittenTable]:
 
 
 def means_table(compared: pd.DataFrame, shown: PlasticityColumns) -> WrittenTable:
-    """The means over heads, with standard errors, of every run and type of layers."""
+    """The means over heads, with half of their intervals, of every run and type of layers."""
     headings = {"heads": "heads", "context": "context", shown.level: "plasticity"}
-    headings |= {**dict(zip(shown.fifths, FIFTH_NAMES, strict=True)), shown.drop: "drop"}
+    if shown.drop is not None:
+        headings |= {**dict(zip(shown.fifths, FIFTH_WORDS, strict=True)), shown.drop: "drop"}
     lines = tuple(
         Line(
             clean(str(row["run"])),
             part_words(str(row.get("layer_type", ALL_LAYERS))),
-            tuple(_mean(name, row[name], row.get(f"{name}_se", math.nan)) for name in headings),
+            tuple(_mean(name, row) for name in headings),
         )
         for row in compared.to_dict("records")
     )
@@ -130,7 +131,7 @@ def key_heads_table(means: pd.DataFrame, shown: PlasticityColumns) -> WrittenTab
             "",
             (
                 Cell(f"{row['key_heads']:,}"),
-                *(_mean(name, row[name], row[f"{name}_se"]) for name in SHOWN),
+                *(_mean(name, row) for name in SHOWN),
             ),
         )
         for row in means.to_dict("records")
@@ -138,35 +139,35 @@ def key_heads_table(means: pd.DataFrame, shown: PlasticityColumns) -> WrittenTab
     return WrittenTable("key_heads", shown, ("run", "key heads", *SHOWN.values()), lines, NOTE)
 
 
-def _mean(name: str, value: float, error: float) -> Cell:
+def _mean(name: str, row: Mapping[Any, Any]) -> Cell:
+    """A column of a row of means, with half of its 95 % interval."""
+    value = row[name]
     if math.isnan(value):
         return Cell(_UNKNOWN)
     if name in ("heads", "context"):
         return Cell(f"{value:,.0f}")
-    beside = "" if math.isnan(error) else f"± {error:.3f}"
+    error, freedom = (row.get(f"{name}_{end}", math.nan) for end in ("se", "df"))
+    half = float(half_width(error, freedom + 1.0))
+    beside = "" if math.isnan(half) else f"± {half:.3f}"
     return Cell(f"{round(value, 3) + 0.0:.3f}", beside)
 
 
 def _errors_note(compared: pd.DataFrame, shown: PlasticityColumns) -> str:
-    """What `±` is and whether values are corrected; empty if no error is known."""
+    """What `±` is; empty if no error is known."""
     if compared.reindex(columns=[f"{shown.level}_se"]).isna().to_numpy().all():
         return ""
-    corrected = compared["corrected"].astype(bool)
-    how = "all values are corrected for bias"
-    if not corrected.all():
-        how = (
-            "corrected for bias where it is known" if corrected.any() else "not corrected for bias"
-        )
     sampled = compared.reindex(columns=["eligible_heads"])["eligible_heads"].notna()
     over = "texts"
     if sampled.any():
         over += " and the choice of heads"
         over += "" if sampled.all() else ", where heads were sampled at random"
-    return f"±: standard error over {over}; {how}."
+    return f"±: half of the 95 % interval over {over}."
 
 
 def differences_table(differences: pd.DataFrame, shown: PlasticityColumns) -> WrittenTable | None:
     """One line per run and type of layers with a known error; None if there is no such line."""
+    if shown.drop is None:
+        return None  # this plasticity has no errors
     lines, first = [], ""
     keys = ["run", "minus", "layer_type"]
     for (run, minus, layer_type), rows in differences.groupby(keys, sort=False):
@@ -272,7 +273,7 @@ def markdown_text(text: str) -> str:
 def print_comparison(data: ComparisonData, console: Console) -> None:
     """Print the means, the differences, the correlations and all notes, in the terminal's width."""
     tables = written_tables(data)
-    room = min(_room(table, console.width) for table in tables if table.kind == "means")
+    room = min(_room(table, console.width) for table in tables if table.kind != "correlations")
     labels = list(dict.fromkeys(line.name for line in tables[0].lines))
     short = dict(zip(labels, short_names(labels, room), strict=True))
     for table in tables:
@@ -282,8 +283,7 @@ def print_comparison(data: ComparisonData, console: Console) -> None:
             _print_lines(console, *map(correlation_text, data.relations), table.note)
             _print_lines(console, *texts_about(data.cautions, "correlations"))
             continue
-        what = "mean over heads, and by parts of the context (%)"
-        ending = f", minus {table.minus}" if table.minus else f": {what}"
+        ending = f", minus {short[table.minus]}" if table.minus else ": mean over heads"
         title = f"Plasticity {table.shown.words}{ending}"
         console.print(Text("Means over key heads" if table.kind == "key_heads" else title))
         _print_table(console, table, short)
@@ -293,13 +293,16 @@ def print_comparison(data: ComparisonData, console: Console) -> None:
 
 
 def _room(table: WrittenTable, width: int) -> int:
-    """Characters that are left for the names of runs beside the means."""
-    rows = [
-        table.narrow_headings[1:],
-        *([cell.value for cell in line.cells] for line in table.lines),
-    ]
+    """Characters that are left for the names of runs beside the numbers."""
+    rows = [table.narrow_headings[1:], *(_texts_of(table, line) for line in table.lines)]
     taken = sum(1 + max(map(len, cells)) for cells in zip(*rows, strict=True))
     return max(_LEAST_NAME, width - taken)
+
+
+def _texts_of(table: WrittenTable, line: Line) -> list[str]:
+    """The cells of a line on a terminal. Errors of means have a line of their own."""
+    is_means = table.kind in ("means", "key_heads")
+    return [cell.value if is_means else cell.whole for cell in line.cells]
 
 
 def _print_table(console: Console, written: WrittenTable, short: dict[str, str]) -> None:
@@ -311,8 +314,9 @@ def _print_table(console: Console, written: WrittenTable, short: dict[str, str])
     for place, heading in enumerate(written.narrow_headings):
         table.add_column(heading, justify="right" if place else "left", no_wrap=True)
     is_means = written.kind in ("means", "key_heads")
-    for name, part, cells in written.lines:
-        shown = [cell.value if is_means else cell.whole for cell in cells]
+    for line in written.lines:
+        name, part, cells = line
+        shown = _texts_of(written, line)
         table.add_row(*map(Text, (f"  {part}" if part else short[name], *shown)))
         if is_means and any(cell.beside for cell in cells):
             table.add_row("", *(Text(cell.below, "dim") for cell in cells))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attention_plasticity.estimate.sizes import SINK_TOKENS
 from attention_plasticity.export.content import (
     CONFIG,
     Content,
@@ -14,7 +15,6 @@ from attention_plasticity.export.content import (
     text_file,
 )
 from attention_plasticity.export.order import UNIFORM, OrderedHeads, is_share
-from attention_plasticity.numeric.sizes import SINK_TOKENS
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 

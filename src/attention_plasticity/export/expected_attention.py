@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attention_plasticity.estimate.sizes import SINK_TOKENS
 from attention_plasticity.export.content import (
     CONFIG,
     TENSORS,
@@ -12,10 +13,9 @@ from attention_plasticity.export.content import (
     require_safetensors,
     tensors_file,
 )
+from attention_plasticity.export.query_moments import query_moments
 from attention_plasticity.export.source import ExportSource, require_whole_halves
-from attention_plasticity.head.texts import text_lengths
-from attention_plasticity.numeric.query_moments import query_moments
-from attention_plasticity.numeric.sizes import SINK_TOKENS
+from attention_plasticity.read.texts import text_lengths
 from qk_toolkit.arrays import Array
 
 _TOOL = "kvpress"
@@ -31,7 +31,7 @@ def expected_attention(source: ExportSource) -> Content:
     for layer, head, queries in source.queries(first=SINK_TOKENS):
         if not heads:
             require_whole_halves(records, queries.width, _TOOL)
-        found = query_moments(queries.before_rope, queries.weights.weight, queries.group)
+        found = query_moments(queries.before_rope, queries.weight, queries.group)
         means[layer, head], covariances[layer, head] = found.mean, found.covariance
         heads.append(
             queries.entry(

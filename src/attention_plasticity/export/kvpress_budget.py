@@ -29,7 +29,11 @@ EVIDENCE = {
     "ap_aligned": f"{_WHERE}changed the output less than equal budgets in 60 of 60 settings.",
     "ap_overall": f"{_WHERE}changed the output less than equal budgets in 43 of 60 settings.",
     "far_mass": f"{_WHERE}changed the output more than equal budgets in 53 of 60 settings.",
-    "ap_attended": f"{_WHERE}changed the output more than equal budgets in all 60 settings.",
+    "ap_attended": (
+        f"{_WHERE}were not tried. Those by attended plasticity of the queries as captured, without "
+        "turning them to one position, changed the output more than equal budgets in all 60 "
+        "settings."
+    ),
     UNIFORM: "All key heads keep the same share, as without budgets.",
 }
 """What was measured with an order."""

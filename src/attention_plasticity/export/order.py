@@ -20,7 +20,6 @@ from attention_plasticity.metrics import (
     HEAD_METRICS,
     KEY_HEADS,
     SLIDING_ATTENTION,
-    WITH_ERROR,
 )
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_toolkit.arrays import Array, Bools, Ints
@@ -32,8 +31,8 @@ UNIFORM = "uniform"
 DEFAULT_ORDER = "aligned_plasticity"
 MEAN_RULE = "a key head without a value has the mean value of the other counted key heads"
 
-_OF_KEY_HEADS = tuple(metric.column for metric in KEY_HEADS.columns if metric.error)
-_OF_QUERY_HEADS = tuple(dict.fromkeys((*WITH_ERROR, "ap_overall")))
+_OF_KEY_HEADS = KEY_HEADS.with_error
+_OF_QUERY_HEADS = (*HEAD_METRICS.with_error, "ap_overall")
 _MEAN_OF = {"far_mass": "attn_far_mass"}
 """A column of key heads that is the mean of one of query heads, whose influences are known."""
 _SHARED_TEXTS = "influences of the groups of texts, which all heads share"

@@ -10,11 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from attention_plasticity import __version__
+from attention_plasticity.estimate.quantity import MIN_GROUPS
+from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.export.content import Content
 from attention_plasticity.export.source import ExportSource
-from attention_plasticity.head.token_weights import why_no_weights
-from attention_plasticity.numeric.errors.text_groups import MIN_GROUPS
-from attention_plasticity.numeric.sizes import GROUPS
+from attention_plasticity.read.weights import why_no_weights
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_toolkit.errors import without_tokens
 

@@ -12,8 +12,8 @@ from attention_plasticity.export.content import (
     require_safetensors,
     tensors_file,
 )
+from attention_plasticity.export.query_moments import query_moments, top_direction
 from attention_plasticity.export.source import ExportSource
-from attention_plasticity.numeric.query_moments import query_moments, top_direction
 from qk_toolkit.arrays import Array
 
 
@@ -28,7 +28,7 @@ def q_filters(source: ExportSource) -> Content:
     directions: dict[tuple[int, int], Array] = {}
     heads: list[dict[str, Any]] = []
     for layer, head, queries in source.queries():
-        found = query_moments(queries.after_rope, queries.weights.weight, queries.group)
+        found = query_moments(queries.after_rope, queries.weight, queries.group)
         top = top_direction(found)
         directions[layer, head] = top.direction
         heads.append(

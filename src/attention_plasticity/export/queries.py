@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from attention_plasticity.head.layer import (
+from attention_plasticity.read.layer import (
     LayerRotation,
-    after_rope,
     before_rope,
+    in_attention,
     rotation_of,
     with_rotary_factor,
 )
-from attention_plasticity.head.texts import DumpTexts
-from attention_plasticity.head.token_weights import TokenWeights, token_weights
+from attention_plasticity.read.texts import DumpTexts
+from attention_plasticity.read.weights import token_weights
 from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump, HeadId
 from qk_dump.reader import HeadRows, read_head
-from qk_toolkit.arrays import Ints, Vectors
+from qk_toolkit.arrays import Array, Ints, Vectors
 from qk_toolkit.errors import ConfigError, HeadError
 
 _FEWEST = 2  # a covariance needs two
@@ -34,7 +34,7 @@ class HeadQueries:
     head: HeadId
     rows: HeadRows
     rotation: LayerRotation
-    weights: TokenWeights
+    weight: Array  # (n,) tokens that each query stands for
     group: Ints | None  # (n,) group of the text of every query; None: not known
 
     @classmethod
@@ -59,10 +59,10 @@ class HeadQueries:
         )
         if rows.example_id is not None:
             texts.require(rows.example_id, dump.folders[name])
-        weights = token_weights(dump, "q", rows)
+        weight = token_weights(dump, "q", rows)
         if first:
             kept = np.flatnonzero(rows.position >= first)
-            rows, weights = _chosen(rows, kept), weights.of(kept)
+            rows, weight = _chosen(rows, kept), weight[kept]
         if len(rows) < _FEWEST:
             where = f" at position {first} or later" if first else ""
             raise HeadError(
@@ -71,7 +71,7 @@ class HeadQueries:
             )
         group = None if rows.example_id is None else texts.groups.of(rows.example_id)
         rotation = rotation_of(dump, name.layer).for_width(rows.width)
-        return cls(name, rows, rotation, weights, group)
+        return cls(name, rows, rotation, weight, group)
 
     @property
     def name(self) -> str:
@@ -87,20 +87,18 @@ class HeadQueries:
     def before_rope(self) -> Vectors:
         """(n, d) queries that enter the rotary embedding, so without its factor on cos and sin."""
         rotation = self._known_rotation()
+        if rotation.pre_rope:
+            return self.rows.vectors
         vectors = before_rope(self.rows.vectors, self.rows.position, rotation)
         assert vectors is not None
-        if rotation.record is None or rotation.pre_rope:
+        if rotation.record is None:
             return vectors
         return with_rotary_factor(vectors, rotation.record, 1.0 / rotation.record.scaling)
 
     @cached_property
     def after_rope(self) -> Vectors:
         """(n, d) queries as they enter the attention, with the factor on cos and sin."""
-        rotation = self._known_rotation()
-        vectors = after_rope(self.rows.vectors, self.rows.position, rotation)
-        if rotation.record is None or not rotation.pre_rope:
-            return vectors
-        return with_rotary_factor(vectors, rotation.record, rotation.record.scaling)
+        return in_attention(self.rows.vectors, self.rows.position, self._known_rotation())
 
     def _known_rotation(self) -> LayerRotation:
         if self.rotation.problem is not None:

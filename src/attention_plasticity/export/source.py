@@ -15,10 +15,10 @@ import numpy as np
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.export.queries import HeadQueries
-from attention_plasticity.head.layer import SELECTIVE, LayerRotation, logits_of, rotation_of
-from attention_plasticity.head.layout import HeadLayout, head_layout
-from attention_plasticity.head.texts import DumpTexts, texts_of_dump
-from attention_plasticity.head.token_weights import why_no_weights
+from attention_plasticity.read.layer import SELECTIVE, LayerRotation, logits_of, rotation_of
+from attention_plasticity.read.layout import HeadLayout, head_layout
+from attention_plasticity.read.texts import DumpTexts, texts_of_dump
+from attention_plasticity.read.weights import why_no_weights
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.rotary import RotaryRecord

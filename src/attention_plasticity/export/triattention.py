@@ -11,8 +11,9 @@ import numpy as np
 
 from attention_plasticity.export.content import Content
 from attention_plasticity.export.queries import HeadQueries
+from attention_plasticity.export.query_moments import column_means
 from attention_plasticity.export.source import ExportSource, require_one_pairing
-from attention_plasticity.head.band_rows import BandRows
+from qk_dump.rotary import pair_dimensions
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 
@@ -58,21 +59,13 @@ def _bands(queries: HeadQueries) -> tuple[Array, dict[str, float]]:
     """(3, bands) real and imaginary part of the mean, and mean length; and their errors."""
     record = queries.rotation.record
     assert record is not None
-    rows, weight = queries.rows, queries.weights.weight
-    bands = BandRows.of(rows.vectors, rows.position, queries.rotation, weight, queries.group)
-    means, m = bands.means, len(record.frequencies)
-    found = np.stack([means.mean[:m], means.mean[m : 2 * m], means.length])  # (3, bands)
-    errors = {
-        "mean_relative_error": _relative(means.on_mean, means.mean),
-        "length_relative_error": _relative(means.on_length, means.length),
-    }
-    return np.ldexp(found, bands.exponent) / record.scaling, errors
-
-
-def _relative(influences: Array, value: Array) -> float:
-    """Length of the errors of a value / its length."""
-    length = float(np.linalg.norm(value))
-    return float(np.linalg.norm(influences)) / length if length else float("nan")
+    vectors, weight = queries.before_rope.astype(np.float64), queries.weight
+    first, second = (vectors[:, dimensions] for dimensions in pair_dimensions(record))
+    means = column_means(np.hstack([first, second]), weight, queries.group)
+    lengths = column_means(np.hypot(first, second), weight, queries.group)
+    found = np.stack([*np.split(means.value, 2), lengths.value])  # (3, bands)
+    errors = {"mean_relative_error": means.error, "length_relative_error": lengths.error}
+    return found, errors
 
 
 def _metadata(source: ExportSource, style: str, width: int) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import pandas as pd
 from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.family.matched import Pair
 from attention_plasticity.family.mean_rows import MEAN_COLUMNS, mean_rows
+from attention_plasticity.measure.bands import UNTURNED, band_eighths
 from attention_plasticity.metrics import BAND_QUANTITY, GROUP_COLUMNS, UNTURNED_QUANTITY
-from attention_plasticity.numeric.bands import UNTURNED, band_eighths
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import HeadColumn
 from attention_plasticity.tables.profiles import HEAD
@@ -75,9 +75,9 @@ def _columns(run: FinishedRun) -> dict[int, HeadColumn]:
     found = {}
     numbers = sorted(shares.columns.astype(int).tolist(), key=lambda one: (one == UNTURNED, one))
     for number in numbers:
-        values, unknown = shares[number].to_numpy(np.float64), np.full(len(heads), np.nan)
+        values = shares[number].to_numpy(np.float64)
         known = _of_eighth(influences, number, shares.index, groups)  # (heads, g)
-        found[number] = HeadColumn(heads, values, unknown, known, groups, run.eligible_heads)
+        found[number] = HeadColumn(heads, values, known, groups, run.eligible_heads)
     return found
 
 
@@ -86,7 +86,7 @@ def _influences(table: pd.DataFrame | None) -> Mapping[int, pd.DataFrame]:
     if table is None:
         return {}
     rows = table[table["quantity"].isin([BAND_QUANTITY, UNTURNED_QUANTITY])]
-    numbers = rows["q_bucket"].where(rows["quantity"] == BAND_QUANTITY, UNTURNED).astype(np.int64)
+    numbers = rows["bin"].where(rows["quantity"] == BAND_QUANTITY, UNTURNED).astype(np.int64)
     return {
         number: rows[(numbers == number).to_numpy()].set_index(list(HEAD))[_ERRORS]
         for number in set(numbers.tolist())

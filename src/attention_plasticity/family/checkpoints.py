@@ -13,7 +13,7 @@ from attention_plasticity.tables.intervals import mean_numbers, mean_over_heads
 
 CHECKPOINT_COLUMNS = (
     *("family", "run", "checkpoint", "phase", "metric"),
-    *("mean", "standard_error", "low", "high", "degrees_of_freedom", "heads", "corrected"),
+    *("mean", "standard_error", "low", "high", "degrees_of_freedom", "heads"),
 )
 
 
@@ -50,7 +50,7 @@ def checkpoint_table(checkpoints: Sequence[Checkpoint], metrics: Sequence[str]) 
                 continue
             numbers = mean_numbers(mean)
             where = (one.family, one.run.label, one.number, one.phase, metric)
-            rows.append((*where, *numbers, mean.freedom, mean.heads, mean.corrected))
+            rows.append((*where, *numbers, mean.freedom, mean.heads))
     return pd.DataFrame(rows, columns=list(CHECKPOINT_COLUMNS))
 
 

@@ -15,7 +15,7 @@ DEPTH_PARTS = 10
 DEPTH_COLUMNS = (
     *("run", "metric", "part", "depth_start", "depth_end"),
     *("mean", "standard_error", "low", "high", "degrees_of_freedom"),
-    *("heads", "layers", "corrected"),
+    *("heads", "layers"),
 )
 
 
@@ -43,7 +43,7 @@ def depth_table(
                 numbers = mean_numbers(mean)
                 listed = index_ranges(set(own["layer"].tolist()))
                 where = (run.label, metric, part + 1, part / parts, (part + 1) / parts)
-                counts = (mean.freedom, mean.heads, listed, mean.corrected)
+                counts = (mean.freedom, mean.heads, listed)
                 rows.append((*where, *numbers, *counts))
     return pd.DataFrame(rows, columns=list(DEPTH_COLUMNS))
 

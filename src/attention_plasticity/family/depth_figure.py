@@ -30,8 +30,8 @@ _WHAT = (
     "with a value in this part."
 )
 _ERRORS = (
-    "Values are corrected for bias where the bias is known. The table depth has the 95 % interval "
-    "over texts of every cell; it is about the analysed heads, also if they are a random sample."
+    "The table depth has the 95 % interval over texts of every cell; it is about the analysed "
+    "heads, also if they are a random sample."
 )
 
 

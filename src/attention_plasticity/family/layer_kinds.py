@@ -22,7 +22,7 @@ WITH_ROPE, WITHOUT_ROPE = "RoPE", "NoPE"
 KIND_COLUMNS = (
     *("run", "divided", "kind", "metric"),
     *("mean", "standard_error", "low", "high", "degrees_of_freedom"),
-    *("heads", "layers", "corrected"),
+    *("heads", "layers"),
 )
 
 
@@ -66,12 +66,12 @@ def _rows(
             continue
         means[name] = mean
         numbers, layers = mean_numbers(mean), index_ranges(set(own["layer"].tolist()))
-        counts = (mean.freedom, mean.heads, layers, mean.corrected)
+        counts = (mean.freedom, mean.heads, layers)
         rows.append((label, divided, name, metric, *numbers, *counts))
     if len(means) == 2:
         (first, one), (second, other) = means.items()
         numbers, freedom = _difference(one, other)
-        counts = (freedom, one.heads + other.heads, "", one.corrected and other.corrected)
+        counts = (freedom, one.heads + other.heads, "")
         rows.append((label, divided, f"{first} minus {second}", metric, *numbers, *counts))
     return rows
 

@@ -3,8 +3,8 @@
 A part of the context is a range of positions, such as 0–8K. The value of a head in a part is the
 mean over the bins of queries whose middle is in the part. All bins have the same number of
 positions, so this is a mean over positions; the texts have no influence on its weights, and its
-standard error follows from the influences of the bins. The means over tokens in `fifths` are other
-means: a position counts there as often as texts reach it.
+standard error follows from the influences of the bins. The means over tokens of the table of heads
+are other means: a position counts there as often as texts reach it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from attention_plasticity.metrics import (
     ALIGNED,
     ALIGNED_DROP,
     BIN_QUANTITY,
-    FIFTH_NAMES,
     GROUP_COLUMNS,
     PHASE,
     POOLED_BIN_QUANTITY,
@@ -39,9 +38,10 @@ PHASE_DROP = "ap_phase_drop"
 LENGTH_COLUMNS = (
     *("run", "layer_type", "divided", "part", "start", "end", "quantity"),
     *("mean", "standard_error", "low", "high", "degrees_of_freedom"),
-    *("heads", "bins", "first_position", "last_position", "texts", "corrected"),
+    *("heads", "bins", "first_position", "last_position", "texts"),
 )
 BY_LENGTH, BY_FIFTH = "length", "fifth"
+FIFTH_NAMES = tuple(f"{start}–{start + 20} %" for start in range(0, 100, 20))
 _FIRST = 8192  # tokens of the first part, if the longest text has more than 16,384
 _KILO = 1024
 
@@ -85,8 +85,7 @@ def length_table(runs: Sequence[ComparedRun]) -> pd.DataFrame:
     """One row per run, type of layers, part of the context and quantity, for runs with bins.
 
     By length: plasticity at one position, phase, and the drop of both from the first part in which
-    all runs have a value. By fifths: phase and its drop. Plasticity by fifths is in another table,
-    as a mean over tokens. Parts without a value have no row.
+    all runs have a value. By fifths: phase and its drop. Parts without a value have no row.
     """
     known = [run for run in runs if run.run.has_bins and not math.isnan(run.run.context)]
     if not known:
@@ -130,7 +129,7 @@ def _rows(
                 continue
             numbers = mean_numbers(mean)
             seen = values.seen_in(part)
-            yield (*where, quantity, *numbers, mean.freedom, mean.heads, *seen, mean.corrected)
+            yield (*where, quantity, *numbers, mean.freedom, mean.heads, *seen)
 
 
 def _columns(
@@ -148,7 +147,7 @@ def _columns(
 
 
 _QUANTITIES = (BIN_QUANTITY, POOLED_BIN_QUANTITY)
-_ERRORS = ["bias", *GROUP_COLUMNS]
+_ERRORS = [*GROUP_COLUMNS]
 
 
 def minus(one: HeadColumn, other: HeadColumn) -> HeadColumn:
@@ -157,7 +156,6 @@ def minus(one: HeadColumn, other: HeadColumn) -> HeadColumn:
     return HeadColumn(
         one.heads,
         one.values - other.values,
-        one.biases - other.biases,
         one.influences - other.influences,
         np.minimum(one.groups, other.groups),
         one.eligible,
@@ -165,7 +163,7 @@ def minus(one: HeadColumn, other: HeadColumn) -> HeadColumn:
 
 
 class _BinValues:
-    """Values, biases and influences of every head and bin of queries of a run."""
+    """Values and influences of every head and bin of queries of a run."""
 
     def __init__(self, run: FinishedRun) -> None:
         self._run = run
@@ -217,7 +215,7 @@ class _BinValues:
 
     def _mean_of(self, quantity: str, bins: pd.Index[Any]) -> HeadColumn:
         rows = self._tables[quantity]
-        rows = rows[rows["q_bucket"].isin(bins)]
+        rows = rows[rows["bin"].isin(bins)]
         grouped = rows.groupby(HEAD)
         means = grouped[["value", *_ERRORS]].mean()
         complete = grouped[_ERRORS].count().eq(grouped.size(), axis=0)
@@ -226,8 +224,7 @@ class _BinValues:
         return HeadColumn(
             heads,
             means["value"].to_numpy(np.float64),  # (heads,)
-            means["bias"].to_numpy(np.float64),
-            means[list(GROUP_COLUMNS)].to_numpy(np.float64),  # (heads, groups)
+            means[_ERRORS].to_numpy(np.float64),  # (heads, groups)
             grouped["n_groups"].min().to_numpy(np.float64),
             self._run.eligible_heads,
         )
@@ -243,8 +240,9 @@ class _BinValues:
         found = {}
         for name, column in zip(_QUANTITIES, ("plasticity", "pooled"), strict=True):
             values = head_profiles(cells.assign(plasticity=cells[column]))
-            values = values.rename(columns={"plasticity": "value"}).dropna(subset=["value"])
-            found[name] = values.reindex(columns=[*HEAD, "q_bucket", "value", "n_groups", *_ERRORS])
+            values = values.rename(columns={"plasticity": "value", "q_bucket": "bin"})
+            values = values.dropna(subset=["value"])
+            found[name] = values.reindex(columns=[*HEAD, "bin", "value", "n_groups", *_ERRORS])
         return found
 
 

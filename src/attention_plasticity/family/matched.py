@@ -65,7 +65,6 @@ def matched_heads(pairs: Sequence[Pair], metrics: Sequence[str]) -> pd.DataFrame
 
     `changed` is a two-sided test of no difference with Student's t, corrected for the number of
     heads of the pair and the metric by Benjamini and Hochberg, at a false discovery rate of 5 %.
-    Values are corrected for bias where the bias of both is known.
     """
     tables = [
         _differences(pair, metric)
@@ -85,13 +84,10 @@ def _differences(pair: Pair, metric: str) -> pd.DataFrame:
         *(head_column(run.head_metrics, run.influences, metric, None) for run in runs)
     )
     heads = np.array(one.heads).reshape(-1, 2)  # (heads, 2)
-    known = ~np.isnan(one.biases + other.biases)  # (heads,)
-    value = one.values - np.where(known, one.biases, 0.0)
-    other_value = other.values - np.where(known, other.biases, 0.0)
     error = _errors(one.influences, other.influences, paired=pair.paired)
     freedom = np.minimum(one.groups, other.groups) - 1.0
     freedom = np.where(freedom > 0, freedom, np.nan)
-    difference, reach = value - other_value, half_width(error, freedom + 1.0)
+    difference, reach = one.values - other.values, half_width(error, freedom + 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         p_value = 2.0 * stdtr(freedom, -np.abs(difference / error))
     columns = {
@@ -100,8 +96,8 @@ def _differences(pair: Pair, metric: str) -> pd.DataFrame:
         "metric": metric,
         HEAD[0]: heads[:, 0],
         HEAD[1]: heads[:, 1],
-        "value": value,
-        "minus_value": other_value,
+        "value": one.values,
+        "minus_value": other.values,
         "difference": difference,
         "standard_error": error,
         "low": difference - reach,

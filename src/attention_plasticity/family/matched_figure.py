@@ -104,8 +104,7 @@ def _how(pairs: Sequence[Pair]) -> str:
     how = (
         "A head changed if a two-sided test of no difference (Student's t over groups of texts) is "
         f"significant at a false discovery rate of {100 * RATE:.0f} % by Benjamini and Hochberg, "
-        "corrected for the number of heads of the map. Values are corrected for bias where the "
-        "bias is known."
+        "corrected for the number of heads of the map."
     )
     if same:
         how += f" On the same texts, compared text by text: {', '.join(same)}."

@@ -118,7 +118,7 @@ def models_caption(
 INTERVALS = (
     "Whiskers are 95 % intervals over texts: Student's t with the groups of texts behind a value "
     "minus 1 as degrees of freedom. All heads of a model share their texts; the influences of a "
-    "group are averaged over heads first. Values are corrected for bias where the bias is known."
+    "group are averaged over heads first."
 )
 
 

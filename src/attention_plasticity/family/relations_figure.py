@@ -36,7 +36,7 @@ _HOW = (
     f"[ ]: 95 % bootstrap interval of {BOOTSTRAPS:,} draws of models; p: two-sided permutation "
     f"test, all orders of at most 7 models, else {PERMUTATIONS:,} random orders. Both treat models "
     "as independent. The range without a family is that of the correlations when one family is "
-    "left out. Values are corrected for bias where the bias is known."
+    "left out."
 )
 
 

@@ -32,8 +32,8 @@ def role_counts(runs: Sequence[ComparedRun]) -> pd.DataFrame:
     """One row per run with roles and role: how many heads surely, likely and possibly have it.
 
     The likely role is that by the scores alone. It is sure if no 95 % interval of a score contains
-    a threshold that decides; `possible_heads` can have the role if each score is somewhere in its
-    interval.
+    a threshold that decides, and if repeated tokens cannot change it; `possible_heads` can have the
+    role if each score is somewhere in its interval.
     """
     rows = []
     for run in runs:

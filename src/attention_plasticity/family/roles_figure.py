@@ -21,9 +21,10 @@ _ROW, _AROUND = 0.24, 0.75  # inches
 _LONGEST_NAME = 22  # characters
 _HATCH = "/////"
 _DETAILS = (
-    "A head has the first role whose score reaches its threshold. Hatched: the role is likely, but "
-    "a 95 % interval of a score contains a threshold that decides. The table has the number of "
-    "heads that surely, likely and possibly have each role."
+    "A head has the first role whose score reaches its threshold. Hatched: unsure; the role is "
+    "likely, but a 95 % interval of a score contains a threshold that decides, or scores on "
+    "repeated tokens would decide and are not known. The table has the number of heads that "
+    "surely, likely and possibly have each role."
 )
 
 

@@ -13,14 +13,8 @@ from attention_plasticity.comparison.tables import Cell, Line, WrittenTable
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.names import clean
 
-HALF_NOTE = (
-    "±: half the 95 % interval over texts; a value without it has no known error. Values are "
-    "corrected for bias where the bias is known."
-)
-INTERVAL_NOTE = (
-    "[ ]: 95 % interval over texts; a value without it has no known error. Values are corrected "
-    "for bias where the bias is known."
-)
+HALF_NOTE = "±: half of the 95 % interval over texts; a value without it has no known error."
+INTERVAL_NOTE = "[ ]: 95 % interval over texts; a value without it has no known error."
 
 
 def written_parts(

@@ -8,13 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_plasticity.fidelity.rows import GroupRows, Rows
-from attention_plasticity.head.layer import WRONG_SCALE
-from attention_plasticity.numeric.attention_means import head_mean
-from attention_plasticity.numeric.bins import Bins
-from attention_plasticity.numeric.errors.text_groups import TextGroups
-from attention_plasticity.numeric.errors.uncertainty import Estimate
-from attention_plasticity.numeric.kept_attention import (
+from attention_plasticity.estimate.quantity import Quantity, ratio_of_means, unknown
+from attention_plasticity.fidelity.kept_attention import (
     SHARES,
     QueriesOfText,
     ReceivedByKeys,
@@ -22,7 +17,7 @@ from attention_plasticity.numeric.kept_attention import (
     rank_correlation,
     received_by_keys,
 )
-from attention_plasticity.numeric.key_scores import (
+from attention_plasticity.fidelity.key_scores import (
     LOG_SCORES,
     SCORES,
     KeysOfText,
@@ -30,8 +25,11 @@ from attention_plasticity.numeric.key_scores import (
     score_keys,
     times_value,
 )
-from attention_plasticity.numeric.query_fit import QueryFit, QuerySums, query_sums
-from attention_plasticity.numeric.sizes import GROUPS
+from attention_plasticity.fidelity.query_fit import QueryFit, QuerySums, query_sums
+from attention_plasticity.fidelity.rows import GroupRows, TextRows
+from attention_plasticity.read.bins import Bins
+from attention_plasticity.read.layer import WRONG_SCALE
+from attention_plasticity.read.texts import TextGroups
 from qk_toolkit.arrays import Array, Ints
 from qk_toolkit.errors import HeadError
 
@@ -172,7 +170,7 @@ def _fits(
         yield number, fits
 
 
-def _sums(rows: Rows, kept: Any, group: GroupRows, bins: Bins) -> QuerySums:
+def _sums(rows: TextRows, kept: Any, group: GroupRows, bins: Bins) -> QuerySums:
     own = np.flatnonzero(kept)
     return query_sums(rows.vectors[own], rows.position[own], rows.weight[own], bins, group.record)
 
@@ -183,7 +181,7 @@ def _scores(
     """All scores of the keys of a text, also times the lengths of values."""
     keys, rows = group.keys, text.rows
     own = KeysOfText(keys.vectors[rows], keys.position[rows], keys.weight[rows])
-    queries = ScoredQueries(text.length, choice.first_query, choice.near, group.window)
+    queries = ScoredQueries(text.length, choice.first_query, choice.near, group.logits.visible)
     found = score_keys(fits, own, queries, scale=group.logits.scale, key_sign=sign)
     scores = {(name, 0): score for name, score in found.items()}
     if group.value_norm is not None:
@@ -210,9 +208,9 @@ def _means(values: Array, group: Ints) -> dict[str, list[Any]]:
     }
 
 
-def _mean(values: Array, group: Ints) -> Estimate:
+def _mean(values: Array, group: Ints) -> Quantity:
     """Mean over the texts with a value."""
     known = ~np.isnan(values)
     if not known.any():
-        return Estimate(float("nan"), 0.0, np.full(GROUPS, np.nan), 0)
-    return head_mean(values[known], np.ones(int(known.sum())), group[known])
+        return unknown()
+    return ratio_of_means(values[known], np.ones(int(known.sum())), group[known])

@@ -24,8 +24,6 @@ from attention_plasticity.run.run_info import NUMERIC_LIBRARIES
 from attention_plasticity.tables.names import SCORE_WORDS
 from qk_toolkit.files import staged, write_through
 
-NUMBERS = tuple(metric.column for metric in FIDELITY.columns if metric.error)
-"""Columns with a standard error."""
 _ORDER = list(SCORE_WORDS)
 
 
@@ -46,16 +44,14 @@ def means_of(key_heads: Sequence[Mapping[str, Any]]) -> list[ScoreMeans]:
             rows.setdefault((row["score"], row["value_norm"]), []).append(row)
     order = sorted(rows, key=lambda name: (_ORDER.index(name[0]), name[1]))
     return [
-        ScoreMeans(
-            *name, {number: _mean([row[number] for row in rows[name]]) for number in NUMBERS}
-        )
+        ScoreMeans(*name, {number: _mean(rows[name], number) for number in FIDELITY.with_error})
         for name in order
     ]
 
 
-def _mean(estimates: Sequence[Sequence[Any]]) -> MeanEstimate:
-    values, influences, groups = zip(*estimates, strict=True)
-    return mean_estimate(values, [0.0] * len(values), influences, groups)
+def _mean(rows: Sequence[Mapping[str, Any]], number: str) -> MeanEstimate:
+    values, influences, groups = zip(*(row[number] for row in rows), strict=True)
+    return mean_estimate(values, influences, groups)
 
 
 def write_results(
@@ -111,7 +107,7 @@ def _write_table(path: Path, measured: Mapping[Group, Mapping[str, Any]]) -> Non
             content = measured[group]
             for row in content["rows"]:
                 values = {**content, **row, "layer": group.layer, "k_head": group.k_head}
-                for name in NUMBERS:
+                for name in FIDELITY.with_error:
                     value, influences, _ = row[name]
                     values[name] = value
                     values[f"{name}_se"] = math.sqrt(math.fsum(one**2 for one in influences))

@@ -19,8 +19,8 @@ from attention_plasticity.fidelity.records import FidelityRecords
 from attention_plasticity.fidelity.rows import NO_LSE
 from attention_plasticity.fidelity.settings import RESULT_FIELDS, FidelityConfig
 from attention_plasticity.fidelity.worker import Job, measure_all
-from attention_plasticity.head.rows import run_texts
-from attention_plasticity.head.texts import DumpTexts
+from attention_plasticity.read.run_texts import run_texts
+from attention_plasticity.read.texts import DumpTexts
 from attention_plasticity.run.fingerprints import InputFiles, head_pair, joint_fingerprint
 from attention_plasticity.run.plan import Group, Plan, make_plan
 from qk_dump.layout import Dump, HeadId

@@ -16,7 +16,7 @@ from attention_plasticity.fidelity.key_head import Choice, key_head_fidelity
 from attention_plasticity.fidelity.rows import read_group
 from attention_plasticity.fidelity.settings import FidelityConfig
 from attention_plasticity.fidelity.text_lengths import lengths_of_texts
-from attention_plasticity.head.texts import DumpTexts
+from attention_plasticity.read.texts import DumpTexts
 from attention_plasticity.run.plan import Group
 from qk_dump.layout import Dump
 from qk_dump.rotary_file import with_rotary

@@ -25,9 +25,8 @@ def attention_columns(table: pd.DataFrame) -> dict[str, Column]:
     values, half = row_masses(table, bins)  # (rows, bins)
     found: dict[str, Column] = {}
     for name in _IDS:
-        if name in table:
-            column = table[name].to_numpy()
-            found[name] = column.astype(np.float32) if column.dtype.kind == "f" else column
+        column = table[name].to_numpy()
+        found[name] = column.astype(np.float32) if column.dtype.kind == "f" else column
     for place, first in enumerate(bins):
         found[f"mass_{first}"] = _integers(values[:, place])
         found[f"half_{first}"] = _integers(half[:, place])

@@ -6,12 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from attention_plasticity.page.estimates import head_means, mean_with_intervals
+from attention_plasticity.page.estimates import head_means
 from attention_plasticity.page.shown_plasticity import ShownCells
 from attention_plasticity.page.type_means import type_means
 from attention_plasticity.tables.baselines import BASELINES
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.profiles import mean_profile
 
 
 def baseline_content(
@@ -29,9 +28,9 @@ def baseline_content(
         if cells.at_one_position != at_one_position:
             continue
         profiles = cells.profiles(baseline)
-        types, of_types = type_means(baseline, profiles, cells.quantity)
+        types, of_types = type_means(baseline, cells, profiles)
         name = f"baseline_{len(found)}"
-        tables[name] = mean_with_intervals(baseline, mean_profile(profiles), cells.quantity)
+        tables[name] = cells.mean(baseline, profiles)
         tables |= {f"{name}_{own}": table for own, table in of_types.items()}
         texts = baseline.texts
         found.append(

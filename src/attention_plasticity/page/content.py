@@ -19,13 +19,8 @@ from attention_plasticity.page.architecture import (
 )
 from attention_plasticity.page.attention import attention_columns, distant_from
 from attention_plasticity.page.baselines import baseline_content
-from attention_plasticity.page.drift import drift_content
-from attention_plasticity.page.estimates import (
-    head_estimates,
-    head_means,
-    mean_with_intervals,
-    stored_heads,
-)
+from attention_plasticity.page.drift import drift_tables
+from attention_plasticity.page.estimates import head_estimates, head_means
 from attention_plasticity.page.fidelity import fidelity_content
 from attention_plasticity.page.key_heads import key_head_rows
 from attention_plasticity.page.ordered import ordered
@@ -34,15 +29,13 @@ from attention_plasticity.page.provenance import provenance
 from attention_plasticity.page.roles import role_content
 from attention_plasticity.page.shown_plasticity import ShownCells, why_over_buckets
 from attention_plasticity.page.type_means import type_means
-from attention_plasticity.run.warnings import LARGE_BIAS
 from attention_plasticity.tables.attention_masses import mass_bins
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import main_plasticity
 from attention_plasticity.tables.names import clean
-from attention_plasticity.tables.profiles import HEAD, mean_profile
+from attention_plasticity.tables.profiles import HEAD
 
 Tables = dict[str, dict[str, Column]]
 
@@ -57,14 +50,13 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     heads = _all_heads(metrics, cells.table)
     profiles = cells.profiles(run)
     places, unit = cells.places(run)
-    types, means_of_types = type_means(run, profiles, cells.quantity)
-    mean = mean_with_intervals(run, mean_profile(profiles), cells.quantity)
+    types, means_of_types = type_means(run, cells, profiles)
     baselines, means_of_baselines = baseline_content(run, cells.at_one_position)
     tables = {
-        "heads": _columns(stored_heads(heads)),
+        "heads": _columns(heads),
         "cells": _columns(cells.stored, single=True),
         "profiles": _columns(profiles, single=True),
-        "mean": _columns(mean),
+        "mean": _columns(cells.mean(run, profiles)),
         "places": _columns(places),
         **{name: _columns(part) for name, part in (means_of_types | means_of_baselines).items()},
     }
@@ -76,13 +68,11 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         tables["attention"] = attention_columns(attention)
         tables["buckets"] = _columns(_buckets(run, attention))
     roles, tables_of_roles = role_content(run, heads)
-    drift, tables_of_drift = drift_content(run)
-    tables |= tables_of_roles | tables_of_drift
+    tables |= tables_of_roles | drift_tables(run)
     size = grid(run, heads)
     selected = selected_words(run, size[0])
     about = {
         "label": label,
-        "head_columns": [name for name in heads if name != "layer_type"],
         "layer_types": {str(layer): name for layer, name in layer_types(heads).items()},
         "types": types,
         "baselines": baselines,
@@ -106,22 +96,13 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "distant_from": distant_from(run),
         "pair_sampling": run.pair_sampling,
         "roles": roles,
-        "drift": drift,
         "key_head_rows": key_head_rows(run),
         "fidelity": fidelity_content(run),
-        "warnings": _warnings(run, selected),
+        "warnings": [f"whole run: {text}" if selected else text for text in run.warnings],
         "missing": _missing(run),
         "provenance": provenance(run),
     }
     return about, tables
-
-
-def _warnings(run: FinishedRun, selected: str | None) -> list[str]:
-    """The warnings about the values of the page. Corrected values have no large bias."""
-    corrected = mean_over_heads(run, main_plasticity(run.head_metrics).level).corrected
-    records = run.info.get("warnings") or []
-    shown = (one["text"] for one in records if not (corrected and one["kind"] == LARGE_BIAS))
-    return [f"whole run: {text}" if selected else text for text in shown]
 
 
 def _missing(run: FinishedRun) -> list[dict[str, Any]]:
@@ -167,7 +148,7 @@ def _attention(run: FinishedRun) -> pd.DataFrame | None:
 
 def _require_single_influences(run: FinishedRun) -> None:
     if run.influences is not None:
-        ordered(run.influences, [*HEAD, "quantity", "q_bucket"], run.path("influences"))
+        ordered(run.influences, [*HEAD, "quantity", "bin"], run.path("influences"))
 
 
 def _all_heads(metrics: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:

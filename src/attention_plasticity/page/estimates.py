@@ -1,4 +1,4 @@
-"""95 % intervals of values, marks of heads and means over heads, for the page."""
+"""95 % intervals of values, the groups of texts behind them, and means over heads, for the page."""
 
 from __future__ import annotations
 
@@ -7,97 +7,67 @@ import math
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import (
-    BUCKET_QUANTITY,
-    CORRECTED,
-    DRIFT_COLUMNS,
-    MEAN_COLUMNS,
-    PHASE,
-    POOLED,
-    WITH_ERROR,
-)
+from attention_plasticity.metrics import BIN_QUANTITY, HEAD_METRICS
 from attention_plasticity.page.payload import Column
-from attention_plasticity.run.head_means import gap_is_large
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import (
     bucket_errors,
+    half_width,
     head_half_width,
     mean_bucket_errors,
+    mean_half_width,
     mean_over_heads,
+    quantity_groups,
 )
-from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
-from attention_plasticity.tables.profiles import HEAD
+from attention_plasticity.tables.profiles import HEAD, mean_profile
 
-_GAP = ["ap_gaussian_gap", "ap_gaussian_gap_se"]
-_BUCKET = [*HEAD, "q_bucket"]
-
-
-def stored_heads(heads: pd.DataFrame) -> pd.DataFrame:
-    """The table of heads without the corrected values: the page computes value minus bias."""
-    names = [str(name) for name in heads]
-    computed = [name for name in names if name.endswith(CORRECTED) and _is_difference(heads, name)]
-    return heads.drop(columns=computed)
-
-
-def _is_difference(heads: pd.DataFrame, name: str) -> bool:
-    """Whether a corrected value is a column minus its bias in every head, up to rounding."""
-    value, bias = name.removesuffix(CORRECTED), f"{name.removesuffix(CORRECTED)}_bias"
-    if value not in heads or bias not in heads:
-        return False
-    difference = heads[value] - heads[bias]  # (heads,)
-    return bool(np.allclose(heads[name], difference, rtol=1e-12, atol=1e-15, equal_nan=True))
+PER_ERROR = "half_widths_per_error"
+_BIN = [*HEAD, "q_bucket"]
 
 
 def head_estimates(heads: pd.DataFrame, influences: pd.DataFrame | None) -> dict[str, Column]:
     """Columns with one value per head; empty if errors are not known.
 
-    `NAME_half_width` is half the width of the 95 % interval of a value, and `gap_is_large` is 1 in
-    heads whose Gaussian model differs from the count.
+    `NAME_half_width` is half of the 95 % interval of a value, and `NAME_groups` the number of
+    groups of texts behind it; 0 if it is not known.
     """
     found: dict[str, Column] = {}
-    for name in WITH_ERROR:
-        if _known(heads, f"{name}_se"):
-            half = head_half_width(heads, name, influences)  # (heads,)
-            if np.isfinite(half).any():
+    for name in HEAD_METRICS.with_error:
+        half = head_half_width(heads, name, influences)  # (heads,)
+        if np.isfinite(half).any():
+            groups = quantity_groups(heads, name, influences)  # (heads,)
+            with np.errstate(over="ignore"):
                 found[f"{name}_half_width"] = half.astype(np.float32)
-    if all(_known(heads, name) for name in _GAP):
-        rows = [dict(zip(_GAP, row, strict=True)) for row in heads[_GAP].to_numpy().tolist()]
-        found["gap_is_large"] = np.array([gap_is_large(row) for row in rows])  # (heads,)
+            found[f"{name}_groups"] = np.nan_to_num(groups).astype(np.int64)
     return found
 
 
-def head_means(run: FinishedRun) -> dict[str, list[float | None]]:
-    """Mean over heads and its standard error, as `analyze` prints them; without unknown errors."""
-    names = (*AT_ONE_POSITION.all, POOLED, PHASE, *MEAN_COLUMNS, *DRIFT_COLUMNS)
-    known = [name for name in names if _known(run.head_metrics, f"{name}_se")]
-    means = {name: mean_over_heads(run, name) for name in known}
-    return {
-        name: [mean.value, mean.standard_error]
-        for name, mean in means.items()
-        if math.isfinite(mean.value) and math.isfinite(mean.standard_error)
-    }
+def head_means(run: FinishedRun) -> dict[str, list[float]]:
+    """Mean over heads and half of its 95 % interval; without means whose interval is not known."""
+    names = [name for name in HEAD_METRICS.averaged if name in run.head_metrics]
+    means = {name: mean_over_heads(run, name) for name in names}
+    numbers = {name: [mean.value, mean_half_width(mean)] for name, mean in means.items()}
+    return {name: pair for name, pair in numbers.items() if all(map(math.isfinite, pair))}
 
 
-def with_intervals(
-    run: FinishedRun, profiles: pd.DataFrame, quantity: str = BUCKET_QUANTITY
+def bin_intervals(
+    run: FinishedRun, profiles: pd.DataFrame, quantity: str = BIN_QUANTITY
 ) -> pd.DataFrame:
-    """Profiles of heads with plasticity corrected for bias, and with `half_width`.
+    """Profiles of bins with `half_width`, and half widths per standard error, for cells.
 
     Profiles are unchanged if the run has no influences of this quantity.
     """
     rows = bucket_errors(run, quantity)
     if rows is None or rows.empty:
         return profiles
-    merged = profiles.merge(rows[[*_BUCKET, "bias", "half_width"]], on=_BUCKET, how="left")
-    merged["plasticity"] -= merged.pop("bias").fillna(0.0)
-    return merged
+    rows[PER_ERROR] = half_width(1.0, rows["n_groups"].where(rows["half_width"].notna()))
+    return profiles.merge(rows[[*_BIN, "half_width", PER_ERROR]], on=_BIN, how="left")
 
 
-def mean_with_intervals(
-    run: FinishedRun, mean: pd.DataFrame, quantity: str = BUCKET_QUANTITY
-) -> pd.DataFrame:
+def mean_of_bins(run: FinishedRun, profiles: pd.DataFrame) -> pd.DataFrame:
     """The mean profile with `half_width`: NaN where the influences of a head are missing."""
-    errors, rows = mean_bucket_errors(run, quantity), bucket_errors(run, quantity)
+    mean = drawn_mean(profiles)
+    errors, rows = mean_bucket_errors(run), bucket_errors(run)
     if errors is None or rows is None or rows.empty:
         return mean
     width = errors.set_index("q_bucket")["half_width"].reindex(mean["q_bucket"]).to_numpy()
@@ -105,5 +75,7 @@ def mean_with_intervals(
     return mean.assign(half_width=np.where(heads.to_numpy() == mean["heads"], width, np.nan))
 
 
-def _known(table: pd.DataFrame, name: str) -> bool:
-    return name in table and bool(table[name].notna().any())
+def drawn_mean(profiles: pd.DataFrame) -> pd.DataFrame:
+    """The mean profile over heads, without bins or buckets in which no head has a value."""
+    mean = mean_profile(profiles)
+    return mean[mean["heads"] > 0].reset_index(drop=True)

@@ -8,6 +8,7 @@ from typing import Any
 from attention_plasticity.metrics import FIDELITY
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.names import SCORE_WORDS
 from qk_toolkit.formatting import count
 
@@ -27,7 +28,7 @@ def fidelity_content(run: FinishedRun) -> dict[str, Any] | None:
     scores = [(name, kind) for name in SCORE_WORDS for kind in (0, 1) if (name, kind) in kinds]
     values: dict[tuple[int, int], dict[tuple[str, int], list[str]]] = {}
     for row in table.to_dict("records"):
-        texts = [_text(row[name], row.get(f"{name}_se", math.nan)) for name in _HEADINGS]
+        texts = [_text(row[name], row[f"{name}_se"], row["n_groups"]) for name in _HEADINGS]
         head = values.setdefault((row["layer"], row["k_head"]), {})
         head[row["score"], int(row["value_norm"])] = texts
     unknown = ["–"] * len(_HEADINGS)
@@ -52,11 +53,12 @@ def score_label(name: str, value_norm: int) -> str:
 
 def _mean_texts(run: FinishedRun, score: tuple[str, int]) -> list[str]:
     means = run.fidelity_means.get(score, {})
-    return [_text(*means.get(name, (math.nan, math.nan))[:2]) for name in _HEADINGS]
+    return [_text(*means[name]) if name in means else "–" for name in _HEADINGS]
 
 
-def _text(value: float, error: float) -> str:
-    """`0.812 ± 0.004`, or a dash."""
+def _text(value: float, error: float, groups: float) -> str:
+    """`0.812 ± 0.009` with half of the 95 % interval, or a dash."""
     if math.isnan(value):
         return "–"
-    return f"{value:.3f}" if math.isnan(error) else f"{value:.3f} ± {error:.3f}"
+    half = half_width(error, groups)
+    return f"{value:.3f} ± {half:.3f}" if math.isfinite(half) else f"{value:.3f}"

@@ -11,12 +11,12 @@ from importlib.resources import files
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.metrics import FIFTH_NAMES, METRICS, ROLES, Metric, shown_groups
+from attention_plasticity.measure.grid import FEWEST_TEXTS
+from attention_plasticity.metrics import METRICS, ROLES, shown_groups
 from attention_plasticity.page.drift import drift_words
 from attention_plasticity.page.payload import Header, compressed
 from attention_plasticity.page.roles import role_words
 from attention_plasticity.page.shown_plasticity import kinds
-from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 
 _SCRIPTS = (
     "data.js",
@@ -49,16 +49,6 @@ _SCRIPTS = (
     "main.js",
 )
 _FOLDER = files("attention_plasticity.page")
-_LABELS = {
-    OVER_BUCKETS.level: "plasticity over a bucket",
-    OVER_BUCKETS.drop: "drop over a bucket",
-    OVER_BUCKETS.counted: "counted over a bucket",
-    **{
-        name: f"over a bucket, {part}"
-        for name, part in zip(OVER_BUCKETS.fifths, FIFTH_NAMES, strict=True)
-    },
-}
-"""Labels that say which plasticity a column has, on a page with both kinds."""
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
@@ -76,6 +66,7 @@ def page_html(
         "words": _words(),
         "groups": list(shown_groups()),
         "kinds": kinds(),
+        "fewest_texts": FEWEST_TEXTS,
         "roles": role_words(),
         "drift": drift_words(),
         "beside": beside,
@@ -113,7 +104,7 @@ def _words() -> dict[str, dict[str, Any]]:
     shown += [metric for metric in ROLES.columns if metric.column == "role"]
     return {
         metric.column: {
-            "label": _label(metric),
+            "label": metric.label,
             "meaning": metric.meaning,
             "signed": metric.signed,
             "share": metric.format == "share",
@@ -123,15 +114,6 @@ def _words() -> dict[str, dict[str, Any]]:
         }
         for metric in shown
     }
-
-
-def _label(metric: Metric) -> str:
-    """The label of a metric; that of an error or a bias names the metric that it belongs to."""
-    named = METRICS[metric.error_of] if metric.error_of else metric
-    label = _LABELS.get(named.column)
-    if label is None or named is metric:
-        return label or metric.label
-    return metric.label.replace(named.label, label)
 
 
 def _block(name: str, content: bytes) -> str:

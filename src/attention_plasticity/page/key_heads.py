@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from attention_plasticity.export.kvpress_budget import kept_at
 from attention_plasticity.export.order import DEFAULT_ORDER, ordered_heads
 from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import half_width
 from qk_toolkit.errors import ToolkitError
 
 _METRICS = {metric.column: metric for metric in KEY_HEADS.columns}
@@ -40,18 +43,16 @@ def key_head_rows(run: FinishedRun) -> dict[str, Any] | None:
     if not run.has_key_heads:
         return None
     table = ordered(run.key_heads, ["layer", "k_head"], run.path("key_heads"))
-    shown = [name for name in _SHOWN if name in table and table[name].notna().any()]
+    shown = [name for name in _SHOWN if table[name].notna().any()]
     ids = ["layer", "k_head", "n_q_heads"]
-    if "n_q_heads" not in table:
-        table = table.assign(n_q_heads=math.nan)
     headings, kept = [[_SHOWN[name], _METRICS[name].meaning] for name in shown], _kept(run)
     if kept:
         headings.insert(0, _KEPT)
     rows = [
         [
-            *(None if math.isnan(row[name]) else int(row[name]) for name in ids),
+            *(int(row[name]) for name in ids),
             *([kept[int(row["layer"]), int(row["k_head"])]] if kept else []),
-            *(_text(name, row[name], row.get(f"{name}_se", math.nan)) for name in shown),
+            *(_text(name, row) for name in shown),
         ]
         for row in table.to_dict("records")
     ]
@@ -71,7 +72,7 @@ def _kept(run: FinishedRun) -> dict[tuple[int, int], str]:
     }
 
 
-def _text(name: str, value: float, error: float) -> str:
-    """`0.181 ± 0.0037`, or a dash."""
-    shown = _METRICS[name].show(value)
-    return shown if math.isnan(error) or math.isnan(value) else f"{shown} ± {error:.3f}"
+def _text(name: str, row: Mapping[Any, Any]) -> str:
+    """`0.181 ± 0.008` with half of the 95 % interval, or a dash."""
+    shown, half = _METRICS[name].show(row[name]), half_width(row[f"{name}_se"], row["n_groups"])
+    return f"{shown} ± {half:.3f}" if np.isfinite(half) else shown

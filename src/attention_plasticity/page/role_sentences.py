@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from attention_plasticity.metrics import ROLES as TABLE
-from attention_plasticity.roles import MIXED, ROLES, UNSURE
+from attention_plasticity.roles import MIXED, REPEATED_DECIDE, ROLES, UNSURE, repeated_decide
 
 FIXED_ORDER = 0.25
 """Plasticity over a bin below which two keys mostly keep their order: for a plasticity of 0.25,
@@ -67,7 +67,7 @@ def head_sentence(
     `thresholds` are those of the columns that decide about roles.
     """
     parts = [
-        _role_words(role, likely, doubtful_scores(likely, scores, thresholds)),
+        _role_words(role, likely, scores, thresholds),
         _attention_words(likely, scores, distant_from),
         _sink_words(likely, scores),
         order_words(aligned, phase, bin_size),
@@ -119,18 +119,22 @@ def doubtful_scores(likely: str, scores: Scores, thresholds: Mapping[str, float]
     return found
 
 
-def _role_words(role: str, likely: str, doubtful: list[str]) -> str:
+def _role_words(role: str, likely: str, scores: Scores, thresholds: Mapping[str, float]) -> str:
     name = _NAMES[likely]
     if role == UNSURE:
-        article = "an" if name[0] in "aeiou" else "a"
-        labels = " and of ".join(f"“{_LABELS[column]}”" for column in doubtful)
-        reason = f"the 95 % interval of {labels} contains its threshold"
-        if not doubtful:
-            reason = "a 95 % interval contains a threshold"
-        return f"Unsure, likely {article} {name}: {reason}."
+        probably = f"likely {'an' if name[0] in 'aeiou' else 'a'} {name}"
+        labels = [f"“{_LABELS[column]}”" for column in doubtful_scores(likely, scores, thresholds)]
+        reason = f"the 95 % interval of {' and of '.join(labels)} contains its threshold"
+        if repeated_decide({column: score.value for column, score in scores.items()}, [likely]):
+            return f"{_sentence(REPEATED_DECIDE)}; {probably}{f', and {reason}' if labels else ''}."
+        return f"Unsure, {probably}: {reason if labels else 'an interval contains a threshold'}."
     if likely == MIXED:
         return "Mixed head: no score reaches its threshold."
-    return f"{name[0].upper()}{name[1:]}."
+    return f"{_sentence(name)}."
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _attention_words(likely: str, scores: Scores, distant_from: int | None) -> str:

@@ -19,17 +19,18 @@ from attention_plasticity.page.attention import distant_from
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.page.payload import Column
 from attention_plasticity.page.role_sentences import Measured, head_sentence
-from attention_plasticity.roles import NAMES, UNSURE, default_thresholds
+from attention_plasticity.roles import NAMES, REPEATED_DECIDE, UNSURE, default_thresholds
 from attention_plasticity.roles import ROLES as DEFINED
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import (
     COLOURS,
     DARK_COLOURS,
     SCORES,
+    repeated_decides,
     require_roles,
     score_half_width,
 )
-from attention_plasticity.tables.intervals import corrected, half_width, head_half_width
+from attention_plasticity.tables.intervals import half_width, head_half_width
 from attention_plasticity.tables.profiles import HEAD
 
 KINDS = ("strongest", "typical")
@@ -59,6 +60,7 @@ def role_words() -> dict[str, Any]:
             }
             for name in _SHOWN
         ],
+        "decide": REPEATED_DECIDE,
         "kinds": list(KINDS),
         "colours": {"light": COLOURS, "dark": DARK_COLOURS},
     }
@@ -76,7 +78,7 @@ def role_content(run: FinishedRun, heads: pd.DataFrame) -> tuple[dict[str, Any] 
         tables["words"] = _word_columns(run.words, texts)
     if run.has_bands:
         bands = ordered(run.bands, [*HEAD, "band"], run.path("bands"))
-        tables["bands"] = _band_columns(bands, heads)
+        tables["bands"] = _band_columns(bands)
     tables["texts"] = {"utf8": texts.utf8}
     about = {
         "thresholds": _thresholds(run),
@@ -121,9 +123,10 @@ def _role_columns(
     found: dict[str, Column] = {name: table[name].to_numpy() for name in HEAD}
     found["role"] = np.array([numbers[name] for name in table["role"]])
     found["likely"] = np.array([numbers[name] for name in table["likely_role"]])
+    found["repeated_decide"] = repeated_decides(table)
     halves = {metric.column: score_half_width(table, metric.column) for metric in SCORES}
     for name in _SHOWN:
-        if name in table and table[name].notna().any():
+        if table[name].notna().any():
             found[name] = table[name].to_numpy(np.float32)
             if np.isfinite(halves[name]).any():
                 found[f"{name}_half_width"] = halves[name].astype(np.float32)
@@ -135,10 +138,7 @@ def _sentences(
     run: FinishedRun, table: pd.DataFrame, heads: pd.DataFrame, halves: dict[str, Any]
 ) -> Iterable[str]:
     plasticity = {name: _measured_by_head(run, heads, name) for name in (ALIGNED, PHASE)}
-    values = {
-        metric.column: table.reindex(columns=[metric.column])[metric.column].to_numpy(np.float64)
-        for metric in SCORES
-    }
+    values = {metric.column: table[metric.column].to_numpy(np.float64) for metric in SCORES}
     thresholds = _thresholds(run)
     labels = table[[*HEAD, "role", "likely_role"]].itertuples(index=False, name=None)
     for row, (layer, head, role, likely) in enumerate(labels):
@@ -157,11 +157,9 @@ def _sentences(
 def _measured_by_head(
     run: FinishedRun, heads: pd.DataFrame, name: str
 ) -> dict[tuple[int, int], Measured]:
-    """A metric of every head, corrected for bias as on the page, by layer and head."""
-    if name not in heads:
-        return {}
+    """A metric of every head, by layer and head."""
     halves = head_half_width(heads, name, run.influences)
-    rows = zip(heads["layer"], heads["q_head"], corrected(heads, name), halves, strict=True)
+    rows = zip(heads["layer"], heads["q_head"], heads[name], halves, strict=True)
     return {(layer, head): Measured(float(value), float(half)) for layer, head, value, half in rows}
 
 
@@ -195,18 +193,13 @@ def _short(token: str) -> str:
     return token if len(token) <= _LONGEST else f"{token[:_LONGEST]}…"
 
 
-def _band_columns(bands: pd.DataFrame, heads: pd.DataFrame) -> dict[str, Column]:
-    """One row per head and band, with half widths if errors and groups of texts are known."""
+def _band_columns(bands: pd.DataFrame) -> dict[str, Column]:
+    """One row per head and band, with halves of 95 % intervals."""
     found: dict[str, Column] = {name: bands[name].to_numpy() for name in (*HEAD, "band")}
-    groups = bands.get("n_groups")
-    if groups is None:  # those of the head
-        of_head = heads.reindex(columns=[*HEAD, "n_text_groups"])
-        groups = bands[HEAD].merge(of_head, on=HEAD, how="left")["n_text_groups"]
     with np.errstate(over="ignore"):
         for name in ("wavelength", *_BANDS):
             found[name] = bands[name].to_numpy(np.float64).astype(np.float32)
         for name in _BANDS:
-            if f"{name}_se" in bands:
-                half = half_width(bands[f"{name}_se"], groups.where(groups >= 2))
-                found[f"{name}_half_width"] = half.astype(np.float32)
+            half = half_width(bands[f"{name}_se"], bands["n_groups"])
+            found[f"{name}_half_width"] = half.astype(np.float32)
     return found

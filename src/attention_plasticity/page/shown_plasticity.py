@@ -11,17 +11,13 @@ import pandas as pd
 from attention_plasticity.metrics import (
     ALIGNED,
     BIN_PLASTICITY,
-    BIN_QUANTITY,
     BUCKET_PLASTICITY,
-    BUCKET_QUANTITY,
-    CORRECTED,
     POOLED_BIN_QUANTITY,
 )
-from attention_plasticity.page.estimates import with_intervals
+from attention_plasticity.page.estimates import bin_intervals, drawn_mean, mean_of_bins
 from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
@@ -31,11 +27,11 @@ from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.profiles import HEAD, head_profiles
 
 _BIN_KEYS = {"q_bin": "q_bucket", "k_bin": "k_bucket"}
-_NOT_STORED = {"pooled", "pooled_se", "pooled_bias", "q_weight"} | {
+_NOT_STORED = {"pooled_se", "q_weight"} | {
     f"{kind}_{name}" for kind in ("q", "k") for name in ("position", "start", "end")
 }
 """Columns of the table of bins that the page does not need: bins have their positions once."""
-_NOT_COMPUTED = "it was not computed; run the analysis again"
+_NOT_THERE = "the tables of this run do not have it"
 
 
 @dataclass(frozen=True)
@@ -59,30 +55,28 @@ class ShownCells:
 
     @property
     def stored(self) -> pd.DataFrame:
-        """The columns that the page stores; plasticity over a bin corrected for bias."""
+        """The columns that the page stores."""
         if not self.at_one_position:
             return self.table
-        kept = self.table[[name for name in self.table if name not in _NOT_STORED]]
-        return kept.assign(**{f"pooled{CORRECTED}": corrected(self.table, "pooled")})
-
-    @property
-    def quantity(self) -> str:
-        """The quantity of its profiles in the table of influences."""
-        return BIN_QUANTITY if self.at_one_position else BUCKET_QUANTITY
+        return self.table[[name for name in self.table if name not in _NOT_STORED]]
 
     def profiles(self, run: FinishedRun) -> pd.DataFrame:
-        """Profiles of heads with intervals; those of bins also have plasticity over the bin."""
+        """Profiles of heads. Those of bins have intervals, and plasticity over the bin."""
         if not self.at_one_position:
-            return with_intervals(run, head_profiles(self.table))
+            return head_profiles(self.table)
         named = self.table.rename(columns={new: old for old, new in _BIN_KEYS.items()})
         cells = bin_cells(named, self.pair_sampling)
-        found = with_intervals(run, head_profiles(cells), BIN_QUANTITY)
         pooled = head_profiles(cells.assign(plasticity=cells["pooled"]))
-        pooled = with_intervals(run, pooled, POOLED_BIN_QUANTITY)
+        pooled = bin_intervals(run, pooled, POOLED_BIN_QUANTITY)
         pooled = pooled.rename(columns={"plasticity": "pooled", "half_width": "pooled_half_width"})
         names = [name for name in ("pooled", "pooled_half_width") if name in pooled]
         key = [*HEAD, "q_bucket"]
+        found = bin_intervals(run, head_profiles(cells))
         return found.merge(pooled[[*key, *names]], on=key, how="left")
+
+    def mean(self, run: FinishedRun, profiles: pd.DataFrame) -> pd.DataFrame:
+        """The mean over the heads of some profiles of the run; that of bins has intervals."""
+        return mean_of_bins(run, profiles) if self.at_one_position else drawn_mean(profiles)
 
     def places(self, run: FinishedRun) -> tuple[pd.DataFrame, str]:
         """All buckets or bins with their positions, and the unit of these positions.
@@ -93,25 +87,24 @@ class ShownCells:
         cells = self.table
         seen = np.unique(np.concatenate([cells["k_bucket"], cells["q_bucket"]]))
         table = pd.DataFrame({"bucket": seen})
-        if self.at_one_position and {"q_start", "q_end", "k_start", "k_end"} <= set(cells.columns):
+        if self.at_one_position:
             for edge in ("start", "end"):
-                of_queries = cells.groupby("q_bucket")[f"q_{edge}"].first()
-                of_keys = cells.groupby("k_bucket")[f"k_{edge}"].first()
-                known = of_keys.combine_first(of_queries).reindex(seen)
-                table[edge] = known.to_numpy(np.float64)
+                table[edge] = self._of_place(edge).reindex(seen).to_numpy(np.float64)
             return table, "tokens"
-        geometry = None if self.at_one_position else run.geometry
-        if geometry is not None:
-            table["start"] = geometry.starts(seen).astype(np.float64)
-            table["end"] = geometry.ends(seen).astype(np.float64)
+        if run.geometry is not None:
+            table["start"] = run.geometry.starts(seen).astype(np.float64)
+            table["end"] = run.geometry.ends(seen).astype(np.float64)
             return table, "tokens"
         if {"q_position", "k_position"} <= set(cells.columns):
-            of_queries = cells.groupby("q_bucket")["q_position"].mean()
-            of_keys = cells.groupby("k_bucket")["k_position"].mean()
-            table["start"] = of_keys.combine_first(of_queries).reindex(seen).to_numpy()
+            table["start"] = self._of_place("position").reindex(seen).to_numpy()
             return table, "tokens"
         table["start"] = seen.astype(np.float64)
         return table, "bucket"
+
+    def _of_place(self, name: str) -> pd.Series[Any]:
+        """A position of every bucket or bin: that of its keys, else that of its queries."""
+        of_queries = self.table.groupby("q_bucket")[f"q_{name}"].mean()
+        return self.table.groupby("k_bucket")[f"k_{name}"].mean().combine_first(of_queries)
 
 
 def kinds() -> dict[str, dict[str, Any]]:
@@ -125,4 +118,4 @@ def why_over_buckets(run: FinishedRun, cells: ShownCells) -> str | None:
         return None
     missing = run.missing
     reasons = missing.loc[missing["column"] == ALIGNED, "reason"].unique()
-    return clean(str(reasons[0])) if len(reasons) == 1 else _NOT_COMPUTED
+    return "; ".join(clean(str(reason)) for reason in reasons) or _NOT_THERE

@@ -6,15 +6,15 @@ from typing import Any
 
 import pandas as pd
 
-from attention_plasticity.page.estimates import head_means, mean_with_intervals
+from attention_plasticity.page.estimates import head_means
+from attention_plasticity.page.shown_plasticity import ShownCells
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
-from attention_plasticity.tables.profiles import mean_profile
 from qk_toolkit.formatting import index_ranges
 
 
 def type_means(
-    run: FinishedRun, profiles: pd.DataFrame, quantity: str
+    run: FinishedRun, cells: ShownCells, profiles: pd.DataFrame
 ) -> tuple[list[dict[str, Any]], dict[str, pd.DataFrame]]:
     """The types of the layers with their means, and a mean profile of every type.
 
@@ -39,5 +39,5 @@ def type_means(
         )
         of_type = profiles[profiles["layer"].isin(layers)]
         if several and not of_type.empty:
-            tables[f"mean_{number}"] = mean_with_intervals(part, mean_profile(of_type), quantity)
+            tables[f"mean_{number}"] = cells.mean(part, of_type)
     return types, tables

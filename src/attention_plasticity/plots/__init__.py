@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from attention_plasticity.plots.by_role import by_role_figure
     from attention_plasticity.plots.captions import caption_of
     from attention_plasticity.plots.components import components_figure
-    from attention_plasticity.plots.distances import distances_figure
     from attention_plasticity.plots.drift import drift_figure
     from attention_plasticity.plots.fidelity import fidelity_figure
     from attention_plasticity.plots.frequencies import frequencies_figure
@@ -48,7 +47,6 @@ _MODULES = {
     "attention_plasticity.plots.by_role": ("by_role_figure",),
     "attention_plasticity.plots.captions": ("caption_of",),
     "attention_plasticity.plots.components": ("components_figure",),
-    "attention_plasticity.plots.distances": ("distances_figure",),
     "attention_plasticity.plots.drift": ("drift_figure",),
     "attention_plasticity.plots.fidelity": ("fidelity_figure",),
     "attention_plasticity.plots.frequencies": ("frequencies_figure",),
@@ -71,7 +69,6 @@ __all__ = [
     "by_role_figure",
     "caption_of",
     "components_figure",
-    "distances_figure",
     "drift_figure",
     "fidelity_figure",
     "frequencies_figure",

@@ -21,15 +21,13 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "heatmap": ("heatmap", {}),
     "components": ("components", {}),
     "map-plasticity": ("map", {}),
-    "map-drop": ("map", {"metric": DROP}),
+    "map-drop": ("map", {"metric": DROP}),  # only with plasticity at one position
     "profile": ("profile", {}),
     "phase": ("phase", {}),  # only with plasticity at one position
     "predictability": ("predictability", {}),
-    "distances": ("distances", {}),  # only of runs with context pairs
     "attention": ("attention", {}),  # this one and the following: only with attention columns
     "map-sink-mass": ("map", {"metric": "attn_sink_mass"}),
     "map-far-mass": ("map", {"metric": "attn_far_mass"}),
-    "map-distant-mass": ("map", {"metric": "attn_distant_mass"}),  # if there is no far mass
     "attended": ("attended", {}),
     "bands": ("bands", {}),  # this one and the following: only with a known rotary embedding
     "kernel": ("kernel", {}),
@@ -38,10 +36,9 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "by-role": ("by_role", {}),  # only with plasticity at one position, too
     "key-heads": ("key_heads", {}),
     "fidelity": ("fidelity", {}),  # only after the verb `fidelity`
-    "drift": ("drift", {}),  # only with points_per_head
+    "drift": ("drift", {}),
 }
 
-_NEEDS_CONTEXT_PAIRS = "only of runs with pair_sampling: context; nothing is missing from this run"
 _NEEDS_ATTENTION = "needs a dump with attention columns: capture.attention"
 _NEEDS_ONE_POSITION = (
     "needs plasticity at one position: attention-plasticity add-rotary, and analyze again"
@@ -51,10 +48,7 @@ _NEEDS_RECORDS = (
 )
 _NEEDS_TEXTS = "needs the texts of queries and keys: analyze again"
 _NEEDS_FIDELITY = "needs attention-plasticity fidelity DUMP --output_dir RUN"
-_NEEDS_POINTS = "needs points: analyze with points_per_head, such as 1000"
-_EARLIER_RUN = "the run is of an earlier version: analyze again"
 _ALL_UNSURE = "the roles of all heads are unsure"
-_EQUAL_AXES = "all pairs of this run are attended, so both axes would be equal"
 
 
 def save_all(
@@ -83,29 +77,23 @@ def save_all(
 
 def figures_of(run: FinishedRun) -> list[str]:
     """The names of the figures that the tables of a run allow."""
-    missing = left_out(run).keys() | {_spare_map(run)}
+    missing = left_out(run)
     return [name for name in FIGURES if name not in missing]
 
 
 def left_out(run: FinishedRun) -> dict[str, str]:
-    """The figures that the tables of a run do not allow, each with the reason.
-
-    Of the maps of far and of distant attention only one is drawn; the other one is not named.
-    """
+    """The figures that the tables of a run do not allow, each with the reason."""
     reasons: dict[str, str] = {}
-    if not run.has_distances:
-        reasons["distances"] = _NEEDS_CONTEXT_PAIRS
     if not run.has_attention:
         reasons["attention"] = _NEEDS_ATTENTION
-    if run.pair_sampling == "attended":
-        reasons["attended"] = _EQUAL_AXES
-    elif not has_attended(run.head_metrics):
+    if not has_attended(run.head_metrics):
         reasons["attended"] = _NEEDS_ATTENTION
     if not has_phase(run.head_metrics):
-        reasons["phase"] = reasons["by-role"] = _NEEDS_ONE_POSITION
+        reasons |= dict.fromkeys(("map-drop", "phase", "by-role"), _NEEDS_ONE_POSITION)
+        if run.has_attention:
+            reasons["attended"] = _NEEDS_ONE_POSITION
     if not run.has_roles:
-        reason = _EARLIER_RUN if run.has_attention else _NEEDS_ATTENTION
-        reasons["roles"] = reasons["by-role"] = reason
+        reasons["roles"] = reasons["by-role"] = _NEEDS_ATTENTION
     elif not (run.roles["role"] != UNSURE).any():
         reasons["by-role"] = _ALL_UNSURE
     if not (run.has_key_heads and run.key_heads[STATIC_ERROR].notna().any()):
@@ -118,13 +106,12 @@ def left_out(run: FinishedRun) -> dict[str, str]:
         reasons["frequencies"] = _NEEDS_ONE_POSITION
     if not (run.has_kernel and run.kernel["kernel"].notna().any()):
         reasons["kernel"] = _NEEDS_RECORDS
-    if not run.has_points:
-        reasons["drift"] = _NEEDS_POINTS
+    if not run.has_drift:
+        reasons["drift"] = _NEEDS_TEXTS
     for name, (_, options) in FIGURES.items():
         metric = options.get("metric", "")
         if metric.startswith("attn_") and not _known(run, metric):
             reasons[name] = _NEEDS_ATTENTION
-    reasons.pop(_spare_map(run), None)
     return {name: reasons[name] for name in FIGURES if name in reasons}
 
 
@@ -135,12 +122,6 @@ def left_out_lines(run: FinishedRun) -> list[str]:
         f"not drawn: {', '.join(name for name in reasons if reasons[name] == reason)} ({reason})"
         for reason in dict.fromkeys(reasons.values())
     ]
-
-
-def _spare_map(run: FinishedRun) -> str:
-    """The map that another one replaces: distant attention, unless only that is known."""
-    only_distant = _known(run, "attn_distant_mass") and not _known(run, "attn_far_mass")
-    return "map-far-mass" if only_distant else "map-distant-mass"
 
 
 def _known(run: FinishedRun, metric: str) -> bool:

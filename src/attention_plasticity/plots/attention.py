@@ -181,7 +181,7 @@ def _mean(masses: HeadMasses) -> Floats:
 def _sinks(rows: pd.DataFrame) -> float:
     """Share of attention on the first four tokens, as a mean over heads."""
     known = rows[rows["sink_mass"].notna()]
-    size = known["n_tokens" if "n_tokens" in known else "n_queries"]
+    size = known["n_tokens"]
     heads = [known[name] for name in HEAD]
     totals = (known["sink_mass"] * size).groupby(heads).sum() / size.groupby(heads).sum()
     return float(totals.mean())

@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.metrics import ALIGNED, METRICS, PHASE
 from attention_plasticity.plots.captions import interval_sentence
-from attention_plasticity.plots.intervals import correction_note, whiskers
+from attention_plasticity.plots.intervals import whiskers
 from attention_plasticity.plots.phase import has_phase
 from attention_plasticity.plots.shown import NONE_AT_ONE_POSITION
 from attention_plasticity.plots.style import FAINT, INK, QUIET, figure_style, new_figure
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.head_roles import COLOURS, is_unsure, require_roles
-from attention_plasticity.tables.intervals import corrected, mean_half_width, mean_of_heads
+from attention_plasticity.tables.intervals import mean_half_width, mean_of_heads
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
@@ -43,8 +43,7 @@ def by_role_figure(
 
     A black mark below the points is the mean over the heads of a role. With the table of
     `influences` of the run it has a 95 % interval over texts. Heads whose role is unsure are left
-    out. Values are corrected for bias if it is known. The points of a row are spread up and down so
-    that they can be told apart.
+    out. The points of a row are spread up and down so that they can be told apart.
 
     `metrics` has one row per query head, such as `Run.head_metrics`, and `roles` is `Run.roles`.
 
@@ -85,8 +84,7 @@ def by_role_figure(
             " and its 95 % interval over texts" if has_interval else ""
         )
         left_out = f"{count(unsure, 'head')} of unsure role left out" if unsure else None
-        correction = correction_note(sure, ALIGNED, PHASE)
-        notes = [words.heads(len(sure), len(metrics)), left_out, correction, mark]
+        notes = [words.heads(len(sure), len(metrics)), left_out, mark]
         groups = sure.reindex(columns=["n_text_groups"])["n_text_groups"]
         caption = words.caption(
             len(sure),
@@ -100,7 +98,6 @@ def by_role_figure(
             interval_sentence("Lines are 95 % intervals of the means,", groups)
             if has_interval
             else None,
-            correction=correction,
             plasticity=AT_ONE_POSITION,
         )
         words.write(figure, None, "Plasticity by role", notes, caption)
@@ -117,7 +114,7 @@ def _draw_panel(
     """Draw the points and means of a column. Returns half widths of the means."""
     halves = []
     for row, (name, heads) in enumerate(zip(names, members, strict=True)):
-        values = corrected(heads, column).to_numpy(np.float64)
+        values = heads[column].to_numpy(np.float64)
         axes.scatter(
             values,
             row - _APART / 2 + spread(values),

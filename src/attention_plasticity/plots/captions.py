@@ -25,10 +25,14 @@ from attention_plasticity.tables.main_plasticity import (
     PlasticityColumns,
     main_plasticity,
 )
-from attention_plasticity.tables.names import PAIR_WORDS
+from attention_plasticity.tables.names import PAIR_WORDS, pair_words
 from qk_toolkit.formatting import count, index_ranges
 
-_PAIRS_OF = {"bucket": "per key bucket", "local": "for every key bucket"}
+_PAIRS_OF = {
+    "bucket": "per key bucket",
+    "local": "for every key bucket",
+    "context": "for every eligible key bucket",
+}
 _NOT_KNOWN = "The run has no plasticity at one position"
 
 
@@ -37,7 +41,7 @@ class Caption:
     """The parts of a caption, in their order."""
 
     shows: str  # what is drawn, in one or more sentences
-    sample: tuple[str, ...]  # heads, texts, context, correction: one sentence
+    sample: tuple[str, ...]  # heads, texts, context: one sentence
     details: tuple[str, ...] = ()  # sentences about marks and intervals
     settings: tuple[str, ...] = ()  # of the run: one sentence
     plasticity: PlasticityColumns | None = None  # what the figure shows; None: no plasticity
@@ -151,22 +155,21 @@ def _sample(run: FinishedRun) -> Iterable[str]:
 def _settings(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
     config: Mapping[str, Any] = run.settings
     in_bins = shown is AT_ONE_POSITION
-    for setting in (*_pairs(config), *_queries(config, run.info.get("bin_size"), in_bins)):
-        yield setting.replace("key bucket", "bin of keys") if in_bins else setting
+    yield from _pairs(config, in_bins)
+    yield from _queries(config, run.info.get("bin_size"), in_bins)
     if config.get("seed") is not None:
         yield f"seed: {config['seed']}"
 
 
-def _pairs(config: Mapping[str, Any]) -> Iterable[str]:
+def _pairs(config: Mapping[str, Any], in_bins: bool) -> Iterable[str]:
     pairs = config.get("pair_sampling")
     if pairs in PAIR_WORDS:
-        number = config.get("num_pairs_per_bucket")
-        many = f"{number:,}" if isinstance(number, int) else number
-        drawn = _PAIRS_OF.get(str(pairs), "for every eligible key bucket")
-        how_many = f", {many} {drawn}" if many else ""
+        number = config.get("num_pairs_per_bin" if in_bins else "num_pairs_per_bucket")
+        drawn = "per bin of queries" if in_bins else _PAIRS_OF[str(pairs)]
+        how_many = f", {number:,} {drawn}" if isinstance(number, int) else ""
         reach = config.get("max_rel_dist")
         near = f", at most {reach:g} of the sequence apart" if pairs == "local" and reach else ""
-        yield f"Key pairs: {PAIR_WORDS[pairs]}{near}{how_many}"
+        yield f"Key pairs: {pair_words(pairs, in_bins)}{near}{how_many}"
 
 
 def _queries(config: Mapping[str, Any], bin_size: object, in_bins: bool) -> Iterable[str]:

@@ -23,12 +23,11 @@ it, else plasticity over a bucket; --plasticity bucket asks for the latter.
   heatmap         plasticity by query position and key position
   components      share of the linear position R² in each query dimension
   map             one metric of every head, layer × head
-  profile         plasticity by fifths of the context, with the spread over heads
+  profile         plasticity over the context: the mean over heads, and the spread over heads
   phase           plasticity at one position against plasticity over a bin, one point per head
   predictability  variance from position against plasticity, one point per head
-  distances       plasticity by the distances between a query and two keys (context pairs)
   attention       attention by distance, of one head or as a mean over heads
-  attended        plasticity against attended plasticity, one point per head
+  attended        plasticity against attended plasticity at one position, one point per head
   bands           rotary bands of one head, or one metric of the bands of all heads
   kernel          mean logit by distance and the rotary kernel, of one head
   frequencies     rotary phase against the share of fast rotary bands, one point per head
@@ -36,7 +35,7 @@ it, else plasticity over a bucket; --plasticity bucket asks for the latter.
   by_role         plasticity at one position and rotary phase by role, one point per head
   key_heads       one value of every key head, layer × key head: its static error
   fidelity        how well scores without a query rank keys, one point per key head
-  drift           queries and keys of one head on two principal components, before and after RoPE
+  drift           drift of queries against drift of keys, before and after RoPE, one point per head
   all             all figures, saved in RUN/figures
 
 'attention-plasticity plot KIND --help' lists the options of a kind.

@@ -17,7 +17,6 @@ from attention_plasticity.plots.bands import bands_figure
 from attention_plasticity.plots.by_role import by_role_figure
 from attention_plasticity.plots.captions import add_run
 from attention_plasticity.plots.components import components_figure
-from attention_plasticity.plots.distances import distances_figure
 from attention_plasticity.plots.drift import drift_figure
 from attention_plasticity.plots.fidelity import fidelity_figure
 from attention_plasticity.plots.frequencies import frequencies_figure
@@ -55,7 +54,6 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "profile": profile_figure,
     "phase": phase_figure,
     "predictability": predictability_figure,
-    "distances": distances_figure,
     "attention": attention_figure,
     "attended": attended_figure,
     "bands": bands_figure,
@@ -71,22 +69,19 @@ _TABLE_OF: dict[str, AnyTable] = {
     "bucket_csv": "bucket_plasticity",
     "component_csv": "component_weights",
     "metrics_csv": "head_metrics",
-    "distance_csv": "distances",
     "attention_csv": "attention",
     "band_csv": "bands",
     "kernel_csv": "kernel",
     "roles_csv": "roles",
     "key_head_csv": "key_heads",
     "fidelity_csv": "fidelity",
-    "point_csv": "points",
+    "drift_csv": "drift",
 }
 NO_BANDS = "has no rotary bands; the rotary embedding of its layers is not known"
 NO_KERNEL = "has no rotary kernel; it needs rotary bands and the texts of the queries"
 NO_KEY_HEADS = "has no table of key heads; it needs the texts of the rows; analyze again"
-NO_POINTS = "has no points; analyze with points_per_head; they need texts"
 _MISSING: dict[AnyTable, str] = {
     "bins": NONE_AT_ONE_POSITION,
-    "distances": "has no plasticity by distance; run the analysis with pair_sampling: context",
     "attention": (
         "has no attention by distance; it needs a dump with attention columns (capture.attention)"
     ),
@@ -94,14 +89,11 @@ _MISSING: dict[AnyTable, str] = {
     "kernel": NO_KERNEL,
     "key_heads": NO_KEY_HEADS,
     "fidelity": "has no head_fidelity.csv; run attention-plasticity fidelity with its dump first",
-    "points": NO_POINTS,
-    "roles": (
-        "has no roles; they need a dump with attention columns (capture.attention), and analyze of "
-        "this version"
-    ),
+    "drift": "has no table of drift; it needs the texts of queries and keys",
+    "roles": "has no roles; they need a dump with attention columns (capture.attention)",
 }
 _PLACES = frozenset({"run", "output", *_TABLE_OF})  # where a command reads and writes
-_OF_CELLS = ("plasticity", "heatmap")  # figures of the table of bins or of cells
+_OF_CELLS = ("plasticity", "profile", "heatmap")  # figures of the table of bins or of cells
 _CHOICES = frozenset(
     {"layers", "layer_type", "bucket_type", "bucket_min_size", "model_name", "baselines"}
 )
@@ -182,7 +174,7 @@ def _draw(settings: Any, source: _Source) -> Figure:
 
 def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str, Any]:
     """Arguments of a figure in addition to its table."""
-    if kind == "plasticity":
+    if kind in ("plasticity", "profile"):
         return {
             "influences": run.influences if run else None,
             "geometry": _geometry(settings, run),
@@ -196,14 +188,6 @@ def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str
         return {"geometry": _geometry(settings, run), "layer_types": types}
     if run is None:
         return {}
-    if kind == "profile":
-        table = _kind(run, "bucket_csv", settings)
-        return {
-            "influences": run.influences,
-            "cells": getattr(run, table) if _has(run, table) else None,
-            "eligible_heads": run.eligible_heads,
-            "baselines": run.baselines if settings.baselines else None,
-        }
     if kind == "by_role":
         if not run.has_roles:
             raise ConfigError(f"{run.place}: {_MISSING['roles']}")
@@ -218,9 +202,7 @@ def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str
     if kind in ("kernel", "frequencies"):
         metrics = run.head_metrics if _has(run, "head_metrics") else None
         return {"metrics": metrics, "influences": run.influences}
-    if kind == "drift":
-        return {"drift": run.drift if run.has_drift else None}
-    return {"geometry": run.geometry} if kind == "distances" else {}
+    return {}
 
 
 def _table_field(settings: Any) -> str:
@@ -276,18 +258,8 @@ def _kind_of_file(path: Path, kind: AnyTable) -> AnyTable:
 
 
 def _of_run(run: FinishedRun, kind: AnyTable, settings: Any) -> _Source:
-    missing = {
-        "bins": not run.has_bins,
-        "distances": not run.has_distances,
-        "attention": not run.has_attention,
-        "bands": not run.has_bands,
-        "kernel": not run.has_kernel,
-        "roles": not run.has_roles,
-        "key_heads": not run.has_key_heads,
-        "fidelity": run.fidelity is None,
-        "points": not run.has_points,
-    }
-    if missing.get(kind):
+    known = run.fidelity is not None if kind == "fidelity" else getattr(run, f"has_{kind}", True)
+    if not known:
         raise ConfigError(f"{run.place}: {_MISSING[kind]}")
     run = with_layers(run, settings.layers, settings.layer_type)
     table = getattr(run, kind)

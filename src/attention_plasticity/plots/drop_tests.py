@@ -18,7 +18,6 @@ from matplotlib.transforms import ScaledTranslation
 from attention_plasticity.plots.style import FAINT, INK, WIDTH
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
-    corrected,
     head_half_width,
     p_values,
     quantity_groups,
@@ -38,7 +37,7 @@ class DropTests:
     """Which heads have a drop that differs from 0."""
 
     heads: Ints  # (tested, 2) layer and query head
-    values: Floats  # (tested,) corrected drop
+    values: Floats  # (tested,) drop
     excluded: npt.NDArray[np.bool_]  # (tested,) 0 is outside the 95 % interval
     significant: npt.NDArray[np.bool_]  # (tested,) after Benjamini-Hochberg at 5 %
 
@@ -69,7 +68,7 @@ class DropTests:
         tested = ~np.isnan(p)
         if not tested.any():
             return None
-        drop = corrected(metrics, name).to_numpy(np.float64)
+        drop = metrics[name].to_numpy(np.float64)
         excluded = (np.abs(drop) > head_half_width(metrics, name, influences))[tested]
         return cls(
             metrics[HEAD].to_numpy(np.int64)[tested],

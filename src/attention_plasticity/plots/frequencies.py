@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Unpack
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from attention_plasticity.metrics import METRICS, PHASE
 from attention_plasticity.plots.captions import interval_sentence
-from attention_plasticity.plots.intervals import correction_note
-from attention_plasticity.plots.scatter import MOST_WHISKERS, rank_correlation
+from attention_plasticity.plots.scatter import MOST_WHISKERS, draw_heads, rank_correlation
 from attention_plasticity.plots.shown import NONE_AT_ONE_POSITION
 from attention_plasticity.plots.style import (
     FAINT,
@@ -23,12 +21,11 @@ from attention_plasticity.plots.style import (
     SEQUENTIAL,
     figure_style,
     layer_bar,
-    line_shades,
     new_figure,
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_values
-from attention_plasticity.tables.intervals import corrected, head_half_width, quantity_groups
+from attention_plasticity.tables.intervals import head_half_width, quantity_groups
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
@@ -48,8 +45,8 @@ def frequencies_figure(
     """Draw a point per head, coloured by layer: share of fast bands, and rotary phase.
 
     Across: share of the variance of the logit in bands whose wavelength is below `limit` tokens,
-    such as the size of a bin. Up: rotary phase, corrected for bias, with its 95 % interval if there
-    are at most 400 heads.
+    such as the size of a bin. Up: rotary phase, with its 95 % interval if there are at most 400
+    heads.
 
     `bands` has one row per query head and band, such as `Run.bands`, and `metrics` one row per
     query head, such as `Run.head_metrics`.
@@ -74,44 +71,20 @@ def frequencies_figure(
     if table.empty:
         raise ConfigError("the table of bands: no head has both values; there is nothing to draw")
     groups = quantity_groups(metrics, PHASE, influences)
-    lines = len(table) <= MOST_WHISKERS and bool(table["half"].notna().any())
+    lines = len(table) <= MOST_WHISKERS and bool(table["y_half"].notna().any())
     with figure_style():
         figure, axes = new_figure(height=3.4)
         axes.axhline(0.0, color=QUIET, linewidth=0.8)
-        if lines:
-            axes.errorbar(
-                table["x"],
-                table["y"],
-                yerr=np.nan_to_num(table["half"].to_numpy(np.float64)),
-                fmt="none",
-                ecolor=FAINT,
-                elinewidth=0.7,
-                zorder=1,
-            )
-        layers = table["layer"]
-        drawn = axes.scatter(
-            table["x"],
-            table["y"],
-            c=layers,
-            cmap=line_shades(cmap),
-            vmin=layers.min(),
-            vmax=max(layers.max(), layers.min() + 1),
-            s=16,
-            linewidths=0,
-            alpha=0.85,
-            zorder=2,
-        )
-        coloured = layer_bar(figure, drawn, axes, layers)
+        drawn = draw_heads(axes, table, cmap, lines=lines)
+        coloured = layer_bar(figure, drawn, axes, table["layer"])
         axes.set_xlabel(f"share of variance in bands below {limit:,.0f} tokens")
         axes.set_ylabel(METRICS[PHASE].label)
         axes.grid(color=FAINT, linewidth=0.4)
         axes.set_axisbelow(True)
         correlation = rank_correlation(table["x"], table["y"])
-        correction = correction_note(metrics, PHASE)
         notes = [
             words.heads(len(table), len(metrics)),
             correlation,
-            correction,
             "lines: 95 % intervals over texts" if lines else None,
         ]
         caption = words.caption(
@@ -123,7 +96,6 @@ def frequencies_figure(
             interval_sentence("Lines are 95 % intervals of the rotary phase,", groups)
             if lines
             else None,
-            correction=correction,
             plasticity=AT_ONE_POSITION,
         )
         words.write(figure, axes, "Rotary phase and fast bands", notes, caption)
@@ -142,6 +114,6 @@ def _points(
 ) -> pd.DataFrame:
     """Heads with both values: layer, q_head, x, y, and half the interval of y."""
     half = head_half_width(metrics, PHASE, influences)
-    table = metrics[list(HEAD)].assign(y=corrected(metrics, PHASE), half=half)
+    table = metrics[list(HEAD)].assign(y=metrics[PHASE], y_half=half)
     share = fast_share(bands, limit).rename("x").reset_index()
     return table.merge(share, on=list(HEAD)).dropna(subset=["x", "y"])

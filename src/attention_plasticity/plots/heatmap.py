@@ -14,8 +14,6 @@ from matplotlib.collections import PatchCollection, QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attention_plasticity.head.layout import MOST_BUCKETS
-from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.settings import Agg, ColorRange, require_order
 from attention_plasticity.plots.shown import (
     capitalised,
@@ -36,9 +34,9 @@ from attention_plasticity.plots.style import (
     whole,
 )
 from attention_plasticity.plots.words import TextOptions, Words
+from attention_plasticity.read.layout import MOST_BUCKETS
 from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry, has_bins
 from attention_plasticity.tables.csv_tables import require_values
-from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.profiles import HEAD, heads_with_gaps
@@ -71,8 +69,8 @@ def heatmap_figure(
     Layers of several types (`layer_types`: layer → type) are drawn in panels of their own. A cell
     with values of fewer heads than its panel is hatched. Ticks are at the starts of buckets, or at
     mean positions if the `geometry` is not known. Cells with keys after the query, and cells
-    without values, are blank. Values are corrected for bias if it is known. Colours range
-    over the values that are drawn, or from 0 to 1 (`color_range="unit"`); `vmin` and `vmax` have
+    without values, are blank; bins and buckets without any value are left out. Colours range over
+    the values that are drawn, or from 0 to 1 (`color_range="unit"`); `vmin` and `vmax` have
     priority.
 
     `cells` has one row per query head, bin of queries and bin of keys, such as `Run.bins`, or per
@@ -92,9 +90,8 @@ def heatmap_figure(
     shown, _ = parts_of(cells)
     geometry = bin_geometry(cells) if has_bins(cells) else geometry
     cells = bin_cells(cells)
-    drawn = cells.assign(plasticity=corrected(cells, "plasticity"))
-    buckets = all_buckets(drawn)
-    panels = _panels(drawn, buckets, agg, layer_types)
+    buckets = all_buckets(cells[cells["plasticity"].notna()])
+    panels = _panels(cells, buckets, agg, layer_types)
     low, high = _limits(panels, color_range, vmin, vmax)
     with figure_style():
         figure, grid = _layout(len(panels))
@@ -251,10 +248,9 @@ def _write_words(
     hatched = f"cells with fewer than {all_heads}, at least {fewest:,}" if fewest else None
     notes = [
         words.heads(heads),
-        f"{gaps:,} of them have cells without key pairs, left out" if gaps else None,
+        f"{gaps:,} of them have cells without a value, left out" if gaps else None,
         f"hatched: {hatched}" if hatched else None,
         "positions in tokens" if len(panels) > 1 else None,
-        correction_note(cells, "plasticity"),
         phase_note(shown),
     ]
     parts_of_table = "bin" if shown is AT_ONE_POSITION else "bucket"
@@ -270,7 +266,6 @@ def _write_words(
         "Keys after their query have no cell.",
         first_part_sentence(cells, parts_of_table),
         f"Hatched: {hatched}." if hatched else None,
-        correction=correction_note(cells, "plasticity"),
         plasticity=shown,
     )
     title = f"{capitalised(shown.name)}, query × key"
@@ -288,7 +283,7 @@ def all_buckets(cells: pd.DataFrame) -> Ints:
 
 def cell_grid(cells: pd.DataFrame, buckets: Ints, agg: Agg) -> tuple[Floats, Ints]:
     """(query buckets × key buckets) values, and numbers of heads with a value."""
-    grouped = cells.groupby(["q_bucket", "k_bucket"])["plasticity"]
+    grouped = cells[cells["plasticity"].notna()].groupby(["q_bucket", "k_bucket"])["plasticity"]
     found = grouped.mean() if agg == "mean" else grouped.median()
     where = np.searchsorted(buckets, found.index.to_frame().to_numpy())  # (cells, 2)
     values = np.full((len(buckets), len(buckets)), np.nan)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.container import ErrorbarContainer
@@ -62,12 +61,3 @@ def interval_note(mark: str, half: Floats, eligible: int | None = None) -> str |
         return None
     over = "texts" if eligible is None else f"texts and the {eligible:,} eligible heads"
     return f"{mark}: 95 % interval over {over}{'' if known.all() else ', where it is known'}"
-
-
-def correction_note(table: pd.DataFrame, *names: str) -> str | None:
-    """Whether the values of columns are corrected for bias; None if they are not."""
-    biases = table.reindex(columns=[f"{name}_bias" for name in names]).to_numpy()
-    known = ~np.isnan(biases[table[list(names)].notna().to_numpy()])  # of the drawn values
-    if not known.any():
-        return None
-    return "corrected for bias" if known.all() else "corrected for bias where it is known"

@@ -13,19 +13,17 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Rectangle
 
 from attention_plasticity.metrics import (
+    ALIGNED_COUNTED,
+    ALIGNED_DROP,
     CHUNKED_ATTENTION,
     FULL_ATTENTION,
     METRICS,
-    PHASE,
-    POOLED,
     SLIDING_ATTENTION,
 )
 from attention_plasticity.plots.captions import interval_sentence
 from attention_plasticity.plots.drop_tests import LEGEND, DropTests, legend_of_tests, mark_tests
-from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.layer_rows import label_axes, layers_left_out, mark_gaps
 from attention_plasticity.plots.shown import (
-    DROPS,
     NONE_AT_ONE_POSITION,
     capitalised,
     column_label,
@@ -51,7 +49,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns, require_values
-from attention_plasticity.tables.intervals import corrected, head_half_width, quantity_groups
+from attention_plasticity.tables.intervals import head_half_width, quantity_groups
 from attention_plasticity.tables.layer_types import layer_types, layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
@@ -65,7 +63,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 DROP = "drop"
-"""Metric of a map: the drop at one position, or over a bucket if no head has it."""
+"""Metric of a map: the drop at one position."""
 _AROUND, _LEGEND_ROW = 1.05, 0.3  # inches; height of the texts around a map, and of a legend
 _STRIP, _SPACE = 5.0, 2.0  # points; width of the strip of layer types, space beside it
 _TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
@@ -85,15 +83,14 @@ def map_figure(
     """Draw a metric of every head. Heads that are not in the table are blank.
 
     The default is plasticity at one position, or over a bucket if no head has it. `metric="drop"`
-    is its drop over the context.
+    is the drop at one position over the context.
     Rows are the layers of the table; a dashed line marks layers that are left out between them. If
     their types differ, a strip at the left marks the types.
     Plasticity and shares of attention have the range 0 to 1. Signed metrics have two colours with
-    zero in the middle. Values are corrected for bias if it is known. A dot marks a head whose 95 %
-    interval of the drop excludes 0, and a ring one that is significant at a false discovery rate of
-    5 %. With `fade`, the heads whose interval of the drop contains 0 are faded. With the table of
-    `influences` of the run, the intervals have the degrees of freedom of the drop, else those of
-    the head.
+    zero in the middle. A dot marks a head whose 95 % interval of the drop excludes 0, and a ring
+    one that is significant at a false discovery rate of 5 %. With `fade`, the heads whose interval
+    of the drop contains 0 are faded. With the table of `influences` of the run, the intervals have
+    the degrees of freedom of the drop, else those of the head.
 
     `metrics` has one row per query head, such as `Run.head_metrics`.
 
@@ -107,16 +104,19 @@ def map_figure(
     """
     words = Words(**texts)
     main = main_plasticity(metrics)
-    metric = main.drop if metric == DROP else metric or main.level
+    if metric == DROP:
+        metric = ALIGNED_DROP
+    metric = metric or main.level
+    if main is OVER_BUCKETS and _settings_of(metric) is AT_ONE_POSITION:
+        raise ConfigError(f"the table of heads: {NONE_AT_ONE_POSITION}")
     require_columns(metrics, [metric], "the table of heads")
     if not pd.api.types.is_numeric_dtype(metrics[metric]):
         raise ConfigError(f"metric: {metric}: holds words, not numbers; choose another column")
-    if main is OVER_BUCKETS and _settings_of(metric) is AT_ONE_POSITION:
-        raise ConfigError(f"the table of heads: {NONE_AT_ONE_POSITION}")
     require_values(metrics, metric, "the table of heads")
-    tests = DropTests.of(metrics, metric, influences, fade=fade) if metric in DROPS else None
+    is_drop = metric == ALIGNED_DROP
+    tests = DropTests.of(metrics, metric, influences, fade=fade) if is_drop else None
     layers = np.unique(metrics["layer"].to_numpy(np.int64))
-    grid = head_grid(metrics.assign(**{metric: corrected(metrics, metric)}), metric)
+    grid = head_grid(metrics, metric)
     with figure_style():
         height = min(6.5, max(2.6, 1.4 + 0.085 * len(layers)))
         figure, axes = new_figure(height=height + (LEGEND if tests else 0.0))
@@ -215,15 +215,14 @@ def _write_words(
         words.heads(heads),
         f"{missing:,} without a value or not captured: {sign}" if missing else None,
         left_out,
-        correction_note(metrics, metric),
         f"95 % interval of a head: ±{half} (median)" if half else None,
-        "0: no change from start to end" if metric in DROPS else None,
+        "0: no change from start to end" if metric == ALIGNED_DROP else None,
         phase_note(shown) if shown else None,
     ]
     meaning = METRICS[metric].meaning if metric in METRICS else ""
-    if metric == AT_ONE_POSITION.level:  # the next sentence tells what one position means
-        meaning = METRICS[OVER_BUCKETS.level].meaning
-    meaning += "; 0: no change from start to end" if metric in DROPS else ""
+    if shown and metric == shown.level:  # the next sentence tells how queries are compared
+        meaning = meaning.partition("; ")[2]
+    meaning += "; 0: no change from start to end" if metric == ALIGNED_DROP else ""
     meaning = f" ({meaning})" if meaning else ""
     caption = words.caption(
         heads,
@@ -235,7 +234,6 @@ def _write_words(
         interval_sentence("The intervals come", groups) if groups is not None else None,
         left_out_sentence,
         "The strip at the left marks the types of layers." if legend_rows else None,
-        correction=correction_note(metrics, metric),
         plasticity=shown or _settings_of(metric),
     )
     words.write(figure, axes, f"{label} by head", notes, caption, legend_rows)
@@ -259,17 +257,16 @@ def _errors(
 
 def _shown(metric: str) -> PlasticityColumns | None:
     """Which plasticity a column is; None for another column."""
-    for columns in (AT_ONE_POSITION, OVER_BUCKETS):
-        if metric in (*columns.all, columns.counted):
-            return columns
-    return None
+    if metric in (*AT_ONE_POSITION.all, ALIGNED_COUNTED):
+        return AT_ONE_POSITION
+    return OVER_BUCKETS if metric == OVER_BUCKETS.level else None
 
 
 def _settings_of(metric: str) -> PlasticityColumns | None:
     """Whose settings concern another column of plasticity; None for other columns."""
-    if not metric.startswith("ap_"):
+    if metric not in METRICS or not metric.startswith("ap_"):
         return None
-    return AT_ONE_POSITION if metric in (POOLED, PHASE) or "aligned" in metric else OVER_BUCKETS
+    return OVER_BUCKETS if metric == OVER_BUCKETS.level else AT_ONE_POSITION
 
 
 def mark_missing(axes: Axes, grid: Floats, sign: str) -> None:

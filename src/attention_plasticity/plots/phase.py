@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.metrics import ALIGNED, METRICS, PHASE, POOLED
 from attention_plasticity.plots.captions import interval_sentence
-from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.scatter import HeadPoints, draw_points, name_heads
 from attention_plasticity.plots.shown import NONE_AT_ONE_POSITION
 from attention_plasticity.plots.style import (
@@ -24,7 +23,6 @@ from attention_plasticity.plots.style import (
     new_figure,
 )
 from attention_plasticity.plots.words import TextOptions, Words
-from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from qk_toolkit.errors import ConfigError
 
@@ -41,9 +39,9 @@ def phase_figure(
     """Draw a point per head, coloured by layer, and name the heads with the largest rotary phase.
 
     Across: plasticity over a bin. Up: plasticity at one position. The distance of a point below the
-    diagonal is the rotary phase. Values are corrected for bias if it is known. With at most 400
-    heads, each has its 95 % intervals. With the table of `influences` of the run, these have
-    the degrees of freedom of each value, else those of the head.
+    diagonal is the rotary phase. With at most 400 heads, each has its 95 % intervals. With the
+    table of `influences` of the run, these have the degrees of freedom of each value, else those of
+    the head.
 
     `metrics` has one row per query head, such as `Run.head_metrics`.
 
@@ -59,11 +57,11 @@ def phase_figure(
     if not has_phase(metrics):
         raise ConfigError(f"the table of heads: {NONE_AT_ONE_POSITION}")
     points = HeadPoints.of(metrics, POOLED, ALIGNED, influences)
-    heads, phase = len(points.table), corrected(metrics, PHASE).loc[points.table.index]
+    heads, phase = len(points.table), metrics.loc[points.table.index, PHASE]
     labels = METRICS[POOLED].label, METRICS[ALIGNED].label
     with figure_style():
         figure, axes = new_figure(height=3.6)
-        drawn, diagonal = draw_points(axes, points, labels, cmap, points.table["layer"])
+        drawn, diagonal = draw_points(axes, points, labels, cmap)
         coloured = layer_bar(figure, drawn, axes, points.table["layer"])
         rows = legend_above(axes, [diagonal], ["equal values"])
         mean = f"rotary phase: {phase.mean():.3f} in the mean over heads"
@@ -71,7 +69,6 @@ def phase_figure(
             words.heads(heads, len(metrics)),
             points.correlation,
             mean,
-            correction_note(metrics, POOLED, ALIGNED),
             points.interval_note(labels[1]),
         ]
         caption = words.caption(
@@ -86,7 +83,6 @@ def phase_figure(
             interval_sentence("Lines are 95 % intervals,", points.groups)
             if points.has_lines
             else None,
-            correction=correction_note(metrics, POOLED, ALIGNED),
             plasticity=AT_ONE_POSITION,
         )
         words.write(figure, axes, "Rotary phase", notes, caption, rows)

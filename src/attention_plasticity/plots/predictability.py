@@ -14,7 +14,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attention_plasticity.metrics import METRICS
-from attention_plasticity.plots.intervals import correction_note
 from attention_plasticity.plots.scatter import rank_correlation
 from attention_plasticity.plots.settings import Shown
 from attention_plasticity.plots.shown import (
@@ -32,7 +31,6 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns
-from attention_plasticity.tables.intervals import corrected
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
@@ -75,14 +73,14 @@ def predictability_figure(
     column = "q_R2_total" if "q_R2_total" in metrics else "q_R2_pos"
     require_columns(metrics, [column], "the table of heads")
     shown = shown_plasticity(metrics, plasticity)
-    values = metrics[["layer", column]].assign(plasticity=corrected(metrics, shown.level))
+    values = metrics[["layer", column]].assign(plasticity=metrics[shown.level])
     values = values.dropna(subset=["plasticity"])
     known = values.dropna(subset=[column])
     if known.empty:
         raise ConfigError("the table of heads: no head has both values; there is nothing to draw")
     parts = {f"{METRICS[column].label} (R²)": known.assign(share=known[column])}
     if BEFORE in metrics and metrics[BEFORE].notna().any():
-        undone = values.copy().assign(share=corrected(metrics, BEFORE)).dropna(subset=["share"])
+        undone = values.copy().assign(share=metrics[BEFORE]).dropna(subset=["share"])
         captured = parts.popitem()[1]
         parts = {f"{_LABEL}\nas captured (R²)": captured, f"{_LABEL}\nbefore RoPE (R²)": undone}
     with figure_style():
@@ -144,7 +142,6 @@ def _write_words(
     notes = [
         words.heads(heads, len(metrics)),
         *rhos,
-        correction_note(metrics, shown.level),
         phase_note(shown),
         f"triangles: {outside:,} beyond the axis, up to {largest}" if outside else None,
     ]
@@ -160,7 +157,6 @@ def _write_words(
         both if len(drawn) > 1 else None,
         f"{'; '.join(rhos)} over these heads." if rhos else None,
         _beyond_sentence(outside, largest),
-        correction=correction_note(metrics, shown.level),
         plasticity=shown,
     )
     axes = panels[0] if len(drawn) == 1 else None

@@ -13,11 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from attention_plasticity.plots.layer_rows import label_axes, layers_left_out, mark_gaps
-from attention_plasticity.plots.style import figure_style, legend_above, new_figure
+from attention_plasticity.plots.style import FAINT, figure_style, legend_above, new_figure
 from attention_plasticity.plots.words import TextOptions, Words
-from attention_plasticity.roles import NAMES, ROLES
+from attention_plasticity.roles import MIXED, NAMES, REPEATED_DECIDE, ROLES
 from attention_plasticity.tables.csv_tables import require_columns
-from attention_plasticity.tables.head_roles import COLOURS, is_unsure, require_roles
+from attention_plasticity.tables.head_roles import (
+    COLOURS,
+    is_unsure,
+    repeated_decides,
+    require_roles,
+)
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.formatting import count
 
@@ -31,7 +36,8 @@ _MOST_LINES = 48  # layers or heads between which there are lines
 def roles_figure(roles: pd.DataFrame, **texts: Unpack[TextOptions]) -> Figure:
     """Draw the role of every head as a colour. Heads that are not in the table are blank.
 
-    Heads whose role is unsure have the colour of their likely role, faded. Rows are the layers of
+    Heads whose role is unsure have the colour of their likely role, faded. The legend has the
+    number of heads that surely have each role, and of those that are unsure. Rows are the layers of
     the table; a dashed line marks layers that are left out between them.
 
     `roles` has one row per query head, such as `Run.roles`.
@@ -43,19 +49,22 @@ def roles_figure(roles: pd.DataFrame, **texts: Unpack[TextOptions]) -> Figure:
         >>> roles = pd.DataFrame({"layer": [0, 0, 1], "q_head": [0, 1, 0], "role": names})
         >>> figure = roles_figure(roles.assign(likely_role=["previous", "local", "far"]))
         >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-        ['previous (1)', 'local (1)', 'far (1)']
+        ['previous (1)', 'local (0)', 'far (1)', 'faded: unsure (1)']
     """
     words = Words(**texts)
     require_columns(roles, [*HEAD, "role", "likely_role"], "the table of roles")
     require_roles(roles, "the table of roles")
     layers = np.unique(roles["layer"].to_numpy(np.int64))
     picture = role_grid(roles)  # (layers, heads, rgb)
-    unsure = int(is_unsure(roles).sum())
-    counts = roles["likely_role"].value_counts()
-    drawn = [name for name in NAMES if name in counts]
+    unsure, undecided = (int(part(roles).sum()) for part in (is_unsure, repeated_decides))
+    counts = roles["role"].value_counts()
+    drawn = [name for name in NAMES if (roles["likely_role"] == name).any()]
     with figure_style():
         handles = [Patch(color=COLOURS[name]) for name in drawn]
-        labels = [f"{name} ({counts[name]:,})" for name in drawn]
+        labels = [f"{name} ({counts.get(name, 0):,})" for name in drawn]
+        if unsure:
+            handles.append(Patch(facecolor="#ececec", edgecolor=FAINT, linewidth=0.6))
+            labels.append(f"faded: unsure ({unsure:,})")
         height = min(6.5, max(2.6, 1.4 + 0.085 * len(layers)))
         figure, axes = new_figure(height=height)
         axes.imshow(picture, aspect="auto", interpolation="nearest")
@@ -70,21 +79,37 @@ def roles_figure(roles: pd.DataFrame, **texts: Unpack[TextOptions]) -> Figure:
             words.heads(len(roles)),
             f"{missing:,} without known attention or not captured: blank" if missing else None,
             left_out,
-            f"faded: {unsure:,} unsure, a 95 % interval contains a threshold" if unsure else None,
+            f"{REPEATED_DECIDE} in {count(undecided, 'head')}" if undecided else None,
+            "unsure: a 95 % interval contains a threshold" if unsure > undecided else None,
         ]
         caption = words.caption(
             len(roles),
             "Role of every query head, by layer and head. A head has the first of these roles "
             f"whose score reaches its threshold: {_meanings()}.",
-            "Mixed: no score reaches its threshold." if "mixed" in counts else None,
-            f"The colour of {count(unsure, 'head')} is faded, because a 95 % interval contains a "
-            "threshold; it is that of the likely role."
-            if unsure
-            else None,
+            "Mixed: no score reaches its threshold." if MIXED in drawn else None,
+            _unsure_sentence(unsure, undecided),
             left_out_sentence,
         )
         words.write(figure, axes, "Roles of heads", notes, caption, rows)
     return figure
+
+
+def _unsure_sentence(unsure: int, undecided: int) -> str | None:
+    """Why some heads are faded; None if there are none."""
+    if not unsure:
+        return None
+    reasons = [
+        f"scores on repeated tokens, which would decide, are not known in {undecided:,} of them"
+        if undecided
+        else "",
+        f"a 95 % interval contains a threshold in {unsure - undecided:,} of them"
+        if unsure > undecided
+        else "",
+    ]
+    return (
+        f"The role of {count(unsure, 'head')} is unsure, and the colour, that of the likely role, "
+        f"is faded: {' and '.join(filter(None, reasons))}."
+    )
 
 
 def _separate(axes: Axes, layers: int, heads: int) -> None:

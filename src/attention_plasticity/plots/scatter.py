@@ -1,9 +1,10 @@
-"""Two plasticities of every head as a point, with intervals and a diagonal of equal values."""
+"""Two values of every head as a point, with intervals and a diagonal of equal values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from attention_plasticity.plots.head_names import Drawn, name_points
 from attention_plasticity.plots.style import FAINT, QUIET, line_shades, plasticity_axis
-from attention_plasticity.tables.intervals import corrected, head_half_width, quantity_groups
+from attention_plasticity.tables.intervals import head_half_width, quantity_groups
 from qk_toolkit.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
@@ -34,9 +35,9 @@ class HeadPoints:
     def of(
         cls, metrics: pd.DataFrame, x: str, y: str, influences: pd.DataFrame | None
     ) -> HeadPoints:
-        """The heads of a table that have both values, corrected for bias."""
+        """The heads of a table that have both values."""
         names = {"x": x, "y": y}
-        values = {axis: corrected(metrics, name) for axis, name in names.items()}
+        values = {axis: metrics[name] for axis, name in names.items()}
         halves = {
             f"{axis}_half": head_half_width(metrics, name, influences)
             for axis, name in names.items()
@@ -83,34 +84,43 @@ def rank_correlation(x: pd.Series[float], y: pd.Series[float]) -> str | None:
 
 
 def draw_points(
-    axes: Axes,
-    points: HeadPoints,
-    labels: tuple[str, str],
-    cmap: str,
-    layers: pd.Series[int],
-    panels: int = 1,
+    axes: Axes, points: HeadPoints, labels: tuple[str, str], cmap: str
 ) -> tuple[PathCollection, Line2D]:
-    """Draw points, intervals and diagonal, with the labels of both axes. Returns both artists.
+    """Draw points, intervals and diagonal of two plasticities. Returns points and diagonal."""
+    diagonal = draw_diagonal(axes)
+    drawn = draw_heads(axes, points.table, cmap, lines=points.has_lines)
+    plasticity_axis(axes, labels[1])
+    axes.set_xlabel(labels[0])
+    axes.set_xlim(-0.02, 1.02)
+    ticks = [0, 0.25, 0.5, 0.75, 1]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    return drawn, diagonal
 
-    Colours range over `layers`. `panels` is the number of panels side by side.
-    """
-    table = points.table
+
+def draw_diagonal(axes: Axes) -> Line2D:
+    """Draw the line of equal values."""
     (diagonal,) = axes.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
-    if points.has_lines:
-        axes.errorbar(
-            table["x"],
-            table["y"],
-            xerr=np.nan_to_num(table["x_half"].to_numpy(np.float64)),
-            yerr=np.nan_to_num(table["y_half"].to_numpy(np.float64)),
-            fmt="none",
-            ecolor=FAINT,
-            elinewidth=0.7,
-            zorder=1,
-        )
-    drawn = axes.scatter(
+    return diagonal
+
+
+def draw_heads(axes: Axes, table: pd.DataFrame, cmap: str, *, lines: bool) -> PathCollection:
+    """Draw a point per head, coloured by layer; with `lines`, with its intervals too.
+
+    `table` has the columns `layer`, `x` and `y`, and half widths of intervals `x_half` or `y_half`.
+    """
+    if lines:
+        halves = {
+            f"{axis}err": np.nan_to_num(table[f"{axis}_half"].to_numpy(np.float64))
+            for axis in "xy"
+            if f"{axis}_half" in table
+        }
+        options: Any = {"fmt": "none", "ecolor": FAINT, "elinewidth": 0.7, "zorder": 1}
+        axes.errorbar(table["x"], table["y"], **halves, **options)
+    layers = table["layer"]
+    return axes.scatter(
         table["x"],
         table["y"],
-        c=table["layer"],
+        c=layers,
         cmap=line_shades(cmap),
         vmin=layers.min(),
         vmax=max(layers.max(), layers.min() + 1),
@@ -119,12 +129,6 @@ def draw_points(
         alpha=0.85,
         zorder=2,
     )
-    plasticity_axis(axes, labels[1])
-    axes.set_xlabel(labels[0])
-    axes.set_xlim(-0.02, 1.02)
-    ticks = [0, 0.25, 0.5, 0.75, 1] if panels == 1 else [0, 0.5, 1]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    return drawn, diagonal
 
 
 def name_heads(

@@ -146,6 +146,10 @@ class PlasticityPlot(_OverContext, _CellSettings):
         return self
 
 
+class ProfilePlot(_OverContext, _CellSettings):
+    """Plasticity over the context: the mean over heads, and the spread over heads."""
+
+
 class HeatmapPlot(_CellSettings):
     """Plasticity by query position and key position."""
 
@@ -210,7 +214,7 @@ class MapPlot(_HeadSettings):
         title=_LOOK,
         default=None,
         description="a column of head_metrics.csv (default: ap_aligned, or ap_overall if no head "
-        "has it); drop: its drop",
+        "has it); drop: ap_aligned_drop",
     )
     cmap: str | None = Field(
         title=_LOOK, default=None, description="colormap (default: depends on the metric)"
@@ -229,10 +233,6 @@ class MapPlot(_HeadSettings):
         return self
 
 
-class ProfilePlot(_OverContext, _OfPlasticity, _HeadSettings):
-    """Plasticity by fifths of the context, with the spread over heads."""
-
-
 class PhasePlot(_HeadSettings):
     """Plasticity at one position against plasticity over a bin, one point per head."""
 
@@ -243,23 +243,6 @@ class PredictabilityPlot(_OfPlasticity, _HeadSettings):
     """Variance from position against plasticity, one point per head."""
 
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
-
-
-class DistancesPlot(_Settings):
-    """Plasticity by the distances between a query and two keys, of a run with context pairs."""
-
-    distance_csv: str | None = Field(
-        title=_DATA,
-        default=None,
-        min_length=1,
-        description="head_distance_plasticity.csv, instead of a run",
-    )
-    cmap: str = Field(title=_LOOK, default="viridis", description="colormap")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        _require_one(self, "distance_csv")
-        return self
 
 
 class _OneHead(BaseModel):
@@ -352,7 +335,7 @@ class KernelPlot(_Settings):
 
 
 class AttendedPlot(_HeadSettings):
-    """Plasticity against attended plasticity, one point per head."""
+    """Plasticity against attended plasticity at one position, one point per head."""
 
     cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
 
@@ -414,25 +397,16 @@ class FidelityPlot(_Settings):
 
 
 class DriftPlot(_Settings):
-    """Queries and keys of one head on two principal components, before and after RoPE."""
+    """Drift of queries against drift of keys, before and after RoPE, one point per head."""
 
-    point_csv: str | None = Field(
-        title=_DATA, default=None, min_length=1, description="head_points.csv, instead of a run"
+    drift_csv: str | None = Field(
+        title=_DATA, default=None, min_length=1, description="head_drift.csv, instead of a run"
     )
-    layer: int | None = Field(
-        title=_DATA,
-        default=None,
-        ge=0,
-        description="layer of the head (default: the head whose queries drift most before RoPE)",
-    )
-    head: int | None = Field(title=_DATA, default=None, ge=0, description="query head in its layer")
-    cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the positions")
+    cmap: str = Field(title=_LOOK, default="viridis", description="colormap of the layers")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        _require_one(self, "point_csv")
-        if (self.layer is None) != (self.head is None):
-            raise ValueError("layer: give layer and head together, or neither")
+        _require_one(self, "drift_csv")
         return self
 
 
@@ -461,7 +435,6 @@ KINDS: dict[str, type[BaseModel]] = {
     "profile": ProfilePlot,
     "phase": PhasePlot,
     "predictability": PredictabilityPlot,
-    "distances": DistancesPlot,
     "attention": AttentionPlot,
     "attended": AttendedPlot,
     "bands": BandsPlot,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from attention_plasticity.metrics import METRICS
+from attention_plasticity.metrics import ALIGNED_COUNTED, ALIGNED_DROP, METRICS
 from attention_plasticity.plots.settings import Shown
 from attention_plasticity.tables.bin_cells import has_bins
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
+    FIFTH_WORDS,
     OVER_BUCKETS,
     PlasticityColumns,
     main_plasticity,
@@ -19,22 +20,17 @@ NONE_AT_ONE_POSITION = (
     "has no plasticity at one position; it needs the rotary records of the dump: "
     "attention-plasticity add-rotary, and analyze again"
 )
-_FIFTHS = tuple(f"{start}–{start + 20} %" for start in range(0, 100, 20))
-
-
-def _labels(columns: PlasticityColumns) -> dict[str, str]:
-    """Labels that say which plasticity a column is."""
-    fifths = (f"{columns.name}, {part}" for part in _FIFTHS)
-    return {
-        columns.level: columns.name,
-        columns.drop: f"drop of {columns.name}",
-        columns.counted: f"counted {columns.name}",
-        **dict(zip(columns.fifths, fifths, strict=True)),
-    }
-
-
-_LABELS = _labels(AT_ONE_POSITION) | _labels(OVER_BUCKETS)
-DROPS = (AT_ONE_POSITION.drop, OVER_BUCKETS.drop)
+_LABELS = {
+    AT_ONE_POSITION.level: AT_ONE_POSITION.name,
+    **{
+        column: f"{AT_ONE_POSITION.name}, {fifth}"
+        for column, fifth in zip(AT_ONE_POSITION.fifths, FIFTH_WORDS, strict=True)
+    },
+    ALIGNED_DROP: f"drop of {AT_ONE_POSITION.name}",
+    ALIGNED_COUNTED: f"counted {AT_ONE_POSITION.name}",
+    OVER_BUCKETS.level: OVER_BUCKETS.name,
+}
+"""Labels that say which plasticity a column is."""
 
 
 def shown_plasticity(metrics: pd.DataFrame, asked: Shown | None) -> PlasticityColumns:
@@ -68,11 +64,6 @@ def first_part_sentence(cells: pd.DataFrame, part: str) -> str | None:
 def parts_of(cells: pd.DataFrame) -> tuple[PlasticityColumns, str]:
     """What a table of cells or bins has, and the word for a part of the positions."""
     return (AT_ONE_POSITION, "bin") if has_bins(cells) else (OVER_BUCKETS, "bucket")
-
-
-def parts_of_context(shown: PlasticityColumns) -> str:
-    """What is divided into fifths."""
-    return "longest text" if shown is AT_ONE_POSITION else "observed context"
 
 
 def column_label(metric: str) -> str:

@@ -1,4 +1,4 @@
-"""The number of texts in each query bucket or fifth, as a strip between the data and the x axis."""
+"""The number of texts in each bin or query bucket, as a strip between the data and the x axis."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle
 
-from attention_plasticity.numeric.profile import fifth_of
 from attention_plasticity.plots.style import INK, QUIET, SMALLEST, beside_axes
-from attention_plasticity.tables.profiles import HEAD, head_profiles
 from qk_toolkit.formatting import count
 
 Floats = npt.NDArray[np.float64]
@@ -27,17 +25,6 @@ def texts_by_bucket(cells: pd.DataFrame) -> pd.Series[float]:
     if "n_texts" not in cells:
         return pd.Series(dtype=np.float64)
     return cells.groupby("q_bucket")["n_texts"].max().dropna()
-
-
-def texts_by_fifth(cells: pd.DataFrame | None, metrics: pd.DataFrame) -> pd.Series[float]:
-    """Per fifth of the context, the number of texts that reach it; empty if it is not known."""
-    needed = {"n_texts", "q_position"}
-    if cells is None or not needed <= set(cells) or "q_position_max" not in metrics:
-        return pd.Series(dtype=np.float64)
-    rows = head_profiles(cells).merge(metrics[[*HEAD, "q_position_max"]], on=HEAD)
-    context = rows["q_position_max"].where(rows["q_position_max"] > 0, 1.0)
-    fifth = fifth_of(np.asarray(rows["q_position"] / context, np.float64), 1.0)
-    return rows["n_texts"].groupby(fifth).max().dropna()
 
 
 def texts_note(texts: pd.Series[float], part: str) -> str | None:

@@ -24,7 +24,7 @@ class TextOptions(TypedDict, total=False):
     """Options of every figure function. Empty text leaves a title or footnote out."""
 
     title: str | None  # default: what is drawn, and the name of the model
-    footnote: str | None  # default: numbers of heads, corrections, intervals
+    footnote: str | None  # default: numbers of heads, intervals
     model_name: str | None
     selection: str | None  # the layers in the table, such as `layers 0-3`; default: all
 
@@ -50,20 +50,18 @@ class Words:
         number: int,
         shows: str,
         *details: str | None,
-        correction: str | None = None,
         plasticity: PlasticityColumns | None = None,
         noun: str = "query head",
     ) -> Caption:
         """A caption of a figure with this number of heads.
 
-        `correction` is a correction note, `plasticity` what the figure shows, `noun` names a head.
+        `plasticity` is what the figure shows, `noun` names a head.
         """
         heads = count(number, noun)
         heads += f" of {clean(self.model_name)}" if self.model_name else ""
         heads += f", {self.selection}" if self.selection else ""
-        sample = (heads, f"values {correction}") if correction else (heads,)
         known = tuple(sentence for sentence in details if sentence)
-        return Caption(shows, sample, known, plasticity=plasticity)
+        return Caption(shows, (heads,), known, plasticity=plasticity)
 
     def write(
         self,

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from attention_plasticity.config import PLACEMENT_FIELDS, RunnerConfig, make_config
-from attention_plasticity.head.layout import HeadLayout
-from attention_plasticity.head.texts import DumpTexts
+from attention_plasticity.read.layout import HeadLayout
+from attention_plasticity.read.texts import DumpTexts
 from attention_plasticity.run.plan import Plan
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.layout import ATTENDED, Dump, HeadId, parse_head
@@ -202,10 +202,8 @@ class RunFacts:
         """Whether the record of a head was computed from the files and texts of this run."""
         files = record["files"].items()
         same_files = all(self.files.get(folder) == found for folder, found in files)
-        same_texts = record.get("texts") == self.texts
-        return (
-            identity_of(record.get("shared") or {}) == self.identity and same_texts and same_files
-        )
+        same_texts = record["texts"] == self.texts
+        return identity_of(record["shared"]) == self.identity and same_texts and same_files
 
     def of_heads(self, heads: Iterable[Head]) -> RunFacts:
         """The facts with the files of some heads only."""

@@ -12,12 +12,12 @@ from importlib.metadata import version
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.head.result import Failure, HeadResult
+from attention_plasticity.measure.key_heads import KeyHeadRow
+from attention_plasticity.measure.result import Failure, HeadResult
 from attention_plasticity.metrics import ALIGNED
-from attention_plasticity.run.drift_means import DriftMeans
 from attention_plasticity.run.fingerprints import Head, RunFacts
 from attention_plasticity.run.head_means import HeadMeans, MeanEstimate, eligible_heads
-from attention_plasticity.run.key_heads import KeyHeadRow, KeyHeadRows
+from attention_plasticity.run.key_heads import KeyHeadRows
 from attention_plasticity.run.labels import with_label
 from attention_plasticity.run.missing import MissingSums, MissingValues, missing_records
 from attention_plasticity.run.outputs import OutputPaths, output_drafts, set_aside
@@ -26,8 +26,6 @@ from attention_plasticity.run.run_info import NUMERIC_LIBRARIES
 from attention_plasticity.run.warnings import (
     RunWarning,
     SampleSizes,
-    attended_warnings,
-    bias_warnings,
     selective_warnings,
     text_warnings,
     weight_warnings,
@@ -65,10 +63,8 @@ def finish_run(
     metrics = [done[head] for head in heads]
     if all(math.isnan(row[ALIGNED]) for row in metrics):
         paths = paths.without(["bins"])
-    settings, missing = facts.settings, MissingSums(with_bins="bins" in paths.tables)
-    eligible = eligible_heads(facts.input["dump"] or {}, facts.config)
-    means = HeadMeans(eligible)
-    drift = DriftMeans(None if eligible is None else eligible.total)
+    settings, missing = facts.settings, MissingSums()
+    means = HeadMeans(eligible_heads(facts.input["dump"] or {}, facts.config))
     sizes = SampleSizes(single_example=settings.single_example, equal_texts=settings.equal_texts)
     manifest = facts.manifest
     geometry = (
@@ -89,9 +85,8 @@ def finish_run(
             drafts.add(result)
             sizes.add(result)
             means.add(result)
-            drift.add(result)
             missing.add(result)
-            roles.update(result.roles.get("role", ()))
+            roles.update(result.tables.get("roles", {}).get("role", ()))
             add_key_heads(key_heads.add(result))
         add_key_heads(key_heads.end())
         paths = drafts.paths
@@ -99,8 +94,6 @@ def finish_run(
         warnings = [
             *text_warnings(facts.input["texts"], len(heads)),
             *sizes.warnings(geometry, facts.bins[0] if facts.bins else None),
-            *bias_warnings(metrics),
-            *attended_warnings(manifest, metrics),
             *selective_warnings(manifest, heads),
             *weight_warnings(manifest, metrics),
         ]
@@ -115,7 +108,7 @@ def finish_run(
                     name: _means_record(found) for name, found in by_layer_type
                 },
                 "key_head_means": _means_record(key_heads.means),
-                "drift_means": _means_record(drift.estimates),
+                "drift_means": _means_record(means.drift),
             }
         )
     return Outcome(
@@ -173,7 +166,6 @@ def _means_record(means: dict[str, MeanEstimate]) -> dict[str, Any]:
             "standard_error_texts": _known(mean.text_error),
             "heads": mean.heads,
             "eligible_heads": mean.eligible,
-            "corrected": mean.corrected,
             "groups": mean.groups or None,
         }
         for name, mean in means.items()

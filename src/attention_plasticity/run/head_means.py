@@ -1,4 +1,4 @@
-"""Means over the heads of a run, with standard errors. Plain Python, without numeric libraries.
+"""Means over heads of the tables of heads and of drift. Plain Python, without numeric libraries.
 
 All heads are measured on the same texts. So the influences of the groups of texts are averaged over
 heads first; the standard error of the mean follows from these averages. If the heads are a random
@@ -17,30 +17,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from attention_plasticity.head.result import HeadResult
-from attention_plasticity.metrics import AVERAGED, FULL_ATTENTION, GROUP_COLUMNS
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.metrics import DRIFT, FULL_ATTENTION, GROUP_COLUMNS, HEAD_METRICS
 from qk_toolkit.formatting import count
 
-LARGE_GAP = 0.02  # of Gaussian and counted plasticity
+_UNKNOWN = (math.nan,) * len(GROUP_COLUMNS)  # influences
 _CHOICES = ("layers", "heads")  # settings of an analysis that choose heads
-
-
-def gap_is_large(row: Mapping[Any, Any]) -> bool:
-    """Whether |gap| > max(0.02, 2 standard errors) in a row of the table of heads."""
-    gap, error = row["ap_gaussian_gap"], row["ap_gaussian_gap_se"]
-    return bool(abs(gap) > LARGE_GAP and abs(gap) > 2.0 * error)  # false for NaN
 
 
 @dataclass(frozen=True)
 class MeanEstimate:
     """A mean over heads."""
 
-    value: float  # corrected for bias, if the bias of all heads is known
+    value: float
     text_error: float  # standard error over texts; NaN if it is not known for all heads
     heads: int
-    corrected: bool
     groups: int  # of texts behind the value, the fewest of a head; 0 if they are not known
     influences: tuple[float, ...] = field(repr=False)  # (g,) of the groups of texts
     eligible: int | None = None  # heads from which the heads were sampled; None: heads are fixed
@@ -69,7 +62,6 @@ class MeanEstimate:
 
 def mean_estimate(
     values: Sequence[float],
-    biases: Sequence[float],
     influences: Sequence[Sequence[float]],
     groups: Sequence[float],
     eligible: int | None = None,
@@ -81,20 +73,16 @@ def mean_estimate(
     """
     used = [number for number, value in enumerate(values) if not math.isnan(value)]
     if not used:
-        unknown = (math.nan,) * len(GROUP_COLUMNS)
-        return MeanEstimate(math.nan, math.nan, 0, False, 0, unknown, eligible, math.nan)
+        return MeanEstimate(math.nan, math.nan, 0, 0, _UNKNOWN, eligible, math.nan)
     heads = len(used)
-    bias = math.fsum(biases[number] for number in used) / heads
-    corrected = not math.isnan(bias)
-    found = [values[number] - (biases[number] if corrected else 0.0) for number in used]
+    found = [values[number] for number in used]
     own = [influences[number] for number in used]
     shares = tuple(math.fsum(group) / heads for group in zip(*own, strict=True))
     error = math.sqrt(_squares(shares))
     known = [groups[number] for number in used]
     fewest = 0 if any(map(math.isnan, known)) else int(min(known))
     variance = 0.0 if eligible is None else _head_variance(found, own, error**2, eligible)
-    value = math.fsum(found) / heads
-    return MeanEstimate(value, error, heads, corrected, fewest, shares, eligible, variance)
+    return MeanEstimate(math.fsum(found) / heads, error, heads, fewest, shares, eligible, variance)
 
 
 def _head_variance(
@@ -123,61 +111,75 @@ def _squares(numbers: Sequence[float]) -> float:
     return math.fsum(number**2 for number in numbers)
 
 
+class _Head(NamedTuple):
+    """The values of a head that are averaged, and what is known about their errors."""
+
+    layer_type: str
+    values: dict[str, float]
+    influences: dict[str, Sequence[float]]
+    groups: dict[str, int]
+
+
 class HeadMeans:
     """Collects the means of heads while their tables are written."""
 
     def __init__(self, eligible: EligibleHeads | None = None) -> None:
         self.eligible = eligible
-        self._types: list[str] = []
-        self._values: dict[str, list[float]] = {name: [] for name in AVERAGED}
-        self._biases: dict[str, list[float]] = {name: [] for name in AVERAGED}
-        self._influences: dict[str, list[Sequence[float]]] = {name: [] for name in AVERAGED}
-        self._groups: dict[str, list[int]] = {name: [] for name in AVERAGED}
+        self._heads: list[_Head] = []
 
     @cached_property
     def estimates(self) -> dict[str, MeanEstimate]:
-        """The means over the collected heads."""
-        total = None if self.eligible is None else self.eligible.total
-        return self._estimates(range(len(self._types)), total)
+        """The means over the collected heads, of the table of heads."""
+        return _estimates(self._heads, HEAD_METRICS.averaged, self._total)
+
+    @cached_property
+    def drift(self) -> dict[str, MeanEstimate]:
+        """The same of the table of drift."""
+        return _estimates(self._heads, DRIFT.averaged, self._total)
 
     @cached_property
     def by_layer_type(self) -> dict[str, dict[str, MeanEstimate]]:
-        """The same for the layers of each type."""
-        heads: dict[str, list[int]] = {}
-        for number, layer_type in enumerate(self._types):
-            heads.setdefault(layer_type, []).append(number)
+        """The means of the table of heads for the layers of each type."""
+        heads: dict[str, list[_Head]] = {}
+        for head in self._heads:
+            heads.setdefault(head.layer_type, []).append(head)
         found = {}
-        for layer_type, numbers in heads.items():
+        for layer_type, members in heads.items():
             total = None if self.eligible is None else self.eligible.of_types([layer_type])
-            found[layer_type] = self._estimates(numbers, total)
+            found[layer_type] = _estimates(members, HEAD_METRICS.averaged, total)
         return found
 
-    def _estimates(self, heads: Sequence[int], eligible: int | None) -> dict[str, MeanEstimate]:
-        return {
-            name: mean_estimate(
-                [self._values[name][number] for number in heads],
-                [self._biases[name][number] for number in heads],
-                [self._influences[name][number] for number in heads],
-                [self._groups[name][number] for number in heads],
-                eligible,
-            )
-            for name in AVERAGED
-        }
+    @property
+    def _total(self) -> int | None:
+        return None if self.eligible is None else self.eligible.total
 
     def add(self, result: HeadResult) -> None:
         """Add the values of a head."""
-        self._types.append(result.metrics["layer_type"])
-        unknown = (math.nan,) * len(GROUP_COLUMNS)
-        columns = result.influences
-        rows = zip(*(columns[name] for name in GROUP_COLUMNS), strict=True) if columns else ()
-        quantities = columns.get("quantity", ())
-        influences = dict(zip(quantities, rows, strict=False))
-        groups = dict(zip(quantities, columns.get("n_groups", ()), strict=True))
-        for name in AVERAGED:
-            self._values[name].append(result.metrics[name])
-            self._biases[name].append(result.metrics.get(f"{name}_bias", 0.0))
-            self._influences[name].append(influences.get(name, unknown))
-            self._groups[name].append(groups.get(name, 0))
+        drift = {name: column[0] for name, column in result.tables.get("drift", {}).items()}
+        values = {name: result.metrics[name] for name in HEAD_METRICS.averaged}
+        values |= {name: drift[name] for name in DRIFT.averaged if name in drift}
+        columns = result.tables.get("influences", {})
+        influences: dict[str, Sequence[float]] = {}
+        groups: dict[str, int] = {}
+        for row, quantity in enumerate(columns.get("quantity", ())):
+            if quantity in values and math.isnan(columns["bin"][row]):  # of the whole head
+                influences[quantity] = [columns[name][row] for name in GROUP_COLUMNS]
+                groups[quantity] = columns["n_groups"][row]
+        self._heads.append(_Head(result.metrics["layer_type"], values, influences, groups))
+
+
+def _estimates(
+    heads: Sequence[_Head], names: Iterable[str], eligible: int | None
+) -> dict[str, MeanEstimate]:
+    return {
+        name: mean_estimate(
+            [head.values.get(name, math.nan) for head in heads],
+            [head.influences.get(name, _UNKNOWN) for head in heads],
+            [head.groups.get(name, 0) for head in heads],
+            eligible,
+        )
+        for name in names
+    }
 
 
 @dataclass(frozen=True)

@@ -9,26 +9,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from attention_plasticity.head.result import Columns, HeadResult
+from attention_plasticity.measure.result import Columns, HeadResult
 from attention_plasticity.metrics import ROLES
 from attention_plasticity.roles import default_thresholds, label
 
+LABELS = ("role", "likely_role")
+"""Columns that a record does not have."""
 _PROBABILITY = 0.975  # of a value below the upper end of its 95 % interval
 
 
 def with_label(result: HeadResult, thresholds: Mapping[str, float]) -> HeadResult:
     """The result with the label of its head; without scores it has none."""
-    if not result.roles:
+    scores = result.tables.get("roles")
+    if scores is None:
         return result
-    values = {name: column[0] for name, column in result.roles.items()}
-    half_widths = {
-        metric.column: _half_width(values, metric.column)
-        for metric in ROLES.columns
-        if metric.error
-    }
+    values = {name: column[0] for name, column in scores.items()}
+    half_widths = {name: _half_width(values, name) for name in ROLES.with_error}
     found = label(values, half_widths, {**default_thresholds(), **thresholds})
-    labels: Columns = {"role": [found.role], "likely_role": [found.likely_role]}
-    return replace(result, roles={**labels, **result.roles})
+    labels: Columns = {name: [getattr(found, name)] for name in LABELS}
+    return replace(result, tables={**result.tables, "roles": {**labels, **scores}})
 
 
 def _half_width(values: Mapping[str, float], column: str) -> float:

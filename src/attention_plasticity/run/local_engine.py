@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Self
 
-from attention_plasticity.head.result import Failure
+from attention_plasticity.measure.result import Failure
 from attention_plasticity.run.retries import Retries
 from attention_plasticity.run.tasks import Computed, Job, OutOfTasks, Task, TaskQueue
 from attention_plasticity.run.worker import (

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.result import Failure, HeadResult
+from attention_plasticity.measure.result import Failure, HeadResult
 from attention_plasticity.run.fingerprints import Files, Head, RunFacts, joint_fingerprint
 from attention_plasticity.run.finish import Outcome, finish_run
 from attention_plasticity.run.local_engine import EarlyWorkers

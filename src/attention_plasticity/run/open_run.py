@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.result import Failure, HeadResult
-from attention_plasticity.head.rows import run_texts
-from attention_plasticity.head.texts import UNKNOWN_TEXTS, DumpTexts, equal_texts_note
+from attention_plasticity.measure.result import Failure, HeadResult
+from attention_plasticity.read.run_texts import run_texts
+from attention_plasticity.read.texts import UNKNOWN_TEXTS, DumpTexts, equal_texts_note
 from attention_plasticity.run.engines import make_engine
 from attention_plasticity.run.fingerprints import (
     Files,

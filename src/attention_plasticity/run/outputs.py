@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.result import Columns, HeadResult
-from attention_plasticity.metrics import FIDELITY, HEAD_METRICS, IDS, TABLES, TableKind
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.metrics import FIDELITY, HEAD_METRICS, IDS, KEY_HEADS, TABLES, TableKind
 from attention_plasticity.run.run_info import read_run_info
 from qk_dump.card import CARD_FILE
 from qk_dump.dump_files import FILES_BESIDE_HEADS
@@ -44,6 +44,8 @@ _BESIDE_HEADS = (*FILES_BESIDE_HEADS, CARD_FILE)  # files of a dump
 _LOG_FILE = "workers.log"
 PREVIOUS = "previous"
 """Beginning of the names of folders with files of earlier runs."""
+_ALWAYS = ("head_metrics", "bucket_plasticity", "component_weights", "influences")
+"""Tables that are written also without a row."""
 _LONGEST_NAME = "x" * 60  # at least as long as the draft of a record in `.heads`
 
 
@@ -127,13 +129,10 @@ def output_paths(config: RunnerConfig, dump_name: str) -> OutputPaths:
         "bucket_plasticity": config.bucket_csv,
         "component_weights": config.component_csv,
         "influences": config.influence_csv,
-        "distances": config.distance_csv,
         "attention": config.attention_csv,
         "bins": config.bin_csv,
     }
     names = {kind: named_tables.get(kind, table.file) for kind, table in TABLES.items()}
-    if config.pair_sampling not in ("context", "attended"):
-        del names["distances"]
     paths = OutputPaths(folder, {kind: place(name) for kind, name in names.items()}, url)
     files = (*paths.all, paths.log)
     if len({resolved(path) for path in files}) < len(files):
@@ -282,12 +281,11 @@ class OutputDrafts:
     def add(self, result: HeadResult) -> None:
         """Write the rows of a head. Heads are added in order."""
         for kind in self._paths.tables:
-            if kind != _KEY_HEADS:
-                self._write(kind, list(_rows(kind, result)))
+            self._write(kind, list(_rows(kind, result)))
 
     def add_key_head(self, values: Mapping[str, Any]) -> None:
         """Write the row of a key head. Key heads are added in order."""
-        self._write(_KEY_HEADS, [[values[name] for name in TABLES[_KEY_HEADS].names]])
+        self._write("key_heads", [[values[name] for name in KEY_HEADS.names]])
 
     def _write(self, kind: TableKind, rows: Sequence[Sequence[Any]]) -> None:
         if kind not in self._tables and (rows or kind in _ALWAYS):
@@ -344,29 +342,9 @@ def _rows(kind: TableKind, result: HeadResult) -> Iterator[list[Any]]:
     if kind == "head_metrics":
         yield [result.metrics[name] for name in HEAD_METRICS.names]
         return
-    content: Columns = getattr(result, _CONTENT[kind])
-    if not content:
+    content = result.tables.get(kind)
+    if content is None:
         return
     ids = [result.layer, result.q_head, result.k_head]
     for row in zip(*(content[name] for name in TABLES[kind].names[len(IDS) :]), strict=True):
         yield [*ids, *row]
-
-
-_CONTENT = {
-    "bucket_plasticity": "buckets",
-    "component_weights": "components",
-    "influences": "influences",
-    "distances": "distances",
-    "attention": "attention",
-    "bins": "bins",
-    "roles": "roles",
-    "words": "words",
-    "bands": "bands",
-    "kernel": "kernel",
-    "drift": "drift",
-    "points": "points",
-}
-"""Fields of `HeadResult`."""
-_KEY_HEADS: TableKind = "key_heads"
-_ALWAYS = ("head_metrics", "bucket_plasticity", "component_weights", "influences", "distances")
-"""Tables that are written also without a row."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.layout import (
+from attention_plasticity.estimate.sizes import GROUPS
+from attention_plasticity.read.layout import (
     MOST_BUCKETS,
     MOST_COVARIANCES,
     MOST_PAIRS,
@@ -18,7 +19,6 @@ from attention_plasticity.head.layout import (
     require_covariances,
     require_pairs,
 )
-from attention_plasticity.numeric.key_pairs import PAIR_BLOCK
 from qk_dump.column_rules import rules_of
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.layout import Dump, HeadId, Kind
@@ -31,6 +31,8 @@ _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
 
 _REMOTE_MEMORY = 200 << 20  # the client of a store, and blocks that are read ahead
+_PAIR_BLOCK = 1 << 25  # values of key differences that are in memory at a time
+_BINS = 32  # most bins of a run, unless a small bin_size is set
 
 
 @dataclass(frozen=True)
@@ -153,31 +155,38 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
             except ToolkitError as error:
                 problems.append(str(error))
     rows = [min(size.rows, config.max_tokens_per_head) for size in sizes]
-    allowed = [size for size in sizes if size.buckets <= MOST_BUCKETS]
-    buckets = max((size.buckets for size in allowed), default=0)
-    width = max((size.width for size in allowed), default=0)
-    pairs = min(config.most_pairs_per_bucket * buckets, MOST_PAIRS)
-    # keys and queries as read (float32), rotated queries and residuals (float64)
-    memory = max(rows, default=0) * width * (4 + 4 + 8 + 8)
+    drawn = [_drawn_rows(dump, size, config) for size in sizes if size.kind == "k"]
+    buckets = max((size.buckets for size in sizes if size.buckets <= MOST_BUCKETS), default=0)
+    memory = _memory(sizes, max(rows, default=0), max(drawn, default=0), buckets, config)
+    if isinstance(dump.path, RemotePath):
+        memory += _REMOTE_MEMORY
+    cells = buckets * (buckets - 1) // 2
+    total = sum(size.rows for size in sizes)
+    return Estimate(total, sum(rows), cells, tuple(problems), memory)
+
+
+def _memory(
+    sizes: Sequence[_HeadSize], rows: int, drawn: int, buckets: int, config: RunnerConfig
+) -> int:
+    """Bytes of a worker, with at most so many rows and keys drawn by attention of a head."""
+    width = max((size.width for size in sizes if size.buckets <= MOST_BUCKETS), default=0)
+    # keys and queries, also before RoPE and turned (float32); rotated queries and residuals
+    memory = _BASE_MEMORY + rows * width * (5 * 4 + 2 * 8)
     # covariances of the query buckets and their factors
     memory += min(buckets * width**2, MOST_COVARIANCES) * 2 * 8
     # indices of the pairs; key differences, rotated differences and projections (float64)
-    memory += pairs * 12 * 8 + min(pairs * width, PAIR_BLOCK) * 3 * 8
-    memory += 16 << 20  # counts for the table of key heads
-    if config.error_bars:
-        # influences of 16 groups per cell; float32 copy of the differences; scatters and products
-        memory += buckets**2 * 16 * 3 * 8 + min(pairs * width, PAIR_BLOCK) * 4
-        memory += 16 * width**2 * 4 + (32 << 20)
-    if any(size.attention for size in sizes):
-        # attention columns and their means, queries of the attended pairs, a block of logits
-        memory += max(rows, default=0) * (28 * 4 + 2 * 27 * 8 + 4 * width) + (8 << 20)
-    drawn = [_drawn_rows(dump, size, config) for size in sizes if size.kind == "k"]
-    if any(drawn):  # keys drawn by attention, and together with the others
-        memory += (max(rows, default=0) + 2 * max(drawn)) * width * 4
-    cells = buckets * (buckets - 1) // 2
-    total = sum(size.rows for size in sizes)
-    base = _BASE_MEMORY + (_REMOTE_MEMORY if isinstance(dump.path, RemotePath) else 0)
-    return Estimate(total, sum(rows), cells, tuple(problems), base + memory)
+    pairs = min(config.num_pairs_per_bucket * buckets, MOST_PAIRS)
+    memory += pairs * 12 * 8 + min(pairs * width, _PAIR_BLOCK) * 3 * 8
+    # key differences of all bins in two frames (float32); sums of one bin by groups of texts
+    of_bin = 2 * config.num_pairs_per_bin
+    memory += _BINS * of_bin * width * 2 * 4 + of_bin * GROUPS * 12 * 8
+    # products of dimensions by groups of texts, and counts for the table of key heads
+    memory += GROUPS * width**2 * 4 * 8 + (16 << 20)
+    if any(size.attention for size in sizes):  # attention columns and their means
+        memory += rows * (28 * 4 + 2 * 27 * 8) + (8 << 20)
+    if drawn:  # keys drawn by attention, and together with the others
+        memory += (2 * rows + 3 * drawn) * width * 4
+    return memory
 
 
 @dataclass(frozen=True)
@@ -212,8 +221,8 @@ def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
     require_buckets(size.buckets, size.folder)
     if size.kind == "q":
         require_covariances(size.buckets, size.width, size.folder)
-    elif config.pair_sampling != "bucket":
-        per_bucket = config.most_pairs_per_bucket
+    else:
+        per_bucket = config.num_pairs_per_bucket
         require_pairs(per_bucket * size.buckets, per_bucket, size.buckets, size.folder)
 
 

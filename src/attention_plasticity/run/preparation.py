@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.repeated import with_repeated
+from attention_plasticity.read.repeated import with_repeated
 from attention_plasticity.run.outputs import (
     OutputPaths,
     output_paths,

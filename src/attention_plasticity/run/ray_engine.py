@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from attention_plasticity.head.result import Failure
+from attention_plasticity.measure.result import Failure
 from attention_plasticity.run.retries import ATTEMPTS
 from attention_plasticity.run.tasks import Computed, OutOfTasks, Task, TaskQueue
 from attention_plasticity.run.worker import (

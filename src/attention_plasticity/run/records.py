@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from attention_plasticity.head.result import Failure, HeadResult
-from attention_plasticity.head.texts import DumpTexts
-from attention_plasticity.metrics import BAND_QUANTITY, HEAD_METRICS, IDS, POINTS
+from attention_plasticity.measure.result import Failure, HeadResult
+from attention_plasticity.metrics import HEAD_METRICS, IDS, TABLES
+from attention_plasticity.read.texts import DumpTexts
 from attention_plasticity.run.fingerprints import InputFiles, RunFacts
+from attention_plasticity.run.labels import LABELS
 from attention_plasticity.run.plan import format_heads
 from attention_plasticity.run.run_info import adds_heads, changed_settings, settings_of_head
 from qk_toolkit.errors import ConfigError, ToolkitError
@@ -169,23 +169,15 @@ class Records:
             record = read_sealed(path)
             if record is None or (record["layer"], record["q_head"]) != head:
                 damaged.append(head)
-            elif not set(HEAD_METRICS.names) <= record["metrics"].keys():
-                other_settings.append(head)  # of a version with fewer columns
-            elif not {"key_head", "drift"} <= record.keys():
-                other_settings.append(head)  # of a version without these tables
-            elif record["points"] and not set(POINTS.names[len(IDS) :]) <= record["points"].keys():
-                other_settings.append(head)  # of a version with points in one frame
-            elif _lacks_band_influences(record):
-                other_settings.append(head)  # of a version without influences on shares of bands
-            elif record["settings"] != self._digest:
+            elif not self._is_of_settings(record):
                 other_settings.append(head)
-            elif record.get("shared") != inputs.shared:
-                changed_shared |= _changed_names(record.get("shared") or {}, inputs.shared)
+            elif record["shared"] != inputs.shared:
+                changed_shared |= _changed_names(record["shared"], inputs.shared)
             elif record["input"] != inputs.record_state(*head, record["k_head"]):
                 changed_input.append(head)
             else:
                 metrics[head] = record["metrics"]
-                texts.add(record.get("texts", ""))
+                texts.add(record["texts"])
         if other_settings and settings is None:
             difference = "its settings, but settings.json is damaged or missing"
             return FinishedHeads({}, self._conflict(difference))
@@ -323,8 +315,12 @@ class Records:
         """Heads with undamaged records of these settings."""
         for head, path in self._files():
             record = read_sealed(path)
-            if record is not None and record["settings"] == self._digest:
+            if record is not None and self._is_of_settings(record):
                 yield head, record
+
+    def _is_of_settings(self, record: dict[str, Any]) -> bool:
+        """Whether a record has these settings, and the fields and columns of this version."""
+        return record["settings"] == self._digest and _has_columns(record)
 
     def add(self, result: HeadResult, inputs: InputFiles, texts: str) -> None:
         """Record a finished head, with the state of its input files and a hash of the texts."""
@@ -349,8 +345,7 @@ class Records:
         record = read_sealed(path)
         if record is None:
             raise ToolkitError(f"{path}: changed during the run; run the same command again")
-        # records of earlier versions have fewer fields
-        return HeadResult(**{name: record[name] for name in _RESULT_FIELDS if name in record})
+        return HeadResult(**{name: record[name] for name in _RESULT_FIELDS})
 
     def _path(self, layer: int, q_head: int) -> Path:
         return self._folder / f"l{layer:02d}h{q_head:02d}.json"
@@ -403,11 +398,15 @@ def _usable_folder(folder: Path) -> Path:
     return folder
 
 
-def _lacks_band_influences(record: Mapping[str, Any]) -> bool:
-    """Whether shares of bands have errors, but no rows in the table of influences."""
-    errors = record["bands"].get("variance_share_se", ())
-    known = any(isinstance(one, float) and not math.isnan(one) for one in errors)
-    return known and BAND_QUANTITY not in record["influences"]["quantity"]
+def _has_columns(record: dict[str, Any]) -> bool:
+    """Whether a record has all fields of a result, and every table all of its columns."""
+    if not record.keys() >= set(_RESULT_FIELDS):
+        return False
+    added = {*IDS, *LABELS}  # when tables are written
+    columns = {kind: set(table.names) - added for kind, table in TABLES.items()}
+    return record["metrics"].keys() == set(HEAD_METRICS.names) and all(
+        found.keys() == columns.get(kind) for kind, found in record["tables"].items()
+    )
 
 
 def _changed_names(earlier: dict[str, str], now: dict[str, str]) -> set[str]:

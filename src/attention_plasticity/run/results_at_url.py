@@ -12,7 +12,7 @@ from threading import Thread
 
 from filelock import FileLock
 
-from attention_plasticity.config import TABLE_FIELDS, RunnerConfig
+from attention_plasticity.metrics import TABLES
 from attention_plasticity.run.outputs import PREVIOUS, RUN_FILE, OutputPaths, sha256_of
 from attention_plasticity.run.records import FOLDER, head_of_record, is_intact
 from attention_plasticity.run.run_info import read_run_info
@@ -83,7 +83,7 @@ class _OnTheHub(Destination):
 
     def finish(self) -> None:
         files = {path.name: path for path in self._paths.all if path.exists()}
-        usual = {RunnerConfig.model_fields[name].default for name in TABLE_FIELDS}
+        usual = {table.file for table in TABLES.values()}
         try:
             push_files(files, self._place, usual.__contains__)
         except HubError as error:

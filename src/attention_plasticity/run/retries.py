@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from attention_plasticity.head.result import Failure
+from attention_plasticity.measure.result import Failure
 
 if TYPE_CHECKING:
     from attention_plasticity.run.plan import Group

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from attention_plasticity import __version__
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
-from attention_plasticity.head.layout import HeadLayout
-from attention_plasticity.head.repeated import repeated_digest
+from attention_plasticity.read.layout import HeadLayout
+from attention_plasticity.read.repeated import repeated_digest
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.errors import ConfigError
@@ -27,7 +27,7 @@ _CHOICE = ("layers", "heads")  # of heads; it does not change the values of a he
 
 
 class _Members(BaseModel):
-    """Optional entries: older versions did not write all of them. Unknown entries are kept."""
+    """Entries of run.json. Unknown entries are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
@@ -49,8 +49,7 @@ class _Mean(_Members):
     value: float
     standard_error: float | None
     heads: NonNegativeInt
-    corrected: bool
-    groups: NonNegativeInt | None = None  # of texts; earlier versions did not write these entries
+    groups: NonNegativeInt | None = None  # of texts
     standard_error_texts: float | None = None
     eligible_heads: NonNegativeInt | None = None
 
@@ -93,7 +92,6 @@ class _Missing(_Members):
     columns: list[str]
     reason: str
     heads: NonNegativeInt
-    values: NonNegativeInt
     where: dict[str, str]
 
 
@@ -166,8 +164,7 @@ def _reason(problem: Any) -> str:
 def run_settings(config: RunnerConfig, layout: HeadLayout, dump: Dump) -> dict[str, Any]:
     """All values that change the results of a run, except the files of the dump.
 
-    A file of rotary records and a dump of repeated tokens count by their content. Points are a
-    table of their own, so a run without them has no such entry.
+    A file of rotary records and a dump of repeated tokens count by their content.
     """
     return {
         "version": __version__,
@@ -176,7 +173,6 @@ def run_settings(config: RunnerConfig, layout: HeadLayout, dump: Dump) -> dict[s
         "num_q_heads": layout.num_q_heads,
         "num_k_heads": layout.num_k_heads,
         **{name: getattr(config, name) for name in (*ANALYSIS_FIELDS, *_CHOICE)},
-        **({"points_per_head": config.points_per_head} if config.points_per_head else {}),
         **({} if dump.rotary is None else {"rotary": dump.rotary.digest}),
         **({} if config.repeated is None else {"repeated": repeated_digest(dump)}),
     }

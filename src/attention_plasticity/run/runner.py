@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.result import Failure
+from attention_plasticity.measure.result import Failure
 from attention_plasticity.run.engines import make_engine, require_engine
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.local_engine import EarlyWorkers

@@ -15,8 +15,8 @@ from qk_toolkit.urls import is_remote
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.head.result import Failure, HeadResult
-    from attention_plasticity.head.texts import DumpTexts
+    from attention_plasticity.measure.result import Failure, HeadResult
+    from attention_plasticity.read.texts import DumpTexts
     from attention_plasticity.run.plan import Group
     from attention_plasticity.run.worker import WorkerLog
     from qk_dump.remote import DumpPath

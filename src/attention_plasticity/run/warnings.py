@@ -1,46 +1,36 @@
 """Warnings about the results of a run, one sentence per kind for the whole run.
 
-There are warnings about bins or query buckets with few queries or texts, about layers that select
-keys by content (from `dump.json`), about texts that `examples.parquet` does not name, about
-attended plasticity, and about a sampler that is not known. They are about the plasticity that a
-reader sees first: at one position, which is computed in bins, where it is known.
+There are warnings about bins with few queries or texts, about values without errors, about layers
+that select keys by content (from `dump.json`), about texts that `examples.parquet` does not name,
+and about a sampler that is not known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from attention_plasticity.head.layer import NO_COLUMNS
-from attention_plasticity.head.result import HeadResult
-from attention_plasticity.head.token_weights import why_no_weights
+from attention_plasticity.estimate.quantity import MIN_GROUPS
+from attention_plasticity.measure.grid import FEWEST_TEXTS
+from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import ALIGNED, ATTENDED, TOKEN_MEANS
+from attention_plasticity.read.bins import FEW_QUERIES
+from attention_plasticity.read.layer import NO_COLUMNS
+from attention_plasticity.read.weights import why_no_weights
 from qk_dump.buckets import BucketGeometry
-from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.formatting import count, index_ranges, index_runs
 
-FEW_QUERIES = 32
-FEW_TEXTS = 4
-FEW_LATER_QUERIES = 8
-FEW_EFFECTIVE_PAIRS = 16
-LARGE_BIAS: Final = "large_bias"
-"""The kind of a warning about values that are not corrected for bias."""
-
-ATTENDED_FROM_QUERIES: Final = "attended_from_queries"
-"""The kind of a note about attended plasticity without keys that were drawn by attention."""
-
 _MOST_RANGES = 6
-_LATE = 1 << 30  # a position of which a sampler keeps the fewest rows
 _NOTES = (
     "texts_unknown",
     "selective_layers",
     "attended_unknown",
     "aligned_unknown",
     "weights_unknown",
-    ATTENDED_FROM_QUERIES,
 )
 """Kinds of warnings about results that may still be correct."""
 
@@ -52,15 +42,13 @@ class RunWarning:
     kind: Literal[
         "few_queries",
         "few_texts",
+        "no_errors",
         "texts_unknown",
         "texts_not_named",
-        "large_bias",
         "selective_layers",
-        "few_later_queries",
         "attended_unknown",
         "aligned_unknown",
         "weights_unknown",
-        "attended_from_queries",
     ]
     text: str
     heads: int  # number of heads
@@ -75,47 +63,38 @@ class RunWarning:
 
 @dataclass
 class _LowCounts:
-    """Buckets with fewer queries or texts than the limit, over all heads."""
+    """Bins or query buckets with fewer queries or texts than the limit, over all heads."""
 
+    name: str  # of a bin in messages
     limit: int
     heads: int = 0
     buckets: set[int] = field(default_factory=set)
     fewest: int | None = None
-    most: int = 0  # in any bucket
+    most: int = 0  # in any bin
 
-    def add(self, sizes: dict[int, int]) -> None:
-        self.most = max([self.most, *sizes.values()])
-        small = {bucket: size for bucket, size in sizes.items() if size < self.limit}
+    def add(
+        self, buckets: Sequence[int], sizes: Sequence[float], known: Collection[int] = ()
+    ) -> None:
+        """Add the cells of a head; a bin has several of them. The bins `known` are never small."""
+        of_bucket = dict(zip(buckets, map(int, sizes), strict=True))
+        self.most = max([self.most, *of_bucket.values()])
+        small = {
+            bucket: size
+            for bucket, size in of_bucket.items()
+            if size < self.limit and bucket not in known
+        }
         if small:
             self.heads += 1
             self.buckets |= small.keys()
             fewest = min(small.values())
             self.fewest = fewest if self.fewest is None else min(fewest, self.fewest)
 
-
-@dataclass
-class _Sizes:
-    """Queries and texts in buckets, or in bins, over the heads that have them."""
-
-    name: str  # of a bucket in messages
-    quantity: str  # what is computed in it
-    queries: _LowCounts = field(default_factory=lambda: _LowCounts(FEW_QUERIES))
-    texts: _LowCounts = field(default_factory=lambda: _LowCounts(FEW_TEXTS))
-
-    def add(self, bucket: Sequence[int], queries: Sequence[int], texts: Sequence[float]) -> bool:
-        """Add the cells of a head. Returns whether its texts are known."""
-        self.queries.add(dict(zip(bucket, queries, strict=True)))
-        known = not any(math.isnan(number) for number in texts)
-        if known:
-            self.texts.add(dict(zip(bucket, map(int, texts), strict=True)))
-        return known
-
-    def where(self, small: _LowCounts, geometry: BucketGeometry | None, heads: int) -> str:
-        """The small buckets in words, with their positions."""
-        runs = index_runs(small.buckets)[:_MOST_RANGES]
-        named = [bucket for bucket in small.buckets if bucket <= runs[-1][1]]
-        more = len(small.buckets) - len(named)
-        text = f"{self.name}{'s' * (len(small.buckets) > 1)} {index_ranges(named)}"
+    def where(self, geometry: BucketGeometry | None, heads: int) -> str:
+        """The small bins in words, with their positions."""
+        runs = index_runs(self.buckets)[:_MOST_RANGES]
+        named = [bucket for bucket in self.buckets if bucket <= runs[-1][1]]
+        more = len(self.buckets) - len(named)
+        text = f"{self.name}{'s' * (len(self.buckets) > 1)} {index_ranges(named)}"
         if more:
             text += f" and {more} more"
         if geometry is not None:
@@ -123,156 +102,110 @@ class _Sizes:
             ends = geometry.ends([last for _, last in runs])
             spans = (f"{start:,}-{end:,}" for start, end in zip(starts, ends, strict=True))
             text += f" (positions {', '.join(spans)})"
-        return f"{text}, in {small.heads:,} of {heads:,} heads"
+        return f"{text}, in {self.heads:,} of {heads:,} heads"
+
+    def warning(self, kind: Literal["few_queries", "few_texts"], text: str) -> RunWarning:
+        """A warning about the small bins."""
+        return RunWarning(kind, text, self.heads, sorted(self.buckets), self.fewest)
 
 
 class SampleSizes:
-    """Numbers of queries and texts per bin or query bucket, over all heads of a run.
+    """Numbers of queries and texts per bin over all heads of a run, and values without errors.
 
-    A head with plasticity at one position counts with its bins, another with its query buckets.
+    The queries of a head without bins are counted in its query buckets.
     """
 
     def __init__(self, *, single_example: bool = False, equal_texts: bool = False) -> None:
         self._single_example = single_example
         self._equal_texts = equal_texts
         self._heads = 0
-        self._unknown = 0
-        self._bins = _Sizes("bin", "Plasticity at one position")
-        self._buckets = _Sizes("query bucket", "Plasticity over a bucket")
-        self._attended_problems: dict[str, int] = {}
-        self._aligned_problems: dict[str, int] = {}
+        self._no_texts = 0  # heads
+        self._few_groups = 0  # heads
+        self._queries = _LowCounts("bin", FEW_QUERIES)
+        self._texts = _LowCounts("bin", FEWEST_TEXTS)
+        self._bucket_queries = _LowCounts("query bucket", FEW_QUERIES)
+        self._problems: dict[str, Counter[str]] = {ATTENDED: Counter(), ALIGNED: Counter()}
+
+    def add(self, result: HeadResult) -> None:
+        """Count the bins of a head, or its query buckets if it has no bins."""
+        self._heads += 1
+        groups = result.metrics["n_text_groups"]
+        self._no_texts += math.isnan(groups)
+        self._few_groups += groups < MIN_GROUPS  # false for NaN
+        reasons = result.missing.get("head_metrics", {})
+        for name, heads in self._problems.items():
+            if name in reasons and (name == ALIGNED or reasons.get("attn_entropy") != NO_COLUMNS):
+                heads[reasons[name]] += 1
+        bins, buckets = result.tables.get("bins"), result.tables.get("bucket_plasticity")
+        if bins is not None:
+            self._queries.add(bins["q_bin"], bins["n_queries"])
+            if not math.isnan(groups):
+                values = zip(bins["q_bin"], bins["plasticity"], strict=True)
+                known = {number for number, value in values if not math.isnan(value)}
+                self._texts.add(bins["q_bin"], bins["n_texts"], known)
+        elif buckets is not None:
+            self._bucket_queries.add(buckets["q_bucket"], buckets["n_queries"])
 
     def warnings(
         self, geometry: BucketGeometry | None, bin_size: int | None = None
     ) -> list[RunWarning]:
         """Warnings about the counted heads."""
         bins = None if bin_size is None else BucketGeometry("uniform", bin_size)
-        found = [*self._small(self._bins, bins), *self._small(self._buckets, geometry)]
-        if self._unknown:
-            found.append(RunWarning("texts_unknown", self._why_unknown(), self._unknown, [], None))
-        for reason, heads in self._attended_problems.items():
-            text = (
-                f"Attended plasticity is not known in {heads:,} of {self._heads:,} heads: {reason}."
-            )
-            found.append(RunWarning("attended_unknown", text, heads, [], None))
-        for reason, heads in self._aligned_problems.items():
-            text = (
-                f"Plasticity at one position is not known in {heads:,} of {self._heads:,} heads: "
-                f"{reason}."
-            )
-            found.append(RunWarning("aligned_unknown", text, heads, [], None))
+        found = [*self._small(bins, geometry), *self._without_errors()]
+        of_kind: tuple[tuple[Literal["attended_unknown", "aligned_unknown"], str, str], ...] = (
+            ("attended_unknown", ATTENDED, "Attended plasticity"),
+            ("aligned_unknown", ALIGNED, "Plasticity at one position"),
+        )
+        for kind, name, words in of_kind:
+            for reason, heads in self._problems[name].items():
+                text = f"{words} is not known in {heads:,} of {self._heads:,} heads: {reason}."
+                found.append(RunWarning(kind, text, heads, [], None))
         return found
 
-    def _small(self, sizes: _Sizes, geometry: BucketGeometry | None) -> Iterator[RunWarning]:
-        queries, texts = sizes.queries, sizes.texts
-        in_bins = sizes is self._bins
+    def _small(
+        self, bins: BucketGeometry | None, geometry: BucketGeometry | None
+    ) -> Iterator[RunWarning]:
+        """Warnings about bins and buckets with few queries or texts."""
+        queries, texts, in_buckets = self._queries, self._texts, self._bucket_queries
         if queries.heads:
-            where = sizes.where(queries, geometry, self._heads)
             text = (
-                f"Fewer than {FEW_QUERIES} queries in {where}; the smallest "
-                f"{'bin' if in_bins else 'bucket'} has {queries.fewest}. {sizes.quantity} is "
-                f"unreliable there. Capture more texts{', or set a larger bin_size' * in_bins}."
+                f"Fewer than {FEW_QUERIES} queries in {queries.where(bins, self._heads)}; the "
+                f"smallest bin has {queries.fewest}. Plasticity at one position is unreliable "
+                "there. Capture more texts, or set a larger bin_size."
             )
-            yield _warning("few_queries", text, queries)
+            yield queries.warning("few_queries", text)
+        if in_buckets.heads:
+            text = (
+                f"Fewer than {FEW_QUERIES} queries in {in_buckets.where(geometry, self._heads)}; "
+                f"the smallest bucket has {in_buckets.fewest}. Plasticity over a bucket is "
+                "unreliable there. Capture more texts."
+            )
+            yield in_buckets.warning("few_queries", text)
         if texts.heads:
-            where = sizes.where(texts, geometry, self._heads)
+            left_out = "These bins are" if len(texts.buckets) > 1 else "This bin is"
+            remedy = ", or set equal_texts to use the same texts everywhere"
+            nothing_changes = self._equal_texts or texts.most == texts.fewest
             text = (
-                f"Fewer than {FEW_TEXTS} texts in {where}; the smallest number is {texts.fewest}. "
-                f"{sizes.quantity} depends on single texts there. Capture more texts of this length"
-                f"{self._other_remedy(texts)}."
+                f"Fewer than {texts.limit} texts in {texts.where(bins, self._heads)}; the smallest "
+                f"number is {texts.fewest}. {left_out} left out of means and figures. Capture "
+                f"more texts of this length{'' if nothing_changes else remedy}."
             )
-            yield _warning("few_texts", text, texts)
+            yield texts.warning("few_texts", text)
 
-    def add(self, result: HeadResult) -> None:
-        """Count the bins of a head, or its query buckets if it has no bins."""
-        self._heads += 1
-        problem, no_columns = result.missing.get(ATTENDED), result.missing.get("attn_entropy")
-        if problem is not None and no_columns != NO_COLUMNS:
-            self._attended_problems[problem] = self._attended_problems.get(problem, 0) + 1
-        problem = result.missing.get(ALIGNED)
-        if problem is not None:
-            self._aligned_problems[problem] = self._aligned_problems.get(problem, 0) + 1
-        if problem is None and result.bins:
-            columns, sizes, name = result.bins, self._bins, "q_bin"
-        else:
-            columns, sizes, name = result.buckets, self._buckets, "q_bucket"
-        if not sizes.add(columns[name], columns["n_queries"], columns["n_texts"]):
-            self._unknown += 1
-
-    def _other_remedy(self, texts: _LowCounts) -> str:
-        if self._equal_texts or texts.most == texts.fewest:  # nothing would change
-            return ""
-        return ", or set equal_texts to use the same texts everywhere"
-
-    def _why_unknown(self) -> str:
-        text = "Standard errors and bias are not known, nor the numbers of texts"
-        if self._single_example:
-            return f"{text}: single_example is set."
-        return (
-            f"{text} in {self._unknown:,} of {self._heads:,} heads: the queries have no usable "
-            "example_id."
-        )
-
-
-def bias_warnings(metrics: Sequence[dict[str, Any]]) -> list[RunWarning]:
-    """A warning about heads whose bias is large compared with their standard error.
-
-    It is about plasticity at one position if a head has it, else about plasticity over a bucket.
-    """
-    at_one_position = any(not math.isnan(row[ALIGNED]) for row in metrics)
-    name = ALIGNED if at_one_position else "ap_overall"
-    known = [row for row in metrics if not math.isnan(row[f"{name}_se"])]
-    large = [row for row in known if abs(row[f"{name}_bias"]) > row[f"{name}_se"] / 2]
-    if not large:
-        return []
-    text = (
-        f"The bias of {name} is larger than half its standard error in {len(large):,} of "
-        f"{len(known):,} heads. Use corrected values (value - bias), or capture more queries."
-    )
-    return [RunWarning(LARGE_BIAS, text, len(large), [], None)]
-
-
-def attended_warnings(
-    manifest: DumpManifest | None, metrics: Sequence[dict[str, Any]]
-) -> list[RunWarning]:
-    """Warnings about attended plasticity of captured keys only, and of few queries or pairs."""
-    known = [row for row in metrics if not math.isnan(row["ap_attended"])]
-    return [*_from_queries(manifest, known), *_few_later_queries(known)]
-
-
-def _from_queries(
-    manifest: DumpManifest | None, known: Sequence[dict[str, Any]]
-) -> list[RunWarning]:
-    """A note about heads whose keys were not drawn by attention, unless all keys are there."""
-    heads = sum(not math.isnan(row["n_later_queries"]) for row in known)
-    kept = keep_probabilities(manifest, "k", [0, _LATE]).values
-    if not heads or (kept is not None and kept.min() == 1):
-        return []
-    text = (
-        f"Attended plasticity of {heads:,} of {len(known):,} heads comes from captured queries and "
-        "keys: the dump has no keys drawn by attention. Keys with much attention are rarely "
-        "captured, so values can be several hundredths off, mostly too high, and heads can be in "
-        "the wrong order. Capture the dump again."
-    )
-    return [RunWarning(ATTENDED_FROM_QUERIES, text, heads, [], None)]
-
-
-def _few_later_queries(known: Sequence[dict[str, Any]]) -> list[RunWarning]:
-    """A warning about heads whose attended plasticity comes from few queries or few pairs."""
-    few = [
-        row
-        for row in known
-        if row["n_later_queries"] < FEW_LATER_QUERIES
-        or row["ap_attended_ess"] < FEW_EFFECTIVE_PAIRS
-    ]
-    if not few:
-        return []
-    text = (
-        f"Attended plasticity of {len(few):,} of {len(known):,} heads rests on fewer than "
-        f"{FEW_LATER_QUERIES} later queries per key or fewer than {FEW_EFFECTIVE_PAIRS} effective "
-        "key pairs. It is unreliable there. Capture more texts, or more rows of every text."
-    )
-    return [RunWarning("few_later_queries", text, len(few), [], None)]
+    def _without_errors(self) -> Iterator[RunWarning]:
+        """Why values have no standard errors."""
+        if self._few_groups:
+            heads = f"{self._few_groups:,} of {self._heads:,} heads"
+            text = (
+                f"The rows of {heads} come from fewer than {MIN_GROUPS} groups of texts. Values "
+                "have no standard errors there. Capture more texts."
+            )
+            yield RunWarning("no_errors", text, self._few_groups, [], None)
+        if self._no_texts:
+            why = f" in {self._no_texts:,} of {self._heads:,} heads: the queries have no usable "
+            why = ": single_example is set" if self._single_example else f"{why}example_id"
+            text = f"Standard errors are not known, nor the numbers of texts{why}."
+            yield RunWarning("texts_unknown", text, self._no_texts, [], None)
 
 
 def selective_warnings(
@@ -323,7 +256,3 @@ def text_warnings(texts: dict[str, Any] | None, heads: int) -> list[RunWarning]:
         return []
     text = unnamed_texts(texts["problem"], texts["count"])
     return [RunWarning("texts_not_named", text, heads, [], None)]
-
-
-def _warning(kind: Literal["few_queries", "few_texts"], text: str, small: _LowCounts) -> RunWarning:
-    return RunWarning(kind, text, small.heads, sorted(small.buckets), small.fewest)

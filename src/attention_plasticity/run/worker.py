@@ -24,8 +24,8 @@ from qk_toolkit.formatting import index_ranges
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.head.result import Failure, HeadResult
-    from attention_plasticity.head.texts import DumpTexts
+    from attention_plasticity.measure.result import Failure, HeadResult
+    from attention_plasticity.read.texts import DumpTexts
     from attention_plasticity.run.plan import Group
     from qk_dump.layout import Dump
 
@@ -41,7 +41,10 @@ THREAD_VARIABLES = (
 MEMORY_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """A worker reuses the memory of the previous head (glibc). Other C libraries ignore this."""
 
-_NO_MEMORY = "out of memory; lower max_workers, max_tokens_per_head or num_pairs_per_bucket"
+_NO_MEMORY = (
+    "out of memory; lower max_workers, max_tokens_per_head, num_pairs_per_bucket or "
+    "num_pairs_per_bin"
+)
 MOST_BYTES = 1 << 20
 _END = b"The rest is left out.\n"
 
@@ -81,8 +84,8 @@ class OpenJob(NamedTuple):
 def open_job(content: dict[str, Any]) -> OpenJob:
     """Open the dump of a job, from the message of the main process."""
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.head.repeated import with_repeated
-    from attention_plasticity.head.texts import DumpTexts
+    from attention_plasticity.read.repeated import with_repeated
+    from attention_plasticity.read.texts import DumpTexts
     from qk_dump.rotary_file import with_rotary
     from qk_dump.source import open_dump
 
@@ -99,8 +102,8 @@ def open_job(content: dict[str, Any]) -> OpenJob:
 
 def group_messages(job: OpenJob, group: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Analyse a group of heads: a message for every head. Errors become messages too."""
-    from attention_plasticity.head.result import Failure
     from attention_plasticity.head_analysis import analyze_group
+    from attention_plasticity.measure.result import Failure
 
     layer, k_head, q_heads = group["layer"], group["k_head"], group["q_heads"]
     pending = list(q_heads)
@@ -128,7 +131,7 @@ def group_messages(job: OpenJob, group: dict[str, Any]) -> Iterator[dict[str, An
 
 def outcome_of(message: dict[str, Any], log: WorkerLog) -> HeadResult | Failure:
     """The outcome of a head, from the message of a worker."""
-    from attention_plasticity.head.result import Failure, HeadResult
+    from attention_plasticity.measure.result import Failure, HeadResult
 
     content = message["content"]
     if message["kind"] == "defect":

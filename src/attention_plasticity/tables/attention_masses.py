@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.estimate.sizes import DISTANCES
 from attention_plasticity.metrics import MASS_COLUMNS
-from attention_plasticity.numeric.sizes import DISTANCES
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.arrays import Array
@@ -44,13 +44,11 @@ def row_masses(table: pd.DataFrame, bins: list[int]) -> tuple[Array, Array]:
 def head_masses(table: pd.DataFrame, bins: list[int]) -> HeadMasses:
     """Mean over the query buckets of each head, weighted by their numbers of tokens.
 
-    Tables of earlier versions do not have these numbers; there, the weights are numbers of queries.
-
     The buckets of a head share their texts. The half width is the weighted mean of the half widths
     of the buckets. This is an upper bound: it is reached if the buckets vary together.
     """
     values, half = row_masses(table, bins)
-    size = table["n_tokens" if "n_tokens" in table else "n_queries"].to_numpy(np.float64)
+    size = table["n_tokens"].to_numpy(np.float64)
     counted = np.where(np.isnan(values[:, 0]), 0.0, size)
     head = table.groupby(HEAD, sort=True).ngroup().to_numpy()  # (rows,)
     heads = table[HEAD].drop_duplicates().sort_values(HEAD, ignore_index=True)

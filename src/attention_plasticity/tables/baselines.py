@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attention_plasticity.metrics import METRICS, PHASE
+from attention_plasticity.metrics import ALIGNED_DROP, METRICS, PHASE
 from attention_plasticity.run.outputs import RUN_FILE
 from attention_plasticity.run.run_info import read_run_info
 from attention_plasticity.tables.main_plasticity import (
@@ -40,6 +40,7 @@ _SAME_SETTINGS = (
     *("max_rel_dist", "single_example", "equal_texts"),
 )
 """Settings of the analysis that decide which quantity the values are."""
+_PROBABILITY = 0.975  # of a value below the upper end of its 95 % interval
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,19 @@ class Baseline:
         """Number of texts; 0 if it is not known."""
         return int(((self.info.get("input") or {}).get("texts") or {}).get("count") or 0)
 
-    def mean(self, column: str) -> tuple[float, float]:
-        """Mean over heads of a column, and its standard error; NaN if they are not known."""
-        return recorded_mean(self.info, column)
-
 
 def recorded_mean(info: Mapping[str, Any], column: str) -> tuple[float, float]:
-    """A mean over heads of run.json, and its standard error; NaN if they are not known."""
+    """A mean over heads of run.json, and half of its 95 % interval; NaN if they are not known."""
     found = (info.get("means") or {}).get(column) or {}
-    error = found.get("standard_error")
-    return float(found.get("value", math.nan)), math.nan if error is None else float(error)
+    value, error = float(found.get("value", math.nan)), found.get("standard_error")
+    groups = found.get("groups") or 0
+    if found.get("eligible_heads") is not None:  # heads that were sampled at random
+        groups = min(groups, found["heads"])
+    if error is None or groups < 2:
+        return value, math.nan
+    from scipy.special import stdtrit  # slow to import
+
+    return value, float(error * stdtrit(groups - 1.0, _PROBABILITY))
 
 
 def baseline_folder(run: Path, name: str) -> Path:
@@ -179,16 +183,17 @@ def _values(baseline: Baseline, shown: PlasticityColumns) -> str:
 
 
 def _means(info: Mapping[str, Any], shown: PlasticityColumns) -> str:
-    words = {shown.level: "", shown.drop: ", drop "}
+    """The means in one line; ± is half of a 95 % interval."""
+    words = {shown.level: ""}
     if shown is AT_ONE_POSITION:
-        words[PHASE] = ", rotary phase "
+        words |= {ALIGNED_DROP: ", drop ", PHASE: ", rotary phase "}
     parts = ""
     for column, word in words.items():
-        value, error = recorded_mean(info, column)
+        value, half = recorded_mean(info, column)
         if word and math.isnan(value):
             continue
-        parts += word + METRICS["ap_overall"].show(value)
-        parts += "" if math.isnan(error) else f" ± {error:.3f}"
+        parts += word + METRICS[shown.level].show(value)
+        parts += "" if math.isnan(half) else f" ± {half:.3f}"
     return parts
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import BIN_QUANTITY, BUCKET_QUANTITY
 from attention_plasticity.tables.profiles import HEAD
 from qk_dump.buckets import BucketGeometry
 
@@ -41,8 +40,3 @@ def bin_geometry(table: pd.DataFrame) -> BucketGeometry | None:
         return None
     size = float((table["q_end"] - table["q_start"] + 1).max())
     return BucketGeometry("uniform", int(size)) if 1 <= size <= _LARGEST else None
-
-
-def quantity_of(table: pd.DataFrame) -> str:
-    """The quantity in the table of influences that is the profile of a table of cells or bins."""
-    return BIN_QUANTITY if has_bins(table) else BUCKET_QUANTITY

@@ -1,6 +1,6 @@
 """Tables of a run, read from CSV files and checked.
 
-Files of earlier versions, whose columns had other names, are read as well.
+Files of the original tool, in which two columns have other names, are read as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from attention_plasticity.metrics import (
     BAND_QUANTITY,
     BIN_QUANTITY,
     BUCKET_MEANS,
-    BUCKET_QUANTITY,
     FIDELITY,
     GROUP_COLUMNS,
     MASS_COLUMNS,
@@ -43,9 +42,8 @@ _NEEDED: dict[AnyTable, tuple[str, ...]] = {
     "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
     "bins": ("layer", "q_head", "q_bin", "k_bin", "plasticity", "pooled"),
     "component_weights": ("layer", "q_head", "component", "weight"),
-    "distances": ("layer", "q_head", "query_distance", "key_distance", "plasticity", "n_pairs"),
     "attention": (
-        *("layer", "q_head", "q_bucket", "n_queries", "n_groups"),
+        *("layer", "q_head", "q_bucket", "n_queries", "n_groups", "n_tokens"),
         *(f"{name}{ending}" for name in (*BUCKET_MEANS, *MASS_COLUMNS) for ending in ("", "_se")),
     ),
     "roles": ("layer", "q_head", "role", "likely_role"),
@@ -55,13 +53,12 @@ _NEEDED: dict[AnyTable, tuple[str, ...]] = {
     "key_heads": ("layer", "k_head", "plasticity", "static_error"),
     "fidelity": ("layer", "k_head", "score", "value_norm", *FIDELITY_NUMBERS),
     "drift": ("layer", "q_head", "q_drift_r", "k_drift_r"),
-    "points": ("layer", "q_head", "kind", "position", "pc0", "pc1"),
     "influences": (
-        *("layer", "q_head", "quantity", "q_bucket", "value", "bias", "n_groups"),
+        *("layer", "q_head", "quantity", "bin", "value", "n_groups"),
         *GROUP_COLUMNS,
     ),
 }
-"""Columns without which a table cannot be used. Tables of earlier versions have fewer columns."""
+"""Columns without which a table cannot be used. Tables of the original tool have fewer columns."""
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
 _COLUMNS = {
     metric.column: metric for table in (*TABLES.values(), FIDELITY) for metric in table.columns
@@ -111,7 +108,7 @@ def _checked_columns(
     found: dict[str, pd.Series[Any] | npt.NDArray[np.int64]] = {}
     for name in table.columns.difference(_TEXTS):
         column = _numbers(table[name], f"{path}: {name}")
-        if name in _INTEGERS and not (kind == "influences" and name == "q_bucket"):
+        if name in _INTEGERS and name != "bin":
             found[name] = _integers(column, _INTEGERS[name], f"{path}: {name}")
         else:
             _check_range(column, name, path)
@@ -157,11 +154,11 @@ def _never_negative(name: str) -> bool:
 
 
 def _check_influences(table: pd.DataFrame, path: Path) -> None:
-    for quantity in (BUCKET_QUANTITY, BIN_QUANTITY, POOLED_BIN_QUANTITY, BAND_QUANTITY):
-        buckets = table.loc[table["quantity"] == quantity, "q_bucket"].to_numpy(np.float64)
-        if not ((buckets == np.floor(buckets)) & (buckets >= 0) & (buckets < 2**53)).all():
-            raise ConfigError(f"{path}: q_bucket: expected integers in the rows of {quantity}")
-    repeated = table[table.duplicated(["layer", "q_head", "quantity", "q_bucket"])]
+    for quantity in (BIN_QUANTITY, POOLED_BIN_QUANTITY, BAND_QUANTITY):
+        bins = table.loc[table["quantity"] == quantity, "bin"].to_numpy(np.float64)
+        if not ((bins == np.floor(bins)) & (bins >= 0) & (bins < 2**53)).all():
+            raise ConfigError(f"{path}: bin: expected integers in the rows of {quantity}")
+    repeated = table[table.duplicated(["layer", "q_head", "quantity", "bin"])]
     if len(repeated):
         row = repeated.iloc[0]
         raise ConfigError(

@@ -169,22 +169,10 @@ class FinishedRun:
     @cached_property
     def influences(self) -> pd.DataFrame | None:
         """Influences of the groups of texts, per head and quantity; None if they are not known."""
-        if self.info.get("tables") and "influences" not in self.info["tables"]:
-            return None  # a run of an earlier version
-        if not self.info and not self.path("influences").exists():
+        if not self._has("influences"):
             return None
         table = self._table("influences")
         return None if table.empty else table
-
-    @property
-    def has_distances(self) -> bool:
-        """Whether the run has plasticity by distance."""
-        return self._has("distances")
-
-    @cached_property
-    def distances(self) -> pd.DataFrame:
-        """Plasticity by distance, of a run with context or attended pairs."""
-        return self._table("distances")
 
     @property
     def has_attention(self) -> bool:
@@ -256,16 +244,6 @@ class FinishedRun:
         """One row per query head: how its queries and keys drift with position."""
         return self._table("drift")
 
-    @property
-    def has_points(self) -> bool:
-        """Whether the run has the table of points."""
-        return self._has("points")
-
-    @cached_property
-    def points(self) -> pd.DataFrame:
-        """Queries and keys of each head on two principal components, with points_per_head."""
-        return self._table("points")
-
     @cached_property
     def fidelity(self) -> pd.DataFrame | None:
         """How well scores without a query rank keys, per key head and score; None if unknown.
@@ -294,8 +272,7 @@ class FinishedRun:
     def missing(self) -> pd.DataFrame:
         """Values of `head_metrics` that are NaN, each with the reason.
 
-        Columns: `layer, q_head, column, reason`. Empty for a run of a version that did not record
-        reasons.
+        Columns: `layer, q_head, column, reason`. Empty if there is no run.json.
         """
         rows = self.missing_values("head_metrics")
         table = pd.DataFrame(rows, columns=["layer", "q_head", "column", "reason"])

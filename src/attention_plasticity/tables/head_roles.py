@@ -7,7 +7,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.metrics import ROLES
-from attention_plasticity.roles import NAMES, UNSURE
+from attention_plasticity.roles import NAMES, RESTING, UNSURE
+from attention_plasticity.roles import ROLES as ROLES_OF_HEADS
 from attention_plasticity.tables.intervals import half_width
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError, in_short
@@ -52,6 +53,13 @@ def require_roles(table: pd.DataFrame, source: object) -> None:
 def is_unsure(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """(heads,) whether the role of a head is unsure."""
     return np.asarray(table["role"] == UNSURE)
+
+
+def repeated_decides(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """(heads,) whether a role is unsure because scores on repeated tokens are not known."""
+    column = ROLES_OF_HEADS[0].repeated_column
+    unknown = table.reindex(columns=[column])[column].isna()
+    return np.asarray(is_unsure(table) & unknown & table["likely_role"].isin(RESTING))
 
 
 def score_half_width(table: pd.DataFrame, name: str) -> Array:

@@ -1,4 +1,4 @@
-"""Corrected values, confidence intervals and tests from the tables of a finished run."""
+"""Confidence intervals, means over heads and tests from the tables of a finished run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from attention_plasticity.metrics import BUCKET_QUANTITY, GROUP_COLUMNS
+from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS
 from attention_plasticity.run.head_means import MeanEstimate, mean_estimate
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.arrays import Array
 
 LEVEL = 0.95
-
-
-def corrected(table: pd.DataFrame, name: str) -> pd.Series[Any]:
-    """A column minus its bias; the column itself where the bias is not known."""
-    bias = f"{name}_bias"
-    return table[name] - table[bias].fillna(0.0) if bias in table else table[name]
 
 
 def half_width(standard_error: Any, groups: Any, level: float = LEVEL) -> Array:
@@ -55,11 +49,11 @@ def head_half_width(
 
 
 def p_values(table: pd.DataFrame, name: str, influences: pd.DataFrame | None) -> Array:
-    """(heads,) two-sided p-values of a corrected column being zero; NaN if unknown."""
+    """(heads,) two-sided p-values of a column being zero; NaN if unknown."""
     if f"{name}_se" not in table:
         return np.full(len(table), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = (corrected(table, name) / table[f"{name}_se"]).to_numpy(np.float64)
+        t = (table[name] / table[f"{name}_se"]).to_numpy(np.float64)
     freedom = quantity_groups(table, name, influences) - 1.0
     return np.asarray(2.0 * stdtr(freedom, -np.abs(t)))
 
@@ -76,7 +70,7 @@ def benjamini_hochberg(p: Array, rate: float = 0.05) -> npt.NDArray[np.bool_]:
 
 
 def mean_over_heads(run: FinishedRun, name: str) -> MeanEstimate:
-    """Mean of a column over heads, corrected for bias, with its standard error."""
+    """Mean of a column over heads, with its standard error."""
     return mean_of_heads(run.head_metrics, run.influences, name, run.eligible_heads)
 
 
@@ -95,11 +89,10 @@ def mean_of_heads(
 
 @dataclass(frozen=True)
 class HeadColumn:
-    """A column of the table of heads, with its bias and its influences, at heads with a value."""
+    """A column of the table of heads, with its influences, at heads with a value."""
 
     heads: tuple[tuple[int, int], ...]  # layer and query head
     values: Array  # (heads,)
-    biases: Array  # (heads,); NaN if unknown
     influences: Array  # (heads, g); NaN if unknown
     groups: Array  # (heads,) of texts; NaN if unknown
     eligible: int | None  # heads from which the heads were sampled at random; None: fixed
@@ -109,7 +102,6 @@ class HeadColumn:
         """The mean over heads."""
         return mean_estimate(
             self.values.tolist(),
-            self.biases.tolist(),
             self.influences.tolist(),
             self.groups.tolist(),
             self.eligible,
@@ -125,17 +117,12 @@ class HeadColumn:
         sampled = self.eligible is not None and other.eligible is not None
         difference = HeadColumn(
             self.heads,
-            self._corrected - other._corrected,
-            np.zeros(len(self.heads)),
+            self.values - other.values,
             join(self.influences, other.influences),
             np.minimum(self.groups, other.groups),
             max(self.eligible or 0, other.eligible or 0) if sampled else None,
         )
         return difference.mean
-
-    @property
-    def _corrected(self) -> Array:
-        return self.values - (self.biases if self.mean.corrected else 0.0)
 
     def at(self, places: Sequence[int]) -> HeadColumn:
         """The column at some of its heads."""
@@ -143,7 +130,6 @@ class HeadColumn:
         return HeadColumn(
             tuple(self.heads[place] for place in chosen),
             self.values[chosen],
-            self.biases[chosen],
             self.influences[chosen],
             self.groups[chosen],
             self.eligible,
@@ -173,11 +159,7 @@ def head_column(
     if influences is not None:
         *by_group, groups = _of_quantity(influences, name, [*GROUP_COLUMNS, "n_groups"], heads)
         shares = np.array(by_group).T  # (heads, groups)
-    bias = f"{name}_bias"
-    biases = np.full(len(known), np.nan)
-    if bias in table:
-        biases = table[bias].to_numpy(np.float64)[known]
-    return HeadColumn(heads, values[known], biases, shares, groups, eligible)
+    return HeadColumn(heads, values[known], shares, groups, eligible)
 
 
 def mean_half_width(mean: MeanEstimate, level: float = LEVEL) -> float:
@@ -224,32 +206,30 @@ def _of_quantity(
     return np.pad(found, ((0, 0), (0, 1)), constant_values=np.nan)[:, chosen]
 
 
-def bucket_errors(run: FinishedRun, quantity: str = BUCKET_QUANTITY) -> pd.DataFrame | None:
-    """Bias and influences of plasticity per head and query bucket, or bin; None if unknown.
+def bucket_errors(run: FinishedRun, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
+    """Influences of plasticity per head and bin of queries; None if unknown.
 
-    Columns: `layer, q_head, q_bucket, value, bias, n_groups, standard_error, half_width` and the 16
-    groups.
+    Columns: `layer, q_head, q_bucket, value, n_groups, standard_error, half_width` and the 16
+    groups. `q_bucket` is the bin, as in the profiles of heads. Buckets have no errors.
     """
     return None if run.influences is None else bucket_rows(run.influences, quantity)
 
 
-def bucket_rows(influences: pd.DataFrame, quantity: str = BUCKET_QUANTITY) -> pd.DataFrame:
+def bucket_rows(influences: pd.DataFrame, quantity: str = BIN_QUANTITY) -> pd.DataFrame:
     """The rows of `bucket_errors` from the table of influences.
 
-    With the quantity of bins, `ap_bin`, they are those of plasticity at one position.
+    `ap_bin` is plasticity at one position, `ap_bin_pooled` plasticity over the bin.
     """
-    rows = influences[influences["quantity"] == quantity]
+    rows = influences[influences["quantity"] == quantity].rename(columns={"bin": "q_bucket"})
     groups = rows[list(GROUP_COLUMNS)]
-    names = [*HEAD, "q_bucket", "value", "bias", "n_groups"]
-    kept = rows[names].astype({"q_bucket": np.int64})
+    kept = rows[[*HEAD, "q_bucket", "value", "n_groups"]].astype({"q_bucket": np.int64})
     return kept.assign(**_widths(groups, rows["n_groups"])).join(groups)
 
 
-def mean_bucket_errors(run: FinishedRun, quantity: str = BUCKET_QUANTITY) -> pd.DataFrame | None:
-    """Mean over heads per bucket or bin: plasticity, half width, groups of texts; None if unknown.
+def mean_bucket_errors(run: FinishedRun, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
+    """Mean over heads per bin: plasticity, half width, groups of texts; None if unknown.
 
-    Plasticity is corrected for bias. Influences are averaged over heads before they are squared,
-    because the heads share their texts.
+    Influences are averaged over heads before they are squared, because the heads share their texts.
     """
     rows = bucket_errors(run, quantity)
     return None if rows is None else mean_of_buckets(rows, run.eligible_heads)
@@ -258,11 +238,11 @@ def mean_bucket_errors(run: FinishedRun, quantity: str = BUCKET_QUANTITY) -> pd.
 def mean_of_buckets(rows: pd.DataFrame, eligible: int | None) -> pd.DataFrame:
     """Mean over heads of rows as `bucket_errors` returns them.
 
-    Columns: `q_bucket, plasticity, half_width, n_groups`; the groups are the fewest of a head.
-    `eligible` is the number of heads from which the heads were sampled at random, or None.
+    Columns: `q_bucket, plasticity, half_width, n_groups`; the groups are the fewest of a head. A
+    bin without a value takes part in no mean. `eligible` is the number of heads from which the
+    heads were sampled at random, or None.
     """
     rows = rows[rows["value"].notna()]
-    rows = rows.assign(plasticity=rows["value"] - rows["bias"].fillna(0.0))
     grouped = rows.groupby("q_bucket")
     heads = grouped.size()
     influences = grouped[list(GROUP_COLUMNS)].sum(min_count=1).div(heads, axis=0)
@@ -273,11 +253,11 @@ def mean_of_buckets(rows: pd.DataFrame, eligible: int | None) -> pd.DataFrame:
     fewest = groups
     if eligible is not None:
         own = (rows["standard_error"] ** 2).groupby(rows["q_bucket"]).mean()
-        between = (grouped["plasticity"].var() - own + variance).clip(lower=0.0)
+        between = (grouped["value"].var() - own + variance).clip(lower=0.0)
         variance = variance + (1.0 - heads / eligible).clip(lower=0.0) * between / heads
         fewest = groups.where(groups < heads, heads)
     mean = {
-        "plasticity": grouped["plasticity"].mean(),
+        "plasticity": grouped["value"].mean(),
         "half_width": half_width(np.sqrt(variance), fewest),
         "n_groups": groups,
     }

@@ -27,7 +27,7 @@ _SUFFIX = "_attention"
 def layer_types(metrics: pd.DataFrame) -> dict[int, str]:
     """The type of every layer of the table of heads, by layer.
 
-    Tables of earlier versions have no types. Their layers have a sliding window or full attention.
+    Tables of the original tool have no types. Their layers have a sliding window or full attention.
     """
     if "layer_type" in metrics:
         known = metrics[["layer", "layer_type"]].dropna().drop_duplicates("layer")

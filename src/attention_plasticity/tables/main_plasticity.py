@@ -1,8 +1,9 @@
 """Which plasticity of a run a reader sees first: at one position, or over a bucket.
 
-Plasticity at one position (`ap_aligned`) is what the content of a query decides. Plasticity over a
-bucket (`ap_overall`) also counts the rotation of RoPE inside the bucket. Runs of earlier versions,
-and dumps without rotary records, have the second one only.
+Plasticity at one position (`ap_aligned`) is what the content of a query decides. It has errors, a
+first and a last fifth, and the drop between them. Plasticity over a bucket (`ap_overall`) also
+counts the rotation of RoPE inside the bucket; it has a level only. Dumps without rotary records
+have the second one only.
 """
 
 from __future__ import annotations
@@ -11,16 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attention_plasticity.metrics import (
-    ALIGNED,
-    ALIGNED_COUNTED,
-    ALIGNED_DROP,
-    ALIGNED_FIFTHS,
-    FIFTHS,
-)
+from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, ALIGNED_FIRST, ALIGNED_LAST
 
 if TYPE_CHECKING:
     import pandas as pd
+
+FIFTH_WORDS = ("first fifth", "last fifth")
+"""Names of the fifths, in their order."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,9 @@ class PlasticityColumns:
     """The columns of one kind of plasticity, and its name in words."""
 
     level: str
-    fifths: tuple[str, ...]
-    drop: str
-    counted: str
     words: str  # follows the word "plasticity"
+    fifths: tuple[str, ...] = ()  # first and last
+    drop: str | None = None
 
     @property
     def name(self) -> str:
@@ -41,13 +38,13 @@ class PlasticityColumns:
     @property
     def all(self) -> tuple[str, ...]:
         """The columns that are means over query positions."""
-        return (self.level, *self.fifths, self.drop)
+        return (self.level, *self.fifths, *filter(None, [self.drop]))
 
 
 AT_ONE_POSITION = PlasticityColumns(
-    ALIGNED, ALIGNED_FIFTHS, ALIGNED_DROP, ALIGNED_COUNTED, "at one position"
+    ALIGNED, "at one position", (ALIGNED_FIRST, ALIGNED_LAST), ALIGNED_DROP
 )
-OVER_BUCKETS = PlasticityColumns("ap_overall", FIFTHS, "ap_drop", "ap_counted", "over a bucket")
+OVER_BUCKETS = PlasticityColumns("ap_overall", "over a bucket")
 
 
 def main_plasticity(metrics: pd.DataFrame) -> PlasticityColumns:

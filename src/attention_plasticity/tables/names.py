@@ -11,10 +11,13 @@ PAIR_WORDS = {
     "bucket": "two keys of one text and one key bucket",
     "local": "two nearby keys of one text",
     "context": "any two earlier keys of one text",
-    "attended": (
-        "two earlier keys of one text, drawn in proportion to the attention that they receive"
-    ),
 }
+
+
+def pair_words(pair_sampling: str, in_bins: bool) -> str:
+    """The key pairs in words; `in_bins`: of plasticity at one position, whose keys are in bins."""
+    words = PAIR_WORDS[pair_sampling]
+    return words.replace("key bucket", "bin of keys") if in_bins else words
 
 
 def clean(text: str) -> str:

@@ -12,8 +12,9 @@ def head_profiles(cells: pd.DataFrame) -> pd.DataFrame:
     """`AP_j` of every head: `layer, q_head, q_bucket, plasticity, q_position, n_queries, n_texts`.
 
     Plasticity is the mean over the pairs of a query bucket: cells are weighted by their number of
-    pairs, or equally in files of earlier versions. Cells of bins have a column `weight`. It is NaN
-    if all cells are NaN. Columns that are missing in the file are left out.
+    pairs, or equally in files without these numbers. Cells of bins have a column `weight`. A cell
+    without a value takes no part; without any value the plasticity is NaN. Columns that are missing
+    in the file are left out.
     """
     known = cells["plasticity"].notna()
     found = next((cells[name] for name in ("weight", "n_pairs") if name in cells), None)

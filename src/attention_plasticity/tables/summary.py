@@ -5,43 +5,39 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.attended import FROM_CAPTURE
-from attention_plasticity.head.result import Failure
-from attention_plasticity.metrics import (
-    ATTENDED,
-    ATTENDED_ALIGNED,
-    FIFTH_NAMES,
-    METRICS,
-    PHASE,
-    POOLED,
-)
-from attention_plasticity.roles import NAMES, UNSURE
+from attention_plasticity.measure.result import Failure
+from attention_plasticity.metrics import ALIGNED_DROP, ATTENDED, METRICS, PHASE, POOLED, TableKind
+from attention_plasticity.roles import NAMES, REPEATED_DECIDE, UNSURE
 from attention_plasticity.run.fingerprints import RunFacts
 from attention_plasticity.run.finish import Outcome
-from attention_plasticity.run.head_means import LARGE_GAP, MeanEstimate, gap_is_large
+from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.run.merging import ShardOutcome
 from attention_plasticity.run.outputs import OutputPaths
 from attention_plasticity.run.plan import Estimate, Plan, format_heads, split_groups
 from attention_plasticity.run.records import FinishedHeads, Metrics
 from attention_plasticity.run.runner import Refused
-from attention_plasticity.run.warnings import LARGE_BIAS, RunWarning
 from attention_plasticity.tables.baselines import baseline_lines
 from attention_plasticity.tables.drop_text import significant_drops
+from attention_plasticity.tables.head_roles import repeated_decides
+from attention_plasticity.tables.intervals import head_half_width, mean_half_width
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
+    FIFTH_WORDS,
     OVER_BUCKETS,
     PlasticityColumns,
     main_plasticity_of_rows,
 )
-from attention_plasticity.tables.names import PAIR_WORDS
+from attention_plasticity.tables.names import pair_words
 from qk_dump.layout import Dump
 from qk_toolkit.errors import OutputError, StoreError, ToolkitError
 from qk_toolkit.formatting import count, index_ranges
@@ -49,20 +45,20 @@ from qk_toolkit.terminal import command_console, print_line
 
 _EXTREMES = 5
 _HEADINGS = {
-    name: heading
-    for shown in (AT_ONE_POSITION, OVER_BUCKETS)
-    for name, heading in ((shown.level, "plasticity"), (shown.drop, "drop"))
-} | {PHASE: "rotary phase"}
+    **{shown.level: "plasticity" for shown in (AT_ONE_POSITION, OVER_BUCKETS)},
+    ALIGNED_DROP: "drop",
+    PHASE: "rotary phase",
+}
 """Headings of columns below a title that says which plasticity they have."""
 _MOST_NAMES = 4
-_EXPECTED = ("error_bars is off", "counting is off", "single_example is set", FROM_CAPTURE)
-"""Reasons of missing values that the user chose by a setting, or that need no value."""
+_EXPECTED = ("single_example is set",)
+"""Reasons of missing values that the user chose by a setting."""
 
 
 def print_summary(
     outcome: Outcome, console: Console | None = None, *, with_next: bool = True
 ) -> None:
-    """Print mean plasticity, profile, extreme heads, warnings, failures and files.
+    """Print mean plasticity, its drop, extreme heads, warnings, failures and files.
 
     `with_next`: also the commands for the figures and the page.
     """
@@ -70,20 +66,19 @@ def print_summary(
     metrics = outcome.metrics
     if metrics:
         means, shown = outcome.means.estimates, main_plasticity_of_rows(metrics)
+        heads, influences = pd.DataFrame(metrics), _table_of(outcome, "influences")
         _print_level(means, shown, outcome.facts, console)
         for line in baseline_lines(outcome.paths.folder, shown):
             console.print(line, markup=False)
+        _print_advice(means[shown.level], heads, outcome.facts, console)
         _print_position(metrics, means, console)
-        _print_profile(means, shown, console)
-        drops = significant_drops(metrics, shown, outcome.paths.tables["influences"])
-        if drops is not None:
-            console.print(drops)
+        if shown is AT_ONE_POSITION:
+            _print_drop(means, significant_drops(heads, influences), console)
         _print_layer_types(outcome.means.by_layer_type, shown, console)
-        _print_extremes(metrics, shown, console)
-        _print_gaps(metrics, console)
+        _print_extremes(heads, influences, shown, console)
         _print_attention(means, outcome.facts.settings.distant_from, console)
-        _print_roles(outcome.roles, console)
-    for warning in _warnings_of_values(outcome):
+        _print_roles(outcome.roles, _table_of(outcome, "roles"), console)
+    for warning in outcome.warnings:
         console.print(Text.assemble((f"{warning.label:<13}", "bold yellow"), warning.text))
     _print_missing(outcome, console)
     _print_not_captured(outcome.facts, console)
@@ -99,12 +94,10 @@ def print_summary(
         print_line(console, "", f"attention-plasticity plot all {place}")
 
 
-def _warnings_of_values(outcome: Outcome) -> list[RunWarning]:
-    """The warnings about the values that are printed. Corrected values have no large bias."""
-    shown = main_plasticity_of_rows(outcome.metrics)
-    if not outcome.means.estimates[shown.level].corrected:
-        return outcome.warnings
-    return [warning for warning in outcome.warnings if warning.kind != LARGE_BIAS]
+def _table_of(outcome: Outcome, kind: TableKind) -> pd.DataFrame | None:
+    """A table of the run; None if it has none."""
+    path: Path | None = outcome.paths.tables.get(kind)
+    return pd.read_csv(path) if path is not None and path.exists() else None
 
 
 def print_several(outcomes: Sequence[Outcome | Refused]) -> int:
@@ -121,8 +114,7 @@ def print_several(outcomes: Sequence[Outcome | Refused]) -> int:
             means = outcome.means.estimates
             numbers = (f"{len(outcome.metrics):,}", f"{len(outcome.failures):,}")
             shown = main_plasticity_of_rows(outcome.metrics)
-            columns = (means[shown.level], means[shown.drop])
-            values = (_of_other_heads(mean, len(outcome.metrics)) for mean in columns)
+            values = _level_and_drop(means, shown, len(outcome.metrics))
             table.add_row(Text(outcome.paths.place), *numbers, *values, shown.words)
     console.print(table)
     failed = 0
@@ -219,15 +211,28 @@ def _print_level(
     )
     if shown is AT_ONE_POSITION:
         _print_phase(means, facts, console)
-    pairs = PAIR_WORDS[pair_sampling]
-    if shown is AT_ONE_POSITION:
-        pairs = pairs.replace("key bucket", "bin of keys")
+    pairs = pair_words(pair_sampling, shown is AT_ONE_POSITION)
     console.print(f"key pairs: {pairs} (pair_sampling: {pair_sampling})")
-    over = "texts" if level.eligible is None else "texts and the choice of heads"
-    error = "" if math.isnan(level.standard_error) else f"± standard error over {over}"
-    correction = "all values are corrected for bias" if level.corrected else ""
-    if error or correction:
-        console.print("; ".join(filter(None, (error, correction))))
+    if not math.isnan(level.standard_error):
+        over = "texts" if level.eligible is None else "texts and the choice of heads"
+        console.print(f"± is half of the 95 % interval over {over}")
+
+
+def _print_advice(
+    level: MeanEstimate, heads: pd.DataFrame, facts: RunFacts, console: Console
+) -> None:
+    """What the error of the mean comes from, and how it becomes smaller."""
+    half, number = mean_half_width(level), (facts.input.get("texts") or {}).get("count")
+    if math.isnan(half):
+        return
+    texts = count(number, "text") if number else f"{level.groups} groups of texts"
+    keys = f"{heads['n_k_tokens'].mean():,.0f} keys per head"
+    text = f"error of the mean ± {half:.3f} from {texts} and {keys}; "
+    if level.head_variance > level.text_error**2:
+        text += "most of it is the choice of heads: capture more heads"
+    else:
+        text += "about 4 times as many texts halve it"
+    console.print(text)
 
 
 def _print_phase(means: dict[str, MeanEstimate], facts: RunFacts, console: Console) -> None:
@@ -258,23 +263,20 @@ def _print_position(
         )
 
 
-def _print_profile(
-    means: dict[str, MeanEstimate], shown: PlasticityColumns, console: Console
-) -> None:
+def _print_drop(means: dict[str, MeanEstimate], significant: str | None, console: Console) -> None:
+    """Plasticity in the first and the last fifth, and the drop between them."""
+    drop = means[ALIGNED_DROP]
+    if math.isnan(drop.value):
+        return
+    ends = zip(FIFTH_WORDS, AT_ONE_POSITION.fifths, strict=True)
+    told = ", ".join(f"{name} {_of_other_heads(means[one], drop.heads)}" for name, one in ends)
     console.print()
-    title = f"Profile over the context, {shown.words}"
-    table = Table(box=box.SIMPLE, title=title, title_justify="left")
-    table.add_column("part")
-    table.add_column("plasticity", justify="right")
-    table.add_column("heads", justify="right")
-    for name, column in zip(FIFTH_NAMES, shown.fifths, strict=True):
-        table.add_row(name, _estimate(means[column]), _heads(means[column]))
-    console.print(table)
-    drop = means[shown.drop]
-    if not math.isnan(drop.value):
-        console.print(
-            f"drop from the first to the last fifth: {_estimate(drop)}; mean over {drop.over}"
-        )
+    console.print(
+        f"Drop over the context {_estimate(drop)}: {told} of the longest text; mean over "
+        f"{drop.over}"
+    )
+    if significant is not None:
+        console.print(significant)
 
 
 def _print_layer_types(
@@ -290,10 +292,18 @@ def _print_layer_types(
     for name in ("heads", "plasticity", "drop"):
         table.add_column(name, justify="right")
     for layer_type, found in means.items():
-        level, drop = found[shown.level], found[shown.drop]
-        values = (_heads(level), _estimate(level), _of_other_heads(drop, level.heads))
-        table.add_row(type_words(layer_type), *values)
+        level = found[shown.level]
+        values = _level_and_drop(found, shown, level.heads)
+        table.add_row(type_words(layer_type), _heads(level), *values)
     console.print(table)
+
+
+def _level_and_drop(
+    means: dict[str, MeanEstimate], shown: PlasticityColumns, heads: int
+) -> tuple[str, str]:
+    """Plasticity and its drop; a dash if this plasticity has no drop."""
+    drop = "–" if shown.drop is None else _of_other_heads(means[shown.drop], heads)
+    return _of_other_heads(means[shown.level], heads), drop
 
 
 def _heads(mean: MeanEstimate) -> str:
@@ -308,33 +318,31 @@ def _of_other_heads(mean: MeanEstimate, heads: int) -> str:
 
 
 def _estimate(mean: MeanEstimate) -> str:
-    return with_error(mean.value, mean.standard_error)
+    return _with_half(mean.value, mean_half_width(mean))
 
 
-def with_error(value: float, standard_error: float) -> str:
-    """`0.687 ± 0.003`; without the error if it is not known."""
-    text = METRICS["ap_overall"].show(value)
-    return text if math.isnan(standard_error) else f"{text} ± {standard_error:.3f}"
+def _with_half(value: float, half: float, name: str = "ap_overall") -> str:
+    """`0.687 ± 0.006`; without half of the interval if it is not known."""
+    text = METRICS[name].show(value)
+    return text if math.isnan(half) else f"{text} ± {half:.3f}"
 
 
-def _value(row: Metrics, name: str) -> float:
-    """A value of a head, corrected for bias if it is known."""
-    bias = row.get(f"{name}_bias", math.nan)
-    return float(row[name] - (0.0 if math.isnan(bias) else bias))
-
-
-def _corrected(row: Metrics, name: str) -> str:
-    """The same as text, with its standard error."""
-    metric, value = METRICS[name], _value(row, name)
-    return with_error(value, row[f"{name}_se"]) if metric.error else metric.show(value)
-
-
-def _print_extremes(metrics: Sequence[Metrics], shown: PlasticityColumns, console: Console) -> None:
+def _print_extremes(
+    heads: pd.DataFrame,
+    influences: pd.DataFrame | None,
+    shown: PlasticityColumns,
+    console: Console,
+) -> None:
     """The heads with the largest and the smallest plasticity."""
-    columns = ["layer", "q_head", shown.level, shown.drop]
-    columns.append(PHASE if shown is AT_ONE_POSITION else "q_R2_total")
-    known = [row for row in metrics if not math.isnan(row[shown.level])]
-    ranked = sorted(known, key=lambda row: -_value(row, shown.level))
+    measured = [shown.level, *filter(None, [shown.drop])]
+    measured.append(PHASE if shown is AT_ONE_POSITION else "q_R2_total")
+    cells = {name: [str(number) for number in heads[name]] for name in ("layer", "q_head")}
+    for name in measured:
+        halves = head_half_width(heads, name, influences)
+        pairs = zip(heads[name].tolist(), halves.tolist(), strict=True)
+        cells[name] = [_with_half(value, half, name) for value, half in pairs]
+    level = heads[shown.level].dropna()
+    ranked = level.sort_values(ascending=False, kind="stable").index.tolist()
     if len(ranked) <= 2 * _EXTREMES:
         groups = [("Heads, most plastic first", ranked)]
     else:
@@ -342,58 +350,48 @@ def _print_extremes(metrics: Sequence[Metrics], shown: PlasticityColumns, consol
             ("Most plastic heads", ranked[:_EXTREMES]),
             ("Least plastic heads", ranked[-_EXTREMES:]),
         ]
-    for title, heads in groups:
+    for title, chosen in groups:
         console.print()
         table = Table(box=box.SIMPLE, title=f"{title}, {shown.words}", title_justify="left")
-        for name in columns:
+        for name in cells:
             table.add_column(_HEADINGS.get(name, METRICS[name].label), justify="right")
-        for row in heads:
-            table.add_row(*(_corrected(row, name) for name in columns))
+        for row in chosen:
+            table.add_row(*(column[row] for column in cells.values()))
         console.print(table)
-
-
-def _print_gaps(metrics: Sequence[Metrics], console: Console) -> None:
-    """Name the heads in which the Gaussian model and the counts differ."""
-    off = [row for row in metrics if gap_is_large(row)]
-    if off:
-        named = format_heads((row["layer"], row["q_head"]) for row in off)
-        console.print(
-            f"The Gaussian model differs from the count by more than {LARGE_GAP:g}, over a bucket, "
-            f"in {count(len(off), 'head')}: {named}. Look at ap_counted there.",
-            markup=False,
-        )
 
 
 def _print_attention(means: dict[str, MeanEstimate], distant_from: int, console: Console) -> None:
     """Where the attention goes, and plasticity of keys that receive attention."""
     sinks, far, attended = (means[name] for name in ("attn_sink_mass", "attn_far_mass", ATTENDED))
-    aligned = means[ATTENDED_ALIGNED]
     if sinks.heads:
         console.print(
             f"Attention: {_estimate(sinks)} on the first four tokens of a text, {_estimate(far)} "
             f"on other tokens at a distance of {distant_from:,} or more; means over "
             f"{sinks.over}"
         )
-    name = "Plasticity of keys in proportion to their attention"
-    if aligned.heads:
+    if attended.heads:
         console.print(
-            f"{name}, at one position: {_estimate(aligned)}; mean over {aligned.over}; over a bin "
-            f"{_of_other_heads(attended, aligned.heads)}"
+            "Plasticity of keys in proportion to their attention, at one position: "
+            f"{_estimate(attended)}; mean over {attended.over}"
         )
-    elif attended.heads:
-        console.print(f"{name}, over a bin: {_estimate(attended)}; mean over {attended.over}")
 
 
-def _print_roles(roles: Mapping[str, int], console: Console) -> None:
-    """How many heads have each role."""
-    if roles:
-        counts = [f"{name} {roles[name]}" for name in (*NAMES, UNSURE) if roles.get(name)]
-        console.print(f"Roles of heads: {', '.join(counts)} (head_roles.csv)")
+def _print_roles(roles: Mapping[str, int], table: pd.DataFrame | None, console: Console) -> None:
+    """How many heads have each role, and what decides those that are unsure."""
+    if not roles:
+        return
+    counts = [f"{name} {roles[name]}" for name in (*NAMES, UNSURE) if roles.get(name)]
+    console.print(f"Roles of heads: {', '.join(counts)} (head_roles.csv)")
+    undecided = 0 if table is None else int(repeated_decides(table).sum())
+    if undecided:
+        heads = count(undecided, "head")
+        console.print(f"{REPEATED_DECIDE} in {heads}; give a dump of them with --repeated")
 
 
 def _print_missing(outcome: Outcome, console: Console) -> None:
     """Values of heads that are missing, with the reason, unless a warning has the reason."""
     by_reason: dict[str, list[str]] = {}
+    no_errors = any(warning.kind == "no_errors" for warning in outcome.warnings)
     for missing in outcome.missing:
         told = missing.reason in _EXPECTED or any(
             missing.reason in warning.text for warning in outcome.warnings
@@ -401,8 +399,11 @@ def _print_missing(outcome: Outcome, console: Console) -> None:
         if missing.table == "head_metrics" and not told:
             heads = count(missing.heads, "head")
             named = by_reason.setdefault(missing.reason, [])
-            named += [f"{name} ({heads})" for name in missing.metrics]
+            shown = [name for name in missing.metrics if not (no_errors and METRICS[name].error_of)]
+            named += [f"{name} ({heads})" for name in shown]
     for reason, names in by_reason.items():
+        if not names:
+            continue
         more = len(names) - _MOST_NAMES
         named = names[:_MOST_NAMES] + ([f"{more:,} more"] if more > 0 else [])
         text = f"{', '.join(named)}: {reason}."

@@ -16,10 +16,11 @@ from qk_study.study.study_table import StudyTable
 
 BAND_ROLE_NAMES = ("band_shares", "role_shares", "role_scores", "role_changes")
 """Names of the tables that `band_role_tables` can make."""
-_HALF = "±: half the 95 % interval over texts; a value without it has no known error."
+_HALF = "±: half of the 95 % interval over texts; a value without it has no known error."
 _POSSIBLE = (
     "Heads that likely have the role (heads that surely have it – heads that can have it if each "
-    "score is somewhere in its 95 % interval). Unsure: heads with several possible roles."
+    "score is somewhere in its 95 % interval). Unsure: heads with several possible roles; without "
+    "scores on repeated tokens a far, sink or mixed head can also be an induction head."
 )
 
 

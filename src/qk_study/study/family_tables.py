@@ -67,9 +67,7 @@ def _lengths(results: StudyResults) -> StudyTable:
 def _depth(results: StudyResults) -> StudyTable:
     table, written = results.depth, {}
     parts = list(range(1, DEPTH_PARTS + 1))
-    headings = [
-        f"{100 * (part - 1) // DEPTH_PARTS}–{100 * part // DEPTH_PARTS} %" for part in parts
-    ]
+    headings = [f"{100 * (part - 1) // DEPTH_PARTS}–{100 * part // DEPTH_PARTS}" for part in parts]
     for metric in results.map_metrics:
         rows = table[table["metric"] == metric]
         caption = f"{capitalised(column_label(metric))} by relative depth (%): means over heads."

@@ -14,7 +14,7 @@ from attention_plasticity.family.written import (
     half_cell,
     interval_cell,
 )
-from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, AVERAGED, HEAD_METRICS, PHASE
+from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, ATTENDED, HEAD_METRICS, PHASE
 from attention_plasticity.tables.intervals import half_width, mean_over_heads
 from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 from attention_plasticity.tables.names import clean
@@ -22,14 +22,14 @@ from qk_study.study.results import StudyResults
 
 _COLUMNS = (
     *("model", "metric", "meaning", "mean", "standard_error", "low", "high"),
-    *("degrees_of_freedom", "heads", "text_groups", "corrected_for_bias"),
+    *("degrees_of_freedom", "heads", "text_groups"),
 )
 _SHOWN = (
-    *(ALIGNED, ALIGNED_DROP, PHASE, "ap_attended_aligned", "attn_sink_mass", "attn_far_mass"),
+    *(ALIGNED, ALIGNED_DROP, PHASE, ATTENDED, "attn_sink_mass", "attn_far_mass"),
     "attn_entropy",
 )
 """The metrics of the table for readers, if a model has them. The CSV file has all."""
-_WITHOUT_POSITION = ("ap_overall", "ap_drop")  # shown if a model has no plasticity at one position
+_WITHOUT_POSITION = "ap_overall"  # shown if a model has no plasticity at one position
 _MOST_INTERVALS = 5  # metrics; more columns with `[low, high]` are wider than a page
 _MORE = "The CSV file has more metrics."
 
@@ -39,7 +39,7 @@ def means_frame(results: StudyResults) -> pd.DataFrame:
     labels = {metric.column: metric.label for metric in HEAD_METRICS.columns}
     rows: list[tuple[Any, ...]] = []
     for plan, run in results.finished:
-        for name in AVERAGED:
+        for name in HEAD_METRICS.averaged:
             if name not in run.head_metrics:
                 continue
             mean = mean_over_heads(run, name)
@@ -49,7 +49,7 @@ def means_frame(results: StudyResults) -> pd.DataFrame:
             reach = float(half_width(error, mean.freedom + 1.0))
             ends = (mean.value - reach, mean.value + reach)
             numbers = (mean.value, error, *ends, mean.freedom)
-            counts = (mean.heads, mean.groups or math.nan, mean.corrected)
+            counts = (mean.heads, mean.groups or math.nan)
             rows.append((plan.label, name, labels[name], *numbers, *counts))
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
@@ -59,7 +59,7 @@ def written_means(means: pd.DataFrame, results: StudyResults) -> WrittenTable:
     known = set(means["metric"])
     names = [name for name in _SHOWN if name in known]
     if results.shown is OVER_BUCKETS:
-        names = [*(name for name in _WITHOUT_POSITION if name in known), *names]
+        names = [_WITHOUT_POSITION, *names]
     labels = {metric.column: metric.label for metric in HEAD_METRICS.columns}
     many = len(names) > _MOST_INTERVALS
     cell, note = (half_cell, HALF_NOTE) if many else (interval_cell, INTERVAL_NOTE)

@@ -17,7 +17,7 @@ _COLUMNS = (
     *("model", "family", "size", "checkpoint", "phase", "source", "name", "revision"),
     *("layers", "query_heads", "key_heads", "head_dim", "heads_analysed", "heads_failed"),
     *("texts", "context", "precision", "sampler", "bucket_size", "bin_size"),
-    *("pair_sampling", "pairs_per_bucket", "query_model", "seed"),
+    *("pair_sampling", "pairs_per_bucket", "pairs_per_bin", "query_model", "seed"),
 )
 _SHOWN = {
     "family": "family",
@@ -81,8 +81,8 @@ def _row(model: StudyModel, run: FinishedRun) -> dict[str, Any]:
         "bucket_size": dump.get("min_bucket_size"),
         "bin_size": run.info.get("bin_size"),
     }
-    names = {"pair_sampling": "pair_sampling", "pairs_per_bucket": "num_pairs_per_bucket"}
-    names |= {"query_model": "query_model", "seed": "seed"}
+    names = {name: name for name in ("pair_sampling", "query_model", "seed")}
+    names |= {f"pairs_per_{part}": f"num_pairs_per_{part}" for part in ("bucket", "bin")}
     return row | {name: run.settings.get(own, "") for name, own in names.items()}
 
 

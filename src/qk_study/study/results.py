@@ -18,7 +18,7 @@ from attention_plasticity.family.layer_kinds import kind_table
 from attention_plasticity.family.lengths import length_table
 from attention_plasticity.family.matched import Pair, can_match, matched_heads
 from attention_plasticity.family.roles import role_changes, role_counts, role_scores
-from attention_plasticity.metrics import AVERAGED, PHASE
+from attention_plasticity.metrics import HEAD_METRICS, PHASE
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_study.study.plan import ModelPlan
@@ -68,7 +68,7 @@ class StudyResults:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Means over heads by fifths of the context: one row per model and type of layers."""
+        """Means over heads and their first and last fifths: a row per model and type of layers."""
         return compare_runs(self.runs)
 
     @property
@@ -79,7 +79,7 @@ class StudyResults:
     @property
     def metrics(self) -> list[str]:
         """The metrics of tables: all that have a mean in run.json, and those of the file."""
-        return list(dict.fromkeys([*AVERAGED, *self.settings.content.metrics]))
+        return list(dict.fromkeys([*HEAD_METRICS.averaged, *self.settings.content.metrics]))
 
     @cached_property
     def lengths(self) -> pd.DataFrame:
@@ -172,7 +172,7 @@ class StudyResults:
         """
         known = set(self.depth["metric"])
         chosen = [name for name in self.settings.content.metrics if name in known]
-        default = (self.shown.level, self.shown.drop, PHASE)
+        default = (self.shown.level, *filter(None, [self.shown.drop]), PHASE)
         return chosen or [name for name in default if name in known]
 
     def of_shown_metrics(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -210,4 +210,4 @@ class StudyResults:
             found += [*(self.relations.warnings if self.relations else ()), *self.scores.notes]
         if self.comparison is not None:
             return [*(one.text for one in self.comparison.cautions), *found]
-        return [*(one.text for one in run_cautions(self.runs, self.table)), *found]
+        return [*(one.text for one in run_cautions(self.runs)), *found]

@@ -1,7 +1,8 @@
 """The tables of a study, as CSV, Markdown and LaTeX.
 
 `models` has the settings and counts of every model, `means` the means over heads with intervals,
-`fifths` plasticity by fifths of the context, and `differences` those from the first model.
+`fifths` plasticity in the first and the last fifth of the longest text, and `differences` those
+from the first model.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ NAMES = (
     *BAND_ROLE_NAMES,
 )
 _ENDINGS = ("csv", "md", "tex")
+_FIFTHS = ", means in the first and the last fifth of the longest text, and their difference"
 
 
 def write_tables(results: StudyResults, folder: Path) -> list[StudyTable]:
@@ -64,11 +66,12 @@ def study_tables(results: StudyResults) -> Iterator[StudyTable]:
     )
     yield StudyTable(
         "fifths",
-        "Plasticity by fifths of the context, for each model and type of layers.",
+        "Plasticity in the first and the last fifth, for each model and type of layers.",
         with_intervals(results.table),
         {
-            f"Plasticity {shown.words}: mean over heads, mean in each fifth of the context, and "
-            "drop from the first to the last fifth.": means_table(results.table, shown)
+            f"Plasticity {shown.words}: mean over heads{_FIFTHS * (shown.drop is not None)}.": (
+                means_table(results.table, shown)
+            )
             for shown in kinds_of(results.table)
         },
     )

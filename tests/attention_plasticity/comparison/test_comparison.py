@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from scipy.stats import t
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
 from attention_plasticity.comparison.runs import short_names
 from attention_plasticity.comparison.scores import correlations
-from attention_plasticity.metrics import FIFTHS
+from attention_plasticity.metrics import ALIGNED_DROP as DROP
 from attention_plasticity.plots import profiles_figure, scores_figure
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, OVER_BUCKETS
 from report_runs import write_run
@@ -31,18 +32,28 @@ LATEX_COMMANDS = """
     allowbreak penalty leftskip tabularnewline ldots quad pm dag textless textgreater
 """
 LONG = "model-with-a-very-long-name-of-the-second-kind"
+FULL = "owner/full_attention"
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two runs with errors and two types of layers, and one with full attention only."""
+    """Two runs with errors and two types of layers, and one without errors, with one type."""
     root = tmp_path_factory.mktemp("runs")
     models = (f"owner/{LONG}-a", f"owner/{LONG}-b")
     mixed = [
-        write_run(root / str(seed), seed, model, ["Few texts & 50 % <more>_"], errors=True)
+        write_run(root / str(seed), seed, model, ["Few texts & 50 % <more>_"], position=True)
         for seed, model in enumerate(models)
     ]
-    return [*mixed, write_full_run(root / "full", model="owner/full_attention")]
+    return [*mixed, without_errors(add_bins(write_full_run(root / "full", model=FULL)))]
+
+
+def without_errors(run: Path) -> Path:
+    """The run of a dump with few texts."""
+    path = run / "head_metrics.csv"
+    table = pd.read_csv(path)
+    errors = [name for name in table if name.endswith("_se")]
+    table.assign(**dict.fromkeys(errors, np.nan), n_text_groups=3).to_csv(path, index=False)
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +82,7 @@ def test_the_object_has_tables_and_short_texts(
     for words in (
         "29 heads in 5 layers (4 full attention, 1 sliding window), context 896 tokens",
         f"model owner/{LONG}-a",
-        "query_model positional",
+        "bin_size 64",
         "Student's t with 11 degrees of freedom",
         "Few texts & 50 % <more>_",
     ):
@@ -84,35 +95,32 @@ def test_the_object_has_tables_and_short_texts(
         ap.compare(folders[:1])
 
 
-def test_whiskers_and_bias_are_described_as_they_are(comparison: ap.Comparison) -> None:
-    """The third run has neither errors nor a known bias."""
+def test_intervals_are_described_as_they_are(comparison: ap.Comparison) -> None:
+    """The third run has no errors."""
     for kind in ("profiles", "trajectory", "scores"):
         note = str(comparison.plot(kind).get_supxlabel())
-        assert note.count("corrected for bias") == 1
-        assert "not corrected for bias: full_attention" in note
         assert "interval over texts, where it is known" in note
         caption = comparison.caption(kind)
         assert "95 % intervals over texts, where they are known: " in caption
-        assert "averaged over heads first. Not corrected for bias: full_attention." in caption
+        assert "averaged over heads first." in caption
     rows = comparison.table[comparison.table["run"] != "full_attention"]
-    both = replace(comparison, table=rows, cautions=())
-    assert both.plot().get_supxlabel() == (
-        "corrected for bias  ·  whiskers: 95 % interval over texts"
+    both = replace(comparison, table=rows, cautions=(), runs=comparison.runs[:2])
+    assert both.plot().get_supxlabel() == "bands: 95 % interval over texts"
+    assert "Bands are 95 % intervals over texts: Student" in both.caption()
+    assert both.plot("trajectory").get_supxlabel() == "whiskers: 95 % interval over texts"
+    partly = replace(both, table=rows.assign(ap_aligned_last20_se=np.nan))
+    assert "interval over texts, where it is known" in str(
+        partly.plot("trajectory").get_supxlabel()
     )
-    assert "95 % intervals over texts: Student" in both.caption()
-    partly = replace(both, table=rows.assign(ap_last20_se=np.nan))
-    assert "interval over texts, where it is known" in str(partly.plot().get_supxlabel())
-    assert "intervals over texts, where they are known" in partly.caption()
-    plain = replace(both, table=rows.assign(corrected=False))
-    assert str(plain.plot().get_supxlabel()).startswith("not corrected for bias  ·  whiskers")
+    assert "intervals over texts, where they are known" in partly.caption("trajectory")
 
 
 def test_every_layer_type_has_its_line_or_is_left_out(
     comparison: ap.Comparison, folders: list[Path]
 ) -> None:
     types = ["all", "chunked_attention", "sliding_attention", "mamba", "full_attention", "x", "y"]
-    rows = comparison.table.iloc[[0] * len(types)].assign(layer_type=types)
-    legend = profiles_figure(rows).legends[0]
+    rows = comparison.profiles.query("layer_type == 'all'").iloc[[0] * len(types)]
+    legend = profiles_figure(rows.assign(layer_type=types), AT_ONE_POSITION).legends[0]
     styles = {str(line._unscaled_dash_pattern) for line in legend.get_lines()}  # type: ignore[attr-defined]
     assert len(styles) == len(types)
     assert "Lines with gaps are the heads of one type" in comparison.caption()
@@ -192,14 +200,14 @@ def test_layer_types_have_rows_of_their_own(
     ]
     assert rows["heads"].tolist() == [29, 23, 6, 29, 23, 6, 12]
     chosen = ap.open_run(folders[0]).select(layer_type="sliding").head_metrics
-    mean = (chosen["ap_drop"] - chosen["ap_drop_bias"]).mean()
-    assert rows.loc[(f"{LONG}-a", "sliding_attention"), "ap_drop"] == pytest.approx(mean)
+    mean = chosen[DROP].mean()
+    assert rows.loc[(f"{LONG}-a", "sliding_attention"), DROP] == pytest.approx(mean)
     found = comparison.differences.groupby("run", sort=False)["layer_type"].unique()
     assert found[f"{LONG}-b"].tolist() == ["all", "full_attention", "sliding_attention"]
     assert found["full_attention"].tolist() == ["all", "full_attention"]
-    full = comparison.differences.query("run == 'full_attention' and quantity == 'ap_drop'")
-    expected = rows.loc[("full_attention", "all"), "ap_drop"]
-    expected -= rows.loc[(f"{LONG}-a", "full_attention"), "ap_drop"]
+    full = comparison.differences.query("run == 'full_attention' and quantity == @DROP")
+    expected = rows.loc[("full_attention", "all"), DROP]
+    expected -= rows.loc[(f"{LONG}-a", "full_attention"), DROP]
     assert full["difference"].iloc[1] == pytest.approx(expected)
     assert "different types of layers" in comparison.table["cautions"].iloc[0]
     assert f"{LONG}-a · sliding window | 6 |" in comparison.to_markdown()
@@ -208,7 +216,7 @@ def test_layer_types_have_rows_of_their_own(
     assert sum(name.endswith("· sliding window (6 heads)") for name in names) == 2
     assert len(set(names)) == 7
     assert main(["compare", *map(str, folders), "--force"]) == 0
-    assert capsys.readouterr().out.count("\n  sliding window") == 3
+    assert capsys.readouterr().out.count("\n  sliding window") == 2 + 1 + 2
 
 
 def test_the_text_fits_in_80_columns(
@@ -246,6 +254,7 @@ def test_latex_has_only_booktabs_and_escaped_text(comparison: ap.Comparison) -> 
     assert labels == [
         "tab:attention-plasticity",
         "tab:plasticity-differences",
+        "tab:attention-plasticity-bucket",
         "tab:plasticity-correlations",
     ]
     depth: list[str] = []
@@ -291,9 +300,10 @@ def test_nothing_in_a_figure_overlaps_or_is_cut(kind: str, comparison: ap.Compar
 
 @pytest.mark.parametrize("spread", [0.004, 0.02, 0.1, 0.4])
 def test_a_narrow_range_has_enough_labels(spread: float) -> None:
-    table = pd.DataFrame({"run": ["a"], **{name: [0.93] for name in FIFTHS}})
-    table["ap_last20"] = 0.93 - spread
-    axes = profiles_figure(table).axes[0]
+    places = {"part": [0, 1], "position": [64.0, 192.0], "plasticity": [0.93, 0.93 - spread]}
+    table = pd.DataFrame({"run": "a", "layer_type": "all", "heads": 1, **places})
+    profiles = table.assign(half_width=np.nan, n_groups=np.nan)
+    axes = profiles_figure(profiles, AT_ONE_POSITION).axes[0]
     low, high = axes.get_ylim()
     shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
     labels = axes.yaxis.get_major_formatter().format_ticks(shown)
@@ -312,14 +322,14 @@ def test_many_scores_are_drawn_in_rows(comparison: ap.Comparison) -> None:
 
 @pytest.fixture(scope="module")
 def aligned(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two runs with plasticity at one position, and an earlier one without."""
+    """Two runs with plasticity at one position, and one without."""
     root = tmp_path_factory.mktemp("aligned")
-    names = ("one", "two", "earlier")
+    names = ("one", "two", "over buckets")
     runs = [
         write_full_run(root / name, model=name, shift=0.03 * place)
         for place, name in enumerate(names)
     ]
-    return [add_errors(add_bins(runs[0])), add_errors(add_bins(runs[1])), add_errors(runs[2])]
+    return [add_errors(add_bins(runs[0])), add_errors(add_bins(runs[1])), runs[2]]
 
 
 def test_plasticity_at_one_position_is_compared_first(
@@ -327,11 +337,11 @@ def test_plasticity_at_one_position_is_compared_first(
 ) -> None:
     found = ap.compare(aligned[:2])
     names = [name for name in found.table if name.startswith("ap_")]
-    assert names[:7] == list(AT_ONE_POSITION.all)
-    assert names[7:14] == list(OVER_BUCKETS.all)
-    assert found.differences["quantity"].tolist() == names[:14]
+    assert names[:4] == list(AT_ONE_POSITION.all)
+    assert names[4:5] == list(OVER_BUCKETS.all)
+    assert found.differences["quantity"].tolist() == names[:5]
     metrics = [pd.read_csv(folder / "head_metrics.csv") for folder in aligned[:2]]
-    means = [table["ap_aligned"].mean() + 0.005 for table in metrics]  # corrected for bias
+    means = [table["ap_aligned"].mean() for table in metrics]
     assert found.table["ap_aligned"].tolist() == pytest.approx(means)
     first = found.differences.set_index("quantity").loc["ap_aligned"]
     assert first["difference"] == pytest.approx(means[1] - means[0])
@@ -342,10 +352,8 @@ def test_plasticity_at_one_position_is_compared_first(
         assert "Queries are compared at one position of their bin" in found.caption(kind)
         assert "Settings of all runs: bin_size 256, pair_sampling bucket" in found.caption(kind)
         assert "bucket" not in str(figure.get_supxlabel())
-    shown = found.table[list(AT_ONE_POSITION.fifths)].iloc[0]
-    lines = found.plot().axes[0].lines
-    drawn = [line.get_ydata() for line in lines if not str(line.get_label()).startswith("_")]
-    np.testing.assert_allclose(drawn[0], shown)
+    reach = t.ppf(0.975, 7) * found.table["ap_aligned_se"][0]
+    assert f"{means[0]:.3f} ± {reach:.3f}" in found.to_markdown()  # half of the 95 % interval
     assert main(["compare", *map(str, aligned[:2])]) == 0
     text = capsys.readouterr().out
     assert text.index("Plasticity at one position: mean") < text.index("Plasticity over a bucket: ")
@@ -357,29 +365,31 @@ def test_plasticity_at_one_position_is_compared_first(
     assert r"\label{tab:attention-plasticity-bucket}" in latex
 
 
-def test_scores_are_correlated_with_the_drop_that_is_shown(aligned: list[Path]) -> None:
-    scores = pd.DataFrame({"model": ["one", "two", "earlier"], "ruler": [1.0, 2.0, 4.0]})
+def test_scores_are_correlated_with_the_drop_at_one_position(aligned: list[Path]) -> None:
+    scores = pd.DataFrame({"model": ["one", "two", "over buckets"], "ruler": [1.0, 2.0, 4.0]})
     both = ap.compare(aligned[:2], scores=scores[:2])
-    assert both.correlations["quantity"].tolist() == ["ap_aligned_drop"]
+    assert both.correlations["quantity"].tolist() == [DROP]
     assert both.plot("scores").axes[0].get_xlabel() == "drop of plasticity\nat one position"
     assert "drop of plasticity at one position" in both.caption("scores").replace("Drop", "drop")
     assert "Queries are compared at one position" in both.caption("scores")
     mixed = ap.compare(aligned, scores=scores)
-    assert "Settings of all runs: query_model positional" in mixed.caption("scores")
-    assert mixed.correlations["quantity"].tolist() == ["ap_drop"]
-    assert mixed.plot("scores").axes[0].get_xlabel() == "drop of plasticity\nover a bucket"
+    assert mixed.correlations["models"].tolist() == [2]  # one run has no drop
+    with pytest.raises(ap.ConfigError, match="the drop at one position, which no run has"):
+        ap.compare([aligned[2], aligned[2]], ["a", "b"], scores.assign(model=["a", "b", "c"]))
 
 
 def test_a_run_without_plasticity_at_one_position_is_noted(aligned: list[Path]) -> None:
     mixed = ap.compare(aligned)
-    note = "earlier: no plasticity at one position, so plasticity over a bucket is compared first."
+    note = "over buckets: no plasticity at one position, so plasticity over a bucket is compared"
     assert [text for text in mixed.notes["text"] if text.startswith(note)]
     assert mixed.plot().axes[0].get_ylabel() == "plasticity over a bucket"
     assert "over a bucket: RoPE's rotation counts" in str(mixed.plot().get_supxlabel())
+    assert "Standard errors are not known." in mixed.caption()
     markdown = mixed.to_markdown()
     assert markdown.index("over a bucket:") < markdown.index("at one position:")
-    (row,) = [line for line in markdown.splitlines() if line.startswith("| earlier | 12 | 768 | –")]
-    assert row.count("–") == 7
-    unknown = mixed.differences.query("run == 'earlier' and quantity == 'ap_aligned'")
+    start = "| over buckets | 12 | 768 | –"
+    (row,) = [line for line in markdown.splitlines() if line.startswith(start)]
+    assert row.count("–") == 4
+    unknown = mixed.differences.query("run == 'over buckets' and quantity == 'ap_aligned'")
     assert np.isnan(unknown["difference"]).all()
     assert not mixed.notes["text"].str.contains("0 heads").any()

@@ -14,12 +14,12 @@ from analysed import analyse_together
 from attention_plasticity.cli import main
 from attention_plasticity.comparison.cautions import pairing_cautions, same_texts
 from attention_plasticity.comparison.data import run_differences
-from attention_plasticity.comparison.runs import labelled
+from attention_plasticity.comparison.runs import COMPARED, labelled
 from attention_plasticity.comparison.tables import differences_table
-from attention_plasticity.metrics import GROUP_COLUMNS, MEAN_COLUMNS
+from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, GROUP_COLUMNS
 from attention_plasticity.tables.intervals import half_width
-from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
-from dumps import make_dump
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
+from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.examples import Example, write_examples
 
@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ap.Run]:
     root = tmp_path_factory.mktemp("runs")
     dumps = {names: root / "dumps" / str(names) for names, _ in RUNS.values()}
     for names, dump in dumps.items():
-        make_dump(dump, layers=1, q_heads=2, k_heads=1, examples=TEXTS, n=1500)
+        add_rotary(make_dump(dump, layers=1, q_heads=2, k_heads=1, examples=TEXTS, n=1500))
         if names is not None:
             ids = [f"{names}-{number}" for number in range(TEXTS)]
             write_examples(dump, [Example(n, text, 1024, "") for n, text in enumerate(ids)])
@@ -64,13 +64,10 @@ def test_runs_on_the_same_texts_are_compared_text_by_text(runs: dict[str, ap.Run
     assert same_texts(*both)
     assert pairing_cautions(both) == []
     table = run_differences(both).set_index("quantity")
-    assert list(table.index) == list(MEAN_COLUMNS)
-    for name in ("ap_overall", "ap_drop"):
+    assert list(table.index) == list(COMPARED)
+    for name in (ALIGNED, ALIGNED_DROP):
         row = table.loc[name]
-        means = [
-            (run.head_metrics[name] - run.head_metrics[f"{name}_bias"]).mean()
-            for run in (one, other)
-        ]
+        means = [run.head_metrics[name].mean() for run in (one, other)]
         groups = mean_influences(other, name) - mean_influences(one, name)
         assert row["difference"] == pytest.approx(means[1] - means[0])
         assert row["standard_error"] == pytest.approx(np.linalg.norm(groups))
@@ -102,8 +99,8 @@ def test_other_texts_are_independent_samples(
     assert not same_texts(*both)
     (note,) = pairing_cautions(both)
     assert reason in note.text
-    row = run_differences(both).set_index("quantity").loc["ap_overall"]
-    errors = [np.linalg.norm(mean_influences(run, "ap_overall")) for run in (one, other)]
+    row = run_differences(both).set_index("quantity").loc[ALIGNED]
+    errors = [np.linalg.norm(mean_influences(run, ALIGNED)) for run in (one, other)]
     assert row["standard_error"] == pytest.approx(math.hypot(*errors))
     assert not row["paired"]
 
@@ -114,10 +111,10 @@ def test_the_command_prints_and_writes_differences(
     words = [str(runs[name].folder) for name in ("one", "other seed")] + ["--labels", "a,b"]
     assert main(["compare", *words, "--output_dir", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
-    assert "Plasticity over a bucket, minus a" in text
+    assert "Plasticity at one position, minus a" in text
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("b ")][1] == "same"
     assert "±" in text
-    assert (tmp_path / "out" / "differences.csv").read_text().count("\n") == 1 + len(MEAN_COLUMNS)
+    assert (tmp_path / "out" / "differences.csv").read_text().count("\n") == 1 + len(COMPARED)
 
 
 def test_runs_without_errors_are_compared_without_them(
@@ -134,10 +131,10 @@ def test_runs_without_errors_are_compared_without_them(
 def test_a_difference_that_is_not_known_has_no_marks(runs: dict[str, ap.Run]) -> None:
     """One run has no drop, so it has no mean that could go over other heads or positions."""
     table = run_differences(labelled([runs["one"], runs["other seed"]], ["a", "b"]))
-    unknown = table["quantity"] == "ap_drop"
+    unknown = table["quantity"] == ALIGNED_DROP
     table.loc[unknown, ["difference", "standard_error", "low", "high"]] = math.nan
     table.loc[unknown, ["same_heads", "equal_contexts"]] = False
-    written = differences_table(table, OVER_BUCKETS)
+    written = differences_table(table, AT_ONE_POSITION)
     assert written is not None
     (line,) = written.lines
     assert line.cells[1].whole == "–"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scipy.stats import t
 
 import attention_plasticity as ap
-from key_head_runs import MEAN_ERROR, add_key_heads
+from key_head_runs import GROUPS, MEAN_ERROR, add_key_heads
 from report_runs import write_run
 
 
@@ -22,7 +23,8 @@ def test_means_of_runs_that_have_the_table(tmp_path: Path) -> None:
     assert table["static_error"][0] == pytest.approx(rows["static_error"].mean())
     assert table["static_error_se"][0] == MEAN_ERROR
     assert "Means over key heads:" in found.to_markdown()
-    assert f"{rows['static_error'].mean():.3f} ± 0.01" in found.to_markdown()
+    half = t.ppf(0.975, GROUPS - 1) * MEAN_ERROR
+    assert f"{rows['static_error'].mean():.3f} ± {half:.3f}" in found.to_markdown()
     assert "tab:key-heads" in found.to_latex()
     saved = {path.name for path in found.save(tmp_path / "out")}
     assert "key_heads.csv" in saved

@@ -20,7 +20,8 @@ from attention_plasticity.comparison.scores import (
     evidence,
     fisher_interval,
 )
-from run_tables import metrics_table, write_run
+from attention_plasticity.metrics import ALIGNED_DROP
+from run_tables import add_bins, aligned_metrics, metrics_table, write_run
 
 CONTEXTS = "unequal contexts (a 100 tokens, b 768 tokens, c 768 tokens)"
 REFUSAL = f"the drops are over {CONTEXTS}, so they cannot be correlated"
@@ -30,10 +31,11 @@ CAUTION = f"The correlation compares drops over different positions: {CONTEXTS}.
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Path]:
     """Three runs with different drops; the context of the first is short."""
-    found = [write_run(tmp_path / name, model=f"owner/{name}") for name in "abc"]
+    found = [add_bins(write_run(tmp_path / name, model=f"owner/{name}")) for name in "abc"]
     for number, run in enumerate(found):
-        table = metrics_table().assign(q_position_max=99 if number == 0 else 767)
-        table["ap_drop"] += 0.03 * number**2
+        table = aligned_metrics(metrics_table())
+        table["q_position_max"] = 99 if number == 0 else 767
+        table[ALIGNED_DROP] += 0.03 * number**2
         table.to_csv(run / "head_metrics.csv", index=False)
     return found
 
@@ -109,7 +111,7 @@ def test_differences_over_unequal_contexts_are_marked(runs: list[Path]) -> None:
 def test_intervals_are_those_of_fisher() -> None:
     drop, score = np.random.default_rng(0).normal(size=(2, 9))
     table = pd.DataFrame({"model": [str(number) for number in range(9)], "s": score})
-    (found,) = correlations(pd.DataFrame({"ap_drop": drop}), table)
+    (found,) = correlations(pd.DataFrame({ALIGNED_DROP: drop}), table)
     expected = pearsonr(drop, score).confidence_interval()
     assert (found.pearson_low, found.pearson_high) == pytest.approx(tuple(expected))
     wider = np.tanh(

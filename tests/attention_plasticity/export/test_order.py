@@ -57,7 +57,7 @@ def test_columns_of_query_heads_are_means_with_the_errors_of_shared_texts(run: P
     add_errors(run)
     heads = pd.read_csv(run / "head_metrics.csv")
     influences = pd.read_csv(run / "head_influences.csv")
-    for order in ("ap_overall", "ap_aligned"):
+    for order in ("ap_pooled", "ap_aligned"):
         found = heads_of(run, order)
         assert "which all heads share" in found.errors_from
         own = heads.groupby(["layer", "k_head"])[order].mean()
@@ -73,7 +73,7 @@ def test_errors_of_query_heads_without_influences_are_independent(run: Path) -> 
     found = heads_of(run, "ap_aligned")
     assert found.standard_error == pytest.approx(np.sqrt(squares.to_numpy()) / 2)
     assert "independent" in found.errors_from
-    assert np.isnan(heads_of(run, "ap_overall").standard_error).all()  # a run without its errors
+    assert np.isnan(heads_of(run, "ap_overall").standard_error).all()  # it has no error
 
 
 def test_far_attention_of_key_heads_has_the_influences_of_its_query_heads(run: Path) -> None:

@@ -52,7 +52,7 @@ def _add_bands(folder: Path, waves: list[float], rng: np.random.Generator) -> No
             influences = dict.fromkeys(GROUP_COLUMNS, 0.0)
             influences |= dict(zip(GROUP_COLUMNS, rng.normal(0, 0.01, GROUPS), strict=False))
             what = {"quantity": "unturned_share" if number is None else "band_share"}
-            value = {"q_bucket": math.nan if number is None else number, "value": 0.0, "bias": 0.0}
+            value = {"bin": math.nan if number is None else number, "value": 0.0}
             rows.append({**ids, **what, **value, "n_groups": GROUPS, **influences})
     pd.DataFrame(bands).to_csv(folder / "head_bands.csv", index=False)
     file = folder / "head_influences.csv"
@@ -77,7 +77,7 @@ def groups_of(run: ComparedRun, number: int | None) -> list[float]:
     rows = pd.read_csv(run.run.folder / "head_influences.csv")
     name = "unturned_share" if number is None else "band_share"
     place = -1 if number is None else number
-    own = rows[(rows["quantity"] == name) & (rows["q_bucket"].fillna(-1) == place)]
+    own = rows[(rows["quantity"] == name) & (rows["bin"].fillna(-1) == place)]
     return [own[group].sum() / len(own) for group in GROUP_COLUMNS]
 
 

@@ -39,7 +39,7 @@ def test_values_and_errors_are_those_of_plain_sums(runs: list[ComparedRun]) -> N
         influences = pd.read_csv(run.run.folder / "head_influences.csv")
         for metric in ("ap_aligned", "ap_phase"):
             own = heads[heads["layer"] <= 1]
-            value = sum(own[metric] - own[f"{metric}_bias"]) / len(own)
+            value = sum(own[metric]) / len(own)
             rows = influences[(influences["quantity"] == metric) & (influences["layer"] <= 1)]
             shares = [sum(rows[f"group_{group:02d}"]) / len(rows) for group in range(16)]
             chosen = (table["run"] == run.label) & (table["metric"] == metric)

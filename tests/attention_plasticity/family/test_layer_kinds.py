@@ -42,7 +42,7 @@ def plain(folder: Path, layers: set[int], metric: str) -> tuple[float, list[floa
     own = heads[heads["layer"].isin(layers)]
     rows = pd.read_csv(folder / "head_influences.csv")
     rows = rows[(rows["quantity"] == metric) & rows["layer"].isin(layers)]
-    value = sum(own[metric] - own[f"{metric}_bias"]) / len(own)
+    value = sum(own[metric]) / len(own)
     return value, [sum(rows[f"group_{group:02d}"]) / len(own) for group in range(16)]
 
 

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -42,13 +43,13 @@ def test_the_parts_of_long_and_short_contexts() -> None:
 def sums(
     folder: Path, quantity: str, bins: range
 ) -> tuple[dict[tuple[int, int], float], list[float]]:
-    """Mean of value minus bias per head, and the influence of each group on the mean over heads."""
+    """Mean of the values of each head, and the influence of each group on the mean over heads."""
     rows = pd.read_csv(folder / "head_influences.csv")
-    rows = rows[(rows["quantity"] == quantity) & rows["q_bucket"].isin(list(bins))]
+    rows = rows[(rows["quantity"] == quantity) & rows["bin"].isin(list(bins))]
     found: dict[tuple[int, int], list[float]] = {}
     groups = [0.0] * 16
     for row in rows.to_dict("records"):
-        found.setdefault((row["layer"], row["q_head"]), []).append(row["value"] - row["bias"])
+        found.setdefault((row["layer"], row["q_head"]), []).append(row["value"])
         for group in range(16):
             groups[group] += row[f"group_{group:02d}"]
     assert {len(values) for values in found.values()} == {len(bins)}
@@ -113,6 +114,25 @@ def test_fifths_have_the_phase_only(runs: list[ComparedRun]) -> None:
     pooled, _ = sums(runs[0].run.folder, "ap_bin_pooled", range(3, 6))
     plain = (sum(pooled.values()) - sum(own.values())) / len(own)
     assert phase.loc["20–40 %", "mean"] == pytest.approx(plain, abs=1e-12)
+
+
+def test_a_bin_without_a_value_takes_part_in_no_mean(tmp_path: Path) -> None:
+    """Bin 3 has too few texts; the part from 128 to 256 has the bins 2 and 3."""
+    folder = write_run(tmp_path / "run", position=True)
+    for file, column, names in (
+        ("head_bin_plasticity.csv", "q_bin", ["plasticity", "pooled"]),
+        ("head_influences.csv", "bin", ["value"]),
+    ):
+        table = pd.read_csv(folder / file)
+        table.loc[table[column] == 3, names] = np.nan
+        table.to_csv(folder / file, index=False, na_rep="nan")
+    table = length_table(labelled([FinishedRun.open(folder)], ["m"]))
+    chosen = (table["part"] == "128–256") & (table["layer_type"] == "all")
+    row = table[chosen & (table["quantity"] == "ap_aligned")].iloc[0]
+    own, groups = sums(folder, "ap_bin", range(2, 3))
+    assert row["bins"] == 1
+    assert row["mean"] == pytest.approx(sum(own.values()) / len(own), abs=1e-12)
+    assert row["standard_error"] == pytest.approx(np.linalg.norm(groups))
 
 
 def test_a_run_without_influences_has_values_and_no_errors(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from attention_plasticity.estimate.visible import Visible
+from attention_plasticity.fidelity.kept_attention import SHARES
 from attention_plasticity.fidelity.key_head import NUMBERS, ROWS, Choice, key_head_fidelity
-from attention_plasticity.fidelity.rows import GroupRows, Rows
-from attention_plasticity.numeric.attention_received import Logits
-from attention_plasticity.numeric.bins import Bins
-from attention_plasticity.numeric.errors.text_groups import TextGroups
-from attention_plasticity.numeric.kept_attention import SHARES
-from attention_plasticity.numeric.windows import Window
+from attention_plasticity.fidelity.logits import Logits
+from attention_plasticity.fidelity.rows import GroupRows, TextRows
+from attention_plasticity.read.bins import Bins
+from attention_plasticity.read.texts import TextGroups
 from fidelity_dumps import SCALE, WIDTH, Simulated, chosen_keys, simulate
 from qk_toolkit.errors import HeadError
 
@@ -172,7 +172,7 @@ def test_weights_of_queries_count() -> None:
     weight = np.random.default_rng(7).integers(1, 3, len(lse))
     listed = np.repeat(np.arange(len(weight)), weight)
     one = replace(rows, queries=(replace(queries, weight=weight.astype(float)),))
-    twice = Rows(
+    twice = TextRows(
         queries.vectors[listed],
         queries.position[listed],
         queries.text[listed],
@@ -205,14 +205,13 @@ def test_no_distant_pair_is_refused() -> None:
 def test_only_keys_in_the_window_are_ranked() -> None:
     rows = simulate().rows()
     for size, first in ((20, 13), (9, 24)):  # queries from 32 on see keys from 32 − size + 1 on
-        window = replace(rows, window=Window(size), logits=Logits(SCALE, window=size))
-        found = measured(window)
+        found = measured(replace(rows, logits=Logits(SCALE, visible=Visible(size))))
         assert found["", 0]["n_keys"] == 6 * (88 - first)
         assert (
             0 < value(found, "exact_rotation", "kept_25") <= value(found, "best_static", "kept_25")
         )
     with pytest.raises(HeadError, match="no key from position 4 on"):
-        measured(replace(rows, window=Window(8), logits=Logits(SCALE, window=8)))
+        measured(replace(rows, logits=Logits(SCALE, visible=Visible(8))))
 
 
 def test_a_wrong_scale_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""What of a run goes onto the page, of this version and of earlier ones."""
+"""What of a run goes onto the page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_metrics_are_exact_and_cells_are_rounded_to_singles(run: Path) -> None:
-    about, tables = run_content(FinishedRun.open(run), "x")
+    _, tables = run_content(FinishedRun.open(run), "x")
     metrics = pd.read_csv(run / "head_metrics.csv")
-    assert [*about["head_columns"], "layer_type"] == list(metrics.columns)
+    assert [*tables["heads"], "layer_type"] == list(metrics.columns)
     for name, column in tables["heads"].items():
         np.testing.assert_array_equal(column, metrics[name])
     cells = pd.read_csv(run / "head_bucket_plasticity.csv")
@@ -52,22 +52,6 @@ def test_warnings_are_the_sentences_of_run_json(tmp_path: Path) -> None:
     assert run_content(FinishedRun.open(write_run(tmp_path / "a")), "x")[0]["warnings"] == []
     run = FinishedRun.open(write_run(tmp_path / "b", warnings=["Few texts.", "Few queries."]))
     assert run_content(run, "x")[0]["warnings"] == ["Few texts.", "Few queries."]
-
-
-@pytest.mark.parametrize("corrected", [True, False])
-def test_a_large_bias_is_told_if_the_values_are_not_corrected(
-    tmp_path: Path, corrected: bool
-) -> None:
-    folder = write_run(tmp_path / "run", warnings=["Few texts."], errors=True)
-    info = json.loads((folder / "run.json").read_text())
-    info["warnings"].append({"kind": "large_bias", "text": "The bias is large."})
-    (folder / "run.json").write_text(json.dumps(info))
-    if not corrected:
-        metrics = pd.read_csv(folder / "head_metrics.csv")
-        metrics.loc[3, "ap_overall_bias"] = np.nan  # then the mean is not corrected
-        metrics.to_csv(folder / "head_metrics.csv", index=False)
-    about, _ = run_content(FinishedRun.open(folder), "x")
-    assert about["warnings"] == ["Few texts.", *([] if corrected else ["The bias is large."])]
 
 
 def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_path: Path) -> None:
@@ -111,7 +95,7 @@ def test_provenance_is_all_there(run: Path) -> None:
     assert found["Heads that failed"] == {"layer 4, head 9": "too few <queries>"}
 
 
-def test_tables_of_earlier_versions_are_shown_as_far_as_they_go(run: Path) -> None:
+def test_tables_of_the_original_tool_are_shown_as_far_as_they_go(run: Path) -> None:
     (run / "run.json").unlink()
     (run / "head_component_weights.csv").unlink()
     metrics = pd.read_csv(run / "head_metrics.csv")
@@ -126,6 +110,7 @@ def test_tables_of_earlier_versions_are_shown_as_far_as_they_go(run: Path) -> No
     assert about["grid"] == [LAYERS, HEADS]
     assert (about["key_heads"], about["head_dims"]) == (None, {})
     assert dict(about["provenance"][0][1])["run.json"] == "missing"
+    assert about["why_over_buckets"] == "the tables of this run do not have it"
 
 
 def test_without_a_geometry_mean_positions_stand_for_buckets(run: Path) -> None:

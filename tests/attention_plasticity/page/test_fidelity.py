@@ -7,6 +7,7 @@ from pathlib import Path
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.fidelity import fidelity_content
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import half_width
 from fidelity_runs import KINDS, QUANTITIES, add_fidelity
 from report_runs import write_run
 
@@ -25,9 +26,13 @@ def test_means_and_key_heads_have_a_row_per_score(tmp_path: Path) -> None:
     assert set(found["heads"]) == {f"{layer}.{head}" for layer, head in heads.groups}
     first = table[(table["layer"] == 0) & (table["k_head"] == 1)].iloc[2]
     texts = found["heads"]["0.1"][2]
-    assert texts == [f"{first[name]:.3f} ± 0.010" for name in QUANTITIES]
+    halves = [half_width(first[f"{name}_se"], first["n_groups"]) for name in QUANTITIES]
+    values = zip([first[name] for name in QUANTITIES], halves, strict=True)
+    assert texts == [f"{value:.3f} ± {half:.3f}" for value, half in values]
     own = table[(table["score"] == "gaussian") & (table["value_norm"] == 0)]
-    assert found["means"][2][1] == f"{own['kept_50'].mean():.3f} ± 0.013"
+    mean = run.fidelity_means["gaussian", 0]["kept_50"]
+    half = half_width(mean.standard_error, mean.groups)
+    assert found["means"][2][1] == f"{own['kept_50'].mean():.3f} ± {half:.3f}"
     assert found["means"][-1][0] == "–"  # Spearman of the best keys per query
 
 

@@ -11,12 +11,13 @@ import run_tables
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.key_heads import key_head_rows
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import half_width
 from commands_here import run_here
 from key_head_runs import add_key_heads, name_layout
 from report_runs import write_run
 
 
-def test_rows_have_values_with_errors(tmp_path: Path) -> None:
+def test_rows_have_values_with_half_of_their_intervals(tmp_path: Path) -> None:
     run = FinishedRun.open(add_key_heads(write_run(tmp_path / "run")))
     found = key_head_rows(run)
     assert found is not None
@@ -27,7 +28,8 @@ def test_rows_have_values_with_errors(tmp_path: Path) -> None:
     first = table.iloc[0]
     row = found["rows"][0]
     assert row[:3] == [first["layer"], first["k_head"], first["n_q_heads"]]
-    assert row[3] == f"{first['aligned_plasticity']:.3f} ± 0.004"
+    half = half_width(first["aligned_plasticity_se"], first["n_groups"])
+    assert row[3] == f"{first['aligned_plasticity']:.3f} ± {half:.3f}"
     part = key_head_rows(run.select(layers=[1]))
     assert part is not None
     assert {one[0] for one in part["rows"]} == {1}

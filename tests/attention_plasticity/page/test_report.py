@@ -20,7 +20,6 @@ from attention_plasticity.cli import main
 from attention_plasticity.metrics import (
     BIN_PLASTICITY,
     BIN_QUANTITY,
-    CORRECTED,
     GROUP_COLUMNS,
     HEAD_NUMBERS,
 )
@@ -254,18 +253,15 @@ def test_a_large_run_stays_below_8_mb(tmp_path: Path) -> None:
         cells[f"{name}_start"], cells[f"{name}_end"] = 512 * number, 512 * number + 511
     cells["n_pairs"], cells["n_queries"] = 256, rng.integers(1, 5000, len(cells))
     dimensions = np.tile(np.arange(128), len(heads))
-    metrics = table(1, " ".join(HEAD_NUMBERS[3:]))
-    for name in (column.removesuffix(CORRECTED) for column in metrics if CORRECTED in column):
-        metrics[f"{name}{CORRECTED}"] = metrics[name] - metrics[f"{name}_bias"]
     vars(run).update(
-        head_metrics=metrics,
+        head_metrics=table(1, " ".join(HEAD_NUMBERS[3:])),
         bins=cells,
         component_weights=table(128, "weight r2", component=dimensions),
         influences=table(
             15,
-            " ".join(("value", "bias", "n_groups", *GROUP_COLUMNS)),
+            " ".join(("value", "n_groups", *GROUP_COLUMNS)),
             quantity=BIN_QUANTITY,
-            q_bucket=np.tile(np.arange(1, 16), len(heads)),
+            bin=np.tile(np.arange(1, 16), len(heads)),
         ),
     )
     for name in ("head_component_weights.csv", "head_bin_plasticity.csv"):

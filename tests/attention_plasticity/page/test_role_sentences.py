@@ -86,9 +86,25 @@ def test_unsure_heads_say_so() -> None:
         "threshold. "
     )
     assert "41 ± 3 %" in found
-    assert sentence("unsure", "far", far_mass=Measured(0.5)).startswith(
-        "Unsure, likely a far head: a 95 % interval contains a threshold."
+    assert sentence("unsure", "previous", previous_mass=Measured(0.5)).startswith(
+        "Unsure, likely a previous-token head: an interval contains a threshold."
     )
+
+
+@pytest.mark.parametrize(
+    ("likely", "words"), [("far", "a far head"), ("sink", "a sink head"), ("mixed", "a mixed head")]
+)
+def test_repeated_tokens_decide_about_resting_heads(likely: str, words: str) -> None:
+    scores = {"far_mass": Measured(0.6, 0.02), "sink_rate": Measured(0.7, 0.02)}
+    found = sentence("unsure", likely, **scores)
+    assert found.startswith(f"Unsure: repeated tokens decide; likely {words}. ")
+    scores["far_mass"] = Measured(0.41, 0.02)
+    doubtful = ", and the 95 % interval of “far attention” contains its threshold. "
+    assert sentence("unsure", likely, **scores).startswith(
+        f"Unsure: repeated tokens decide; likely {words}{doubtful}"
+    )
+    known = sentence("unsure", likely, **scores, repeated_induction=Measured(0.1, 0.01))
+    assert known.startswith(f"Unsure, likely {words}: the 95 % interval of “far attention” ")
 
 
 def test_unsure_heads_name_all_doubtful_scores_up_to_their_likely_role() -> None:

@@ -71,9 +71,17 @@ def test_every_head_has_a_text_with_its_numbers(run: Path) -> None:
     share = pd.read_csv(run / "head_roles.csv")["previous_mass"][2]
     start = f"Previous-token head. It puts {100 * share:.1f} ± {half:.1f} % of its attention"
     assert text.startswith(start)
-    assert f"plasticity at one position {row['ap_aligned_corrected']:.2f} ± " in text
+    assert f"plasticity at one position {row['ap_aligned']:.2f} ± " in text
     unsure = (columns["layer"] == UNSURE_HEAD[0]) & (columns["q_head"] == UNSURE_HEAD[1])
     assert texts[columns["text"][unsure][0]].startswith("Unsure, likely a previous-token head")
+
+
+def test_repeated_tokens_decide_about_unsure_resting_heads(run: Path) -> None:
+    _, tables = content(add_roles(run, scores={"role": "unsure"}))
+    assert not tables["roles"]["repeated_decide"].any()
+    _, tables = content(add_roles(run, scores={"role": "unsure", "repeated_induction": np.nan}))
+    resting = pd.read_csv(run / "head_roles.csv")["likely_role"].isin(["far", "sink", "mixed"])
+    assert tables["roles"]["repeated_decide"].tolist() == resting.tolist()
 
 
 def test_words_are_stored_once_and_as_they_are(run: Path) -> None:
@@ -124,9 +132,10 @@ def test_a_run_without_words_says_why(
     assert about["roles"]["why_no_words"] == reason
 
 
-def test_bands_have_half_widths_of_the_groups_of_the_head(run: Path) -> None:
-    _, tables = content(add_roles(run, bands=True))
-    bands = tables["bands"]
+def test_bands_have_half_widths(run: Path) -> None:
+    table = pd.read_csv(add_roles(run, bands=True) / "head_bands.csv")
+    table.assign(n_groups=12).to_csv(run / "head_bands.csv", index=False)
+    bands = content(run)[1]["bands"]
     assert bands["band"][:BANDS].tolist() == list(range(BANDS))
     np.testing.assert_allclose(bands["norm_product"][:BANDS], [2, 3, 4, 5])
     np.testing.assert_allclose(bands["norm_product_half_width"], 0.5 * T_11, rtol=1e-6)

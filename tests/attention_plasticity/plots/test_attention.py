@@ -15,7 +15,7 @@ from scipy.stats import t
 from attention_plasticity.plots import attended_figure, attention_figure
 from attention_runs import BINS, ERRORS, GROUPS, MASSES, attention_table, with_attention
 from qk_toolkit.errors import ConfigError
-from run_tables import cells_table, metrics_table
+from run_tables import aligned_metrics, cells_table, metrics_table
 
 REACHED = sum(first <= 704 for first in BINS)  # the last query bucket has mean position 704
 FACTOR = t.ppf(0.975, GROUPS - 1)
@@ -27,12 +27,11 @@ def table() -> pd.DataFrame:
 
 
 def plain_mean(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
-    """Mean over tokens, bucket by bucket; over queries if tokens are not known."""
-    size = "n_tokens" if "n_tokens" in rows else "n_queries"
+    """Mean over tokens, bucket by bucket."""
     total = np.zeros(len(columns))
     for row in rows.to_dict("records"):
-        total += row[size] * np.array([row[name] for name in columns])
-    return total / rows[size].sum()
+        total += row["n_tokens"] * np.array([row[name] for name in columns])
+    return total / rows["n_tokens"].sum()
 
 
 def head(table: pd.DataFrame, layer: int, number: int) -> pd.DataFrame:
@@ -69,9 +68,6 @@ def test_a_head_has_the_mean_over_its_queries_with_intervals(table: pd.DataFrame
     assert "95 % interval over texts (upper bound)" in note(figure)
     sinks = plain_mean(rows, ["sink_mass"])[0]
     assert f"first four tokens: {sinks:.2f} of the attention, in all bins" in note(figure)
-    earlier = attention_figure(rows.drop(columns="n_tokens"), layer=1, head=2)
-    expected = plain_mean(rows.drop(columns="n_tokens"), MASSES)[:REACHED]
-    np.testing.assert_allclose(bars(earlier), expected)
 
 
 def test_the_mean_over_heads_has_the_spread_over_heads(table: pd.DataFrame) -> None:
@@ -116,15 +112,15 @@ def test_tables_without_errors_positions_or_several_buckets_are_drawn(table: pd.
 
 @pytest.mark.parametrize("errors", [True, False])
 def test_attended_plasticity_is_a_point_per_head(table: pd.DataFrame, errors: bool) -> None:
-    metrics = metrics_table().assign(n_text_groups=GROUPS, ap_overall_se=0.01)
+    metrics = aligned_metrics(metrics_table()).assign(n_text_groups=GROUPS)
     metrics = with_attention(np.random.default_rng(1), metrics, table, errors)
     metrics.loc[4, "ap_attended"] = np.nan  # the attention of this head is not known
-    metrics.loc[7, ["ap_overall", "ap_attended"]] = 0.9, 0.2
+    metrics.loc[7, ["ap_aligned", "ap_attended"]] = 0.9, 0.2
     figure = attended_figure(metrics)
     known = metrics.drop(index=4)
     axes = figure.axes[0]
     (points,) = [one for one in axes.collections if isinstance(one, PathCollection)]
-    places = np.column_stack([known["ap_overall"], known["ap_attended"] + 0.003])
+    places = known[["ap_aligned", "ap_attended"]].to_numpy()
     np.testing.assert_allclose(points.get_offsets(), places)
     np.testing.assert_allclose(points.get_array(), known["layer"])
     rho = pd.Series(places[:, 0]).corr(pd.Series(places[:, 1]), method="spearman")
@@ -139,7 +135,7 @@ def test_attended_plasticity_is_a_point_per_head(table: pd.DataFrame, errors: bo
 
 
 def test_attended_plasticity_of_many_heads_and_of_one(table: pd.DataFrame) -> None:
-    metrics = metrics_table().assign(n_text_groups=GROUPS, ap_overall_se=0.01)
+    metrics = aligned_metrics(metrics_table()).assign(n_text_groups=GROUPS)
     metrics = with_attention(np.random.default_rng(1), metrics, table, errors=True)
     many = attended_figure(pd.concat([metrics] * 40, ignore_index=True))
     half = f"± {FACTOR * 0.02:.3f} (median)"
@@ -156,10 +152,10 @@ def test_what_cannot_be_drawn_is_refused(table: pd.DataFrame) -> None:
         attention_figure(table, layer=1)
     with pytest.raises(ConfigError, match="has no masses"):
         attention_figure(table.assign(**dict.fromkeys(MASSES, np.nan)))
-    for metrics in (metrics_table(), metrics_table().assign(ap_attended=np.nan)):
+    aligned = aligned_metrics(metrics_table())
+    for metrics in (aligned, aligned.assign(ap_attended=np.nan)):
         with pytest.raises(ConfigError, match=r"dump with attention columns \(capture\.attention"):
             attended_figure(metrics)
-    apart = metrics_table().assign(ap_attended=0.5)
-    apart["ap_overall"] = np.nan
+    apart = aligned.assign(ap_attended=0.5, ap_aligned=np.nan)
     with pytest.raises(ConfigError, match="no head has both values"):
         attended_figure(apart)

@@ -26,7 +26,7 @@ from qk_toolkit.errors import ConfigError
 def metrics_table(bands: pd.DataFrame) -> pd.DataFrame:
     heads = bands[["layer", "q_head"]].drop_duplicates().reset_index(drop=True)
     phase = 0.1 * np.arange(len(heads))
-    known = {"ap_phase_se": 0.01, "ap_phase_bias": 0.02, "n_text_groups": 8}
+    known = {"ap_phase_se": 0.01, "n_text_groups": 8}
     return heads.assign(ap_phase=phase, kernel_R2=0.75, kernel_R2_se=0.01, **known)
 
 
@@ -131,7 +131,7 @@ def test_phase_against_fast_bands() -> None:
         for start in range(0, len(bands), BANDS)
     ]
     assert drawn[:, 0] == pytest.approx(shares)
-    assert drawn[:, 1] == pytest.approx(metrics["ap_phase"] - 0.02)  # corrected for bias
+    assert drawn[:, 1] == pytest.approx(metrics["ap_phase"])
     assert figure.axes[0].get_xlabel() == "share of variance in bands below 100 tokens"
     assert "Spearman's ρ" in note(figure)
     missing = bands.assign(variance_share=bands["variance_share"].where(bands["layer"] > 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 import shutil
 import subprocess
@@ -15,11 +14,9 @@ import matplotlib.pyplot
 import numpy as np
 import pytest
 import yaml
-from matplotlib.collections import QuadMesh
 
-from attention_plasticity import analyze_dump
 from attention_plasticity.cli import main
-from attention_plasticity.plots import all_figures, distances_figure, save_figure, style
+from attention_plasticity.plots import all_figures, save_figure
 from attention_plasticity.plots.all_figures import FIGURES, figures_of, left_out
 from attention_plasticity.plots.drawing import draw, plot_run
 from attention_plasticity.plots.settings import (
@@ -33,7 +30,6 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from attention_runs import add_attention
 from band_tables import add_bands
 from drift_runs import add_drift
-from dumps import make_dump
 from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -42,10 +38,6 @@ from role_runs import add_roles
 from run_tables import add_bins, cells_table, write_run
 
 ROOT = Path(__file__).parents[3]
-NO_DISTANCES = (
-    "note: not drawn: distances (only of runs with pair_sampling: context; nothing is missing "
-    "from this run)"
-)
 SCRIPTS = {
     "plot_plasticity.py": PlasticityPlot,
     "plot_bucket_heatmap.py": HeatmapPlot,
@@ -69,21 +61,20 @@ def labels(figure: Any) -> list[str]:
 def test_every_figure_of_a_run_is_written(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = figures_of(FinishedRun.open(run))
     assert plain == [name for name in FIGURES if name in plain]
-    attention = {"attention", "map-sink-mass", "map-far-mass", "map-distant-mass", "attended"}
+    attention = {"attention", "map-sink-mass", "map-far-mass", "attended"}
     bands, roles = {"bands", "kernel", "frequencies"}, {"roles", "by-role"}
     assert set(FIGURES) - set(plain) == {
-        *("distances", "phase", "key-heads", "fidelity", "drift"),
+        *("map-drop", "phase", "key-heads", "fidelity", "drift"),
         *attention,
         *bands,
         *roles,
     }
     add_drift(add_fidelity(add_key_heads(add_roles(add_bands(add_bins(add_attention(run)))))))
     assert plot("all", run) == 0
-    left_out = ("distances", "map-distant-mass")  # the latter is for runs without far mass
-    paths = [run / "figures" / f"{name}.png" for name in FIGURES if name not in left_out]
+    paths = [run / "figures" / f"{name}.png" for name in FIGURES]
     printed = capsys.readouterr()
     assert printed.out.split() == [str(path) for path in paths]
-    assert printed.err == f"{NO_DISTANCES}\n"
+    assert printed.err == ""
     for path in paths:
         picture = matplotlib.image.imread(path)  # (height, width, rgba)
         assert picture.shape[1] > 1000
@@ -96,28 +87,25 @@ def test_figures_that_are_left_out_are_named_with_the_reason(
     monkeypatch.setattr(all_figures, "save_all", lambda *given, **options: iter(()))  # faster
     assert plot("all", run) == 0
     assert capsys.readouterr().err.splitlines() == [
-        "note: not drawn: phase (needs plasticity at one position: attention-plasticity "
+        "note: not drawn: map-drop, phase (needs plasticity at one position: attention-plasticity "
         "add-rotary, and analyze again)",
-        NO_DISTANCES,
         "note: not drawn: attention, map-sink-mass, map-far-mass, attended, roles, by-role (needs "
         "a dump with attention columns: capture.attention)",
         "note: not drawn: bands, kernel, frequencies (needs the rotary embedding and the texts: "
         "attention-plasticity add-rotary, and analyze again)",
-        "note: not drawn: key-heads (needs the texts of queries and keys: analyze again)",
+        "note: not drawn: key-heads, drift (needs the texts of queries and keys: analyze again)",
         "note: not drawn: fidelity (needs attention-plasticity fidelity DUMP --output_dir RUN)",
-        "note: not drawn: drift (needs points: analyze with points_per_head, such as 1000)",
     ]
 
 
-def test_runs_of_an_earlier_version_have_no_figures_of_roles(run: Path) -> None:
-    earlier = FinishedRun.open(add_bins(add_attention(run)))
-    reason = "the run is of an earlier version: analyze again"
-    assert left_out(earlier)["roles"] == left_out(earlier)["by-role"] == reason
-    assert not {"roles", "by-role"} & set(figures_of(earlier))
-    with pytest.raises(ConfigError, match="has no roles; they need a dump with attention"):
-        plot_run(earlier, "by_role", {})
-    with pytest.raises(ConfigError, match="has no roles; they need a dump with attention"):
-        plot_run(earlier, "roles", {})
+def test_a_run_without_roles_has_no_figures_of_them(run: Path) -> None:
+    without = FinishedRun.open(add_bins(add_attention(run)))
+    reason = "needs a dump with attention columns: capture.attention"
+    assert left_out(without)["roles"] == left_out(without)["by-role"] == reason
+    assert not {"roles", "by-role"} & set(figures_of(without))
+    for kind in ("by_role", "roles"):
+        with pytest.raises(ConfigError, match="has no roles; they need a dump with attention"):
+            plot_run(without, kind, {})
     with_roles = FinishedRun.open(add_roles(run))
     assert {"roles", "by-role"} <= set(figures_of(with_roles))
 
@@ -129,26 +117,18 @@ def test_plasticity_by_role_needs_roles_that_are_sure(run: Path) -> None:
         plot_run(unsure, "by_role", {})
 
 
-def test_a_run_with_attended_pairs_says_why_it_has_no_figure_of_them(run: Path) -> None:
-    info = json.loads((add_attention(run) / "run.json").read_text())
-    info["config"]["pair_sampling"] = "attended"
-    (run / "run.json").write_text(json.dumps(info))
-    reasons = left_out(FinishedRun.open(run))
-    assert reasons["attended"] == "all pairs of this run are attended, so both axes would be equal"
+def test_attended_plasticity_needs_plasticity_at_one_position(run: Path) -> None:
+    reasons = left_out(FinishedRun.open(add_attention(run)))
+    assert reasons["attended"].startswith("needs plasticity at one position")
     assert "attention" not in reasons
-
-
-def test_runs_without_far_mass_have_a_map_of_distant_mass(run: Path) -> None:
-    names = figures_of(FinishedRun.open(add_attention(run, earlier=True)))
-    assert "map-distant-mass" in names
-    assert "map-far-mass" not in names
-    assert "map-far-mass" not in left_out(FinishedRun.open(run))
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
 def test_the_same_figure_gives_the_same_bytes(run: Path, tmp_path: Path, kind: str) -> None:
     for name in ("a", "b"):
-        assert plot("map", run, "--metric", "ap_drop", "--output", tmp_path / f"{name}.{kind}") == 0
+        assert (
+            plot("map", run, "--metric", "q_R2_total", "--output", tmp_path / f"{name}.{kind}") == 0
+        )
     content = (tmp_path / f"a.{kind}").read_bytes()
     assert content == (tmp_path / f"b.{kind}").read_bytes()
     assert content.startswith({"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}[kind])
@@ -172,7 +152,7 @@ def test_flags_say_where_buckets_begin(run: Path, tmp_path: Path) -> None:
     assert list(x) == [10, 20, 30, 40, 50]
 
 
-def test_a_table_of_an_earlier_version_is_drawn(tmp_path: Path) -> None:
+def test_a_table_of_the_original_tool_is_drawn(tmp_path: Path) -> None:
     old = cells_table()[["layer", "q_head", "q_bucket", "k_bucket", "plasticity"]]
     old.rename(columns={"plasticity": "ap_bucket"}).to_csv(tmp_path / "old.csv", index=False)
     output = tmp_path / "old.png"
@@ -231,6 +211,7 @@ def test_every_plot_config_draws(path: Path, run: Path, tmp_path: Path) -> None:
         (["map", "nowhere"], "nowhere: does not exist; give the output_dir of an analysis, or"),
         (["maps", "{run}"], "'maps': unknown kind of figure; did you mean map?"),
         (["map", "{run}", "--metric", "ap_drp"], "has no column 'ap_drp'"),
+        (["map", "{run}", "--metric", "drop"], "has no plasticity at one position; it needs"),
         (["heatmap", "{run}", "--cmap", "virids"], "did you mean viridis?"),
         (["heatmap", "{run}", "--agg", "max"], "expected one of mean, median"),
         (["heatmap", "{run}", "--vmin", "2", "--vmax", "1"], "--vmin: must be below vmax"),
@@ -319,35 +300,3 @@ def test_help_and_no_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_figure_can_be_saved_from_the_library(run: Path, tmp_path: Path) -> None:
     save_figure(draw(MapPlot(run=str(run))), tmp_path / "new" / "map.PNG")
     assert (tmp_path / "new" / "map.PNG").read_bytes().startswith(b"\x89PNG")
-
-
-def test_context_pairs_have_a_figure_of_distances(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(style._STYLE, "savefig.dpi", 40)  # faster
-    monkeypatch.setattr(all_figures, "FIGURES", {"distances": FIGURES["distances"]})
-    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1)
-    run = analyze_dump(
-        dump, output_dir=str(tmp_path / "run"), pair_sampling="context", max_workers=1
-    )
-    assert plot("all", run.folder) == 0
-    assert capsys.readouterr().out.split() == [str(run.folder / "figures" / "distances.png")]
-    figure = distances_figure(run.distances)
-    figure.draw_without_rendering()
-    label, axes = figure.axes[0].yaxis.label, figure.axes[0]
-    assert label.get_window_extent().height <= axes.get_window_extent().height
-    mesh = next(one for one in figure.axes[0].collections if isinstance(one, QuadMesh))
-    drawn = np.ma.filled(np.ma.asarray(mesh.get_array()).astype(float), np.nan)
-    table = run.distances
-    for row in table.itertuples():
-        value = drawn[int(row.key_distance), int(row.query_distance) - 1]
-        assert value == pytest.approx(row.plasticity)
-    assert np.count_nonzero(~np.isnan(drawn)) == len(table)
-
-
-def test_other_runs_have_no_figure_of_distances(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = write_run(tmp_path / "run")
-    assert plot("distances", run, "--output", tmp_path / "a.png") == 2
-    assert "run the analysis with pair_sampling: context" in capsys.readouterr().err

@@ -12,8 +12,6 @@ from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attention_plasticity.comparison.figures import profiles_figure
-from attention_plasticity.metrics import FIFTHS
 from attention_plasticity.plots import (
     caption_of,
     components_figure,
@@ -26,10 +24,11 @@ from attention_plasticity.plots import (
 from attention_plasticity.plots.heatmap import all_buckets, cell_grid
 from attention_plasticity.plots.plasticity import trend_of
 from attention_plasticity.plots.style import line_shades
+from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.profiles import head_profiles
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError
-from run_tables import cells_table, components_table, metrics_table
+from run_tables import aligned_metrics, bins_table, cells_table, components_table, metrics_table
 
 UNIFORM = BucketGeometry("uniform", 128)
 
@@ -102,10 +101,10 @@ def test_nan_cells_leave_gaps_that_are_counted() -> None:
     broken = [np.isnan(path[:, 1]).tolist() for path in traces(figure)]
     gap = [False, False, True, False, False]
     assert broken == [[False] * 5] * 4 + [gap] * 4 + [[False] * 5] * 4
-    assert "4 of them have cells without key pairs, left as gaps" in note(figure)
+    assert "4 of them have cells without a value, left as gaps" in note(figure)
     known = head_profiles(cells).groupby("q_bucket")["plasticity"].mean()
     np.testing.assert_allclose(mean_line(figure)[1], known)
-    assert "4 of them have cells without key pairs" in note(heatmap_figure(cells))
+    assert "4 of them have cells without a value" in note(heatmap_figure(cells))
 
 
 def test_layers_have_their_own_colours() -> None:
@@ -135,12 +134,9 @@ def test_the_bar_of_layers_has_the_first_and_the_last_layer(layers: Sequence[int
 
 @pytest.mark.parametrize("scale", [1.0, 0.1])
 def test_an_axis_of_a_part_of_the_range_says_so(scale: float) -> None:
-    metrics, cells = metrics_table(), cells_table()
-    metrics[list(FIFTHS)] = 0.7 + scale * (metrics[list(FIFTHS)] - 0.7)
+    cells = cells_table()
     cells["plasticity"] = 0.7 + scale * (cells["plasticity"] - 0.7)
-    fifths = {name: [0.7, 0.7 - 0.4 * scale] for name in FIFTHS}
-    compared = pd.DataFrame({"run": ["a", "b"], **fifths})
-    for figure in (profile_figure(metrics), plasticity_figure(cells), profiles_figure(compared)):
+    for figure in (profile_figure(cells), plasticity_figure(cells)):
         axes = figure.axes[0]
         low, high = axes.get_ylim()
         ticks = axes.get_yticks()
@@ -246,9 +242,9 @@ def test_the_largest_components_come_first() -> None:
     )
 
 
-@pytest.mark.parametrize("metric", ["ap_overall", "ap_drop", "q_R2_total", "attn_sink_mass"])
+@pytest.mark.parametrize("metric", ["ap_overall", "ap_phase", "q_R2_total", "attn_sink_mass"])
 def test_the_map_shows_the_metric_of_every_head(metric: str) -> None:
-    metrics = metrics_table().assign(attn_sink_mass=np.linspace(0.1, 0.8, 12))
+    metrics = aligned_metrics(metrics_table()).assign(attn_sink_mass=np.linspace(0.1, 0.8, 12))
     metrics = metrics.drop(index=5)  # layer 1, head 1
     figure = map_figure(metrics, metric=metric)
     (image,) = figure.axes[0].images
@@ -260,23 +256,51 @@ def test_the_map_shows_the_metric_of_every_head(metric: str) -> None:
     low, high = image.get_clim()
     if metric in ("ap_overall", "attn_sink_mass"):
         assert (low, high) == (0, 1)
-    if metric == "ap_drop":
+    if metric == "ap_phase":
         assert low == -high
     assert one(figure.axes[0].collections, PathCollection).get_offsets().tolist() == [[1, 1]]
 
 
-def test_fifths_show_mean_and_spread() -> None:
-    metrics = metrics_table()
-    metrics.loc[0, "ap_first20"] = np.nan
-    figure = profile_figure(metrics)
-    (line,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 5]  # type: ignore[arg-type]
-    np.testing.assert_allclose(line.get_ydata(), metrics[list(FIFTHS)].mean())
+def test_the_profile_shows_mean_and_spread() -> None:
+    cells = cells_table()
+    cells.loc[(cells["layer"] == 1) & (cells["q_bucket"] == 5), "plasticity"] = np.nan
+    figure = profile_figure(cells)
+    profiles = head_profiles(cells)
+    x, y = mean_line(figure)
+    np.testing.assert_allclose(x, [192, 320, 448, 576, 704])
+    np.testing.assert_allclose(y, profiles.groupby("q_bucket")["plasticity"].mean())
     wide, half = figure.axes[0].collections[:2]
-    points = half.get_paths()[0].vertices  # type: ignore[index]
-    known = metrics["ap_last20"]
-    assert points[:, 1].min() == pytest.approx(known.quantile(0.25))
-    assert wide.get_paths()[0].vertices[:, 1].min() == pytest.approx(known.quantile(0.05))  # type: ignore[index]
-    assert "1 of them lack a value in some fifth" in note(figure)
+    last = profiles.loc[profiles["q_bucket"] == 5, "plasticity"]
+    for band, share in ((half, 0.25), (wide, 0.05)):
+        points = np.concatenate([path.vertices for path in band.get_paths()])
+        heights = points[points[:, 0] == 704, 1]
+        assert heights.min() == pytest.approx(last.quantile(share))
+        assert heights.max() == pytest.approx(last.quantile(1 - share))
+    assert "4 of them have cells without a value, left as gaps" in note(figure)
+
+
+@pytest.mark.parametrize("draw", [plasticity_figure, profile_figure, heatmap_figure])
+def test_a_bin_without_a_value_is_not_drawn(draw: Callable[..., Figure]) -> None:
+    """The last bin has too few texts in every head, and an earlier one in some heads."""
+    bins = bins_table()
+    last = bins["q_bin"].max()
+    whole = draw(bins[bins["q_bin"] < last])
+    bins.loc[bins["q_bin"] == last, ["plasticity", "pooled"]] = np.nan
+    figure = draw(bins)
+    assert figure.axes[0].get_xlim() == whole.axes[0].get_xlim()
+    assert figure.axes[0].get_ylim() == whole.axes[0].get_ylim()
+    if draw is heatmap_figure:
+        mesh = one(figure.axes[0].collections, QuadMesh)
+        drawn = mesh.get_array()
+        assert drawn.shape == (last, last)
+        means = bins.groupby(["q_bin", "k_bin"])["plasticity"].mean()
+        assert mesh.get_clim() == pytest.approx((means.min(), means.max()))  # of drawn bins
+    else:
+        assert mean_line(figure)[0].max() < bins["q_start"].max()
+    bins.loc[(bins["q_bin"] == 2) & (bins["layer"] == 0), "plasticity"] = np.nan
+    if draw is not heatmap_figure:
+        known = head_profiles(bin_cells(bins)).groupby("q_bucket")["plasticity"].mean().dropna()
+        np.testing.assert_allclose(mean_line(draw(bins))[1], known)
 
 
 def test_predictability_is_a_point_per_head() -> None:
@@ -295,9 +319,7 @@ PARTS = ("as captured", "before RoPE")
 
 
 def test_variance_before_rope_has_a_panel_of_its_own() -> None:
-    metrics = metrics_table().assign(
-        q_R2_unrotated=np.linspace(0.0, 0.01, 12), q_R2_unrotated_bias=0.0005
-    )
+    metrics = metrics_table().assign(q_R2_unrotated=np.linspace(-0.0005, 0.01, 12))
     figure = predictability_figure(metrics)
     left, right = figure.axes[:2]
     names = [axes.get_xlabel().split("\n") for axes in (left, right)]
@@ -306,8 +328,7 @@ def test_variance_before_rope_has_a_panel_of_its_own() -> None:
     first, second = (axes.xaxis.label.get_window_extent() for axes in (left, right))
     assert first.x1 < second.x0
     assert right.get_xlim()[0] < -0.0008  # the first point, at -0.0005, is not cut
-    before = metrics["q_R2_unrotated"] - 0.0005
-    shares = (metrics["q_R2_total"], before)
+    shares = (metrics["q_R2_total"], metrics["q_R2_unrotated"])
     for axes, share, part in zip((left, right), shares, PARTS, strict=True):
         points = one(axes.collections, PathCollection)
         np.testing.assert_allclose(points.get_offsets()[:, 0], share)  # type: ignore[index]
@@ -346,8 +367,8 @@ def test_a_figure_of_one_head_and_one_cell_can_be_drawn() -> None:
         heatmap_figure(cells, geometry=UNIFORM),
         components_figure(components_table(1, 1, 1)),
         map_figure(metrics),
-        map_figure(metrics.assign(ap_drop=0.0), metric="ap_drop"),
-        profile_figure(metrics),
+        map_figure(aligned_metrics(metrics).assign(ap_aligned_drop=0.0), metric="drop"),
+        profile_figure(cells),
         predictability_figure(metrics),
     ):
         figure.draw_without_rendering()
@@ -366,19 +387,16 @@ NOTHING = cells_table().assign(plasticity=np.nan)
             "weight: every value is NaN",
         ),
         (
-            lambda: map_figure(metrics_table().assign(ap_drop=np.nan), metric="ap_drop"),
-            "ap_drop: every value is NaN",
+            lambda: map_figure(metrics_table().assign(q_R2_total=np.nan), metric="q_R2_total"),
+            "q_R2_total: every value is NaN",
         ),
-        (lambda: map_figure(metrics_table(), metric="ap_dropp"), "did you mean ap_drop?"),
+        (lambda: map_figure(metrics_table(), metric="drop"), "no plasticity at one position"),
+        (lambda: map_figure(metrics_table(), metric="ap_overal"), "did you mean ap_overall?"),
         (
             lambda: map_figure(metrics_table().assign(layer_type="full"), metric="layer_type"),
             "holds words, not numbers",
         ),
-        (
-            lambda: profile_figure(metrics_table().drop(columns="ap_20to40")),
-            "has no column 'ap_20to40'",
-        ),
-        (lambda: profile_figure(metrics_table().assign(**dict.fromkeys(FIFTHS, np.nan))), "NaN"),
+        (lambda: profile_figure(NOTHING), "plasticity: every value is NaN"),
         (
             lambda: predictability_figure(metrics_table().assign(ap_overall=np.nan)),
             "no head has both values",

@@ -23,8 +23,7 @@ def crowded(heads: int, seed: int = 0) -> pd.DataFrame:
     metrics["ap_aligned"] = rng.normal(0.5, 0.06, heads)
     metrics["ap_pooled"] = metrics["ap_aligned"] + rng.uniform(0.02, 0.15, heads)
     metrics["ap_phase"] = metrics["ap_pooled"] - metrics["ap_aligned"]
-    metrics["ap_attended"] = metrics["ap_pooled"] + rng.normal(0, 0.05, heads)
-    return metrics.assign(ap_attended_aligned=metrics["ap_attended"] - metrics["ap_phase"])
+    return metrics.assign(ap_attended=metrics["ap_aligned"] + rng.normal(0, 0.05, heads))
 
 
 def names_of(axes: Axes) -> list[Annotation]:

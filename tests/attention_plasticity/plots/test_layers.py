@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.collections import PatchCollection, QuadMesh
 from matplotlib.figure import Figure
@@ -17,7 +16,7 @@ from attention_plasticity.plots import heatmap_figure, map_figure
 from attention_plasticity.plots.captions import caption_of
 from attention_plasticity.plots.drawing import draw
 from attention_plasticity.plots.settings import ComponentsPlot, HeatmapPlot, MapPlot
-from run_tables import add_windows, cells_table, metrics_table, write_run
+from run_tables import add_windows, aligned_metrics, cells_table, metrics_table, write_run
 
 
 @pytest.fixture
@@ -84,8 +83,8 @@ def test_the_map_marks_types_of_layers(run: Path) -> None:
 
 
 def test_the_map_has_the_layers_of_the_table() -> None:
-    metrics = pd.concat([metrics_table(9, 4).query("layer in (2, 3, 8)")])
-    figure = map_figure(metrics.assign(ap_drop_se=0.01, n_text_groups=9), metric="ap_drop")
+    metrics = aligned_metrics(metrics_table(9, 4).query("layer in (2, 3, 8)"))
+    figure = map_figure(metrics, metric="drop")
     axes = figure.axes[0]
     assert axes.images[0].get_array().shape == (3, 4)  # type: ignore[union-attr]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["2", "3", "8"]
@@ -125,7 +124,7 @@ def test_all_figures_of_chosen_layers(run: Path, capsys: pytest.CaptureFixture[s
     words = ["--layers", "0,2", "--model_name", "My model", "--footnote", "", "--format", "svg"]
     assert main(["plot", "all", str(run), *words]) == 0
     paths = [Path(line) for line in capsys.readouterr().out.split()]
-    assert len(paths) == 7
+    assert len(paths) == 6
     for path in paths:
         caption = path.with_suffix(".txt").read_text()
         assert "8 query heads of My model, layers 0,2 (sliding window)" in caption

@@ -13,13 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from attention_plasticity import open_run
-from attention_plasticity.metrics import ALIGNED_FIFTHS, FIFTHS
 from attention_plasticity.plots import caption_of
-from attention_plasticity.tables.intervals import (
-    mean_bucket_errors,
-    mean_half_width,
-    mean_over_heads,
-)
+from attention_plasticity.tables.intervals import mean_bucket_errors
+from attention_plasticity.tables.profiles import head_profiles
 from qk_toolkit.errors import ConfigError
 from report_runs import write_baselines, write_run
 
@@ -46,51 +42,53 @@ def reach(figure: Figure, line: Line2D) -> tuple[float, float]:
     return float(y.min()), float(y.max())
 
 
-@pytest.mark.parametrize(("shown", "fifths"), [("position", ALIGNED_FIFTHS), ("bucket", FIFTHS)])
-def test_the_profile_has_the_means_of_the_baselines(
-    run: Path, shown: str, fifths: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("kind", "mean"), [("profile", "mean"), ("plasticity", "mean over heads")])
+def test_figures_have_the_means_of_the_baselines(run: Path, kind: str, mean: str) -> None:
     opened = open_run(run)
-    figure = opened.plot("profile", plasticity=shown)
+    figure = opened.plot(kind)
     for words in WORDS:
-        means = [mean_over_heads(opened.baselines[words], name) for name in fifths]
+        known = mean_bucket_errors(opened.baselines[words])
+        assert known is not None
         drawn = lines(figure)[words]
-        np.testing.assert_allclose(np.asarray(drawn.get_ydata()), [mean.value for mean in means])
+        np.testing.assert_allclose(np.asarray(drawn.get_ydata()), known["plasticity"])
         assert drawn.get_linestyle() == "--"  # a pattern of dashes
-        ends = [mean.value + sign * mean_half_width(mean) for mean in means for sign in (-1, 1)]
-        np.testing.assert_allclose(reach(figure, drawn), (min(ends), max(ends)))
+        low, high = (
+            known["plasticity"] - known["half_width"],
+            known["plasticity"] + known["half_width"],
+        )
+        np.testing.assert_allclose(reach(figure, drawn), (low.min(), high.max()))
     legend = figure.axes[0].get_legend()
     assert legend is not None
-    assert {text.get_text() for text in legend.get_texts()} >= {*WORDS, "mean"}
+    assert {text.get_text() for text in legend.get_texts()} >= {*WORDS, mean}
     caption = caption_of(figure)
     assert caption is not None
     assert "Reference lines: dashed, the same model with random weights (8 texts)" in caption
     assert "random order (8 texts), with bands of the 95 % intervals of the mean." in caption
 
 
-@pytest.mark.parametrize("shown", ["position", "bucket"])
-def test_the_traces_have_the_means_of_the_baselines(run: Path, shown: str) -> None:
+@pytest.mark.parametrize("kind", ["profile", "plasticity"])
+def test_baselines_over_buckets_have_no_bands(run: Path, kind: str) -> None:
     opened = open_run(run)
-    figure = opened.plot("plasticity", plasticity=shown, color_by_layer=True)
-    quantity = "ap_bin" if shown == "position" else "ap_bucket"
+    figure = opened.plot(kind, plasticity="bucket")
     for words in WORDS:
+        profiles = head_profiles(opened.baselines[words].bucket_plasticity)
+        expected = profiles.groupby("q_bucket")["plasticity"].mean()
         drawn = lines(figure)[words]
-        known = mean_bucket_errors(opened.baselines[words], quantity)
-        assert known is not None
-        assert len(np.asarray(drawn.get_xdata())) == len(known)
-        low, high = reach(figure, drawn)
-        values = np.asarray(drawn.get_ydata(), np.float64)
-        half = known["half_width"].to_numpy()  # (bins,)
-        np.testing.assert_allclose((low, high), ((values - half).min(), (values + half).max()))
+        np.testing.assert_allclose(np.asarray(drawn.get_ydata()), expected)
+        with pytest.raises(ValueError, match="not enough values"):
+            reach(figure, drawn)
+    assert "random order (8 texts)." in str(caption_of(figure))
 
 
 def test_layers_are_chosen_in_the_baselines_too(run: Path) -> None:
     opened = open_run(run)
     figure = opened.plot("profile", layers="3")
-    expected = opened.select(layers="3").baselines["random weights"]
-    value = np.asarray(lines(figure)["random weights"].get_ydata())[0]
-    assert value == pytest.approx(mean_over_heads(expected, ALIGNED_FIFTHS[0]).value)
-    assert len(expected.head_metrics) == 6
+    chosen = opened.select(layers="3").baselines["random weights"]
+    expected = mean_bucket_errors(chosen)
+    assert expected is not None
+    drawn = np.asarray(lines(figure)["random weights"].get_ydata())
+    np.testing.assert_allclose(drawn, expected["plasticity"])
+    assert len(chosen.head_metrics) == 6
 
 
 def test_they_can_be_left_out(run: Path) -> None:

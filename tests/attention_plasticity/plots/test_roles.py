@@ -48,13 +48,32 @@ def test_a_head_has_the_colour_of_its_role_and_unsure_heads_are_faded(run: Finis
             if (layer, head) == MISSING:
                 colour = np.full(3, np.nan)
             np.testing.assert_allclose(picture[layer, head], colour)
-    names = ("induction (6)", "previous (6)", "far (5)", "sink (6)", "mixed (6)")
-    assert sorted(legend(figure)) == sorted(names)
-    assert "faded: 1 unsure, a 95 % interval contains a threshold" in note(figure)
+    names = ["induction (6)", "previous (5)", "far (5)", "sink (6)", "mixed (6)"]
+    assert legend(figure) == [*names, "faded: unsure (1)"]
+    assert "unsure: a 95 % interval contains a threshold" in note(figure)
+    assert "repeated tokens" not in note(figure)
     assert "1 without known attention or not captured: blank" in note(figure)
     caption = caption_of(figure) or ""
-    assert "The colour of 1 head is faded, because a 95 % interval contains a threshold" in caption
+    assert (
+        "The role of 1 head is unsure, and the colour, that of the likely role, is faded: a "
+        in (caption)
+    )
     assert "29 query heads of model-one" in caption
+
+
+def test_the_legend_counts_heads_whose_role_repeated_tokens_decide_as_unsure(
+    run: FinishedRun,
+) -> None:
+    """Here the scores on repeated tokens are not known, and two layers rest."""
+    resting = run.roles["likely_role"].isin(["sink", "mixed"])
+    roles = run.roles.assign(repeated_induction=np.nan)
+    figure = roles_figure(roles.assign(role=roles["role"].mask(resting, "unsure")))
+    names = ["induction (6)", "previous (5)", "far (5)", "sink (0)", "mixed (0)"]
+    assert legend(figure) == [*names, "faded: unsure (13)"]
+    assert "unsure: repeated tokens decide in 12 heads" in note(figure)
+    assert "are not known in 12 of them and a 95 % interval contains a threshold in 1 of them" in (
+        caption_of(figure) or ""
+    )
 
 
 def test_the_map_of_roles_can_be_of_some_layers_and_of_a_table(run: FinishedRun) -> None:
@@ -80,7 +99,7 @@ def test_points_and_means_are_those_of_the_heads_of_a_role(run: FinishedRun) -> 
         means = [line for line in axes.lines if line.get_marker() == "D"]
         for row, name in enumerate(order):
             heads = table[table["role"] == name]
-            values = (heads[column] - heads[f"{column}_bias"]).to_numpy()
+            values = heads[column].to_numpy()
             drawn = np.asarray(points[name].get_offsets())  # (heads, xy)
             np.testing.assert_allclose(drawn[:, 0], values)
             assert (np.abs(drawn[:, 1] - row) < 0.5).all()

@@ -17,9 +17,8 @@ from scipy.stats import t
 
 from attention_plasticity import Run, open_run
 from attention_plasticity.cli import main
-from attention_plasticity.metrics import ALIGNED_FIFTHS, BIN_QUANTITY, GROUP_COLUMNS
+from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
 from attention_plasticity.plots import (
-    attended_figure,
     caption_of,
     heatmap_figure,
     map_figure,
@@ -40,7 +39,7 @@ POSITION, BUCKET = "plasticity at one position", "plasticity over a bucket"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return open_run(add_bins(write_run(tmp_path / "run", num_pairs_per_bucket=256)))
+    return open_run(add_bins(write_run(tmp_path / "run", num_pairs_per_bin=256)))
 
 
 def note(figure: Figure) -> str:
@@ -66,8 +65,8 @@ def mean_line(figure: Figure) -> np.ndarray:
     return np.column_stack([line.get_xdata(), line.get_ydata()])
 
 
-def points(figure: Figure, panel: int = 0) -> np.ndarray:
-    drawn = [one for one in figure.axes[panel].collections if isinstance(one, PathCollection)]
+def points(figure: Figure) -> np.ndarray:
+    drawn = [one for one in figure.axes[0].collections if isinstance(one, PathCollection)]
     return np.asarray(drawn[0].get_offsets())
 
 
@@ -75,7 +74,6 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("plasticity", {}),
     ("heatmap", {}),
     ("map", {}),
-    ("map", {"metric": "drop"}),
     ("profile", {}),
     ("predictability", {}),
 ]
@@ -90,7 +88,7 @@ def test_the_default_is_at_one_position_and_is_named(
         assert POSITION in text.replace("Plasticity", "plasticity")
         assert "bucket" not in text
     assert "Queries are compared at one position of their bin" in caption(figure)
-    assert "256 per bin of keys; bins of 256 tokens" in caption(figure)
+    assert "one bin of keys, 256 per bin of queries; bins of 256 tokens" in caption(figure)
     assert "bucket" not in note(figure)
     earlier = open_run(write_run(tmp_path / "earlier")).plot(kind, **options)
     for text in (title(earlier), label(earlier, kind), caption(earlier)):
@@ -154,27 +152,27 @@ def test_the_band_of_bins_is_made_from_their_own_influences() -> None:
     bins, rng = bins_table(), np.random.default_rng(0)
     rows = head_profiles(bin_cells(bins)).rename(columns={"plasticity": "value"})
     shares = pd.DataFrame(rng.normal(0, 0.01, (len(rows), 16)), columns=list(GROUP_COLUMNS))
-    rows = rows[[*HEAD, "q_bucket", "value"]].assign(bias=0.0, n_groups=16).join(shares)
-    others = rows.assign(quantity="ap_bucket", **dict.fromkeys(GROUP_COLUMNS, 1.0))
+    rows = rows[[*HEAD, "q_bucket", "value"]].assign(n_groups=16).join(shares)
+    rows = rows.rename(columns={"q_bucket": "bin"})
+    others = rows.assign(quantity=POOLED_BIN_QUANTITY, **dict.fromkeys(GROUP_COLUMNS, 1.0))
     influences = pd.concat([rows.assign(quantity=BIN_QUANTITY), others])
     figure = plasticity_figure(bins, influences=influences)
     collections = figure.axes[0].collections
     band = next(one for one in collections if str(one.get_label()).startswith("95 %"))
     assert isinstance(band, PolyCollection)
-    first = rows[rows["q_bucket"] == 1]
+    first = rows[rows["bin"] == 1]
     half = t.ppf(0.975, 15) * np.sqrt((first[list(GROUP_COLUMNS)].mean() ** 2).sum())
     heights = np.concatenate([path.vertices for path in band.get_paths()])
     heights = heights[heights[:, 0] == 384, 1]
     assert np.ptp(heights) == pytest.approx(2 * half)
 
 
-def test_fifths_and_texts_are_those_of_the_bins(run: Run) -> None:
+def test_the_profile_has_the_mean_of_the_lines(run: Run) -> None:
     figure = run.plot("profile")
-    (line,) = [one for one in figure.axes[0].lines if len(np.asarray(one.get_xdata())) == 5]
-    expected = run.head_metrics[list(ALIGNED_FIFTHS)].mean() + 0.005  # corrected for bias
-    np.testing.assert_allclose(line.get_ydata(), expected)
-    assert figure.axes[0].get_xlabel() == "part of the longest text"
-    assert "12 texts in every fifth" in note(figure)
+    np.testing.assert_allclose(mean_line(figure), mean_line(run.plot("plasticity")))
+    assert figure.axes[0].get_xlabel() == "query position (tokens)"
+    assert "12 texts in every bin" in note(figure)
+    assert "middle 50 % and the middle 90 % of heads" in caption(figure)
 
 
 def test_a_table_of_bins_is_drawn_by_its_columns(run: Run, tmp_path: Path) -> None:
@@ -221,22 +219,23 @@ def test_the_map_of_drops_tests_the_drop_that_it_shows(run: Run) -> None:
     drawn = np.asarray(image.get_array())
     assert drawn[1, 2] == pytest.approx(metrics["ap_aligned_drop"][6])
     assert "12 of 12 tested heads" in caption(figure)
-    older = map_figure(metrics, metric="ap_drop")
-    assert "tested heads" not in caption(older)  # its errors are not known
-    assert label(older, "map") == f"drop of {BUCKET}"
+    unknown = map_figure(metrics.drop(columns="ap_aligned_drop_se"), metric="drop")
+    assert "tested heads" not in caption(unknown)  # its errors are not known
+    assert label(unknown, "map") == f"drop of {POSITION}"
     assert run.plot("map", metric="ap_phase").axes[-1].get_ylabel() == "rotary phase"
 
 
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
-        ("ap_aligned_first20", f"{POSITION}, 0–20 %"),
-        ("ap_last20", f"{BUCKET}, 80–100 %"),
-        ("ap_counted", f"counted {BUCKET}"),
+        ("ap_aligned_first20", f"{POSITION}, first fifth"),
+        ("ap_aligned_last20", f"{POSITION}, last fifth"),
+        ("ap_aligned_counted", f"counted {POSITION}"),
+        ("ap_overall", BUCKET),
     ],
 )
 def test_a_map_says_which_plasticity_its_column_is(metric: str, words: str) -> None:
-    table = aligned_metrics(metrics_table()).assign(ap_counted=0.5)
+    table = aligned_metrics(metrics_table()).assign(ap_aligned_counted=0.5)
     figure = map_figure(table, metric=metric)
     assert label(figure, "map") == words
     assert title(figure) == f"{words[0].upper()}{words[1:]} by head"
@@ -247,8 +246,7 @@ def test_phase_is_the_distance_from_the_diagonal(run: Run) -> None:
     figure = run.plot("phase")
     axes, metrics = figure.axes[0], run.head_metrics
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("plasticity over a bin", POSITION)
-    expected = metrics[["ap_pooled", "ap_aligned"]] + 0.005  # corrected for bias
-    np.testing.assert_allclose(points(figure), expected)
+    np.testing.assert_allclose(points(figure), metrics[["ap_pooled", "ap_aligned"]])
     lines = [one for one in axes.collections if isinstance(one, LineCollection)]
     widths = np.array(lines[1].get_segments())[:, :, 1]  # (heads, 2) at one position
     np.testing.assert_allclose(np.ptp(widths, axis=1), 2 * t.ppf(0.975, 7) * 0.01)
@@ -273,21 +271,15 @@ def test_phase_is_drawn_where_it_is_known(run: Run, tmp_path: Path, capsys: Any)
     assert "has no plasticity at one position; it needs the rotary" in capsys.readouterr().err
 
 
-def test_attended_plasticity_has_a_panel_at_one_position_and_one_over_a_bin(tmp_path: Path) -> None:
+def test_attended_plasticity_is_drawn_against_plasticity_at_one_position(tmp_path: Path) -> None:
     run = open_run(add_bins(add_attention(write_run(tmp_path / "run"))))
-    metrics = run.head_metrics
-    metrics = metrics.assign(ap_attended_aligned=metrics["ap_aligned"] * 0.9)
-    figure = attended_figure(metrics)
-    left, right = figure.axes[:2]
-    assert (left.get_xlabel(), right.get_xlabel()) == (POSITION, "plasticity over a bin")
-    np.testing.assert_allclose(points(figure)[:, 1], metrics["ap_attended_aligned"])
-    np.testing.assert_allclose(points(figure, 1)[:, 0], metrics["ap_pooled"] + 0.005)
-    np.testing.assert_allclose(points(figure, 1)[:, 1], metrics["ap_attended"] + 0.003)
-    assert "Left: at one position" in caption(figure)
+    figure = run.plot("attended")
+    axes = figure.axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (POSITION, "attended plasticity")
+    np.testing.assert_allclose(points(figure), run.head_metrics[["ap_aligned", "ap_attended"]])
+    assert "Both are at one position" in caption(figure)
     assert "bucket" not in note(figure)
     figure.draw_without_rendering()
-    alone = attended_figure(run.head_metrics)  # attended plasticity at one position is not known
-    assert alone.axes[0].get_xlabel() == BUCKET
 
 
 @pytest.mark.parametrize("kind", ["map", "profile", "phase", "predictability", "plasticity"])
@@ -300,11 +292,10 @@ def test_heads_without_a_value_are_told(run: Run, kind: str) -> None:
     bins = pd.read_csv(run.folder / "head_bin_plasticity.csv").query("layer != 1")
     bins.to_csv(run.folder / "head_bin_plasticity.csv", index=False)
     figure = open_run(run.folder).plot(kind)
-    heads = "8 heads" if kind in ("map", "plasticity") else "8 of 12 heads"
+    heads = "8 heads" if kind in ("map", "plasticity", "profile") else "8 of 12 heads"
     assert note(figure).startswith(heads)
     assert "8 query heads of Tiny-1B" in caption(figure)
     assert f"4 further heads have no {POSITION}." in caption(figure)
-    assert "lack a value" not in note(figure)
 
 
 def test_a_map_without_values_names_the_command_that_adds_rotary_records() -> None:
@@ -316,8 +307,8 @@ def test_a_map_without_values_names_the_command_that_adds_rotary_records() -> No
 
 
 def test_a_bin_of_influences_is_an_integer(run: Run) -> None:
-    row = {"layer": 0, "q_head": 0, "quantity": BIN_QUANTITY, "q_bucket": 0.5}
-    row |= {"value": 0.5, "bias": 0.0, "n_groups": 8, **dict.fromkeys(GROUP_COLUMNS, 0.0)}
+    row = {"layer": 0, "q_head": 0, "quantity": BIN_QUANTITY, "bin": 0.5}
+    row |= {"value": 0.5, "n_groups": 8, **dict.fromkeys(GROUP_COLUMNS, 0.0)}
     pd.DataFrame([row]).to_csv(run.folder / "head_influences.csv", index=False)
     info = json.loads((run.folder / "run.json").read_text())
     info["tables"]["influences"] = "head_influences.csv"

@@ -1,19 +1,16 @@
-"""The strip with the number of texts in each bucket or fifth."""
+"""The strip with the number of texts in each bin or bucket."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 
-from attention_plasticity import open_run
 from attention_plasticity.plots import plasticity_figure, profile_figure
 from attention_plasticity.plots.captions import caption_of
 from qk_dump.buckets import BucketGeometry
-from run_tables import add_windows, cells_table, metrics_table, write_run
+from run_tables import cells_table
 
 CELLS = cells_table().assign(n_texts=lambda table: 10 - table["q_bucket"])
 
@@ -61,16 +58,8 @@ def test_many_buckets_have_their_first_and_last_number() -> None:
     assert len(texts) < 20
 
 
-def test_the_strip_of_fifths(tmp_path: Path) -> None:
-    run = open_run(add_windows(write_run(tmp_path / "run")))
-    # buckets 1 to 5 have mean positions 192 to 704 of 767: fifths 1, 2, 2, 3, 4
-    texts, borders = strip(run.plot("profile"))
-    assert texts == ["9", "8", "6", "5", "texts"]
-    assert borders[0] == (0.5, 1.5)
-    wide = CELLS.assign(q_position=lambda table: table["q_position"] - 60)
-    texts, borders = strip(profile_figure(metrics_table(), cells=wide))
-    assert texts == ["9", "8", "7", "6", "5", "texts"]
-    assert borders[0] == (-0.5, 0.5)
+def test_the_profile_has_the_same_strip() -> None:
+    assert strip(profile_figure(CELLS)) == strip(plasticity_figure(CELLS))
 
 
 def test_equal_or_unknown_numbers_have_no_strip() -> None:
@@ -79,12 +68,8 @@ def test_equal_or_unknown_numbers_have_no_strip() -> None:
     assert equal.get_supxlabel() == (
         "12 heads  ·  12 texts in every bucket  ·  over a bucket: with rotary phase"
     )
-    assert "Every query bucket has queries of 12 texts." in (caption_of(equal) or "")
+    assert "Every bucket has queries of 12 texts." in (caption_of(equal) or "")
     for cells in (CELLS.assign(n_texts=np.nan), cells_table()):
-        for figure in (
-            plasticity_figure(cells),
-            profile_figure(metrics_table(), cells=cells),
-            profile_figure(metrics_table()),
-        ):
+        for figure in (plasticity_figure(cells), profile_figure(cells)):
             assert strip(figure) == ([], [])
             assert "texts" not in figure._supxlabel.get_text()  # type: ignore[attr-defined]

@@ -19,7 +19,14 @@ from drift_runs import add_drift
 from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads
 from role_runs import add_roles
-from run_tables import add_bins, add_windows, cells_table, metrics_table, write_run
+from run_tables import (
+    add_bins,
+    add_windows,
+    aligned_metrics,
+    cells_table,
+    metrics_table,
+    write_run,
+)
 
 MORE = {
     "trend": ("plasticity", {"color_trend": True}),
@@ -28,7 +35,7 @@ MORE = {
     "head": ("attention", {"layer": 1, "head": 0}),
     "limit": ("components", {"limit": 5}),
     "bucket-heatmap": ("heatmap", {"plasticity": "bucket"}),
-    "bucket-drop": ("map", {"metric": "ap_drop"}),
+    "bucket-profile": ("profile", {"plasticity": "bucket"}),
 }
 
 
@@ -36,8 +43,6 @@ def test_legends_cover_no_data_and_texts_stay_in_the_figure(tmp_path: Path) -> N
     run = add_bins(add_attention(add_windows(write_run(tmp_path / "run"))))
     run = open_run(add_drift(add_fidelity(add_key_heads(add_roles(add_bands(run))))))
     for name, (kind, options) in (FIGURES | MORE).items():
-        if kind == "distances":
-            continue
         figure = run.plot(kind, **options)
         figure.draw_without_rendering()
         axes = figure.axes[0]
@@ -84,18 +89,23 @@ def test_title_and_footnote_can_be_replaced_or_left_out(tmp_path: Path) -> None:
 
 def test_a_caption_has_what_a_paper_needs(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", num_pairs_per_bucket=256, query_model="diagonal", seed=3)
-    caption = caption_of(open_run(folder).plot("map", metric="ap_drop"))
+    caption = caption_of(open_run(folder).plot("heatmap", color_range="unit"))
     assert caption == (
-        "Drop of plasticity over a bucket of every query head, by layer and head (first fifth of "
-        "the context minus last fifth; positive: plasticity falls with position; 0: no change from "
-        "start to end). 12 query heads of Tiny-1B; context of 768 tokens. Queries are compared as "
-        "captured, so rotary phase counts. The run has no plasticity at one position. Key pairs: "
-        "two keys of one text and one key bucket, 256 per key bucket; query_model: diagonal; "
-        "seed: 3."
+        "Plasticity over a bucket, by query position and key position, mean over heads. 12 query "
+        "heads of Tiny-1B; context of 768 tokens. Queries are compared as captured, so rotary "
+        "phase counts. Colours range from 0 to 1. Keys after their query have no cell. The first "
+        "bucket has no value, because no bucket of keys comes before it. The run has no "
+        "plasticity at one position. Key pairs: two keys of one text and one key bucket, 256 per "
+        "key bucket; query_model: diagonal; seed: 3."
     )
-    tested = metrics_table().assign(ap_drop_se=0.01, n_text_groups=12)
-    marked = caption_of(map_figure(tested, metric="ap_drop", model_name="tiny"))
+    tested = aligned_metrics(metrics_table()).assign(n_text_groups=12)
+    marked = caption_of(map_figure(tested, metric="drop", model_name="tiny"))
     assert marked is not None
+    assert marked.startswith(
+        "Drop of plasticity at one position of every query head, by layer and head (plasticity at "
+        "one position in the first fifth of the longest text minus the last fifth; positive: "
+        "plasticity falls with position; 0: no change from start to end)."
+    )
     assert "12 query heads of tiny." in marked
     assert "(12 of 12 tested heads)" in marked
     assert "from the variation over texts (12 groups of texts, Student's t)" in marked
@@ -144,7 +154,7 @@ def test_run_plot_has_the_options_of_the_command(tmp_path: Path) -> None:
         ("heatmap", {"vmin": 2.0, "vmax": 1.0}, "vmin: must be below vmax, got 2.0 and 1.0"),
         ("map", {"layer_type": "sliding"}, "layer_type: 'sliding': no layer has this type"),
         ("attention", {}, "has no attention by distance; it needs a dump with"),
-        ("distances", {}, "has no plasticity by distance; run the analysis with pair_sampling: "),
+        ("drift", {}, "has no table of drift; it needs the texts"),
     ):
         with pytest.raises(ConfigError) as caught:
             run.plot(kind, **options)

@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from attended_counts import peaked_dump
-from attention_dumps import make_attention_dump
+from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import ConfigError, analyze_dump, open_run
 from attention_plasticity.cli import main
 from attention_plasticity.config import make_config
-from attention_plasticity.head.layer import WRONG_SCALE
+from attention_plasticity.read.pool import NO_ATTENDED_KEYS
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.plan import estimate, make_plan
 from attention_plasticity.run.runner import run_analysis
-from attention_plasticity.run.warnings import attended_warnings
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.summary import print_summary
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -30,6 +28,9 @@ from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.source import open_dump
 
 TABLE = "head_attention.csv"
+
+
+WITHOUT_ROPE = {"layers": [{**Layer().entry(0), "rope": False}]}
 
 
 def run(dump: Path, out: Path, **fields: Any) -> Outcome:
@@ -43,8 +44,9 @@ def run(dump: Path, out: Path, **fields: Any) -> Outcome:
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("dumps")
+    how: dict[str, Any] = {"q_heads": 3, "received": True, "manifest": WITHOUT_ROPE}
     return {
-        "some": make_attention_dump(root / "some", q_heads=3, without=(1,)),
+        "some": make_attention_dump(root / "some", without=(1,), **how),
         "none": make_attention_dump(root / "none", q_heads=3, without=(0, 1, 2)),
     }
 
@@ -64,7 +66,7 @@ def test_heads_without_columns_have_no_rows(outcomes: dict[str, Outcome]) -> Non
     np.testing.assert_allclose(found.attention[masses].sum(axis=1), 1.0, rtol=1e-5)
     metrics = found.head_metrics.set_index("q_head")
     assert metrics["attn_entropy"].notna().tolist() == [True, False, True]
-    assert metrics["ap_attended"].notna().tolist() == [True, False, True]
+    assert metrics["ap_attended"].notna().all()  # from the attention that keys receive
     weights = found.attention["n_tokens"]
     for name in ("entropy", "sink_mass", "max_logit"):
         of_head = found.attention["q_head"] == 0
@@ -84,10 +86,10 @@ def test_a_dump_without_columns_has_no_table(outcomes: dict[str, Outcome]) -> No
 
 def test_means_over_heads_agree_with_the_tables(outcomes: dict[str, Outcome]) -> None:
     found = open_run(outcomes["some"].paths.folder)
-    for name in ("attn_sink_mass", "ap_attended", "ap_attended_counted"):
+    for name, heads in (("attn_sink_mass", 2), ("ap_attended", 3)):
         mean = mean_over_heads(found, name)
         recorded = found.info["means"][name]
-        assert recorded["heads"] == 2
+        assert recorded["heads"] == heads
         assert recorded["value"] == pytest.approx(mean.value, rel=1e-12)
         assert recorded["standard_error"] == pytest.approx(mean.standard_error, rel=1e-12)
 
@@ -165,7 +167,8 @@ def test_the_summary_has_lines_about_attention(outcomes: dict[str, Outcome]) -> 
     assert "Attention: 0." in printed["some"]
     assert "on the first four tokens of a text, 0.000 ± 0.000 on other tokens" in printed["some"]
     assert "at a distance of 256 or more; means over 2 heads" in printed["some"]
-    assert "Plasticity of keys in proportion to their attention, over a bin: 0." in printed["some"]
+    attended = "Plasticity of keys in proportion to their attention, at one position: 0."
+    assert attended in printed["some"]
     assert "Attention:" not in printed["none"]
     note = (
         "Note         The probability with which tokens were kept is not known: dump.json has no "
@@ -176,52 +179,25 @@ def test_the_summary_has_lines_about_attention(outcomes: dict[str, Outcome]) -> 
     assert "in proportion" not in printed["none"]
 
 
-def test_a_wrong_scale_is_a_note(tmp_path: Path) -> None:
-    manifest = {"layers": [{"layer": 0, "type": "full_attention", "scale": 5.0}]}
-    dump = make_attention_dump(tmp_path / "dump", q_heads=2, manifest=manifest)
+def test_attended_plasticity_that_is_not_known_is_a_note(tmp_path: Path) -> None:
+    dump = make_attention_dump(tmp_path / "dump", q_heads=2, manifest=WITHOUT_ROPE)
     outcome = run(dump, tmp_path / "out")
     (note,) = [w for w in outcome.warnings if w.kind == "attended_unknown"]
     assert (note.label, note.heads) == ("Note", 2)
-    assert note.text == f"Attended plasticity is not known in 2 of 2 heads: {WRONG_SCALE}."
+    assert note.text == f"Attended plasticity is not known in 2 of 2 heads: {NO_ATTENDED_KEYS}."
     recorded = json.loads(outcome.paths.run.read_text())["warnings"]
     assert note.text in [warning["text"] for warning in recorded]
-    failed = run(dump, tmp_path / "attended", pair_sampling="attended")
-    assert len(failed.failures) == 2
-    assert all(WRONG_SCALE in failure.reason for failure in failed.failures)
-
-
-def test_few_later_queries_are_one_warning() -> None:
-    rows = [
-        {"ap_attended": 0.5, "n_later_queries": later, "ap_attended_ess": pairs}
-        for later, pairs in ((7.9, 100), (8, 16), (50, 15.9))
-    ]
-    unknown = dict.fromkeys(("ap_attended", "n_later_queries", "ap_attended_ess"), float("nan"))
-    full = DumpManifest(sampler={"type": "all"}, bucket_type="uniform", min_bucket_size=16)
-    (warning,) = attended_warnings(full, [*rows, unknown])
-    assert (warning.kind, warning.heads, warning.label) == ("few_later_queries", 2, "Warning")
-    assert warning.text.startswith("Attended plasticity of 2 of 3 heads rests on fewer than 8 ")
-    assert attended_warnings(full, [rows[1], unknown]) == []
-
-
-def test_a_note_says_how_attended_plasticity_of_a_sample_errs(
-    outcomes: dict[str, Outcome],
-) -> None:
-    (note,) = [w for w in outcomes["some"].warnings if w.kind == "attended_from_queries"]
-    assert (note.heads, note.label) == (2, "Note")
-    assert note.text.startswith("Attended plasticity of 2 of 2 heads comes from captured queries")
-    assert "mostly too high" in note.text
-    recorded = {"ap_attended": 0.5, "n_later_queries": float("nan"), "ap_attended_ess": 99.0}
-    assert attended_warnings(None, [recorded]) == []
 
 
 def test_keys_drawn_by_attention_give_the_same_bytes_in_every_run(tmp_path: Path) -> None:
-    how = {"sampler": "uniform", "base_rate": 4.0, "min_bucket_size": 16}
-    dump = Path(str(peaked_dump(tmp_path / "dump", 8, 96, **how).path))
+    dump = make_attention_dump(
+        tmp_path / "dump", q_heads=4, texts=8, share=0.6, received=True, manifest=WITHOUT_ROPE
+    )
     first = run(dump, tmp_path / "one")
-    assert all(math.isfinite(row["ap_attended_aligned"]) for row in first.metrics)
-    assert not any(warning.kind == "attended_from_queries" for warning in first.warnings)
+    assert all(math.isfinite(row["ap_attended"]) for row in first.metrics)
+    assert not any(warning.kind == "attended_unknown" for warning in first.warnings)
     run(dump, tmp_path / "two", max_workers=2)
-    (tmp_path / "two" / ".heads" / "l01h02.json").unlink()
+    (tmp_path / "two" / ".heads" / "l00h02.json").unlink()
     second = run(dump, tmp_path / "two")
     for path, other in zip(first.paths.all[:-1], second.paths.all[:-1], strict=True):
         assert path.read_bytes() == other.read_bytes()
@@ -231,17 +207,3 @@ def test_keys_drawn_by_attention_give_the_same_bytes_in_every_run(tmp_path: Path
     shutil.rmtree(dump / "attended")
     found = open_dump(dump)
     assert whole.worker_memory > estimate(found, make_plan(found, config), config).worker_memory
-
-
-def test_power_and_auto_are_refused_for_attended_pairs(
-    dumps: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ConfigError, match="auto does not work with pair_sampling: attended"):
-        make_config(pair_sampling="attended", num_pairs_per_bucket="auto")
-    with pytest.raises(ConfigError, match="distant_from: expected a power of two, got 300"):
-        make_config(distant_from=300)
-    outcome = run(dumps["some"], tmp_path, pair_sampling="attended", heads=[0, 2])
-    assert "distances" in outcome.paths.tables
-    assert outcome.paths.tables["distances"].exists()
-    assert main(["power", str(tmp_path)]) == 2
-    assert "was made with attended pairs" in capsys.readouterr().err

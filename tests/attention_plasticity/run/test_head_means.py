@@ -1,4 +1,4 @@
-"""Runs whose heads are a random sample of the heads of a model."""
+"""Means over heads, and runs whose heads are a random sample of the heads of a model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import math
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,18 @@ from rich.console import Console
 
 import attention_plasticity as ap
 from analysed import analyse_together
-from attention_plasticity.metrics import GROUP_COLUMNS
+from attention_plasticity.metrics import DRIFT, GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.plots import caption_of
 from attention_plasticity.run.finish import Outcome
-from attention_plasticity.run.head_means import EligibleHeads, eligible_heads
+from attention_plasticity.run.head_means import EligibleHeads, eligible_heads, mean_estimate
 from attention_plasticity.tables.intervals import (
     mean_half_width,
     mean_of_buckets,
     mean_over_heads,
 )
 from attention_plasticity.tables.summary import print_summary
-from dumps import make_dump
+from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 
 LAYERS, HEADS, TEXTS, SAMPLED = 4, 4, 8, 5
@@ -36,7 +37,7 @@ CAPTURED = [(0, 1), (0, 2), (1, 0), (2, 3), (3, 3)]
 def manifest(**capture: Any) -> dict[str, Any]:
     """dump.json of a model with four layers of four heads."""
     settings = {"layers": None, "heads": None, "full_attention_only": False, "head_sampling": None}
-    layers = [{"layer": number, "type": name} for number, name in enumerate(TYPES)]
+    layers = [{"layer": n, "type": name, "rope": False} for n, name in enumerate(TYPES)]
     return {
         "num_layers": LAYERS,
         "num_q_heads": HEADS,
@@ -84,6 +85,41 @@ def test_a_type_of_layers_that_is_not_known_has_all_heads() -> None:
     assert EligibleHeads(16, BY_TYPE).of_types(["other"]) == 16
 
 
+def test_a_mean_of_heads_averages_influences_first() -> None:
+    rng = np.random.default_rng(0)
+    shares = rng.normal(size=(3, len(GROUP_COLUMNS)))
+    values = [0.2, math.nan, 0.6]
+    mean = mean_estimate(values, shares.tolist(), [8, 0, 6])
+    own = shares[[0, 2]].mean(axis=0)
+    assert (mean.value, mean.heads, mean.groups) == (pytest.approx(0.4), 2, 6)
+    assert mean.influences == pytest.approx(own)
+    assert mean.standard_error == mean.text_error == pytest.approx(np.linalg.norm(own))
+    assert mean.freedom == 5
+    nothing = mean_estimate([math.nan], shares[:1].tolist(), [8])
+    assert (nothing.heads, nothing.groups) == (0, 0)
+    assert math.isnan(nothing.value)
+    assert math.isnan(nothing.standard_error)
+
+
+def test_means_of_drift_and_their_errors(tmp_path: Path) -> None:
+    """Layer 0 has a rotary record, layer 1 has none."""
+    dump = make_dump(tmp_path / "dump", layers=2, q_heads=4, k_heads=2, n=240, examples=12)
+    add_rotary(dump, layers=1)
+    run = ap.analyze_dump(dump, output_dir=tmp_path / "run", max_workers=1)
+    means = run.info["drift_means"]
+    assert set(means) == set(DRIFT.averaged)
+    assert run.influences is not None
+    for name, mean in means.items():
+        column = run.drift[name].dropna()
+        assert mean["value"] == pytest.approx(column.mean())
+        assert mean["heads"] == len(column) == (4 if name.endswith("_unrotated") else 8)
+        rows = run.influences[run.influences["quantity"] == name]
+        assert len(rows) == len(column)
+        influences = rows[list(GROUP_COLUMNS)].to_numpy().mean(axis=0)  # (groups,)
+        assert mean["standard_error"] == pytest.approx(np.linalg.norm(influences))
+        assert mean["groups"] == 12
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     root = tmp_path_factory.mktemp("runs")
@@ -117,7 +153,7 @@ def expected_errors(run: ap.Run, name: str, eligible: int) -> tuple[float, float
     rows = rows[rows["layer"].isin(run.layer_types)]
     u = rows[list(GROUP_COLUMNS)].to_numpy()  # (heads, groups)
     texts, heads = (u.mean(axis=0) ** 2).sum(), len(u)
-    spread = (rows["value"] - rows["bias"]).var(ddof=1)
+    spread = rows["value"].var(ddof=1)
     between = max(0.0, spread - (u**2).sum(axis=1).mean() + texts)
     return math.sqrt(texts), math.sqrt(texts + (1 - heads / eligible) * between / heads)
 
@@ -130,7 +166,7 @@ def test_run_json_and_tables_have_the_choice_of_heads(outcomes: dict[str, Outcom
         (run.info["means"], run, 16),
         (run.info["means_by_layer_type"]["full_attention"], full, 12),
     ):
-        for name in ("ap_overall", "ap_drop"):
+        for name in ("ap_aligned", "ap_aligned_drop"):
             texts, both = expected_errors(part, name, eligible)
             record, mean = found[name], mean_over_heads(part, name)
             assert record["standard_error"] == pytest.approx(both)
@@ -138,14 +174,14 @@ def test_run_json_and_tables_have_the_choice_of_heads(outcomes: dict[str, Outcom
             assert (record["heads"], record["eligible_heads"]) == (len(part.head_metrics), eligible)
             assert mean.standard_error == pytest.approx(both)
             assert mean.freedom == min(TEXTS, len(part.head_metrics)) - 1
-    one = run.info["means_by_layer_type"]["sliding_attention"]["ap_overall"]
+    one = run.info["means_by_layer_type"]["sliding_attention"]["ap_aligned"]
     assert one["standard_error"] is None  # one head has no spread
     assert one["standard_error_texts"] > 0
 
 
 def test_chosen_heads_are_fixed(outcomes: dict[str, Outcome]) -> None:
     run = ap.open_run(outcomes["chosen"].paths.folder)
-    mean = run.info["means"]["ap_overall"]
+    mean = run.info["means"]["ap_aligned"]
     assert mean["eligible_heads"] is None
     assert mean["standard_error"] == mean["standard_error_texts"]
     sampled = ap.open_run(outcomes["sampled"].paths.folder)
@@ -156,13 +192,13 @@ def test_chosen_heads_are_fixed(outcomes: dict[str, Outcome]) -> None:
 def test_the_summary_tells_how_many_heads_were_sampled(outcomes: dict[str, Outcome]) -> None:
     text = printed(outcomes["sampled"])
     assert "mean over 5 of 16 heads, sampled at random;" in text
-    assert "± standard error over texts and the choice of heads" in text
+    assert "± is half of the 95 % interval over texts and the choice of heads" in text
     (line,) = [line for line in text.splitlines() if "full attention" in line]
     assert "4 of 12" in line
-    assert "key pairs: two keys of one text and one key bucket (pair_sampling: bucket)" in text
+    assert "key pairs: two keys of one text and one bin of keys (pair_sampling: bucket)" in text
     fixed = printed(outcomes["chosen"])
     assert "mean over 5 heads;" in fixed
-    assert "sampled" not in fixed
+    assert "sampled at random" not in fixed
 
 
 def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:
@@ -170,9 +206,8 @@ def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:
     about, tables = run_content(run, "x")
     assert about["eligible_heads"] == 16
     assert {one["name"]: one["eligible_heads"] for one in about["types"]} == BY_TYPE
-    assert about["means"]["ap_overall"][1] == pytest.approx(
-        run.info["means"]["ap_overall"]["standard_error"]
-    )
+    mean = mean_over_heads(run, "ap_aligned")
+    assert about["means"]["ap_aligned"][1] == pytest.approx(mean_half_width(mean))
     fixed = run_content(ap.open_run(outcomes["chosen"].paths.folder), "x")[1]
     half, narrow = (found["mean"]["half_width"] for found in (tables, fixed))
     assert (half > narrow).all()
@@ -185,10 +220,10 @@ def test_a_mean_profile_uses_the_same_formula(outcomes: dict[str, Outcome]) -> N
     """A bucket is a mean like any other: compare with the formula of the means of columns."""
     run = ap.open_run(outcomes["sampled"].paths.folder)
     assert run.influences is not None
-    rows = run.influences[run.influences["quantity"] == "ap_overall"]
+    rows = run.influences[run.influences["quantity"] == "ap_aligned"]
     error = np.sqrt((rows[list(GROUP_COLUMNS)] ** 2).sum(axis=1))
     found = mean_of_buckets(rows.assign(q_bucket=3, standard_error=error), 16)
-    mean = mean_over_heads(run, "ap_overall")
+    mean = mean_over_heads(run, "ap_aligned")
     assert found["half_width"].tolist() == pytest.approx([mean_half_width(mean)])
 
 
@@ -196,12 +231,12 @@ def test_differences_contain_the_choice_of_heads(outcomes: dict[str, Outcome]) -
     """Of the differences of heads if both runs have the same heads, else of both runs."""
     runs = [ap.open_run(outcomes[name].paths.folder) for name in ("sampled", "other seed")]
     comparison = ap.compare(runs, labels=["a", "b"])
-    row = comparison.differences.set_index(["layer_type", "quantity"]).loc[("all", "ap_overall")]
+    row = comparison.differences.set_index(["layer_type", "quantity"]).loc[("all", "ap_aligned")]
     a, b = (
-        run.influences[run.influences["quantity"] == "ap_overall"]  # type: ignore[index]
+        run.influences[run.influences["quantity"] == "ap_aligned"]  # type: ignore[index]
         for run in runs
     )
-    values = (b["value"] - b["bias"]).to_numpy() - (a["value"] - a["bias"]).to_numpy()
+    values = b["value"].to_numpy() - a["value"].to_numpy()
     shares = [part[list(GROUP_COLUMNS)].to_numpy() for part in (b, a)]
     texts = sum((u.mean(axis=0) ** 2).sum() for u in shares)
     own = sum((u**2).sum(axis=1).mean() for u in shares)
@@ -211,13 +246,14 @@ def test_differences_contain_the_choice_of_heads(outcomes: dict[str, Outcome]) -
     assert (row["same_heads"], row["heads"], row["minus_heads"]) == (True, 5, 5)
     part = runs[1].select(layer_type="full")
     other = ap.compare([runs[0], part], labels=["a", "b"])
-    row = other.differences.set_index(["layer_type", "quantity"]).loc[("all", "ap_overall")]
-    means = [mean_over_heads(run, "ap_overall") for run in (runs[0], part)]
+    row = other.differences.set_index(["layer_type", "quantity"]).loc[("all", "ap_aligned")]
+    means = [mean_over_heads(run, "ap_aligned") for run in (runs[0], part)]
     expected = math.hypot(*(mean.standard_error for mean in means))
     assert row["standard_error"] == pytest.approx(expected)
     assert not row["same_heads"]
     notes = " ".join(other.notes["text"])
     assert "a: 5 of 16 heads, sampled at random. Errors of means contain the choice" in notes
     assert "a: 11 heads were not captured" not in notes
-    assert "±: standard error over texts and the choice of heads;" in other.to_markdown()
-    assert "also contain the choice of heads" in other.caption("profiles")
+    what = "±: half of the 95 % interval over texts and the choice of heads."
+    assert what in other.to_markdown()
+    assert "also contain the choice of heads" in other.caption("trajectory")

@@ -13,7 +13,6 @@ import pytest
 import attention_plasticity as ap
 from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.run.finish import Outcome
-from attention_plasticity.run.key_heads import ESTIMATES
 from attention_plasticity.run.merging import merge_shards, run_shard
 from attention_plasticity.run.runner import run_analysis
 from dumps import add_rotary, make_dump
@@ -51,7 +50,7 @@ def test_a_row_per_key_head(whole: Outcome) -> None:
     means = json.loads(whole.paths.run.read_text())["key_head_means"]
     assert means["static_error"]["value"] == pytest.approx(rows["static_error"].mean())
     assert means["static_error"]["heads"] == 4
-    assert set(means) <= set(ESTIMATES)
+    assert set(means) <= set(KEY_HEADS.averaged)
 
 
 def test_heads_that_are_computed_again(dump: Path, whole: Outcome, tmp_path: Path) -> None:
@@ -97,18 +96,6 @@ def test_a_head_that_fails_and_is_repaired(dump: Path, whole: Outcome, tmp_path:
     assert table(run_analysis(config(copy, tmp_path / "out"))) == table(whole)
 
 
-def test_records_of_a_version_without_key_heads(dump: Path, whole: Outcome, tmp_path: Path) -> None:
-    from attention_plasticity.run.records import read_sealed, sealed
-
-    out = Path(shutil.copytree(whole.paths.folder, tmp_path / "out"))
-    for file in (out / ".heads").glob("l0*h*.json"):
-        record = read_sealed(file)
-        assert record is not None
-        del record["key_head"]
-        file.write_text(sealed(record))
-    assert table(run_analysis(config(dump, out))) == table(whole)
-
-
 def test_a_run_of_one_text_has_no_table(dump: Path, tmp_path: Path) -> None:
     run = ap.open_run(
         run_analysis(config(dump, tmp_path, single_example=True, layers=[0])).paths.folder
@@ -122,4 +109,4 @@ def test_missing_values_have_reasons(whole: Outcome) -> None:
     assert {"attended_plasticity", "received_gini_se", "far_mass"} <= columns
     assert all(one.where == {"0": "0-1", "1": "0-1"} for one in found)
     rows = pd.read_csv(whole.paths.tables["key_heads"])
-    assert {name for name in ESTIMATES if rows[name].isna().any()} <= columns
+    assert {name for name in KEY_HEADS.averaged if rows[name].isna().any()} <= columns

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.config import RunnerConfig, make_config
-from attention_plasticity.head.result import Failure, HeadResult
-from attention_plasticity.head.texts import UNKNOWN_TEXTS
+from attention_plasticity.measure.result import Failure, HeadResult
+from attention_plasticity.read.texts import UNKNOWN_TEXTS
 from attention_plasticity.run.local_engine import EarlyWorkers, _worker_environment, run_local
 from attention_plasticity.run.plan import Group, make_plan
 from attention_plasticity.run.tasks import Computed, Job, Task, TaskQueue
@@ -125,12 +125,12 @@ def test_a_head_that_kills_two_workers_fails_alone(
     dump = open_dump(make_dump(tmp_path / "dump", layers=2, q_heads=3, k_heads=1, n=1000))
     lethal = (  # the workers import this file at their start
         "import os, attention_plasticity.head_analysis as module\n"
-        "original = module._analyze_query_head\n"
-        "def analyze(dump, layer, q_head, *rest):\n"
-        "    if (layer, q_head) == (1, 1):\n"
+        "original = module.measure_head\n"
+        "def measure(group, q_head, *rest):\n"
+        "    if (group.layer, q_head) == (1, 1):\n"
         "        os.kill(os.getpid(), 9)\n"
-        "    return original(dump, layer, q_head, *rest)\n"
-        "module._analyze_query_head = analyze\n"
+        "    return original(group, q_head, *rest)\n"
+        "module.measure_head = measure\n"
     )
     (tmp_path / "sitecustomize.py").write_text(lethal)
     monkeypatch.syspath_prepend(tmp_path)
@@ -148,11 +148,11 @@ def test_a_worker_does_not_wait_until_its_results_are_recorded(
     dump = open_dump(make_dump(tmp_path / "dump", layers=2, q_heads=1, k_heads=1, n=1000))
     marking = (
         "import attention_plasticity.head_analysis as module\n"
-        "original = module._analyze_query_head\n"
-        "def analyze(dump, layer, *rest):\n"
-        "    (dump.path.parent / f'began-{layer}').touch()\n"
-        "    return original(dump, layer, *rest)\n"
-        "module._analyze_query_head = analyze\n"
+        "original = module.measure_head\n"
+        "def measure(group, q_head, queries, dump):\n"
+        "    (dump.path.parent / f'began-{group.layer}').touch()\n"
+        "    return original(group, q_head, queries, dump)\n"
+        "module.measure_head = measure\n"
     )
     (tmp_path / "sitecustomize.py").write_text(marking)
     monkeypatch.syspath_prepend(tmp_path)

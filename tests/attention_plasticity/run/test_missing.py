@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention_dumps import make_attention_dump
+from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import ConfigError, Run, analyze_dump, open_run
-from attention_plasticity.head.layer import NO_COLUMNS
-from attention_plasticity.head.result import HeadResult
-from attention_plasticity.metrics import AVERAGED, HEAD_METRICS, HEAD_NUMBERS
-from attention_plasticity.run.missing import NOT_RECORDED, MissingSums, heads_of
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.metrics import HEAD_METRICS, HEAD_NUMBERS
+from attention_plasticity.read.layer import NO_COLUMNS
+from attention_plasticity.run.missing import MissingSums, heads_of
 from dumps import add_rotary, head_rows, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.layout import HeadId
@@ -48,20 +48,16 @@ def test_every_nan_of_the_table_of_heads_has_one_reason(run: Run) -> None:
     assert len(chosen) == sum(layer == 1 for layer, _, _ in expected)
 
 
-def test_numbers_of_heads_and_values_agree_with_the_tables(run: Run) -> None:
-    assert run.bins.isna().any(axis=None)
-    tables = {
-        "head_metrics": run.head_metrics,
-        "bucket_plasticity": run.bucket_plasticity,
-        "bins": run.bins,
-    }
+def test_numbers_of_heads_agree_with_the_tables(run: Run) -> None:
+    tables = {"head_metrics": run.head_metrics, "drift": run.drift, "key_heads": run.key_heads}
     sums: dict[tuple[str, str], int] = {}
     for record in run.info["missing"]:
         heads = list(heads_of(record["where"]))
         assert record["heads"] == len(heads) == len(set(heads))
         for column in record["columns"]:
             key = record["table"], column
-            sums[key] = sums.get(key, 0) + record["values"]
+            sums[key] = sums.get(key, 0) + len(heads)
+    assert {table for table, _ in sums} <= set(tables)
     for kind, table in tables.items():
         empty = table.drop(columns=["sliding_window"], errors="ignore").isna().sum()
         expected = {str(name): int(number) for name, number in empty.items() if number}
@@ -84,44 +80,49 @@ def test_columns_with_one_reason_are_joined(run: Run) -> None:
     (record,) = [record for record in found if record["reason"] == NO_COLUMNS]
     assert record["heads"] == 8
     assert record["where"] == {"0": "0-3", "1": "0-3"}
-    names = [name for name in HEAD_METRICS.names if name.startswith(("attn_", "ap_attended"))]
-    assert set(record["columns"]) == {*names, "n_later_queries"}
+    names = {name for name in HEAD_METRICS.names if name.startswith("attn_")}
+    assert set(record["columns"]) == names
 
 
 def test_groups_of_a_mean_are_the_fewest_of_its_heads(tmp_path: Path) -> None:
-    """Counted from the rows of the dump: groups of texts with queries in the buckets of a mean."""
-    out = analyze_dump(make_attention_dump(tmp_path / "dump"), output_dir=tmp_path / "out")
+    """Counted from the rows of the dump: groups of texts with queries in the bins of a mean."""
+    without_rope = {"layers": [{**Layer().entry(0), "rope": False}]}
+    dump = make_attention_dump(tmp_path / "dump", manifest=without_rope)
+    out = analyze_dump(dump, output_dir=tmp_path / "out")
     influences = out.influences
     assert influences is not None
-    assert {"ap_overall", "attn_entropy", "ap_attended"} <= set(out.info["means"]) <= {*AVERAGED}
-    for name, mean in out.info["means"].items():
+    means = out.info["means"]
+    assert {"ap_overall", "ap_aligned", "attn_entropy"} <= set(means) <= {*HEAD_METRICS.averaged}
+    assert (means["ap_overall"]["groups"], means["ap_overall"]["standard_error"]) == (None, None)
+    for name in means.keys() - {"ap_overall"}:
         rows = influences[influences["quantity"] == name]
-        assert mean["groups"] == rows["n_groups"].min()
+        assert means[name]["groups"] == rows["n_groups"].min()
         shares = rows[[f"group_{group:02d}" for group in range(16)]].to_numpy()
         assert (np.count_nonzero(shares, axis=1) <= rows["n_groups"]).all()
-    texts = out.bucket_plasticity["n_texts"].max()
-    assert out.info["means"]["ap_overall"]["groups"] == min(texts, 16)
+    texts = out.bins["n_texts"].max()
+    assert means["ap_aligned"]["groups"] == min(texts, 16)
 
 
 def test_without_texts_the_groups_are_not_known(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=300)
-    out = analyze_dump(dump, output_dir=tmp_path / "out", error_bars=False)
-    assert out.info["means"]["ap_overall"]["groups"] is None
+    dump = add_rotary(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=300))
+    out = analyze_dump(dump, output_dir=tmp_path / "out", single_example=True)
+    known = {name: mean for name, mean in out.info["means"].items() if name != "ap_overall"}
+    assert known
+    assert all(mean["groups"] is None for mean in known.values())
 
 
-def test_records_of_an_earlier_version_have_no_reasons() -> None:
-    metrics = dict.fromkeys(HEAD_METRICS.names, 0.5) | {"ap_drop": math.nan}
+def test_heads_of_one_reason_are_one_record() -> None:
     sums = MissingSums()
-    sums.add(HeadResult(0, 3, 1, metrics, {}, {}, {}))
-    (found,) = sums.found
-    assert (found.columns, found.reason, found.where) == (["ap_drop"], NOT_RECORDED, {"0": "3"})
-
-
-def test_a_run_of_an_earlier_version_has_no_missing_values(run: Run, tmp_path: Path) -> None:
-    info = {name: value for name, value in run.info.items() if name != "missing"}
-    earlier = edited(run, tmp_path, info)
-    assert earlier.missing.empty
-    assert list(earlier.missing.columns) == ["layer", "q_head", "column", "reason"]
+    why = {"ap_aligned": "no pairs", "ap_aligned_se": "no pairs"}
+    for layer, head in ((0, 1), (0, 2), (2, 0)):
+        sums.add(HeadResult(layer, head, 0, {}, {}, missing={"head_metrics": why}))
+    sums.add(HeadResult(3, 0, 0, {}, {}, missing={"drift": {"q_drift_r": "no pairs"}}))
+    sums.add(HeadResult(3, 1, 0, {}, {}))
+    heads, drift = sums.found
+    assert (heads.table, heads.columns, heads.heads) == ("head_metrics", [*why], 3)
+    assert heads.where == {"0": "1-2", "2": "0"}
+    assert heads.metrics == ["ap_aligned"]  # its error is missing with it
+    assert (drift.table, drift.where) == ("drift", {"3": "0"})
 
 
 @pytest.mark.parametrize("where", [{"0": "0-"}, {"zero": "0"}, {"0": "0-99999999999"}])

@@ -17,8 +17,8 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
-from attention_plasticity.head.result import Failure, HeadResult
-from attention_plasticity.head.texts import UNKNOWN_TEXTS
+from attention_plasticity.measure.result import Failure, HeadResult
+from attention_plasticity.read.texts import UNKNOWN_TEXTS
 from attention_plasticity.run import ray_engine
 from attention_plasticity.run.plan import Group, make_plan
 from attention_plasticity.run.ray_engine import _Deaths, run_ray

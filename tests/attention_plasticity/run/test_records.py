@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.config import make_config
-from attention_plasticity.head.result import HeadResult
-from attention_plasticity.head.texts import UNKNOWN_TEXTS
 from attention_plasticity.head_analysis import analyze_head
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.read.texts import UNKNOWN_TEXTS
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.run.plan import make_plan
-from attention_plasticity.run.records import Records
+from attention_plasticity.run.records import Records, read_sealed, sealed
 from attention_plasticity.run.run_info import run_settings
-from dumps import make_dump
+from dumps import add_rotary, make_dump
 from qk_dump.layout import Dump
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
@@ -28,7 +28,7 @@ from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Dump:
-    return open_dump(make_dump(tmp_path / "dump", layers=1, n=60))
+    return open_dump(add_rotary(make_dump(tmp_path / "dump", layers=1, n=60)))
 
 
 @pytest.fixture
@@ -112,6 +112,31 @@ def test_a_damaged_record_counts_as_not_finished(dump: Dump, out: Path, content:
     assert earlier.conflict is None
 
 
+@pytest.mark.parametrize(
+    "field", ["key_head", "missing", "metrics/ap_aligned", "tables/bins/pooled", "tables/new"]
+)
+def test_a_record_with_other_fields_or_columns_is_computed_again(
+    dump: Dump, out: Path, field: str
+) -> None:
+    record(out, dump, 0, 1)
+    path = out / ".heads" / "l00h01.json"
+    content = read_sealed(path)
+    assert content is not None
+    *places, name = field.split("/")
+    part = content
+    for place in places:
+        part = part[place]
+    if name in part:
+        del part[name]
+    else:
+        part[name] = {"plasticity": [0.5]}
+    path.write_text(sealed(content))
+    records = records_in(out, dump)
+    earlier = records.finished_heads(InputFiles(dump))
+    assert (list(earlier.metrics), earlier.damaged, earlier.conflict) == ([(0, 0)], [], None)
+    assert [head for head, _ in records.usable()] == [(0, 0)]
+
+
 def flips(content: bytes) -> Iterator[bytes]:
     """The content with each of its bytes changed; the lowest bit makes a digit another digit."""
     for place in range(len(content)):
@@ -120,9 +145,9 @@ def flips(content: bytes) -> Iterator[bytes]:
 
 
 def test_no_record_with_a_changed_byte_is_taken(dump: Dump, out: Path) -> None:
-    metrics = {"layer": 0, "q_head": 1, "k_head": 0, "ap_overall": 0.123456789, "ap_drop": math.nan}
-    columns = {"plasticity": [0.5, 1e-300]}, {"weight": [1.0]}, {"bias": [-0.01]}
-    result = HeadResult(0, 1, 0, metrics, *columns)
+    metrics = {"layer": 0, "q_head": 1, "k_head": 0, "ap_overall": 0.123, "ap_aligned": math.nan}
+    tables = {"bins": {"plasticity": [0.5, 1e-300]}, "components": {"weight": [1.0]}}
+    result = HeadResult(0, 1, 0, metrics, tables, missing={"drift": {"q_drift_r": "no texts"}})
     records, inputs = records_in(out, dump), InputFiles(dump)
     records.begin(discard=False)
     records.add(result, inputs, UNKNOWN_TEXTS.digest)

@@ -469,27 +469,28 @@ def test_places_that_cannot_be_used_are_refused(
     assert s3.names() == []
 
 
-def test_the_hub_gets_the_tables_in_one_commit(dump: Path, part: Path, tmp_path: Path) -> None:
-    url = "hf://datasets/me/qk@results/mine"
+def test_the_hub_gets_the_tables_in_one_commit(dump: Path, tmp_path: Path) -> None:
+    url, one = "hf://datasets/me/qk@results/mine", {"heads": "0", "single_example": True}
+    local = run_analysis(config(dump, tmp_path / "local", **one)).paths.folder
     with running_hub() as hub, client_of(hub, tmp_path / "cache"):
         hub.fail("commit", status(500), times=99)
         with pytest.raises(HubError, match=f"all files are kept in {cache_folder()}"):
-            run_analysis(config(dump, url, heads="0", pair_sampling="context"))
+            run_analysis(config(dump, url, heads="0"))
         hub.heal()
         notes: list[str] = []
-        run_analysis(config(dump, url, heads="0", pair_sampling="context"), Notes(notes))
+        run_analysis(config(dump, url, heads="0"), Notes(notes))
         assert notes[-1] == "2 of 2 heads were finished earlier and are kept"
-        assert "mine/head_distance_plasticity.csv" in hub.branch("me/qk", "results")
-        run_analysis(config(dump, url, heads="0", overwrite=True))
+        assert "mine/key_head_metrics.csv" in hub.branch("me/qk", "results")
+        run_analysis(config(dump, url, overwrite=True, **one))  # it has fewer tables
         found = hub.branch("me/qk", "results")
         assert sorted(name for name in found if name.startswith("mine/")) == sorted(
-            f"mine/{path.name}" for path in part.iterdir() if path.name[0] != "."
+            f"mine/{path.name}" for path in local.iterdir() if path.name[0] != "."
         )
-        for path in part.glob("*.csv"):
+        for path in local.glob("*.csv"):
             assert found[f"mine/{path.name}"] == path.read_bytes()
         assert len(hub.commits("me/qk", "results")) == 3  # with that of the dataset
         fields = {"engine": "shards", "num_shards": 1, "shard_index": 0}
         run_shard(config(dump, tmp_path / "shard", heads="0", **fields))
         merge_shards([tmp_path / "shard"], "hf://datasets/me/new@results")  # makes the dataset
         assert "run.json" in hub.branch("me/new", "results")
-        assert ap.open_run(url).head_metrics.equals(ap.open_run(part).head_metrics)
+        assert ap.open_run(url).head_metrics.equals(ap.open_run(local).head_metrics)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attention_plasticity.config import make_config
-from attention_plasticity.head.texts import UNKNOWN_TEXTS
+from attention_plasticity.read.texts import UNKNOWN_TEXTS
 from attention_plasticity.run.tasks import Job, Task, TaskQueue
 from attention_plasticity.run.worker import WorkerLog
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import pytest
 
 from attention_plasticity import open_run
 from attention_plasticity.config import make_config
-from attention_plasticity.head.result import HeadResult
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.read.layer import NO_COLUMNS
 from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.runner import run_analysis
-from attention_plasticity.run.warnings import SampleSizes, bias_warnings
+from attention_plasticity.run.warnings import SampleSizes
 from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.buckets import BucketGeometry
@@ -25,23 +25,37 @@ UNIFORM = BucketGeometry("uniform", 128)
 
 
 def columns_of(name: str, queries: dict[int, int], texts: dict[int, int] | None) -> Any:
-    cells = [(bucket, k) for bucket in queries for k in range(2)]
+    """Two cells per bin or bucket."""
+    cells = [bucket for bucket in queries for _ in range(2)]
+    few = {bucket for bucket in queries if texts and texts[bucket] < 4}
     return {
-        name: [bucket for bucket, _ in cells],
-        "n_queries": [queries[bucket] for bucket, _ in cells],
-        "n_texts": [texts[bucket] if texts else math.nan for bucket, _ in cells],
+        name: cells,
+        "plasticity": [math.nan if bucket in few else 0.5 for bucket in cells],
+        "n_queries": [queries[bucket] for bucket in cells],
+        "n_texts": [texts[bucket] if texts else math.nan for bucket in cells],
     }
 
 
-def head(number: int, queries: dict[int, int], texts: dict[int, int] | None = None) -> HeadResult:
-    """A head with so many queries and texts in each query bucket."""
-    return HeadResult(0, number, 0, {}, columns_of("q_bucket", queries, texts), {}, {})
+def head(
+    queries: dict[int, int],
+    texts: dict[int, int] | None = None,
+    *,
+    groups: float = 9.0,
+    bins: bool = True,
+    **missing: str,
+) -> HeadResult:
+    """A head with so many queries and texts in each bin, or in each query bucket."""
+    small = {0: 3} if bins else queries
+    tables = {"bucket_plasticity": columns_of("q_bucket", small, dict.fromkeys(small, 1))}
+    if bins:
+        tables["bins"] = columns_of("q_bin", queries, texts)
+    metrics = {"n_text_groups": groups}
+    return HeadResult(0, 0, 0, metrics, tables, missing={"head_metrics": missing})
 
 
-def binned(queries: dict[int, int], texts: dict[int, int] | None = None) -> HeadResult:
-    """A head with so many queries and texts in each bin, and few in its only query bucket."""
-    found = head(9, {0: 3}, {0: 1})
-    return replace(found, bins=columns_of("q_bin", queries, texts))
+def buckets(queries: dict[int, int]) -> HeadResult:
+    """A head without bins."""
+    return head(queries, bins=False)
 
 
 def warnings_of(*heads: HeadResult, geometry: BucketGeometry | None = UNIFORM, **how: Any) -> Any:
@@ -52,91 +66,97 @@ def warnings_of(*heads: HeadResult, geometry: BucketGeometry | None = UNIFORM, *
 
 
 def test_enough_queries_of_enough_texts_are_no_word_worth() -> None:
-    assert warnings_of(head(0, {1: 32, 2: 500}, {1: 4, 2: 9}), head(1, {3: 40}, {3: 4})) == []
+    assert warnings_of(head({1: 32, 2: 500}, {1: 4, 2: 9}), head({3: 40}, {3: 4})) == []
+    assert warnings_of(buckets({1: 32})) == []
     assert warnings_of() == []
 
 
-def test_buckets_with_few_queries_are_named_once_for_all_heads() -> None:
-    fine = dict.fromkeys(range(1, 9), 9)
-    few = [
-        head(number, {1: 40, 5: 31, 6: 3 + number, 7: 30, 9: 8}, fine | {9: 4}) for number in (0, 1)
-    ]
-    (warning,) = warnings_of(*few, head(2, {1: 99}, {1: 9}))
+def test_bins_with_few_queries_are_named_once_for_all_heads() -> None:
+    fine = dict.fromkeys(range(10), 9)
+    few = [head({1: 40, 5: 31, 6: 3 + number, 7: 30, 9: 8}, fine) for number in (0, 1)]
+    (warning,) = warnings_of(*few, head({1: 99}, {1: 9}))
     assert warning.kind == "few_queries"
     assert (warning.heads, warning.buckets, warning.fewest) == (2, [5, 6, 7, 9], 3)
     assert warning.text == (
-        "Fewer than 32 queries in query buckets 5-7,9 (positions 640-1,023, 1,152-1,279), in 2 of "
-        "3 heads; the smallest bucket has 3. Plasticity over a bucket is unreliable there. Capture "
-        "more texts."
+        "Fewer than 32 queries in bins 5-7,9 (positions 2,560-4,095, 4,608-5,119), in 2 of 3 "
+        "heads; the smallest bin has 3. Plasticity at one position is unreliable there. Capture "
+        "more texts, or set a larger bin_size."
     )
-    (alone,) = warnings_of(*few, geometry=None)
-    assert "query buckets 5-7,9, in 2 of 2 heads" in alone.text
 
 
-def test_buckets_that_few_texts_reach_are_named() -> None:
-    (warning,) = warnings_of(head(0, {1: 50, 2: 50}, {1: 5, 2: 3}))
-    assert warning.kind == "few_texts"
+def test_heads_without_bins_are_counted_in_buckets() -> None:
+    bins, found = warnings_of(head({2: 20}, {2: 9}), buckets({1: 50, 3: 7}))
+    assert (bins.kind, bins.buckets, found.kind, found.buckets) == (
+        *("few_queries", [2], "few_queries", [3]),
+    )
+    assert found.text == (
+        "Fewer than 32 queries in query bucket 3 (positions 384-511), in 1 of 2 heads; the "
+        "smallest bucket has 7. Plasticity over a bucket is unreliable there. Capture more texts."
+    )
+    (alone,) = warnings_of(buckets({3: 7}), geometry=None)
+    assert "query bucket 3, in 1 of 1 heads" in alone.text
+
+
+def test_bins_that_few_texts_reach_are_left_out() -> None:
+    (warning,) = warnings_of(head({1: 50, 2: 50}, {1: 5, 2: 3}))
+    assert (warning.kind, warning.label, warning.buckets) == ("few_texts", "Warning", [2])
     assert warning.text == (
-        "Fewer than 4 texts in query bucket 2 (positions 256-383), in 1 of 1 heads; the smallest "
-        "number is 3. Plasticity over a bucket depends on single texts there. Capture more texts "
-        "of this length, or set equal_texts to use the same texts everywhere."
+        "Fewer than 4 texts in bin 2 (positions 1,024-1,535), in 1 of 1 heads; the smallest number "
+        "is 3. This bin is left out of means and figures. Capture more texts of this length, or "
+        "set equal_texts to use the same texts everywhere."
     )
-    (equal,) = warnings_of(head(0, {1: 50, 2: 50}, {1: 5, 2: 3}), equal_texts=True)
-    assert equal.text.endswith("Capture more texts of this length.")
+    (equal,) = warnings_of(head({1: 50, 2: 50}, {1: 3, 2: 2}), equal_texts=True)
+    assert equal.text.endswith(
+        "These bins are left out of means and figures. Capture more texts of this length."
+    )
+
+
+def test_all_texts_of_a_small_dump_are_enough() -> None:
+    small = head({1: 50, 2: 50}, {1: 3, 2: 2})
+    small.tables["bins"]["plasticity"][0] = 0.5  # the dump has three texts
+    (warning,) = warnings_of(small)
+    assert (warning.kind, warning.buckets) == ("few_texts", [2])
+
+
+def test_values_without_errors_are_told() -> None:
+    few, known = head({1: 50}, {1: 3}, groups=3.0), head({1: 50}, {1: 9})
+    *_, warning = warnings_of(few, known)
+    assert (warning.kind, warning.heads, warning.label) == ("no_errors", 1, "Warning")
+    assert warning.text == (
+        "The rows of 1 of 2 heads come from fewer than 4 groups of texts. Values have no standard "
+        "errors there. Capture more texts."
+    )
 
 
 def test_unknown_texts_are_one_note() -> None:
-    known, unknown = head(0, {1: 50}, {1: 1}), head(1, {1: 50})
-    few, note = warnings_of(known, unknown)
-    assert few.kind == "few_texts"
-    assert note.kind == "texts_unknown"
+    known, unknown = head({1: 50}, {1: 9}), head({1: 50}, groups=math.nan)
+    (note,) = warnings_of(known, unknown)
+    assert (note.kind, note.heads, note.label) == ("texts_unknown", 1, "Note")
     assert note.text == (
-        "Standard errors and bias are not known, nor the numbers of texts in 1 of 2 heads: the "
-        "queries have no usable example_id."
+        "Standard errors are not known, nor the numbers of texts in 1 of 2 heads: the queries have "
+        "no usable example_id."
     )
     (note,) = warnings_of(unknown, single_example=True)
     assert note.text == (
-        "Standard errors and bias are not known, nor the numbers of texts: single_example is set."
+        "Standard errors are not known, nor the numbers of texts: single_example is set."
     )
 
 
-def test_bins_are_meant_where_plasticity_at_one_position_is_known() -> None:
-    queries, texts = warnings_of(binned({2: 20, 3: 90}, {2: 9, 3: 3}), head(1, {1: 50}, {1: 9}))
-    assert (queries.kind, queries.buckets, queries.fewest) == ("few_queries", [2], 20)
-    assert queries.text == (
-        "Fewer than 32 queries in bin 2 (positions 1,024-1,535), in 1 of 2 heads; the smallest bin "
-        "has 20. Plasticity at one position is unreliable there. Capture more texts, or set a "
-        "larger bin_size."
-    )
-    assert texts.kind == "few_texts"
-    assert "in bin 3 (positions 1,536-2,047), in 1 of 2 heads; the smallest" in texts.text
-    assert warnings_of(binned({2: 50}, {2: 9})) == []
-    (note,) = warnings_of(binned({2: 50}))
-    assert note.kind == "texts_unknown"
+def test_plasticity_that_is_not_known_is_a_note_with_the_reason() -> None:
+    why = head({1: 50}, {1: 9}, ap_aligned="no record", ap_attended="no keys")
+    without = head({1: 50}, {1: 9}, ap_attended="no keys", attn_entropy=NO_COLUMNS)
+    attended, aligned = warnings_of(why, without)
+    assert attended.text == "Attended plasticity is not known in 1 of 2 heads: no keys."
+    assert aligned.text == "Plasticity at one position is not known in 1 of 2 heads: no record."
+    assert (attended.kind, aligned.kind) == ("attended_unknown", "aligned_unknown")
+    assert (attended.label, aligned.label) == ("Note", "Note")
 
 
-@pytest.mark.parametrize("name", ["ap_overall", "ap_aligned"])
-def test_heads_with_a_large_bias_are_counted(name: str) -> None:
-    rows = [
-        {
-            **{"ap_overall_se": 1.0, "ap_overall_bias": 0.0, "ap_aligned": math.nan},
-            **{name: 0.5, f"{name}_se": error, f"{name}_bias": bias},
-        }
-        for error, bias in ((0.02, -0.011), (0.02, 0.011), (0.02, 0.009), (math.nan, 0.5))
-    ]
-    (warning,) = bias_warnings(rows)
-    assert (warning.kind, warning.heads, warning.label) == ("large_bias", 2, "Warning")
-    assert warning.text.startswith(
-        f"The bias of {name} is larger than half its standard error in 2 of 3"
-    )
-    assert bias_warnings(rows[2:]) == []
-
-
-def test_many_scattered_buckets_stay_one_line() -> None:
+def test_many_scattered_bins_stay_one_line() -> None:
     (warning,) = warnings_of(
-        head(0, dict.fromkeys(range(1, 1000, 2), 5), dict.fromkeys(range(1000), 9))
+        head(dict.fromkeys(range(1, 1000, 2), 5), dict.fromkeys(range(1000), 9))
     )
-    assert "buckets 1,3,5,7,9,11 and 494 more (positions 128-255, 384-511, " in warning.text
+    assert "bins 1,3,5,7,9,11 and 494 more (positions 512-1,023, 1,536-2,047, " in warning.text
     assert len(warning.text) < 400
     assert len(warning.buckets) == 500
 
@@ -155,7 +175,7 @@ def outcome_of(dump: Path, out: Path, **fields: Any) -> Outcome:
 def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) -> None:
     outcome = outcome_of(sparse, tmp_path / "out")
     kinds = [warning.kind for warning in outcome.warnings]
-    assert kinds == ["few_queries", "few_texts"]
+    assert kinds == ["few_queries", "few_texts", "no_errors"]  # the dump has three texts
     info = json.loads(outcome.paths.run.read_text())
     assert [record["text"] for record in info["warnings"]] == [w.text for w in outcome.warnings]
     assert info["warnings"][0]["buckets"] == list(range(1, 16))

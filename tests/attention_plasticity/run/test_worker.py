@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from attention_plasticity.config import make_config
-from attention_plasticity.head.texts import UNKNOWN_TEXTS
+from attention_plasticity.read.texts import UNKNOWN_TEXTS
 from dumps import make_dump
 
 

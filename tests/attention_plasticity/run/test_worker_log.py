@@ -13,10 +13,10 @@ from dumps import make_dump
 
 ONLY_WORKERS = "import sys\nif 'attention_plasticity.run.worker' in sys.orig_argv:\n    "
 WARNS = "import warnings; warnings.warn('planted warning')"
-BREAKS = """import attention_plasticity.numeric.position as position
+BREAKS = """import attention_plasticity.measure.seeds as seeds
     def broken(*arguments):
         raise ZeroDivisionError('planted defect')
-    position.regress = broken"""
+    seeds.regress = broken"""
 DIES = "import os; print('planted last words', file=sys.stderr, flush=True); os._exit(3)"
 FLOODS = "print('flood ' * 500_000, file=sys.stderr)"
 

@@ -17,9 +17,9 @@ from qk_toolkit.errors import ConfigError
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"q_bucket": math.nan}, "q_bucket: expected integers in the rows of ap_bucket"),
-        ({"q_bucket": 1.5}, "q_bucket: expected integers in the rows of ap_bucket"),
-        ({"quantity": "ap_overall", "q_bucket": math.nan}, "has two rows for ap_overall"),
+        ({"bin": math.nan}, "bin: expected integers in the rows of ap_bin"),
+        ({"bin": 1.5}, "bin: expected integers in the rows of ap_bin"),
+        ({"quantity": "ap_aligned", "bin": math.nan}, "has two rows for ap_aligned"),
         ({"group_03": math.inf}, "group_03: expected numbers from"),
         ({"group_03": "much"}, "group_03: expected numbers"),
     ],
@@ -27,11 +27,11 @@ from qk_toolkit.errors import ConfigError
 def test_damaged_influences_are_refused(
     change: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    row = {"layer": 0, "q_head": 0, "k_head": 0, "value": 0.5, "bias": 0.0, "n_groups": 12}
+    row = {"layer": 0, "q_head": 0, "k_head": 0, "value": 0.5, "n_groups": 12}
     row |= dict.fromkeys(GROUP_COLUMNS, 0.01)
     rows = [
-        {**row, "quantity": "ap_overall", "q_bucket": math.nan},
-        {**row, "quantity": "ap_bucket", "q_bucket": 3},
+        {**row, "quantity": "ap_aligned", "bin": math.nan},
+        {**row, "quantity": "ap_bin", "bin": 3},
     ]
     path = tmp_path / "head_influences.csv"
     pd.DataFrame(rows).to_csv(path, index=False)
@@ -57,9 +57,9 @@ def test_damaged_influences_are_refused(
             ("0.5", "inf"),
             "ap_overall: expected numbers from -1e+38 to 1e+38, got inf",
         ),
-        ("ap_drop", ("1e308", "0"), "ap_drop: expected numbers from -1e+38 to 1e+38, got 1e+308"),
-        ("ap_drop", ("9" * 400, "0"), "ap_drop: expected numbers from -1e+38 to 1e+38, got inf"),
-        ("ap_overall_se", ("0.1", "-1"), "ap_overall_se: expected numbers from 0 to 1e+38, got -1"),
+        ("ap_phase", ("1e308", "0"), "ap_phase: expected numbers from -1e+38 to 1e+38, got 1e+308"),
+        ("ap_phase", ("9" * 400, "0"), "ap_phase: expected numbers from -1e+38 to 1e+38, got inf"),
+        ("ap_phase_se", ("0.1", "-1"), "ap_phase_se: expected numbers from 0 to 1e+38, got -1"),
         ("d_model", ("64", "inf"), "d_model: expected numbers from 0 to 1e+38, got inf"),
         ("n_text_groups", ("12", "-1"), "n_text_groups: expected numbers from 0 to 1e+38, got -1"),
     ],

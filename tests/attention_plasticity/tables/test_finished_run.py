@@ -1,4 +1,4 @@
-"""Tables as figures read them: earlier names, and files that are not what they should be."""
+"""Tables as figures read them, and files that are not what they should be."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_folder_of_tables_alone_is_a_run_that_tells_less(tmp_path: Path) -> No
     assert len(run.bucket_plasticity) == len(cells_table())
 
 
-def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
+def test_names_of_the_original_tool_are_read(tmp_path: Path) -> None:
     old = cells_table()[["layer", "q_head", "q_bucket", "k_bucket", "plasticity"]]
     old.rename(columns={"plasticity": "ap_bucket"}).to_csv(tmp_path / "b.csv", index=False)
     pd.testing.assert_frame_equal(read_table(tmp_path / "b.csv", "bucket_plasticity"), old)

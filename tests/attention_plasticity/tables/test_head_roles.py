@@ -12,6 +12,7 @@ from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.head_roles import (
     COLOURS,
     DARK_COLOURS,
+    repeated_decides,
     require_roles,
     score_half_width,
 )
@@ -45,6 +46,19 @@ def test_unknown_roles_are_refused(column: str, value: object) -> None:
     table.loc[1, column] = value
     with pytest.raises(ConfigError, match=f"^table: {column}: unknown role .*induction, duplicate"):
         require_roles(table, "table")
+
+
+def test_repeated_tokens_decide_if_their_scores_are_not_known() -> None:
+    table = pd.DataFrame(
+        {
+            "role": ["unsure", "unsure", "unsure", "sink", "unsure"],
+            "likely_role": ["sink", "far", "previous", "sink", "mixed"],
+            "repeated_induction": [np.nan, 0.1, np.nan, np.nan, np.nan],
+        }
+    )
+    assert repeated_decides(table).tolist() == [True, False, False, False, True]
+    without = table.drop(columns="repeated_induction")
+    assert repeated_decides(without).tolist() == [True, True, False, False, True]
 
 
 def test_every_role_has_its_own_colour() -> None:

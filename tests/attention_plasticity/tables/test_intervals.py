@@ -14,19 +14,23 @@ from scipy import stats
 
 import attention_plasticity as ap
 from attention_plasticity.comparison.drawn import drawn_drops
+from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
 from attention_plasticity.page.content import run_content
 from attention_plasticity.plots import caption_of
-from attention_plasticity.run.head_means import gap_is_large, mean_estimate
+from attention_plasticity.run.head_means import mean_estimate
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
-    corrected,
+    bucket_errors,
     half_width,
     head_half_width,
+    mean_bucket_errors,
     mean_half_width,
     mean_over_heads,
     p_values,
 )
 from report_runs import TEXT_GROUPS, write_run
+
+FIRST, LAST, DROP = "ap_aligned_first20", "ap_aligned_last20", "ap_aligned_drop"
 
 
 def test_half_width_is_that_of_students_t() -> None:
@@ -48,26 +52,23 @@ def test_nan_is_no_test() -> None:
     assert not benjamini_hochberg(np.array([np.nan])).any()
 
 
-def test_p_values_are_two_sided_and_of_corrected_values() -> None:
-    table = pd.DataFrame(
-        {"ap_drop": [0.05], "ap_drop_bias": [0.01], "ap_drop_se": [0.02], "n_text_groups": [12]}
-    )
-    assert corrected(table, "ap_drop").tolist() == pytest.approx([0.04])
-    assert p_values(table, "ap_drop", None)[0] == pytest.approx(2 * stats.t.sf(2.0, 11))
+def test_p_values_are_two_sided() -> None:
+    table = pd.DataFrame({DROP: [0.04], f"{DROP}_se": [0.02], "n_text_groups": [12]})
+    assert p_values(table, DROP, None)[0] == pytest.approx(2 * stats.t.sf(2.0, 11))
 
 
 def test_intervals_have_the_groups_of_their_quantity() -> None:
     """A head that the table of influences does not have keeps the groups of the head."""
     table = pd.DataFrame(
-        {"layer": 0, "q_head": [0, 1], "ap_drop": 0.04, "ap_drop_se": 0.02, "n_text_groups": 12}
+        {"layer": 0, "q_head": [0, 1], DROP: 0.04, f"{DROP}_se": 0.02, "n_text_groups": 12}
     )
-    rows = pd.DataFrame({"layer": 0, "q_head": [0, 0], "quantity": ["ap_overall", "ap_drop"]})
+    rows = pd.DataFrame({"layer": 0, "q_head": [0, 0], "quantity": ["ap_aligned", DROP]})
     influences = rows.assign(n_groups=[12, 5])
     expected = 0.02 * stats.t.ppf(0.975, [4, 11])
-    np.testing.assert_allclose(head_half_width(table, "ap_drop", influences), expected)
-    p = p_values(table, "ap_drop", influences)
+    np.testing.assert_allclose(head_half_width(table, DROP, influences), expected)
+    p = p_values(table, DROP, influences)
     np.testing.assert_allclose(p, 2 * stats.t.sf(2.0, [4, 11]))
-    without = head_half_width(table.drop(columns="n_text_groups"), "ap_drop", influences)
+    without = head_half_width(table.drop(columns="n_text_groups"), DROP, influences)
     np.testing.assert_allclose(without, [expected[0], np.nan])
 
 
@@ -75,72 +76,87 @@ GROUPS_OF_DROP = 4
 
 
 def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
-    """The page, the map of drops, the profile and the comparison, where few texts reach the end."""
-    folder = write_run(tmp_path / "run", errors=True)
+    """The page, the map of drops and the comparison, where few texts reach the end."""
+    folder = write_run(tmp_path / "run", position=True)
     path = folder / "head_influences.csv"
     influences = pd.read_csv(path)
-    late = influences["quantity"].isin(["ap_last20", "ap_drop"])
+    late = influences["quantity"].isin([LAST, DROP])
     influences.loc[late & (influences["q_head"] == 0), "n_groups"] = GROUPS_OF_DROP
     influences.to_csv(path, index=False, na_rep="nan")
     run = ap.open_run(folder)
     metrics = run.head_metrics
     few = metrics["q_head"] == 0
     factor = stats.t.ppf(0.975, np.where(few, GROUPS_OF_DROP, TEXT_GROUPS) - 1)
-    half = factor * metrics["ap_drop_se"].to_numpy()
+    half = factor * metrics[f"{DROP}_se"].to_numpy()
     page = run_content(run, "x")[1]["estimates"]
-    np.testing.assert_allclose(page["ap_drop_half_width"], half, rtol=1e-6)
+    np.testing.assert_allclose(page[f"{DROP}_half_width"], half, rtol=1e-6)
     np.testing.assert_allclose(
-        page["ap_first20_half_width"][2],
-        stats.t.ppf(0.975, TEXT_GROUPS - 1) * metrics["ap_first20_se"][2],
+        page[f"{FIRST}_half_width"][2],
+        stats.t.ppf(0.975, TEXT_GROUPS - 1) * metrics[f"{FIRST}_se"][2],
         rtol=1e-6,
     )
-    dots = int((corrected(metrics, "ap_drop").abs() > half).sum())
-    caption = caption_of(run.plot("map", metric="ap_drop")) or ""
+    dots = int((metrics[DROP].abs() > half).sum())
+    caption = caption_of(run.plot("map", metric="drop")) or ""
     assert f"excludes 0 ({dots} of {len(metrics)} tested heads)" in caption
     assert f"({GROUPS_OF_DROP} to {TEXT_GROUPS} groups of texts, Student's t)" in caption
     comparison = ap.compare([run, run], labels=["a", "b"])
     whole = comparison.table.set_index(["run", "layer_type"]).loc[("a", "all")]
-    assert whole[["ap_first20_df", "ap_last20_df", "ap_drop_df"]].tolist() == [
+    assert whole[[f"{name}_df" for name in (FIRST, LAST, DROP)]].tolist() == [
         TEXT_GROUPS - 1,
         GROUPS_OF_DROP - 1,
         GROUPS_OF_DROP - 1,
     ]
-    mean = mean_over_heads(run, "ap_last20")
+    mean = mean_over_heads(run, LAST)
     reach = stats.t.ppf(0.975, GROUPS_OF_DROP - 1) * mean.standard_error
     assert mean_half_width(mean) == pytest.approx(reach)
-    ends = run.plot("profile").axes[0].containers[0].lines[2][0].get_segments()[-1][:, 1]
-    np.testing.assert_allclose(ends, [mean.value - reach, mean.value + reach])
     drawn = drawn_drops(comparison.table)
     assert drawn.halves[0, 0] == pytest.approx(
-        stats.t.ppf(0.975, GROUPS_OF_DROP - 1) * whole["ap_drop_se"]
+        stats.t.ppf(0.975, GROUPS_OF_DROP - 1) * whole[f"{DROP}_se"]
     )
     words = f"{GROUPS_OF_DROP - 1} to {TEXT_GROUPS - 1} degrees of freedom"
-    assert words in comparison.caption("profiles")
+    assert words in comparison.caption("trajectory")
+
+
+@pytest.mark.parametrize("quantity", [BIN_QUANTITY, POOLED_BIN_QUANTITY])
+def test_bins_have_errors_and_those_without_a_value_take_part_in_no_mean(
+    tmp_path: Path, quantity: str
+) -> None:
+    folder = write_run(tmp_path / "run", position=True)
+    path = folder / "head_influences.csv"
+    influences = pd.read_csv(path)
+    own = influences["quantity"] == quantity
+    first = own & (influences["bin"] == 3) & (influences["layer"] == 0)
+    influences.loc[first, ["value", *GROUP_COLUMNS]] = np.nan
+    influences.to_csv(path, index=False, na_rep="nan")
+    run = ap.open_run(folder)
+    errors, means = bucket_errors(run, quantity), mean_bucket_errors(run, quantity)
+    assert errors is not None
+    assert means is not None
+    assert len(errors) == own.sum()
+    for number in (2, 3):
+        rows = influences[own & ~first & (influences["bin"] == number)]
+        shares = rows[list(GROUP_COLUMNS)].to_numpy()  # (heads, groups)
+        factor = stats.t.ppf(0.975, TEXT_GROUPS - 1)
+        here = errors[(errors["q_bucket"] == number) & errors["value"].notna()]
+        np.testing.assert_allclose(here["half_width"], factor * np.linalg.norm(shares, axis=1))
+        mean = means.set_index("q_bucket").loc[number]
+        assert mean["plasticity"] == pytest.approx(rows["value"].mean())
+        assert mean["half_width"] == pytest.approx(factor * np.linalg.norm(shares.mean(axis=0)))
 
 
 def test_influences_are_averaged_before_they_are_squared() -> None:
     one, other = [0.1, -0.1] + [0.0] * 14, [-0.1, 0.1] + [0.0] * 14
-    mean = mean_estimate([0.5, 0.7], [0.0, 0.1], [one, other], [5, 4])
+    mean = mean_estimate([0.5, 0.6], [one, other], [5, 4])
     assert mean.value == pytest.approx(0.55)
     assert mean.standard_error == 0.0  # the texts move both heads in opposite directions
     assert mean.heads == 2
-    alike = mean_estimate([0.5, 0.7], [0.0, 0.1], [one, one], [5, 5])
+    alike = mean_estimate([0.5, 0.6], [one, one], [5, 5])
     assert alike.standard_error == pytest.approx(math.hypot(0.1, 0.1))
 
 
-def test_heads_without_a_value_are_left_out_and_unknown_bias_is_no_correction() -> None:
+def test_heads_without_a_value_are_left_out() -> None:
     nan = [math.nan] * 16
-    mean = mean_estimate([0.5, math.nan], [math.nan, math.nan], [nan, nan], [4, math.nan])
-    assert (mean.value, mean.heads, mean.corrected) == (0.5, 1, False)
+    mean = mean_estimate([0.5, math.nan], [nan, nan], [4, math.nan])
+    assert (mean.value, mean.heads) == (0.5, 1)
     assert math.isnan(mean.standard_error)
-    assert mean_estimate([math.nan], [0.0], [nan], [0]).heads == 0
-
-
-@pytest.mark.parametrize(
-    ("gap", "error", "large"),
-    [(0.03, 0.001, True), (-0.03, 0.01, True), (0.03, 0.02, False), (0.01, 0.001, False)],
-)
-def test_a_gap_is_large_if_it_is_large_and_sure(gap: float, error: float, large: bool) -> None:
-    assert gap_is_large({"ap_gaussian_gap": gap, "ap_gaussian_gap_se": error}) is large
-    assert not gap_is_large({"ap_gaussian_gap": math.nan, "ap_gaussian_gap_se": error})
-    assert not gap_is_large({"ap_gaussian_gap": gap, "ap_gaussian_gap_se": math.nan})
+    assert mean_estimate([math.nan], [nan], [0]).heads == 0

@@ -12,7 +12,7 @@ from attention_plasticity.plots.style import figure_text
 from attention_plasticity.tables.finished_run import FinishedRun, labels_of
 from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
-from run_tables import write_run
+from run_tables import add_bins, write_run
 
 HOSTILE = {
     "two dollars": "$$",
@@ -76,7 +76,7 @@ def test_every_figure_is_drawn_with_a_name_of_mathematics(tmp_path: Path) -> Non
 
 
 def test_scores_and_metrics_may_have_any_name(tmp_path: Path) -> None:
-    runs = [str(write_run(tmp_path / name, model=name)) for name in "abc"]
+    runs = [str(add_bins(write_run(tmp_path / name, model=name))) for name in "abc"]
     scores = tmp_path / "scores.csv"
     scores.write_text("model,$$\na,1\nb,2\nc,4\n")
     words = ["--scores", str(scores), "--output_dir", str(tmp_path / "out")]

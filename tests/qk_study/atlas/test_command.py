@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from attention_plasticity.head.role_columns import SCORES
+from attention_plasticity.metrics import ROLES
 from attention_plasticity.tables.finished_run import FinishedRun
 from lasting_workers import workers as workers  # a fixture of all tests here
 from planted_models import HEADS, save_planted_model
@@ -90,7 +90,7 @@ def test_roles_equal_scores_of_the_full_weights(made: Path, place: Path) -> None
     weights = weights_of(place, tokens).numpy()
     roles = FinishedRun.open(made).roles
     for head in range(len(HEADS)):
-        found: dict[str, list[float]] = {name: [] for name in SCORES}
+        found: dict[str, list[float]] = {name: [] for name in ROLES.with_error}
         for text, ids in enumerate(tokens):
             for p in range(len(ids)):
                 row = weights[text, head, p, : p + 1]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from attention_plasticity.tables.intervals import half_width
 from commands_here import analyze_here
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_study.baseline.command import baseline
@@ -85,7 +86,8 @@ def test_a_repeated_command_changes_nothing_and_prints_the_means(
         ("shuffled tokens", finished / "baseline" / "shuffled"),
     ):
         mean = info_of(folder)["means"]["ap_aligned"]
-        assert f"{words}: {mean['value']:.3f} ± {mean['standard_error']:.3f}, drop " in told
+        half = float(half_width(mean["standard_error"], mean["groups"]))
+        assert f"{words}: {mean['value']:.3f} ± {half:.3f}, drop " in told
     assert "baseline, 8 heads, 4 texts" in told
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("data.parquet")} == before
 

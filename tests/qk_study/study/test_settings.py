@@ -97,7 +97,7 @@ def test_ten_dumps_need_less_than_twenty_lines(tmp_path: Path) -> None:
             "metrics: 'ap_algned': is no numeric column of head_metrics.csv; did you mean",
         ),
         ({"models": [DUMP], "metrics": ["layer_type"]}, "is no numeric column of head_metrics"),
-        ({"models": [DUMP], "metrics": ["ap_drop"] * 7}, "metrics: expected"),
+        ({"models": [DUMP], "metrics": ["ap_phase"] * 7}, "metrics: expected"),
         ({"models": [DUMP], "title": ""}, "title: expected"),
         ({"models": [DUMP], "figure_format": "gif"}, "figure_format: expected one of png"),
         ({"models": [DUMP], "capture": {"capture": {"layer": 1}}}, "capture: capture.layer: unkn"),

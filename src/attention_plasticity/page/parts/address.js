@@ -1,6 +1,6 @@
 // The selection in the address of the page, so that a link shows the same view again.
 
-const ADDRESS_FIELDS = new Set(["run", "beside", "head", "metric", "sure", "layers", "axis", "points"]);
+const ADDRESS_FIELDS = new Set(["run", "beside", "head", "metric", "sure", "layers", "axis"]);
 
 /** Read the selection from the address. What is not found is replaced and named in a notice. */
 function readAddress(address) {
@@ -19,7 +19,6 @@ function readAddress(address) {
   state.metric = given("metric", has(mapGroups(runShown()).flatMap(([, names]) => names)), () => `the metric ${wordsOf(state.metric).label}`) ?? shownKind().level;
   state.layers = given("layers", has(runShown().types.map(({ name }) => name)), () => "all layers");
   state.axis = given("axis", has(["tokens", "share"]), () => "positions in tokens") ?? "tokens";
-  state.points = given("points", has(page.drift.points.map(({ name }) => name)), () => "points before RoPE") ?? "before";
   const sure = given("sure", has(["0", "1"]), () => `the switch “How sure” ${isSure() ? "on" : "off"}`);
   state.sure = sure === null ? null : sure === "1";
   const key = given("head", (text) => (runShown().rowOf.has(text) ? text : null), () => headName(state.layer, state.head).toLowerCase());
@@ -42,7 +41,6 @@ function writeAddress() {
   if (state.beside !== null) fields.set("beside", runs[state.beside].label);
   if (state.layers !== null) fields.set("layers", state.layers);
   if (state.axis !== "tokens") fields.set("axis", state.axis);
-  if (state.points !== "before") fields.set("points", state.points);
   if (state.sure !== null) fields.set("sure", Number(state.sure));
   try { history.replaceState(null, "", `#${fields}`); } catch { /* a notebook has no address */ }
 }

@@ -22,7 +22,7 @@ function massesOf(run, key, bucket) {
     if ((bucket === null || columns.q_bucket[row] === bucket) && columns.mass_0[row] !== UNKNOWN_SHARE && columns.n_queries[row] > 0) rows.push(row);
   }
   if (!rows.length) return null;
-  const weight = columns.n_tokens ?? columns.n_queries; // runs of earlier versions have no tokens
+  const weight = columns.n_tokens;
   const total = rows.reduce((sum, row) => sum + weight[row], 0);
   const mean = (name) => rows.reduce((sum, row) => sum + weight[row] * shareOf(columns[name][row]), 0) / total;
   const bins = binsOf(run);
@@ -40,9 +40,6 @@ function meanMasses(run, bucket) {
   }
   return run.meanMasses.get(place);
 }
-
-/** The metric of attention from `distant_from` on. Runs of earlier versions have it with the first four tokens only. */
-const farMetric = (run) => (spreadOf(run, "attn_far_mass") ? "attn_far_mass" : "attn_distant_mass");
 
 /** Whether a bucket of queries, or all queries, means the same in both runs. */
 const sameQueries = (run, other, bucket) => bucket === null || queriesWords(run, bucket) === queriesWords(other, bucket);
@@ -131,7 +128,7 @@ function showAttentionKeys(run, other, mine, theirs) {
   const interval = mine?.half.some(Number.isFinite) ? `, 95 % interval${bound}` : "";
   const entries = [entry(theme.one, `this head${interval}`, "band"), entry(theme.mean, meanWords(run), "dot")];
   if (other) entries.splice(1, 0, entry(theme.two, theirs ? `${headsBeside() ? "same head" : meanWords(other)}, ${other.label}` : `${other.label}: not known`, "dot"));
-  if (binsOf(run).includes(run.distant_from)) entries.push(entry(theme.quiet, `${wordsOf(farMetric(run)).label}: from ${whole(run.distant_from)} tokens`, "upright"));
+  if (binsOf(run).includes(run.distant_from)) entries.push(entry(theme.quiet, `${wordsOf("attn_far_mass").label}: from ${whole(run.distant_from)} tokens`, "upright"));
   byId("attention-keys").replaceChildren(...entries);
   const which = state.queries === null ? "all queries" : "the chosen queries; numbers: all queries";
   byId("attention-meaning").textContent = `share of attention by distance, mean over ${which}; the bars include the first four tokens of the text`;
@@ -142,35 +139,21 @@ const PAIRS = {
   bucket: "pairs of keys of one text and one range of positions, drawn uniformly",
   local: "pairs of nearby keys",
   context: "pairs of earlier keys of a text, drawn uniformly",
-  attended: "pairs of keys in proportion to their attention",
 };
-
-/** Attended plasticity at one position, or as captured if no head of the run has it. */
-const attendedMetric = (run) => (run.at_one_position && spreadOf(run, "ap_attended_aligned") ? "ap_attended_aligned" : "ap_attended");
-
-function attendedWords(run, key, metric) {
-  const [pairs, later] = ["ap_attended_ess", "n_later_queries"].map((name) => metricOf(run, key, name));
-  if (!Number.isFinite(pairs)) return wordsOf(metric).meaning;
-  return [
-    PAIRS.attended, ...(metric === "ap_attended" ? [] : [`over a bin ${unbroken(showHeadValue(run, key, "ap_attended"))}`]),
-    `${whole(pairs)} effective pairs${Number.isFinite(later) ? `, ${later.toFixed(1)} later queries per key` : ""}`,
-  ].join("; ");
-}
 
 /** The numbers beside the chart. Metrics that no head has are left out. */
 function showFacts(run, other, key) {
-  const far = farMetric(run), attended = attendedMetric(run);
   const meanings = {
     attn_sink_mass: "on the first four tokens of the text",
-    [far]: `on keys at least ${run.distant_from === null ? "distant_from" : whole(run.distant_from)} tokens before the query${far === "attn_far_mass" ? ", without the first four tokens of the text" : ""}`,
+    attn_far_mass: `on keys at least ${run.distant_from === null ? "distant_from" : whole(run.distant_from)} tokens before the query, without the first four tokens of the text`,
     attn_entropy: "nats; 0: all attention on one key",
     attn_max_logit: "mean over queries",
     [kindOf(run).level]: PAIRS[run.pair_sampling] ?? wordsOf(kindOf(run).level).meaning,
-    [attended]: attendedWords(run, key, attended),
+    ap_attended: "pairs of keys in proportion to the attention that they receive",
   };
   const facts = Object.entries(meanings).filter(([name]) => spreadOf(run, name)).map(([name, meaning]) => {
     const number = fillEstimate(make("dd", "", { class: "number", "data-fact": name }), showHeadValue(run, key, name));
-    const comparable = name !== far || (other?.distant_from === run.distant_from && spreadOf(other, far));
+    const comparable = name !== "attn_far_mass" || other?.distant_from === run.distant_from;
     if (other && comparable) number.append(make("span", showHeadValue(other, key, name), { class: "other", title: other.label }));
     return make("div", "", {}, [make("dt", capital(wordsOf(name).label)), number, make("dd", meaning, { class: "meaning" })]);
   });

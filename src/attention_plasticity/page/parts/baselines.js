@@ -17,7 +17,7 @@ const baselineColour = ({ look }) => [theme.runs[2], theme.runs[1]][look];
 function baselineMean(baseline, metric) {
   const means = state.layers === null || !hasTypes(baseline) ? baseline.means : typeNamed(baseline, state.layers)?.means;
   const found = means?.[metric];
-  return found ? withError(showShare(found[0]), found[1]) : null;
+  return found ? withHalf(showShare(found[0]), found[1]) : null;
 }
 
 /** Lines of a card: the values of the baselines. */

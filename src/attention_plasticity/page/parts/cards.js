@@ -2,11 +2,13 @@
 
 /** Title, metrics of which the first that the run has is shown, meaning, and words of every card. */
 function cardsOf(kind) {
-  const atOnePosition = kind === page.kinds.position;
+  const ofPosition = [
+    ["Rotary phase", ["ap_phase"], "what RoPE adds", "card-phase"],
+    ["Drop over the context", [kind.drop], `${kind.words}, first fifth minus last fifth`, "card-drop"],
+  ];
   return [
     [`Plasticity ${kind.words}`, [kind.level], "mean", "card-plasticity"],
-    ...(atOnePosition ? [["Rotary phase", ["ap_phase"], "what RoPE adds", "card-phase"]] : []),
-    ["Drop over the context", [kind.drop], `${kind.words}, first fifth minus last fifth`, "card-drop"],
+    ...(kind === page.kinds.position ? ofPosition : []),
     ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries, as captured", "card-variance"],
   ];
 }
@@ -31,10 +33,8 @@ function headsOf(run, metric) {
 function showCards(run, other) {
   const cards = cardsOf(shownKind()).map(([title, metrics, meaning, help]) => {
     const metric = metrics.find((name) => run.tables.heads.columns[name]);
-    const sampled = eligibleHeads(run) === null ? "" : " over texts and the choice of heads";
-    const known = metric && Number.isFinite(meanOf(run, metric).error) ? ` ± standard error${sampled}` : "";
     const reason = metric && commonReason(run, metric);
-    const notes = [reason ? `missing: ${reason}` : `${meaning}${headsOf(run, metric)}${known}`, ...cardNotes(run, other, metric)];
+    const notes = [reason ? `missing: ${reason}` : `${meaning}${headsOf(run, metric)}`, ...cardNotes(run, other, metric)];
     return card(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, [...typeLines(run, other, metric), ...baselineLines(run, metric)]);
   });
   cards.push(headsCard(run, other));
@@ -72,12 +72,13 @@ function showWarnings(shown) {
 
 function showSubtitle(run, other) {
   const subtitle = "Plasticity: how much the query decides between two keys, for each attention head and along the context";
-  if (!other) byId("subtitle").textContent = subtitle + (run.selected ? `; ${layersWords(run.selected)} only` : "");
+  const known = runsShown().some(anyIntervals) ? `. ±: half of the 95 % interval${eligibleHeads(run) === null ? "" : "; that of means is over texts and the choice of heads"}` : "";
+  if (!other) byId("subtitle").textContent = subtitle + (run.selected ? `; ${layersWords(run.selected)} only` : "") + known;
   else {
     const selection = (of) => (of.selected ? [`${layersWords(of.selected)} only`] : []);
     const words = (of, notes) => of.label + (notes.length ? ` (${notes.join("; ")})` : "");
     const difference = architectureDifference(run, other);
     const means = difference && `. Only means are compared: ${difference}, so their heads do not correspond`;
-    byId("subtitle").textContent = `${words(run, selection(run))} compared with ${words(other, [...selection(other), "numbers in orange"])}${uncorrectedWords([run, other])}${means}${mixedWords([run, other])}`;
+    byId("subtitle").textContent = `${words(run, selection(run))} compared with ${words(other, [...selection(other), "numbers in orange"])}${means}${mixedWords([run, other])}${known}`;
   }
 }

@@ -79,7 +79,7 @@ function draw(id, { traces, layout, names }) {
 function drawCells(run, key) {
   const part = partWord(run);
   byId("cells").setAttribute("aria-label", `${capital(cellsWords(run))} of this head by query ${part} and key ${part}`);
-  byId("cells-note").textContent = `${cellsWords(run)} per query ${part} and key ${part}; blank: keys after the query or outside the window, or no key pairs${firstIsEmpty(run) ? `; the first ${part} has no earlier ${part} of keys` : ""}`;
+  byId("cells-note").textContent = `${cellsWords(run)} per query ${part} and key ${part}; blank: keys after the query or outside the window, ${run.at_one_position ? `no key pairs, or fewer than ${page.fewest_texts} texts` : "or no key pairs"}${firstIsEmpty(run) ? `; the first ${part} has no earlier ${part} of keys` : ""}`;
   return draw("cells", cellsFigure(run, key));
 }
 
@@ -97,16 +97,16 @@ function cellsFigure(run, key) {
   const size = bucket.length;
   const z = Array.from({ length: size }, () => new Array(size).fill(null));
   const text = Array.from({ length: size }, () => new Array(size).fill(""));
-  const rows = rowsOfHead(run, "cells", key);
+  const rows = rowsOfHead(run, "cells", key), profile = rowsOfHead(run, "profiles", key);
+  const factor = new Map(profile?.half_widths_per_error?.map((number, i) => [profile.q_bucket[i], number]));
   const span = (i) => (end ? `${whole(start[i])}–${whole(end[i])}` : `${run.unit === "tokens" ? "around " : "bucket "}${whole(start[i])}`);
   for (let i = 0; i < (rows?.plasticity.length ?? 0); i++) {
     const q = place.get(rows.q_bucket[i]), k = place.get(rows.k_bucket[i]);
-    const value = rows.plasticity[i] - (rows.plasticity_bias?.[i] || 0);
+    const value = rows.plasticity[i], half = rows.plasticity_se?.[i] * factor.get(rows.q_bucket[i]);
     z[k][q] = Number.isFinite(value) ? value : null;
-    const counted = Number.isFinite(rows.plasticity_counted?.[i]) ? `<br>counted: ${showShare(rows.plasticity_counted[i])}` : "";
     const pairs = rows.n_pairs ? `<br>${plural(rows.n_pairs[i], "pair")} of keys` : "";
-    const pooled = Number.isFinite(rows.pooled_corrected?.[i]) ? `<br>over a bin: ${showShare(rows.pooled_corrected[i])}` : "";
-    text[k][q] = `<b>${withError(showShare(value), rows.plasticity_se?.[i])}</b> ${cellsWords(run)}${pooled}<br>queries ${span(q)}<br>keys ${span(k)}${pairs}${counted}`;
+    const pooled = Number.isFinite(rows.pooled?.[i]) ? `<br>over a bin: ${showShare(rows.pooled[i])}` : "";
+    text[k][q] = `<b>${withHalf(showShare(value), half)}</b> ${cellsWords(run)}${pooled}<br>queries ${span(q)}<br>keys ${span(k)}${pairs}`;
   }
   const trace = {
     type: "heatmap", z, text, hoverinfo: "text", hoverongaps: false, colorscale: stopsOf(VIRIDIS), zmin: 0, zmax: 1, xgap: 1, ygap: 1, showscale: false,

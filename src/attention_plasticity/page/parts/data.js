@@ -26,25 +26,6 @@ function openTable({ rows, columns }, buffer) {
   return { rows, names: columns.map(([name]) => name), columns: arrays };
 }
 
-/** Add the columns of the file that the page does not store: a value minus its bias. */
-function addComputed({ names, columns }, all) {
-  for (const name of all) {
-    const value = name.replace(/_corrected$/, "");
-    columns[name] ??= columns[value].map((number, row) => number - columns[`${value}_bias`][row]);
-  }
-  names.splice(0, names.length, ...all);
-}
-
-/** The columns with a known bias as they are shown: minus the bias of the heads that have one. */
-function correctedColumns({ names, columns }) {
-  const found = {};
-  for (const name of names) {
-    const bias = columns[`${name}_bias`];
-    if (bias?.some(Number.isFinite)) found[name] = columns[name].map((value, row) => value - (bias[row] || 0));
-  }
-  return found;
-}
-
 const keyOf = (layer, head) => `${layer}.${head}`;
 
 /** For a table sorted by head: map from the key of a head to [first row, end row). */
@@ -65,16 +46,15 @@ async function openRun(about, number) {
   const tables = {};
   for (const [name, header] of Object.entries(about.tables)) tables[name] = openTable(header, buffer);
   const ranges = {};
-  for (const name of ["cells", "profiles", "components", "attention", "roles", "words", "bands", "drift", "points", "scales"]) {
+  for (const name of ["cells", "profiles", "components", "attention", "roles", "words", "bands", "drift"]) {
     ranges[name] = tables[name] ? rangesOf(tables[name]) : new Map();
   }
   const { layer, q_head: head } = tables.heads.columns;
   const rowOf = new Map();
   for (let row = 0; row < tables.heads.rows; row++) rowOf.set(keyOf(layer[row], head[row]), row);
-  addComputed(tables.heads, about.head_columns);
   const baselines = openBaselines(about.baselines, tables);
   const texts = tables.texts ? JSON.parse(new TextDecoder().decode(tables.texts.columns.utf8)) : []; // tokens, and a sentence per head
-  return { ...about, number, tables, texts, baselines, corrected: correctedColumns(tables.heads), ranges, rowOf, spreads: new Map() };
+  return { ...about, number, tables, texts, baselines, ranges, rowOf, spreads: new Map() };
 }
 
 /** Rows of a head in a table of the run, as arrays by column; null if there are none. */
@@ -88,10 +68,10 @@ function rowsOfHead(run, table, key) {
   return found;
 }
 
-/** A metric of a head, corrected for bias if the bias is known; NaN if it is missing. */
+/** A metric of a head; NaN if it is missing. */
 function metricOf(run, key, metric) {
   const row = run.rowOf.get(key);
-  const column = columnOf(run, metric);
+  const column = run.tables.heads.columns[metric];
   return row === undefined || !column ? NaN : column[row];
 }
 
@@ -100,9 +80,8 @@ function spreadOf(run, metric, type = null) {
   const place = `${metric} ${type ?? ""}`;
   if (!run.spreads.has(place)) {
     const { layer } = run.tables.heads.columns;
-    const column = Float64Array.from(columnOf(run, metric) ?? []);
-    const known = column.filter((value, row) => Number.isFinite(value) && (type === null || run.layer_types[layer[row]] === type)).sort();
-    run.spreads.set(place, known.length ? statistics(known) : null);
+    const column = run.tables.heads.columns[metric] ?? [];
+    run.spreads.set(place, spreadAmong(column.filter((_, row) => type === null || run.layer_types[layer[row]] === type)));
   }
   return run.spreads.get(place);
 }
@@ -113,7 +92,9 @@ const contextOf = (run) => run.context ?? (spreadOf(run, "q_position_max")?.high
 /** Whether the contexts of two runs differ by more than a tenth. Their fifths are then other positions. */
 const contextsDiffer = (run, other) => Math.max(contextOf(run), contextOf(other)) > 1.1 * Math.min(contextOf(run), contextOf(other));
 
-function statistics(sorted) {
+function spreadAmong(values) {
+  const sorted = Float64Array.from(values).filter(Number.isFinite).sort();
+  if (!sorted.length) return null;
   const quantile = (fraction) => {
     const index = fraction * (sorted.length - 1);
     const below = Math.floor(index);

@@ -8,10 +8,10 @@ const TESTS = {
 };
 const OTHER_SIGNS = { "==": "=", "≥": ">=", "≤": "<=" };
 
-/** Short names of metrics. Plasticity, its fifths (`plasticity, 0–20 %`) and its drop are those that the page shows first. */
+/** Short names of metrics. Plasticity is that which the page shows first. */
 function shortNames(run) {
-  const { level, drop, fifths } = kindOf(run), parts = fifths.map((name) => [wordsOf(name).label.replace(/^[^,]*/, "plasticity"), name]);
-  return { plasticity: level, drop, "plasticity drop": drop, phase: "ap_phase", ...Object.fromEntries(parts), layer: "layer", head: "q_head", "key head": "k_head" };
+  const { drop, fifths: [first, last] } = page.kinds.position;
+  return { plasticity: kindOf(run).level, drop, "first fifth": first, "last fifth": last, phase: "ap_phase", layer: "layer", head: "q_head", "key head": "k_head" };
 }
 
 /** Text for comparisons of names: small letters, plain signs, single spaces. */
@@ -96,11 +96,11 @@ function longestName(words, names) {
 }
 
 function unknownName(run, words, names) {
-  const { drop } = kindOf(run);
+  const { level } = kindOf(run);
   const rest = words.replace(new RegExp(`^(${PLACE.source.slice(1)}\\s*)+`), "").trim() || words;
   if (!rest) return "a comparison needs a name before its sign, such as plasticity>0.9";
   const near = [...names.keys()].filter((name) => name.includes(rest)).slice(0, 3);
-  const help = near.length ? `did you mean ${near.map((name) => `“${name}”`).join(" or ")}?` : `give a column such as ${drop}, or a name of the menu Colour such as ${wordsOf(drop).label}`;
+  const help = near.length ? `did you mean ${near.map((name) => `“${name}”`).join(" or ")}?` : `give a column such as ${level}, or a name of the menu Colour such as ${wordsOf(level).label}`;
   return `“${rest}” is not a metric of this run; ${help}`;
 }
 

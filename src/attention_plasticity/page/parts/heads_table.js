@@ -2,8 +2,8 @@
 
 const ROW_HEIGHT = 26, SPARE_ROWS = 6;
 
-/** The metrics that every row has: plasticity, its drop, and the part of the phase or of position. */
-const usualMetrics = () => [shownKind().level, shownKind().drop, shownKind() === page.kinds.position ? "ap_phase" : "q_R2_total"];
+/** The metrics that every row has: plasticity, and its drop and the part of the phase, or that of position. */
+const usualMetrics = () => [shownKind().level, ...(shownKind() === page.kinds.position ? [shownKind().drop, "ap_phase"] : ["q_R2_total"])];
 
 const headsTable = { order: [], sort: { by: "head", up: true }, columns: [] };
 
@@ -137,15 +137,11 @@ function spacer(count) {
 function headRow(key, place, columns) {
   const cells = columns.map((column) => column.cell?.(key) ?? fillEstimate(make("td"), column.show(column.value(key), key)));
   const [layer, head] = key.split("."), run = runShown();
-  const name = make("td", `L${layer} H${head}`);
-  if (gapIsLarge(run, key)) {
-    name.append(make("span", GAP_MARK, { class: "gap-mark", role: "img", title: gapText(run, key), "aria-label": GAP_WORDS }));
-  }
   const faded = isFaded(run, key);
   return make("tr", "", {
     class: faded ? "row faded" : "row", id: `head-${key}`, "data-key": key, "aria-rowindex": place + 2, "aria-selected": "false",
     ...(faded ? { title: fadedWords(state.metric) } : {}),
-  }, [name, ...cells]);
+  }, [make("td", `L${layer} H${head}`), ...cells]);
 }
 
 /** Scroll to the selected row if it is not visible. */

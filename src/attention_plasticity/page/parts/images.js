@@ -9,18 +9,16 @@ function chartImage(id) {
     const shown = mapRuns(), of = shown[Number(id.slice(4))], size = mapImageSize(of);
     return { run: of, name: `map-${state.metric}`, size, figure: () => mapFigure(of, state.metric, scaleOf(state.metric, shown), size) };
   }
-  const size = { cells: { width: 600, height: 520 }, components: { width: 600, height: 400 }, bands: { width: 600, height: 460 }, "points-q": { width: 600, height: 480 }, "points-k": { width: 600, height: 480 } }[id] ?? { width: 760, height: 430 };
+  const size = { cells: { width: 600, height: 520 }, components: { width: 600, height: 400 }, bands: { width: 600, height: 460 } }[id] ?? { width: 760, height: 430 };
   const figures = {
     profile: () => profileFigure(run, other, key, size.width),
     cells: () => cellsFigure(run, key),
     components: () => componentsFigure(run, key),
     bands: () => bandsFigure(run, key),
-    "points-q": () => pointsFigure(run, key, "q"),
-    "points-k": () => pointsFigure(run, key, "k"),
     attention: () => attentionFigure(run, other, key, size.width),
     runs: () => runsFigure(size.width),
   };
-  return { run: id === "runs" ? null : run, name: id === "runs" ? "profiles" : `${id}${id.startsWith("points-") ? pointsFile(run, key) : ""}-${head}`, size, figure: figures[id] };
+  return { run: id === "runs" ? null : run, name: id === "runs" ? "profiles" : `${id}-${head}`, size, figure: figures[id] };
 }
 
 const mapImageSize = (run) => ({ width: Math.min(1400, Math.max(420, 26 * run.grid[1] + 160)), height: Math.min(1400, Math.max(280, 17 * mapLayers().length + 90)) });
@@ -33,7 +31,7 @@ function paperFigure({ figure, size }) {
     ...(text ? { title: { text: plain(text) + (below && `<br><sub>${below}</sub>`), standoff: 8 } } : {}),
   });
   return {
-    data: [{ ...first, ...(bar ? withBar(first, bar) : {}) }, ...rest],
+    data: [{ ...first, ...(bar ? colourBar(bar) : {}) }, ...rest],
     layout: {
       ...withTheme("light", baseLayout), ...layout, ...size, paper_bgcolor: "#fff", plot_bgcolor: "#fff",
       font: { family: IMAGE_FONT, size: 13, color: "#1d2126" }, margin: { l: 60, r: 18, t: 14, b: 50 },
@@ -43,9 +41,6 @@ function paperFigure({ figure, size }) {
     },
   };
 }
-
-/** The bar belongs to the points of a trace, or to the trace. */
-const withBar = ({ marker }, bar) => (marker ? { marker: { ...marker, ...colourBar(bar) } } : colourBar(bar));
 
 /** A bar of colours with numbers, or with one name per class. */
 function colourBar({ label, classes }) {

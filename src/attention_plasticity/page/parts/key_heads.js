@@ -8,7 +8,7 @@ function showKeyHeads(run) {
   const head = make("thead", "", {}, [make("tr", "", {}, names.map(([name, meaning]) => make("th", name, { scope: "col", title: meaning })))]);
   const shown = found.rows.filter(([layer]) => state.layers === null || run.layer_types[layer] === state.layers);
   const rows = shown.map(([layer, head, heads, ...values]) => make("tr", "", { "data-key": keyOf(layer, head) }, [
-    make("td", `layer ${layer}, key head ${head}`), make("td", heads === null ? NONE : whole(heads)), ...values.map((text) => fillEstimate(make("td"), text)),
+    make("td", `layer ${layer}, key head ${head}`), make("td", whole(heads)), ...values.map((text) => fillEstimate(make("td"), text)),
   ]));
   byId("key-heads-table").replaceChildren(head, make("tbody", "", {}, rows));
 }

@@ -1,7 +1,7 @@
 // The selection, and updates of all views.
 
 const page = JSON.parse(byId("page-data").textContent);
-const state = { run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, axis: "tokens", points: "before", chosen: false };
+const state = { run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, axis: "tokens", chosen: false };
 let runs = [];
 
 const runShown = () => runs[state.run];
@@ -44,7 +44,7 @@ function drawHead() {
 function drawHeadCharts() {
   const run = runShown(), other = otherRun(), key = keyOf(state.layer, state.head);
   mapPlots().forEach((plot, place) => markHead(plot, mapRuns()[place], state.layer, state.head));
-  return settle([drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key), drawBands(run, key), drawAttention(run, other, key), ...drawPoints(run, key)]);
+  return settle([drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key), drawBands(run, key), drawAttention(run, other, key)]);
 }
 
 function showHeadTexts() {
@@ -67,7 +67,6 @@ function drawMaps() {
   showLegend(scale, shown);
   showTypeLegend(shown);
   showSwitch(runShown());
-  showGapLegend(shown);
   return mapPlots().map((plot, place) => drawMap(plot, shown[place], state.metric, scale, rows));
 }
 
@@ -154,10 +153,6 @@ function addListeners() {
     drawAll();
   });
   for (const id of ["profile-axis", "runs-axis"]) byId(id).addEventListener("change", switchAxis);
-  byId("points-frame").addEventListener("change", (event) => {
-    state.points = event.target.value;
-    drawHead();
-  });
   byId("link-close").addEventListener("click", () => { byId("link-notice").hidden = true; drawAll(); });
   byId("sure").addEventListener("change", (event) => {
     state.sure = event.target.checked;

@@ -47,7 +47,7 @@ function mapFigure(run, metric, scale, size) {
   };
   const axis = { ...baseAxis(), showgrid: false, showline: true, mirror: true, ticks: "" };
   return {
-    traces: [trace, ...fadeTraces(run), ...gapTraces(run, cell)], bar: { label: wordsOf(metric).label, classes: scale.classes }, names: { x: "head", y: "layer" }, note: typeNote(run, size.width),
+    traces: [trace, ...fadeTraces(run)], bar: { label: wordsOf(metric).label, classes: scale.classes }, names: { x: "head", y: "layer" }, note: typeNote(run, size.width),
     layout: {
       margin: MAP_MARGIN, shapes: [...typeShapes(run, layers), ...breakShapes(layers)],
       xaxis: { ...axis, range: [-0.5, heads - 0.5], dtick: tickStep(heads, size.width / 34) },
@@ -89,17 +89,6 @@ function fadeTraces(run) {
   }];
 }
 
-/** Marks of the heads whose Gaussian model differs from the count. */
-function gapTraces(run, cell) {
-  const marked = [...run.rowOf.keys()].filter((key) => gapIsLarge(run, key)).map((key) => key.split(".").map(Number));
-  if (!marked.length) return [];
-  const layers = mapLayers();
-  return [{
-    name: "gap", x: marked.map(([, head]) => head), y: marked.map(([layer]) => layers.indexOf(layer)), mode: "markers", hoverinfo: "skip",
-    marker: { symbol: "diamond", size: Math.max(4, Math.min(9, 0.5 * cell)), color: "#fff", line: { color: "#1d2126", width: 1 } },
-  }];
-}
-
 const isVeiled = (run, key) => run.rowOf.has(key) && (isFaded(run, key) || !inLayers(run, key));
 
 function mapValues(run, metric, scale) {
@@ -126,9 +115,8 @@ function mapValues(run, metric, scale) {
 const classOf = (run, key, metric) => (metric === ROLE ? roleOf(run, key)?.likely : windowWords(run, key));
 
 function mapText(run, key, metric, label) {
-  const gap = gapIsLarge(run, key) ? `<br>${GAP_MARK} ${gapText(run, key)}` : "";
   const reason = reasonOf(run, key, metric);
-  return `<b>${showHeadValue(run, key, metric)}</b> ${plain(label)}${reason ? `<br>missing: ${plain(reason)}` : ""}${gap}`;
+  return `<b>${showHeadValue(run, key, metric)}</b> ${plain(label)}${reason ? `<br>missing: ${plain(reason)}` : ""}`;
 }
 
 /** Size of a cell in pixels. */
@@ -198,8 +186,9 @@ function showLegend(scale, shown) {
     made.style.background = background;
     return made;
   };
-  const entry = (text, colour) => make("span", "", { class: "class" }, [swatch(colour, "swatch"), text]);
-  if (scale.classes) byId("legend-colours").replaceChildren(...scale.legend.map((text, i) => entry(text, scale.colours[i])));
+  const entry = (text, colour, kind = "swatch") => make("span", "", { class: "class" }, [swatch(colour, kind), text]);
+  const unsure = (scale.unsure ?? []).map((text) => entry(text, theme.quiet, "swatch unsure"));
+  if (scale.classes) byId("legend-colours").replaceChildren(...scale.legend.map((text, i) => entry(text, scale.colours[i])), ...unsure);
   else if (scale.single) byId("legend-colours").replaceChildren(entry(show(scale.low), scale.colours[0]));
   else byId("legend-colours").replaceChildren(show(scale.low), swatch(gradient(scale.colours), "bar"), show(scale.high));
   byId("cells-bar").style.background = gradient(VIRIDIS);

@@ -4,8 +4,8 @@
 const kindOf = (...shown) => (shown.every((run) => run.at_one_position) ? page.kinds.position : page.kinds.bucket);
 const shownKind = () => kindOf(...runsShown());
 
-/** Whether a metric is a drop over the context. */
-const isDrop = (metric) => metric === page.kinds.position.drop || metric === page.kinds.bucket.drop;
+/** Whether a metric is the drop over the context, which exists at one position only. */
+const isDrop = (metric) => metric === page.kinds.position.drop;
 
 /** What a part of the positions is called: bins are those of the analysis, buckets those of the capture. */
 const partWord = (run) => (run.at_one_position ? "bin" : "bucket");

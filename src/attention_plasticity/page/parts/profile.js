@@ -192,21 +192,27 @@ function showProfileKeys(run, other, key) {
     line.style[kind === "band" ? "background" : "borderColor"] = colour;
     return make("span", "", {}, [line, text]);
   };
-  const mine = rowsOfHead(run, "profiles", key)?.half_width?.some(Number.isFinite), mean = meanProfile(run);
+  const rows = rowsOfHead(run, "profiles", key), mine = rows?.half_width?.some(Number.isFinite), mean = meanProfile(run);
   const ofMean = mean?.half_width?.some(Number.isFinite);
   const withBand = (colour, text, known) => {
     const made = entry(colour, text + (known ? ", 95 % interval" : ""));
     if (known) made.firstChild.style.boxShadow = `0 -4px ${colour}44, 0 4px ${colour}44`;
     return made;
   };
-  byId("profile-note").textContent = mine || ofMean ? `values corrected for bias; intervals over texts${ofMean && eligibleHeads(run) !== null ? ", that of the mean also over heads" : ""}` : "";
-  const pooled = rowsOfHead(run, "profiles", key)?.pooled;
+  byId("profile-note").textContent = profileNotes(run, rows, mine || ofMean, ofMean).join("; ");
   const entries = [withBand(theme.one, `this head${run.at_one_position ? ", at one position" : ""}`, mine)];
-  if (pooled) entries.push(entry(theme.one, "this head, over a bin (with rotary phase)", "dotted"));
+  if (rows?.pooled) entries.push(entry(theme.one, "this head, over a bin (with rotary phase)", "dotted"));
   if (other) entries.push(entry(theme.two, otherWords(other, key), "dashed"));
   if (mean) entries.push(withBand(theme.mean, meanWords(run), ofMean), entry(theme.band, "middle 50 % of heads", "band"));
   for (const baseline of drawnBaselines(run)) entries.push(entry(baselineColour(baseline), `${baseline.words}, mean of heads`, ["dashed", "dotted"][baseline.look]));
   byId("profile-keys").replaceChildren(...entries);
+}
+
+/** What is said about intervals, and about bins without a value. */
+function profileNotes(run, rows, intervals, ofMean) {
+  const notes = intervals ? [`intervals over texts${ofMean && eligibleHeads(run) !== null ? ", that of the mean also over heads" : ""}`] : [];
+  if (run.at_one_position && rows?.plasticity.some(Number.isNaN)) notes.push(`bins with fewer than ${page.fewest_texts} texts, or too few pairs of keys, are not drawn`);
+  return notes;
 }
 
 function otherWords(other, key) {

@@ -23,7 +23,7 @@ function showRoleCard(run, other, key) {
   byId("head-role").replaceChildren(...(row === undefined ? [] : [roleMark(run, key)]));
   if (row === undefined) return;
   byId("role-sentence").textContent = run.texts[run.tables.roles.columns.text[row]].replace(/ (?=[±%])|(?<=±) /g, "\u00a0"); // a number stays in one line
-  byId("role-note").textContent = run.roles.has_intervals ? "± is half the width of the 95 % interval over texts" : "standard errors are not known";
+  byId("role-note").textContent = run.roles.has_intervals ? "±: half of the 95 % interval over texts" : "intervals are not known";
   showScores(run, other?.roles ? other : null, key);
   showWords(run, key);
 }

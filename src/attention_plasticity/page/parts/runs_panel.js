@@ -1,10 +1,9 @@
 // All runs with their means, and the origin of the numbers.
 
-/** The metrics of the table: plasticity at one position where runs have it, and over a bucket. With both kinds there is no room for fifths. */
+/** The metrics of the table. Those that no run has are left out. */
 function runMetrics() {
-  const some = runs.some((run) => run.at_one_position), all = runs.every((run) => run.at_one_position);
-  const { position, bucket } = page.kinds, ends = ({ level, fifths, drop }) => (some && !all ? [level, drop] : [level, fifths[0], fifths.at(-1), drop]);
-  return [...(some ? [...ends(position), "ap_phase"] : []), ...(all ? [bucket.level] : ends(bucket)), "q_R2_total", "q_R2_unrotated"];
+  const { level, fifths, drop } = page.kinds.position;
+  return [level, ...fifths, drop, "ap_phase", page.kinds.bucket.level, "q_R2_total", "q_R2_unrotated"];
 }
 
 /** A row per run, and below it a row per type of layers if the run has several. */
@@ -28,7 +27,7 @@ function showRunsTable(runs, current, onRun) {
     return [rowOf([button, ...selection], run.counts.shown, run, null, { "aria-current": run === current }), ...types];
   });
   const layers = state.layers === null ? "" : ` (chart: ${typeWords(current, state.layers)})`;
-  byId("runs-meaning").textContent = `mean profile over heads, for every run${layers}${runsKindWords()}${uncorrectedWords(runs)}`;
+  byId("runs-meaning").textContent = `mean profile over heads, for every run${layers}${runsKindWords()}`;
   byId("runs-table").replaceChildren(head, make("tbody", "", {}, rows));
 }
 

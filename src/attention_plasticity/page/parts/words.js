@@ -17,9 +17,9 @@ function show(value) {
   return value < 0 ? MINUS + text : text;
 }
 
-/** A value of a metric. Shares have three decimals and errors four, for alignment. */
-function showIn(metric, value) {
-  const { decimals } = wordsOf(metric);
+/** A value of a metric, with half of its 95 % interval if it is known. Shares have three decimals and errors four, for alignment. */
+function showIn(metric, value, half = NaN) {
+  const decimals = wordsOf(metric).decimals ?? (Math.abs(value) < 0.001 && half >= 0.0005 ? 3 : null);
   if (decimals === null || !Number.isFinite(value)) return show(value);
   const text = Math.abs(value).toFixed(decimals);
   return value < 0 && Number(text) ? MINUS + text : text;
@@ -44,11 +44,10 @@ function wordsOf(metric) {
   return page.words[metric] ?? { label: metric, meaning: "a column of head_metrics.csv", signed: false, share: false, decimals: null, optional: false };
 }
 
-/** Metrics of a run by group. Unknown columns are last. Optional metrics without a value, and corrected values, which the metric itself shows, are left out. */
+/** Metrics of a run by group. Unknown columns are last. Optional metrics without a value are left out. */
 function metricGroups(run) {
   const ids = new Set(["layer", "q_head", "k_head"]);
-  const repeated = (name) => name.endsWith("_corrected") && run.corrected[name.replace(/_corrected$/, "")];
-  const shown = (name) => !ids.has(name) && !repeated(name) && (!wordsOf(name).optional || spreadOf(run, name));
+  const shown = (name) => !ids.has(name) && (!wordsOf(name).optional || spreadOf(run, name));
   const remaining = new Set(run.tables.heads.names.filter(shown));
   const groups = page.groups.map(([title, names]) => [title, names.filter((name) => remaining.delete(name))]);
   groups.push(["Other columns", [...remaining]]);

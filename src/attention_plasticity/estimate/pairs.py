@@ -1,0 +1,123 @@
+"""The one sampler of key pairs: sorted keys, a range of partners, cumulative weights.
+
+Arrays in, arrays out; numpy only. Keys are in an order in which the partners of a key are a range
+before it. The probability of a pair is in proportion to the product of the weights of both keys
+and, if queries see keys for a limited time, to the weight of the queries that see both. Sums over
+pairs follow from cumulative sums, so no pair is listed.
+
+Pairs are drawn at even steps of the cumulative probability, each at a random place of its step. So
+every text has its expected number of pairs up to two. If keys have equal weights and as many pairs
+are drawn as there are, each is drawn once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from qk_toolkit.arrays import Array, Bools, Ints
+
+
+class Pairs(NamedTuple):
+    """Pairs of keys; both are numbers in the order of the keys."""
+
+    later: Ints  # (pairs,)
+    earlier: Ints  # (pairs,)
+
+
+class Seen(NamedTuple):
+    """How long keys are seen, in cumulative weights of the queries in the order of positions."""
+
+    start: Array  # (n,) weight of the queries before a key
+    end: Array  # (n,) weight of the queries before the first one that no longer sees a key
+
+
+class PairSampler:
+    """Pairs of a key and one of the keys from `low` on that come before it."""
+
+    def __init__(self, weight: Array, low: Ints, seen: Seen | None = None) -> None:
+        """`weight` (n,) are those of the keys, `low` (n,) the first partner of each."""
+        self.weight, self.low = weight, low
+        self._before = _cumulative(weight)  # (n + 1,)
+        self._seen = seen
+        self._until = None if seen is None else _cumulative(weight * seen.end)  # (n + 1,)
+        number = np.arange(len(weight))
+        partners = np.where(low < number, self._mass(number, number), 0.0)
+        self.chance = weight * np.maximum(partners, 0.0)  # (n,) of all pairs with this later key
+
+    def draw(self, factor: Array | Bools, number: int, rng: np.random.Generator) -> Pairs:
+        """Draw `number` pairs, or as many as there are possible pairs if these are fewer.
+
+        The probability of a pair is multiplied by the `factor` (n,) of its later key. No pair is
+        drawn if none has a probability above 0.
+        """
+        chance = self.chance * factor  # (n,)
+        ends = _cumulative(chance)
+        possible = np.flatnonzero(chance > 0)
+        number = min(number, int((possible - self.low[possible]).sum()))
+        place = (np.arange(number) + rng.random(number)) / max(number, 1) * ends[-1]
+        later = np.searchsorted(ends, place, side="right") - 1
+        if number:
+            later = np.minimum(later, possible[-1])
+        share = np.clip((place - ends[later]) / chance[later], 0.0, 1.0)
+        return Pairs(later, self._partner(later, share))
+
+    def _partner(self, later: Ints, share: Array) -> Ints:
+        """(pairs,) the partner at a share in [0, 1] of the cumulative weight of all partners."""
+        low = self.low[later]
+        value = share * self._mass(later, later)
+        if self._seen is None:
+            found = np.searchsorted(self._before, self._before[low] + value, side="right") - 1
+            return np.clip(found, low, later - 1)
+        left, right = low.copy(), later.copy()  # mass up to left ≤ value, mass up to right > value
+        for _ in range(int((later - low).max(initial=1)).bit_length()):
+            middle = (left + right + 1) // 2
+            above = self._mass(middle, later) > value
+            right = np.where(above, middle - 1, right)
+            left = np.where(above, left, middle)
+        return np.clip(left, low, later - 1)
+
+    def _mass(self, end: Ints, later: Ints) -> Array:
+        """The weight of the partners of `later` up to `end`."""
+        low = self.low[later]
+        weight = self._before[end] - self._before[low]
+        if self._seen is None or self._until is None:
+            return np.asarray(weight)
+        return np.asarray(self._until[end] - self._until[low] - self._seen.start[later] * weight)
+
+
+def run_starts(*columns: Ints) -> Ints:
+    """(n,) the first of the neighbouring rows that are equal in all columns."""
+    changed = np.zeros(len(columns[0]), np.bool_)
+    for column in columns:
+        changed |= np.diff(column, prepend=column[:1] - 1) != 0
+    starts = np.flatnonzero(changed)
+    return np.repeat(starts, np.diff(starts, append=len(changed)))
+
+
+def dealt(pairs: int, numbers: Ints) -> list[Ints]:
+    """The numbers of the pairs of a cell that each bin uses, `numbers` (bins,) for every bin.
+
+    The pairs of a cell are in the order of texts. Every bin gets pairs from all parts of the order.
+    If there are enough pairs, no pair is used twice; else bins share pairs.
+    """
+    if pairs < int(numbers.sum()):
+        return [_evenly(pairs, number, place) for place, number in enumerate(numbers.tolist())]
+    bins = np.repeat(np.arange(len(numbers)), numbers)
+    step = np.arange(len(bins)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
+    order = np.argsort((step + 0.5) / numbers[bins], kind="stable")
+    return [np.flatnonzero(bins[order] == place) for place in range(len(numbers))]
+
+
+def _evenly(pairs: int, number: int, place: int) -> Ints:
+    """`number` of `pairs` at even steps, or all of them; every `place` begins elsewhere."""
+    if number >= pairs:
+        return np.arange(pairs if number else 0)
+    begin = place * 0.618 % 1.0
+    return np.asarray(((np.arange(number) + begin) * pairs / number).astype(np.int64))
+
+
+def _cumulative(values: Array) -> Array:
+    """(n + 1,) sums of the values before each."""
+    return np.concatenate([[0.0], np.cumsum(values)])

@@ -1,0 +1,397 @@
+"""Rotary bands of a head, and its rotary kernel.
+
+RoPE turns the dimensions of a vector in pairs; a pair is a band. With means μq and μk before RoPE,
+the logit of two means at a distance Δ is the kernel Σ_f |μq_f||μk_f| cos(ω_f Δ + φ_f), and a
+constant from the dimensions that do not turn. It is compared with the mean logit of pairs of a
+query and an earlier key, in bins of distance. Logits are those before a soft-cap.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from attention_plasticity.estimate.moments import ROUNDING, Moments
+from attention_plasticity.estimate.quantity import (
+    Quantity,
+    group_sums,
+    leave_one_out,
+    present_groups,
+    quantity,
+)
+from attention_plasticity.estimate.sizes import GROUPS
+from attention_plasticity.measure.distance_pairs import DistancePairs, PlacedRows, distance_pairs
+from attention_plasticity.measure.drift import Frame
+from attention_plasticity.measure.found import Found
+from attention_plasticity.measure.result import Columns
+from attention_plasticity.measure.shared import Shared
+from attention_plasticity.measure.streams import Purpose, Streams
+from attention_plasticity.metrics import BAND_QUANTITY, KERNEL_R2, UNTURNED_QUANTITY
+from attention_plasticity.read.layer import NO_COMMON_TEXT, NO_TEXTS, PRE_ROPE
+from attention_plasticity.read.rows import Keys, Queries, Rows
+from attention_plasticity.read.unknown import Unknown
+from qk_dump.rotary import RotaryRecord, pair_dimensions
+from qk_toolkit.arrays import Array, Bools, Ints, Vectors
+
+NO_ROPE = "the layer has no rotary embedding"
+NO_EARLIER_KEY = "no query has an earlier key of its text that it sees"
+CONSTANT = "the mean logit does not vary with distance"
+FEWEST_PAIRS = 64  # of a bin that counts in R²
+FEWEST_BINS = 3  # of such bins
+FEW_DISTANCES = f"fewer than {FEWEST_BINS} bins of distance have {FEWEST_PAIRS} pairs"
+EIGHTHS = 8  # parts of the bands whose shares are kept with influences
+UNTURNED = -1  # in place of the eighth of a band that does not turn
+
+
+@dataclass(frozen=True)
+class BandRows:
+    """Vectors with their dimensions in the order of bands, and means over tokens.
+
+    The order is: the first dimensions of all bands, the second ones, the dimensions that RoPE does
+    not turn. Means are those before RoPE: of all groups of texts, then without each.
+    """
+
+    after: Vectors  # (n, d)
+    mean: Array  # (1 + g, d)
+    length: Array  # (1 + g, m) mean length of every band
+    present: Bools  # (g,) groups with rows
+
+    @classmethod
+    def of(cls, rows: Rows, record: RotaryRecord, moments: Moments) -> BandRows:
+        """From queries or keys of a layer whose rotary record is known, and their moments."""
+        order = _band_order(record, rows.rows.width)
+        assert rows.before is not None
+        first, second = pair_dimensions(record)
+        lengths = np.hypot(rows.before[:, first], rows.before[:, second])  # (n, m)
+        group = np.zeros(len(rows), np.int64) if rows.group is None else rows.group
+        member = np.zeros((GROUPS, len(rows)), np.float32)
+        member[group, np.arange(len(rows))] = rows.weight / rows.weight.max()
+        sums = leave_one_out((member @ lengths).astype(np.float64))  # (1 + g, m)
+        weight = leave_one_out(member.sum(axis=1, dtype=np.float64))[:, None]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            length = sums / weight
+        in_order = bool((order == np.arange(len(order))).all())
+        after = rows.after if in_order else rows.after[:, order]
+        return cls(after, moments.means[:, order], length, moments.present)
+
+    @cached_property
+    def concentration(self) -> Array:
+        """(1 + g, m) length of the mean / mean length; NaN if all lengths are zero."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return _lengths(self.mean, self.length.shape[1]) / np.where(
+                self.length > 0, self.length, np.nan
+            )
+
+
+@dataclass(frozen=True)
+class Waves:
+    """Pairs of a query and an earlier key, and sums of cos(ωΔ) and sin(ωΔ) over them.
+
+    They do not depend on the vectors and are shared by the query heads of a key head.
+    """
+
+    pairs: DistancePairs
+    group: Ints  # (pairs,) of the text of the query; 0 if it is not known
+    known: bool  # whether groups of texts are known
+    weight: Array  # (1 + g, bins) sums of the weights of pairs
+    cos: Array  # (1 + g, bins, m) means over the pairs of a bin
+    sin: Array  # (1 + g, bins, m)
+    distance: Array  # (bins,) mean distance
+
+    @classmethod
+    def of(cls, pairs: DistancePairs, frequency: Array, group: Ints | None) -> Waves:
+        """`group` (n,) is that of all queries; None: not known."""
+        own = np.zeros(len(pairs.query), np.int64) if group is None else group[pairs.query]
+        turns = pairs.distance[:, None] * (frequency / (2.0 * np.pi))  # (pairs, m)
+        turns -= np.rint(turns)  # whole turns change nothing; the rest is exact in float32
+        angle = turns.astype(np.float32) * np.float32(2.0 * np.pi)
+        values = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)  # (pairs, 2m)
+        sums = _bin_sums(pairs, own, values * pairs.weight[:, None].astype(np.float32))
+        weight = leave_one_out(_bin_sums(pairs, own, pairs.weight[:, None])[:, :, 0])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = leave_one_out(sums) / weight[:, :, None]  # (1 + g, bins, 2m)
+        m = len(frequency)
+        total = np.bincount(pairs.bin, pairs.weight)
+        distance = np.bincount(pairs.bin, pairs.weight * pairs.distance) / total
+        known = group is not None
+        return cls(pairs, own, known, weight, means[:, :, :m], means[:, :, m:], distance)
+
+    def kernel(self, q: Array, k: Array) -> Array:
+        """(1 + g, bins) mean product of a mean query and a mean key (1 + g, d) before RoPE."""
+        m = self.cos.shape[2]
+        qa, qb, qc = q[:, :m], q[:, m : 2 * m], q[:, 2 * m :]
+        ka, kb, kc = k[:, :m], k[:, m : 2 * m], k[:, 2 * m :]
+        # a query that is Δ further on is turned by ωΔ more than the key
+        along, across = qa * ka + qb * kb, qa * kb - qb * ka  # (1 + g, m)
+        found = np.einsum("rbm,rm->rb", self.cos, along) + np.einsum("rbm,rm->rb", self.sin, across)
+        return np.asarray(found + np.einsum("rd,rd->r", qc, kc)[:, None])
+
+    def means(self, values: Array) -> Array:
+        """(1 + g, bins) means of `values` (pairs,) over the pairs of every bin."""
+        sums = _bin_sums(self.pairs, self.group, (values * self.pairs.weight)[:, None])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found: Array = leave_one_out(sums[:, :, 0]) / self.weight
+        return found
+
+
+def band_columns(
+    queries: Queries, keys: Keys, before: Frame, shared: Shared, streams: Streams
+) -> Found:
+    """Rows of the tables of bands and of the kernel, and R².
+
+    `before` are the moments before RoPE, `streams` those of the key head.
+    """
+    found = Found()
+    record = keys.layer.rotation.record
+    if record is None or before.queries is None or before.keys is None:
+        found.add_unknown((KERNEL_R2,), keys.layer.rotation.problem or NO_ROPE)
+        return found
+    of_keys = before.keys
+    q = BandRows.of(queries, record, before.queries)
+    k = shared.get("band rows", None, lambda: BandRows.of(keys, record, of_keys))
+    frequency = np.array(record.frequencies)  # (m,)
+    unit = _Unit.of(keys, queries.exponent + keys.exponent)
+    waves = shared.get("waves", queries, lambda: _waves(queries, keys, frequency, streams))
+    if isinstance(waves, Unknown):
+        found.add_unknown((KERNEL_R2,), waves.reason)
+        found.tables["bands"] = _band_rows(frequency, q, k, None, unit, queries)
+        return found
+    of_pairs = shared.get("keys of pairs", queries, lambda: k.after[waves.pairs.key])
+    logits, noise = _pair_logits(q.after, of_pairs, len(frequency), waves.pairs)
+    shares = _variance_shares(logits, noise, waves)  # (1 + g, m + 1)
+    found.tables["bands"] = _band_rows(frequency, q, k, (shares, waves), unit, queries)
+    if waves.known and not np.isnan(shares[0]).any():
+        found.quantities += _share_quantities(shares, frequency, queries.rows.width, waves)
+    _add_kernel(found, waves, logits.sum(axis=1), noise, (q, k), unit, queries)
+    return found
+
+
+def _waves(queries: Queries, keys: Keys, frequency: Array, streams: Streams) -> Waves | Unknown:
+    """Pairs of a query and an earlier key, or the reason why they are not known."""
+    problem = keys.layer.logits.problem
+    if problem is not None and problem != PRE_ROPE:
+        return Unknown(problem)
+    if isinstance(queries.visible, Unknown):
+        return queries.visible
+    if queries.text is None:
+        return Unknown(NO_TEXTS)
+    if not np.isin(queries.text, keys.text).any():
+        return Unknown(NO_COMMON_TEXT)
+    pairs = distance_pairs(
+        PlacedRows(queries.position, queries.text, queries.weight),
+        PlacedRows(keys.position, keys.text, keys.weight),
+        queries.visible,
+        streams.rng(Purpose.DISTANCE_PAIRS),
+    )
+    if not len(pairs.query):
+        return Unknown(NO_EARLIER_KEY)
+    return Waves.of(pairs, frequency, queries.group)
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """The factor from products of scaled vectors to logits: scale · 2^exponent."""
+
+    scale: float
+    exponent: int
+
+    @classmethod
+    def of(cls, keys: Keys, exponent: int) -> _Unit:
+        scale = keys.layer.logits.scale
+        return cls(1.0 / math.sqrt(keys.rows.width) if scale is None else scale, exponent)
+
+    def logits(self, products: Array) -> list[float]:
+        """Logits of products; very large vectors can have infinite ones."""
+        with np.errstate(over="ignore", under="ignore"):
+            found: list[float] = np.ldexp(products * self.scale, self.exponent).tolist()
+        return found
+
+
+def _pair_logits(Q: Vectors, K: Vectors, m: int, pairs: DistancePairs) -> tuple[Array, float]:
+    """(pairs, m + 1) products of bands, the last of the other dimensions; and a rounding error.
+
+    `Q` are all queries, `K` the keys of the pairs.
+    """
+    products = Q[pairs.query]  # (pairs, d)
+    products *= K
+    bands = np.empty((len(products), m + 1), np.float64)
+    np.add(products[:, :m], products[:, m : 2 * m], out=bands[:, :m])
+    bands[:, m] = products[:, 2 * m :].sum(axis=1)
+    precision = float(np.finfo(products.dtype).eps)
+    return bands, ROUNDING * precision * _longest(Q) * _longest(K)
+
+
+def _longest(X: Vectors) -> float:
+    """The length of the longest vector."""
+    return math.sqrt(float(np.einsum("nd,nd->n", X, X).max(initial=0.0)))
+
+
+def _variance_shares(logits: Array, noise: float, waves: Waves) -> Array:
+    """(1 + g, m + 1) Cov(l_f, logit) / Var(logit) over pairs; they sum to 1.
+
+    NaN if the logit does not vary.
+    """
+    weight, columns = waves.pairs.weight, logits.shape[1]
+    share = weight / weight.sum()
+    bands = logits - share @ logits  # (pairs, m + 1)
+    total = bands.sum(axis=1)  # (pairs,)
+    if float(share @ total**2) <= noise**2:
+        return np.full((1 + GROUPS, columns), np.nan)
+    member = np.zeros((2 * GROUPS, len(bands)))
+    member[waves.group, np.arange(len(bands))] = share
+    member[GROUPS + waves.group, np.arange(len(bands))] = share * total
+    sums = (member @ bands).reshape(2, GROUPS, -1)  # (2, g, m + 1)
+    weights = leave_one_out(group_sums(share, waves.group))[:, None]  # (1 + g, 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        first, second = (leave_one_out(part) / weights for part in sums)
+        own = second - first * first.sum(axis=1, keepdims=True)  # (1 + g, m + 1)
+        found: Array = own / own.sum(axis=1, keepdims=True)
+    return found
+
+
+def _share_quantities(
+    shares: Array, frequency: Array, width: int, waves: Waves
+) -> list[tuple[str, float, Quantity]]:
+    """Shares of the variance by eighths of the bands, with influences."""
+    eighths = np.append(band_eighths(frequency), UNTURNED)  # (m + 1,)
+    present = present_groups(waves.group)
+    found: list[tuple[str, float, Quantity]] = []
+    for number in np.unique(eighths).tolist():
+        one = quantity(shares[:, eighths == number].sum(axis=1), present)
+        if number != UNTURNED:
+            found.append((BAND_QUANTITY, number, one))
+        elif width > 2 * len(frequency) or (frequency == 0).any():
+            found.append((UNTURNED_QUANTITY, math.nan, one))
+    return found
+
+
+def band_eighths(frequency: Array) -> Ints:
+    """(m,) number of the eighth of the bands, from 0 to 7; `UNTURNED` for frequency 0.
+
+    The number depends on the place of a band alone. So a band keeps it if RoPE is scaled.
+    """
+    m = len(frequency)
+    return np.where(frequency != 0, np.arange(m) * EIGHTHS // max(m, 1), UNTURNED)
+
+
+def _band_rows(
+    frequency: Array,
+    q: BandRows,
+    k: BandRows,
+    shares: tuple[Array, Waves] | None,
+    unit: _Unit,
+    queries: Queries,
+) -> Columns:
+    """Columns of the table of bands."""
+    m = len(frequency)
+    share = Quantity(np.full(m, np.nan), np.full((GROUPS, m), np.nan), np.zeros(m))
+    if shares is not None:
+        values, waves = shares
+        share = quantity(values[:, :m], present_groups(waves.group) & waves.known)
+    turning = frequency != 0
+    wavelength = np.where(turning, 2.0 * np.pi / np.abs(np.where(turning, frequency, 1.0)), np.nan)
+    size = quantity(q.length * k.length, q.present | k.present)
+    of_queries = quantity(q.concentration, q.present)
+    of_keys = quantity(k.concentration, k.present)
+    amplitude = _lengths(q.mean[:1], m)[0] * _lengths(k.mean[:1], m)[0]  # (m,)
+    phase = np.angle(np.exp(1j * (_phase(q.mean[0], m) - _phase(k.mean[0], m))))
+    groups = math.nan if queries.group is None else len(np.unique(queries.group))
+    return {
+        "band": list(range(m)),
+        "frequency": frequency.tolist(),
+        "wavelength": wavelength.tolist(),
+        "norm_product": unit.logits(size.value),
+        "norm_product_se": unit.logits(size.standard_error),
+        "variance_share": share.value.tolist(),
+        "variance_share_se": share.standard_error.tolist(),
+        "q_concentration": of_queries.value.tolist(),
+        "q_concentration_se": of_queries.standard_error.tolist(),
+        "k_concentration": of_keys.value.tolist(),
+        "k_concentration_se": of_keys.standard_error.tolist(),
+        "kernel_amplitude": unit.logits(amplitude),
+        "kernel_phase": np.where(amplitude > 0, phase, np.nan).tolist(),
+        "n_groups": [groups] * m,
+    }
+
+
+def _add_kernel(
+    found: Found,
+    waves: Waves,
+    logits: Array,
+    noise: float,
+    rows: tuple[BandRows, BandRows],
+    unit: _Unit,
+    queries: Queries,
+) -> None:
+    """The table of the kernel, and the share of the mean logit that the kernel explains."""
+    pairs = waves.pairs
+    mean = waves.means(logits)  # (1 + g, bins)
+    kernel = waves.kernel(rows[0].mean, rows[1].mean)  # (1 + g, bins)
+    present = (_bin_sums(pairs, waves.group, np.ones((len(pairs.query), 1)))[:, :, 0] > 0) & (
+        waves.known
+    )
+    of_bins = quantity(mean, present)
+    groups = [int(n) if waves.known else math.nan for n in present.sum(axis=0)]
+    found.tables["kernel"] = {
+        "first_distance": pairs.first.astype(int).tolist(),
+        "last_distance": (pairs.end - 1.0).astype(int).tolist(),
+        "distance": waves.distance.tolist(),
+        "mean_logit": unit.logits(of_bins.value),
+        "mean_logit_se": unit.logits(of_bins.standard_error),
+        "kernel": unit.logits(kernel[0]),
+        "n_pairs": pairs.counts.tolist(),
+        "n_groups": groups,
+    }
+    counted = np.flatnonzero(pairs.counts >= FEWEST_PAIRS)
+    if len(counted) < FEWEST_BINS:
+        found.add_unknown((KERNEL_R2,), FEW_DISTANCES)
+        return
+    values = _explained(mean[:, counted], kernel[:, counted], noise)
+    r2 = quantity(values, present[:, counted].any(axis=1) & ~np.isnan(values[0]))
+    found.add_quantity(KERNEL_R2, r2, CONSTANT, queries.no_errors)
+
+
+def _explained(mean: Array, kernel: Array, noise: float) -> Array:
+    """(1 + g,) 1 − Σ(residual²)/Σ(mean²) over bins, both centred; NaN if the mean is constant."""
+    known = ~np.isnan(mean) & ~np.isnan(kernel)  # (1 + g, bins)
+    number = np.maximum(known.sum(axis=1, keepdims=True), 1)
+
+    def centred(values: Array) -> Array:
+        values = np.where(known, values, 0.0)
+        return np.where(known, values - values.sum(axis=1, keepdims=True) / number, 0.0)
+
+    total = (centred(mean) ** 2).sum(axis=1)
+    rest = (centred(mean - kernel) ** 2).sum(axis=1)
+    varies = total > number[:, 0] * noise**2
+    return np.where(varies, 1.0 - rest / np.where(varies, total, 1.0), np.nan)
+
+
+def _bin_sums(pairs: DistancePairs, group: Ints, values: Vectors) -> Array:
+    """(g, bins, m) sums of `values` (pairs, m) over the pairs of every bin and group."""
+    slot = pairs.bin * GROUPS + group
+    order = np.argsort(slot, kind="stable")
+    slots, starts = np.unique(slot[order], return_index=True)
+    sums = np.zeros((len(pairs.first) * GROUPS, values.shape[1]))
+    sums[slots] = np.add.reduceat(values[order], starts, axis=0, dtype=np.float64)
+    return sums.reshape(-1, GROUPS, values.shape[1]).swapaxes(0, 1)
+
+
+def _band_order(record: RotaryRecord, width: int) -> Ints:
+    """(d,) the dimensions in the order of `BandRows`."""
+    dimensions = np.arange(width)
+    first, second = pair_dimensions(record)
+    turned = np.concatenate([dimensions[first], dimensions[second]])
+    return np.concatenate([turned, np.setdiff1d(dimensions, turned)])
+
+
+def _lengths(X: Vectors, m: int) -> Array:
+    """(n, m) the length of every band of vectors (n, d)."""
+    return np.asarray(np.hypot(X[:, :m], X[:, m : 2 * m]), np.float64)
+
+
+def _phase(mean: Array, m: int) -> Array:
+    """(m,) the angle of the mean of every band."""
+    return np.arctan2(mean[m : 2 * m], mean[:m])

@@ -1,0 +1,303 @@
+"""Plasticity in bins of positions: at one position, over a bin, and of attended pairs.
+
+With RoPE, the same question at two positions is two vectors. At one position, every query of a bin
+is turned to the mean position of the bin. Over a bin, queries stay as captured. The same function
+scores both; they differ in the frame of the queries and, for attended pairs, in the pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.estimate.quantity import Quantity, quantity
+from attention_plasticity.estimate.score import (
+    counted_plasticity,
+    gaussian_plasticity,
+    means_of_cells,
+    score_sums,
+)
+from attention_plasticity.estimate.sizes import FIFTHS, GROUPS
+from attention_plasticity.estimate.visible import Visible
+from attention_plasticity.measure.bin_pairs import (
+    FEWEST_PAIRS,
+    BinPairs,
+    SortedKeys,
+    attended_pairs,
+    bin_pairs,
+)
+from attention_plasticity.measure.found import Found
+from attention_plasticity.measure.grid import Grid
+from attention_plasticity.measure.result import Columns
+from attention_plasticity.measure.shared import Shared
+from attention_plasticity.measure.streams import Purpose, Streams
+from attention_plasticity.metrics import (
+    ALIGNED,
+    ALIGNED_COUNTED,
+    ALIGNED_DROP,
+    ALIGNED_FIRST,
+    ALIGNED_LAST,
+    ATTENDED,
+    BIN_QUANTITY,
+    PHASE,
+    POOLED,
+    POOLED_BIN_QUANTITY,
+)
+from attention_plasticity.read.layer import NO_COMMON_TEXT, NO_TEXTS, SINGLE_EXAMPLE
+from attention_plasticity.read.layout import MOST_BUCKETS
+from attention_plasticity.read.pool import NO_ATTENDED_KEYS, KeyPool
+from attention_plasticity.read.rows import Keys, Queries
+from attention_plasticity.read.unknown import Unknown
+from qk_toolkit.arrays import Array, Ints, Vectors
+
+NO_BINS = "the bins of the run are not known"
+NO_QUERY_BIN = "no bin except the first has two queries"
+NO_EARLIER_KEYS = "no bin of queries sees keys of an earlier bin"
+NO_PAIRS = "no bin of queries sees two keys that make a pair"
+FEW_TEXTS = "no bin with key pairs has queries of 4 texts"
+EMPTY_FIFTH = "no bin with key pairs has queries in this fifth of the context"
+NO_COUNTS = "in every bin, all queries are of one group of texts"
+FEW_VISIBLE = (
+    f"no bin has queries that see {FEWEST_PAIRS} pairs of keys from 4 texts; capture more keys per "
+    "window"
+)
+NO_ATTENDED_PAIRS = (
+    "no bin of queries sees two earlier keys of one of its texts that receive attention"
+)
+_ATTENDED_PAIRS = 256  # per bin; their error is small beside that of the texts
+
+COLUMNS = (
+    *(ALIGNED, ALIGNED_FIRST, ALIGNED_LAST, ALIGNED_DROP),
+    *(ALIGNED_COUNTED, POOLED, PHASE),
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Plasticity of bins and cells: of all texts, and without each group."""
+
+    cells: Array  # (1 + g, b, cells); NaN without a pair
+    profile: Array  # (1 + g, b); NaN without a pair, or with too few texts
+    counted: Array  # (1 + g, b) without a Gaussian
+
+
+def grid_of(queries: Queries, keys: Keys) -> Grid | Unknown:
+    """The queries in the bins of the run, or why bins cannot be used."""
+    bins, rotation = keys.texts.bins, keys.layer.rotation
+    if bins is None:
+        return Unknown(NO_BINS)
+    if rotation.problem is not None:
+        return Unknown(rotation.problem)
+    if isinstance(queries.visible, Unknown):
+        return queries.visible
+    number = max(len(np.unique(bins.of(rows.position))) for rows in (queries, keys))
+    if number > MOST_BUCKETS:
+        return Unknown(
+            f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
+        )
+    return Grid.of(queries, bins, with_first=queries.visible.is_limited)
+
+
+def plasticity_columns(
+    grid: Grid | Unknown, keys: Keys, config: RunnerConfig, shared: Shared, streams: Streams
+) -> Found:
+    """Plasticity at one position and over a bin; `streams` are those of the key head."""
+    found = Found()
+    if isinstance(grid, Unknown):
+        found.add_unknown(COLUMNS, grid.reason)
+        return found
+    assert isinstance(grid.queries.visible, Visible)
+    visible = grid.queries.visible
+
+    def make() -> BinPairs:
+        own = SortedKeys.of(keys, keys.weight, grid.bins)
+        rng, number = streams.rng(Purpose.BIN_PAIRS), config.num_pairs_per_bin
+        sampling, near = config.pair_sampling, config.max_rel_dist
+        return bin_pairs(own, grid, visible, sampling, near, number, rng)
+
+    pairs = shared.get("bin pairs", grid.queries, make)
+    aligned = score(grid, pairs, pairs.turned, grid.turned)
+    pooled = aligned
+    if keys.layer.rotation.record is not None:
+        pooled = score(grid, pairs, pairs.W, grid.captured, counted=False)
+    _add_means(found, grid, pairs, aligned, pooled)
+    for name, scored in ((BIN_QUANTITY, aligned), (POOLED_BIN_QUANTITY, pooled)):
+        of_bins = grid.of_bins(scored.profile)
+        if grid.has_errors:
+            numbers = grid.number.tolist()
+            found.quantities += [(name, n, of_bins.at(i)) for i, n in enumerate(numbers)]
+    found.tables["bins"] = _bin_columns(grid, pairs, aligned, pooled)
+    return found
+
+
+def score(
+    grid: Grid,
+    pairs: BinPairs,
+    W: npt.NDArray[np.float32],
+    frame: Callable[[int], Vectors],
+    *,
+    counted: bool = True,
+) -> Scored:
+    """Score the pairs of every bin with its queries; `frame` gives the queries of a bin."""
+    present, code = np.unique(np.r_[grid.group, pairs.group], return_inverse=True)
+    of_queries, of_pairs = np.split(code, [len(grid.group)])
+    seen_by = None if pairs.seen_by is None else np.searchsorted(present, pairs.seen_by)
+    size = len(present)  # groups without rows are left out of the products
+    cells = np.full((1 + size, len(grid), len(pairs.cells)), np.nan)
+    profile, counts = (np.full((1 + size, len(grid)), np.nan) for _ in range(2))
+    for place, numbers in enumerate(pairs.of_bin):
+        if not len(numbers) or not grid.enough_texts[place]:
+            continue
+        group = of_queries[grid.chosen[place]]
+        sums = score_sums(W[numbers], frame(place), group, size, counted=counted)
+        groups = [of_pairs[numbers]]
+        if seen_by is not None:
+            groups.append(seen_by[numbers])
+        values, cell = gaussian_plasticity(sums), pairs.cell[numbers]
+        cells[:, place] = means_of_cells(values, cell, len(pairs.cells), *groups)
+        profile[:, place] = _of_bin(values, cells[:, place], pairs.of_cells, groups)
+        if counted:
+            values = counted_plasticity(sums)
+            of_cells = means_of_cells(values, cell, len(pairs.cells), *groups)
+            counts[:, place] = _of_bin(values, of_cells, pairs.of_cells, groups)
+    row = np.zeros(1 + GROUPS, np.int64)  # a group without rows has the value of all groups
+    row[1 + present] = 1 + np.arange(size)
+    return Scored(cells[row], profile[row], counts[row])
+
+
+def _of_bin(values: Array, cells: Array, of_cells: bool, groups: list[Ints]) -> Array:
+    """(1 + g,) the mean over the cells of a bin, or over its pairs."""
+    if not of_cells:
+        one = np.zeros(values.shape[1], np.int64)
+        return means_of_cells(values, one, 1, *groups)[:, 0]
+    known = ~np.isnan(cells)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, cells, 0.0).sum(axis=1) / known.sum(axis=1))
+
+
+def _add_means(found: Found, grid: Grid, pairs: BinPairs, aligned: Scored, pooled: Scored) -> None:
+    """Means over tokens: of the head, of its first and last fifth, counted, and the phase."""
+    whole = grid.mean(aligned.profile, grid.weight)
+    first = grid.mean(aligned.profile, grid.weight_of_fifth(0))
+    last = grid.mean(aligned.profile, grid.weight_of_fifth(FIFTHS - 1))
+    over = grid.mean(pooled.profile, grid.weight)
+    counted = grid.mean(aligned.counted, grid.weight)
+    none = math.isnan(whole.value)
+    why = _why_no_value(grid, pairs) if none else EMPTY_FIFTH
+    no_errors = grid.queries.no_errors
+    found.add_quantity(ALIGNED, whole, why, no_errors)
+    found.add_quantity(ALIGNED_FIRST, first, why, no_errors)
+    found.add_quantity(ALIGNED_LAST, last, why, no_errors)
+    no_drop = why if none else _why_no_drop(first, last)
+    found.add_quantity(ALIGNED_DROP, first.minus(last), no_drop, no_errors)
+    found.add_quantity(ALIGNED_COUNTED, counted, why if none else NO_COUNTS, no_errors)
+    found.add_quantity(POOLED, over, why, no_errors)
+    found.add_quantity(PHASE, over.minus(whole), why, no_errors)
+
+
+def _why_no_value(grid: Grid, pairs: BinPairs) -> str:
+    """Why no bin of queries has a value."""
+    if not len(grid):
+        return NO_QUERY_BIN
+    if any(len(numbers) for numbers in pairs.of_bin):
+        return FEW_TEXTS
+    assert isinstance(grid.queries.visible, Visible)
+    if grid.queries.visible.is_limited:
+        return FEW_VISIBLE
+    return NO_PAIRS if pairs.eligible.any() else NO_EARLIER_KEYS
+
+
+def _why_no_drop(first: Quantity, last: Quantity) -> str:
+    """Why there is no drop, from plasticity in the first fifth and in the last one."""
+    fifths = {"first": first.value, "last": last.value}
+    parts = [name for name, value in fifths.items() if math.isnan(value)]
+    return f"there is no plasticity in the {' and the '.join(parts)} fifth of the context"
+
+
+def _bin_columns(grid: Grid, pairs: BinPairs, aligned: Scored, pooled: Scored) -> Columns:
+    """Columns of the table of bins: the cells that queries see."""
+    q, k = np.nonzero(pairs.eligible)
+    number = np.zeros(pairs.eligible.shape, np.int64)
+    for place, used in enumerate(pairs.of_bin):
+        number[place] = np.bincount(pairs.cell[used], minlength=len(pairs.cells))
+    cells = [_cells(grid, scored.cells[:, q, k], q) for scored in (aligned, pooled)]
+    texts = [math.nan] * len(q) if grid.texts is None else grid.texts[q].tolist()
+    bins = grid.bins
+    columns: dict[str, npt.NDArray[np.generic]] = {
+        "q_bin": grid.number[q],
+        "k_bin": pairs.cells[k],
+        "plasticity": cells[0].value,
+        "n_pairs": number[q, k],
+        "q_position": grid.target[q],
+        "k_position": pairs.position[k],
+        "n_queries": grid.counts.sum(axis=0).astype(np.int64)[q],
+        "plasticity_se": cells[0].standard_error,
+        "pooled": cells[1].value,
+        "pooled_se": cells[1].standard_error,
+        "q_start": bins.starts(grid.number[q]),
+        "q_end": bins.ends(grid.number[q]),
+        "k_start": bins.starts(pairs.cells[k]),
+        "k_end": bins.ends(pairs.cells[k]),
+        "q_weight": grid.weight.sum(axis=0)[q],
+    }
+    return {name: column.tolist() for name, column in columns.items()} | {"n_texts": texts}
+
+
+def _cells(grid: Grid, values: Array, q: Ints) -> Quantity:
+    """Values (1 + g, cells) of cells with errors; a cell has the groups of its bin of queries."""
+    return quantity(values, (grid.counts[:, q] > 0) & grid.has_errors)
+
+
+def attended_columns(
+    grid: Grid | Unknown, pool: KeyPool | None, q_head: int, config: RunnerConfig, streams: Streams
+) -> Found:
+    """Plasticity at one position of pairs in proportion to the attention that keys receive.
+
+    `streams` are those of the query head.
+    """
+    found = Found()
+    problem = _no_attended(grid, pool, config)
+    if problem is not None:
+        found.add_unknown((ATTENDED,), problem)
+        return found
+    assert isinstance(grid, Grid)
+    assert isinstance(grid.queries.visible, Visible)
+    assert pool is not None
+    weight = pool.pair_weight(pool.attention(q_head))
+    own = SortedKeys.of(pool.keys, _in_units_of_text(weight, pool.keys), grid.bins)
+    rng = streams.rng(Purpose.ATTENDED_PAIRS)
+    pairs = attended_pairs(own, grid, grid.queries.visible, _ATTENDED_PAIRS, rng)
+    scored = score(grid, pairs, pairs.turned, grid.turned, counted=False)
+    limited = grid.queries.visible.is_limited
+    why = FEW_VISIBLE if limited else NO_ATTENDED_PAIRS
+    found.add_quantity(
+        ATTENDED, grid.mean(scored.profile, grid.weight), why, grid.queries.no_errors
+    )
+    return found
+
+
+def _no_attended(grid: Grid | Unknown, pool: KeyPool | None, config: RunnerConfig) -> str | None:
+    """Why attended pairs are not known; None if they are."""
+    if config.single_example:
+        return SINGLE_EXAMPLE
+    if isinstance(grid, Unknown):
+        return grid.reason
+    if grid.queries.text is None:
+        return NO_TEXTS
+    if pool is None:
+        return NO_ATTENDED_KEYS
+    common = np.isin(grid.queries.text, pool.keys.text)
+    return None if common.any() else NO_COMMON_TEXT
+
+
+def _in_units_of_text(weight: Array, keys: Keys) -> Array:
+    """(keys,) weights over the largest one of their text."""
+    text = np.unique(keys.text, return_inverse=True)[1]
+    largest = np.zeros(int(text.max(initial=-1)) + 1)
+    np.maximum.at(largest, text, weight)
+    return np.asarray(weight / np.where(largest > 0, largest, 1.0)[text])

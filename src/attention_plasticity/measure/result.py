@@ -1,0 +1,56 @@
+"""The result of one query head: its table rows, or the reason of its failure.
+
+All values are plain Python values. They can be written as JSON, and the process that collects
+results does not import the numeric libraries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Columns = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class HeadResult:
+    """Rows of the tables for one query head."""
+
+    layer: int
+    q_head: int
+    k_head: int
+    metrics: dict[str, Any]  # the row of head_metrics.csv
+    tables: dict[str, Columns]  # kind of table → columns; a table without rows is left out
+    key_head: dict[str, Any] = field(default_factory=dict)  # counts for the row of its key head
+    missing: dict[str, dict[str, str]] = field(default_factory=dict)  # table → column → reason
+
+    @property
+    def bucket_plasticity(self) -> pd.DataFrame:
+        """Plasticity per (query bucket, key bucket)."""
+        return self._frame("bucket_plasticity")
+
+    @property
+    def component_weights(self) -> pd.DataFrame:
+        """Fraction of positional information per dimension."""
+        return self._frame("component_weights")
+
+    def _frame(self, kind: str) -> pd.DataFrame:
+        import pandas as pd
+
+        columns = self.tables[kind]
+        size = len(next(iter(columns.values())))
+        ids = {name: [self.metrics[name]] * size for name in ("layer", "q_head", "k_head")}
+        return pd.DataFrame(ids | columns)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A query head that could not be analysed, and the reason."""
+
+    layer: int
+    q_head: int
+    k_head: int
+    reason: str

@@ -1,1 +1,0 @@
-"""The error to expect from other sizes of a sample."""

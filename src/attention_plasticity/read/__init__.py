@@ -1,0 +1,1 @@
+"""Files of a dump, as the arrays of a key head and its query heads."""

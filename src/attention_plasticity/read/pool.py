@@ -1,0 +1,144 @@
+"""The captured keys of a head together with those that were drawn by attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.estimate.sizes import SINK_TOKENS
+from attention_plasticity.read.rows import Keys, scaled
+from qk_dump.attended_keys import read_attended
+from qk_dump.keep_probabilities import keep_probabilities
+from qk_dump.layout import Dump, HeadId
+from qk_dump.reader import HeadRows
+from qk_dump.received_columns import ReceivedRows, thinned_inclusion
+from qk_toolkit.arrays import Array
+from qk_toolkit.errors import DumpError
+
+NO_ATTENDED_KEYS = (
+    "the dump does not have the attention that keys receive; capture it with capture.attended_keys"
+)
+_LEAST = 2.0**-149  # attention; smaller values are zero in float32
+
+
+@dataclass(frozen=True)
+class KeyPool:
+    """Base and attended keys of a head. The weight of a row is 1/inclusion."""
+
+    keys: Keys
+    received: npt.NDArray[np.float32]  # (n, group) attention of every key; NaN where not known
+
+    def attention(self, q_head: int) -> Array:
+        """(n,) the attention that keys receive from a query head; 0 where it is not known."""
+        column = self.received[:, q_head % self.received.shape[1]]
+        return np.nan_to_num(column.astype(np.float64), nan=0.0)
+
+    @property
+    def of_group(self) -> Array:
+        """(n,) the attention from all query heads of the group; 0 where it is not known."""
+        return np.asarray(np.nan_to_num(self.received.astype(np.float64), nan=0.0).sum(axis=1))
+
+    def pair_weight(self, attention: Array) -> Array:
+        """(n,) weights of keys in attended pairs: attention over inclusion, without tokens 0–3."""
+        known = (self.keys.position >= SINK_TOKENS) & (attention >= _LEAST)
+        return np.where(known, attention * self.keys.weight, 0.0)
+
+
+def read_pool(
+    dump: Dump, layer: int, k_head: int, keys: Keys, config: RunnerConfig
+) -> KeyPool | None:
+    """The pool of a key head whose base keys are `keys`.
+
+    None if the dump has no attended keys of the head, or if it is not known what keys receive.
+    """
+    head = HeadId(layer, k_head, "k", attended=True)
+    base = keys.rows
+    if head not in dump.attended or base.received is None or config.single_example:
+        return None
+    drawn = _read_drawn(dump, head, keys, config)
+    if drawn is not None and drawn.received is None:
+        return None
+    rows = base if drawn is None else _joined(base, drawn)
+    share = 1.0 if drawn is None else drawn.subsampled
+    inclusion = _inclusion(dump, rows, base.subsampled, share)
+    received = rows.received
+    assert received is not None
+    if inclusion is None or np.isnan(received.received).all():
+        return None
+    assert rows.example_id is not None
+    joined = replace(
+        keys,
+        rows=rows,
+        weight=1.0 / inclusion,
+        text=rows.example_id,
+        group=keys.texts.groups.of(rows.example_id),
+    )
+    return KeyPool(joined, received.received)
+
+
+def _read_drawn(dump: Dump, head: HeadId, keys: Keys, config: RunnerConfig) -> HeadRows | None:
+    """The keys that were drawn by attention, in the units of the base keys; None without rows."""
+    folder = dump.attended[head]
+    rows = read_attended(
+        dump, head.layer, head.head, max_rows=config.max_tokens_per_head, seed=config.seed
+    )
+    if rows is None:
+        return None
+    assert rows.example_id is not None
+    if rows.width != keys.rows.width:
+        raise DumpError(
+            f"{folder}: keys have {rows.width} dimensions, those of {head.name} have "
+            f"{keys.rows.width}. Use files of one model."
+        )
+    keys.texts.require(rows.example_id, folder)
+    if keys.used_texts is not None:
+        rows = rows.of_texts(keys.used_texts)
+    rows, exponent = scaled(rows, folder)
+    rows = replace(rows, vectors=np.ldexp(rows.vectors, exponent - keys.exponent))
+    received, base = rows.received, keys.rows.received
+    if received is not None and base is not None and received.group != base.group:
+        raise DumpError(
+            f"{folder}: `received` has {received.group} values per row, that of {head.name} has "
+            f"{base.group}. Use files of one capture."
+        )
+    return rows
+
+
+def _joined(base: HeadRows, drawn: HeadRows) -> HeadRows:
+    """The rows of both, with what attended pairs need."""
+
+    def both(one: Any, other: Any) -> Any:
+        return np.concatenate([one, other])
+
+    assert base.received is not None
+    assert drawn.received is not None
+    values = None  # known if they were read for both
+    if base.value_norm is not None and drawn.value_norm is not None:
+        values = both(base.value_norm, drawn.value_norm)
+    return replace(
+        base,
+        bucket=both(base.bucket, drawn.bucket),
+        position=both(base.position, drawn.position),
+        vectors=both(base.vectors, drawn.vectors),
+        example_id=both(base.example_id, drawn.example_id),
+        received=ReceivedRows.joined([base.received, drawn.received]),
+        attention=None,
+        token_id=None,
+        value_norm=values,
+    )
+
+
+def _inclusion(dump: Dump, rows: HeadRows, base_share: float, drawn_share: float) -> Array | None:
+    """(n,) the probability that each key is in the pool; None if it is not known."""
+    assert rows.received is not None
+    inclusion = rows.received.inclusion
+    if base_share == drawn_share == 1.0:
+        return inclusion
+    base = keep_probabilities(dump.manifest, "k", rows.position).values
+    if base is None:
+        return None
+    return thinned_inclusion(inclusion, np.minimum(base, inclusion), base_share, drawn_share)

@@ -1,0 +1,245 @@
+"""The queries and keys of a head as arrays: read, checked, bounded in size, scaled once.
+
+Vectors are divided by a power of two, so that no value is larger than 1. This is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.estimate.blocks import scale_exponent
+from attention_plasticity.estimate.visible import Visible
+from attention_plasticity.read.layer import (
+    NO_TEXTS,
+    SINGLE_EXAMPLE,
+    Layer,
+    before_rope,
+    in_attention,
+    layer_facts,
+)
+from attention_plasticity.read.layout import require_buckets, require_covariances, require_pairs
+from attention_plasticity.read.run_texts import run_texts
+from attention_plasticity.read.texts import DumpTexts, texts_to_last_fifth
+from attention_plasticity.read.unknown import Unknown
+from attention_plasticity.read.weights import token_weights
+from qk_dump.column_rules import rules_of
+from qk_dump.layout import Dump, HeadId
+from qk_dump.reader import HeadRows, read_head
+from qk_dump.remote import DumpPath
+from qk_toolkit.arrays import Array, Ints, Vectors
+from qk_toolkit.errors import DumpError, HeadError
+
+MIN_QUERIES = 3
+LARGEST = 1e15  # of a value; a vector with a larger one is damaged
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a head. Texts are None if they are not known or not used."""
+
+    rows: HeadRows  # vectors are divided by two to the power `exponent`
+    exponent: int
+    weight: Array  # (n,) tokens that each row stands for
+    layer: Layer
+    text: Ints | None  # (n,)
+    group: Ints | None  # (n,) group of the text, for errors
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def position(self) -> Array:
+        """(n,) positions."""
+        return self.rows.position
+
+    @cached_property
+    def after(self) -> Vectors:
+        """(n, d) float32: the vectors as they enter the attention."""
+        turned = in_attention(self.rows.vectors, self.position, self.layer.rotation)
+        return turned.astype(np.float32, copy=False)
+
+    @cached_property
+    def before(self) -> Vectors | None:
+        """(n, d) float32: the same before RoPE; None if it cannot be undone."""
+        turned = before_rope(self.rows.vectors, self.position, self.layer.rotation)
+        return None if turned is None else turned.astype(np.float32, copy=False)
+
+    @property
+    def in_attention_problem(self) -> str | None:
+        """Why it is not known how the vectors enter the attention; None if it is."""
+        rotation = self.layer.rotation
+        return rotation.problem if rotation.pre_rope else None
+
+
+@dataclass(frozen=True)
+class Keys(Rows):
+    """The keys of a head, read once for all query heads of its group."""
+
+    text: Ints  # (n,)
+    texts: DumpTexts  # of the whole run
+    used_texts: Ints | None  # ids of the texts that are used; None: all
+
+
+@dataclass(frozen=True)
+class Queries(Rows):
+    """The queries of a head."""
+
+    window: int | None  # tokens
+    visible: Visible | Unknown  # which keys they see
+    no_errors: str  # why there are no standard errors, if the groups are None
+
+
+def read_keys(
+    dump: Dump,
+    layer: int,
+    k_head: int,
+    config: RunnerConfig,
+    texts: DumpTexts | None = None,
+    *,
+    with_values: bool = False,
+) -> Keys:
+    """Read the keys of one head. In a run, `texts` are the texts of the run.
+
+    With `with_values`, the lengths of values are read, too.
+    """
+    head = HeadId(layer, k_head, "k")
+    texts = run_texts(dump, [layer], config) if texts is None else texts
+    rows = _read(dump, head, config, texts, with_attention=with_values)
+    used = _equal_texts(texts, rows) if config.equal_texts else None
+    if used is not None:
+        rows = _rows_of_texts(rows, used, dump.folders[head])
+    rows, exponent = scaled(rows, dump.folders[head])
+    buckets = len(np.unique(rows.bucket))
+    number = config.num_pairs_per_bucket
+    require_pairs(number * buckets, number, buckets, dump.folders[head])
+    assert rows.example_id is not None
+    return Keys(
+        rows=rows,
+        exponent=exponent,
+        weight=token_weights(dump, "k", rows),
+        layer=layer_facts(dump, layer, rows.width),
+        text=rows.example_id,
+        group=None if config.single_example else texts.groups.of(rows.example_id),
+        texts=texts,
+        used_texts=used,
+    )
+
+
+def read_queries(dump: Dump, layer: int, q_head: int, keys: Keys, config: RunnerConfig) -> Queries:
+    """Read the queries of one head of the group of `keys`."""
+    head = HeadId(layer, q_head, "q")
+    rows = _read(dump, head, config, keys.texts, with_attention=True)
+    folder = dump.folders[head]
+    if keys.used_texts is not None:
+        rows = _rows_of_texts(rows, keys.used_texts, folder)
+    if len(rows) < MIN_QUERIES:
+        raise HeadError(
+            f"{folder}: has {len(rows)} queries; a regression on position needs {MIN_QUERIES} or "
+            "more. Capture more tokens."
+        )
+    if rows.width != keys.rows.width:
+        raise DumpError(
+            f"{folder}: queries have {rows.width} dimensions, their keys have {keys.rows.width}. "
+            "Use files of one model."
+        )
+    rows, exponent = scaled(rows, folder)
+    window = common_window(rows, keys.rows, head.folder)
+    text = rows.example_id
+    known = text is not None and not config.single_example
+    return Queries(
+        rows=rows,
+        exponent=exponent,
+        weight=token_weights(dump, "q", rows),
+        layer=keys.layer,
+        text=np.zeros(len(rows), np.int64) + _only_text(keys) if config.single_example else text,
+        group=keys.texts.groups.of(text) if known and text is not None else None,
+        window=window,
+        visible=keys.layer.visible(window),
+        no_errors=SINGLE_EXAMPLE if config.single_example else NO_TEXTS,
+    )
+
+
+def _only_text(keys: Keys) -> int:
+    """The text of all keys of a head with `single_example`."""
+    assert keys.text is not None
+    return int(keys.text[0])
+
+
+def common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
+    """The sliding window of a head. Raises a `DumpError` if queries and keys contradict."""
+    if not (queries.window_recorded and keys.window_recorded):
+        return queries.sliding_window if queries.window_recorded else keys.sliding_window
+    if queries.sliding_window != keys.sliding_window:
+        raise DumpError(
+            f"{name}: mixes sliding_window values: queries have "
+            f"{queries.sliding_window or 'null'}, keys have {keys.sliding_window or 'null'}"
+        )
+    return queries.sliding_window
+
+
+def scaled(rows: HeadRows, folder: DumpPath) -> tuple[HeadRows, int]:
+    """The rows with vectors divided by a power of two, and its exponent.
+
+    Raises a `DumpError` for a value that no model has.
+    """
+    X = rows.vectors
+    exponent = scale_exponent(X)
+    if math.ldexp(1.0, exponent - 1) > LARGEST:
+        row = int(np.argmax(np.abs(X).max(axis=1)))
+        raise DumpError(
+            f"{folder}: row {row} has a value of {np.abs(X[row]).max():.3g}; values above "
+            f"{LARGEST:g} are damaged. Capture the head again."
+        )
+    if exponent < -100 and X.dtype != np.float64:
+        X = X.astype(np.float64)  # small numbers have few digits in float32
+    return replace(rows, vectors=np.ldexp(X, -exponent)), exponent
+
+
+def _read(
+    dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts, *, with_attention: bool
+) -> HeadRows:
+    rows = read_head(
+        dump.require_files(head),
+        max_rows=config.max_tokens_per_head,
+        seed=config.seed,
+        with_examples=head.kind == "k" or (False if config.single_example else "if present"),
+        single_example=config.single_example,
+        rules=rules_of(dump, head.layer),
+        with_attention=with_attention,
+        with_tokens=head.kind == "q",
+        with_received=head.kind == "k" and not config.single_example,
+    )
+    if rows.example_id is not None and not config.single_example:
+        texts.require(rows.example_id, dump.folders[head])
+    buckets = len(np.unique(rows.bucket))
+    require_buckets(buckets, dump.folders[head])
+    if head.kind == "q":
+        require_covariances(buckets, rows.width, dump.folders[head])
+    return rows
+
+
+def _equal_texts(texts: DumpTexts, keys: HeadRows) -> Ints:
+    """Ids of the texts that reach the last fifth of the longest text.
+
+    Their lengths are in `examples.parquet`. Without them, the positions of the keys are used.
+    """
+    assert keys.example_id is not None
+    if texts.long is not None:
+        return texts.long
+    return texts_to_last_fifth(keys.example_id, keys.position)
+
+
+def _rows_of_texts(rows: HeadRows, texts: Ints, folder: DumpPath) -> HeadRows:
+    if rows.example_id is None:
+        raise HeadError(f"{folder}: equal_texts needs queries with example_id. Leave it out.")
+    found = rows.of_texts(texts)
+    if not len(found):
+        raise HeadError(
+            f"{folder}: has no rows of texts that reach the last fifth. Leave equal_texts out."
+        )
+    return found

@@ -1,0 +1,269 @@
+"""The texts of a dump: groups, lengths, and the texts that reach the end of the context.
+
+They come from `examples.parquet`. They are read once per run, so that all heads of the run, and all
+of its shards, have the same groups and the same bins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from attention_plasticity.estimate.sizes import GROUPS
+from attention_plasticity.read.bins import Bins
+from qk_dump.examples import EXAMPLES_FILE, read_examples
+from qk_dump.head_counts import texts_of_heads, texts_of_layers
+from qk_dump.layout import Dump
+from qk_dump.limits import MOST_POSITIONS
+from qk_dump.remote import DumpPath
+from qk_toolkit.arrays import Array, Ints
+from qk_toolkit.errors import DumpError
+from qk_toolkit.formatting import count
+
+_LAST_FIFTH = 0.8  # of the longest text
+_MOST_RANGES = 10  # of ids in a message
+
+
+@dataclass(frozen=True)
+class TextGroups:
+    """The group of every text: the rank of its `example_id` in the dump, modulo 16.
+
+    It is the same group for all heads of a dump.
+    """
+
+    ids: Ints | None = None  # (texts,) ascending; None: the id is used as rank
+
+    def of(self, example_id: Ints) -> Ints:
+        """(n,) group of the text of every row."""
+        rank = example_id if self.ids is None else np.searchsorted(self.ids, example_id)
+        return np.asarray(rank % GROUPS, np.int64)
+
+
+@dataclass(frozen=True)
+class DumpTexts:
+    """The texts of a dump, as all heads of a run use them."""
+
+    ids: Ints | None = None  # (texts,) ascending; None: not known, the id is used as rank
+    long: Ints | None = None  # ids of the texts that reach the last fifth; None: not known
+    listed: dict[str, Any] | None = None  # number of the texts of the run, and a hash of them
+    problem: str | None = None  # why `examples.parquet` is not used
+    bins: Bins | None = None  # of positions, as all heads of the run use them
+
+    @property
+    def count(self) -> int:
+        """Number of texts; 0 if it is not known."""
+        return 0 if self.ids is None else len(self.ids)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of ids and bins. Heads with the same hash have the same groups and bins."""
+        ids = [self.as_message()[name] for name in ("ids", "long", "bins")]
+        return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+
+    @property
+    def as_input(self) -> dict[str, Any] | None:
+        """The texts as run.json describes them; None if they are not known."""
+        if self.listed is None or self.problem is None:
+            return self.listed
+        return {**self.listed, "problem": self.problem}
+
+    @property
+    def groups(self) -> TextGroups:
+        """The group of every text."""
+        return TextGroups(self.ids)
+
+    def require(self, example_id: Ints, folder: DumpPath) -> None:
+        """Raise a `DumpError` if a head has rows of a text that is not among these texts."""
+        if self.ids is None:
+            return
+        unknown = np.setdiff1d(example_id, self.ids)
+        if len(unknown):
+            source, remedy = f"in {EXAMPLES_FILE}", "Capture or download the head again."
+            if self.problem is not None:
+                source = "found when the run began"
+                remedy = "If the head was repaired since then, analyse all heads again."
+            raise DumpError(
+                f"{folder}: has rows of text {unknown[0]}, which is not one of the "
+                f"{count(len(self.ids), 'text')} {source}. {remedy}"
+            )
+
+    def as_message(self) -> dict[str, Any]:
+        """The texts as values for JSON."""
+        ids, long = (None if part is None else _runs(part) for part in (self.ids, self.long))
+        bins = None if self.bins is None else [self.bins.size, self.bins.context]
+        return {
+            "ids": ids,
+            "long": long,
+            "listed": self.listed,
+            "problem": self.problem,
+            "bins": bins,
+        }
+
+    @classmethod
+    def of_message(cls, content: dict[str, Any]) -> Self:
+        """The texts from values for JSON."""
+        ids, long = (
+            None if content[name] is None else _of_runs(content[name]) for name in ("ids", "long")
+        )
+        bins = None if content["bins"] is None else Bins(*content["bins"])
+        return cls(ids, long, content["listed"], content["problem"], bins)
+
+
+UNKNOWN_TEXTS = DumpTexts()
+"""The texts of a dump without `examples.parquet`."""
+
+
+def texts_of_dump(
+    dump: Dump,
+    layers: Iterable[int],
+    *,
+    equal_texts: bool = False,
+    show: Callable[[int, int], object] = lambda done, total: None,
+) -> DumpTexts:
+    """The texts of a dump, for the heads of some layers.
+
+    One query head and one key head of each layer are compared with `examples.parquet`. If the file
+    cannot be used, or does not name one of their texts, the texts are those that are found in the
+    heads of the whole dump; `show` gets the number of heads that are read and of all heads. Without
+    the file, the id of a text is used as its rank.
+    """
+    table, problem = _examples(dump)
+    if table is None and problem is None:
+        return UNKNOWN_TEXTS
+    if table is not None:
+        named = np.unique(_numbers(table, "example_id"))
+        unknown = np.setdiff1d(texts_of_layers(dump, layers), named)
+        if not len(unknown):
+            long = _long_texts(table) if equal_texts else None
+            return DumpTexts(named, long, _listed(table, equal_texts=equal_texts))
+        problem = f"{dump.path / EXAMPLES_FILE}: does not name {_ids_as_text(unknown)} of the dump"
+    found = texts_of_heads(dump, show)
+    return DumpTexts(found, None, {"count": len(found), "digest": None}, problem)
+
+
+def text_list(dump: Dump, *, equal_texts: bool = False) -> dict[str, Any] | None:
+    """Number of the texts that `examples.parquet` names, and a hash of original ids and groups.
+
+    Two runs with the same hash use the same texts, so that the differences between their heads can
+    be computed text by text. The hash is None if an original id is missing. None without a readable
+    `examples.parquet`, or if `equal_texts` is set and the lengths are not known.
+    """
+    table, _ = _examples(dump)
+    return None if table is None else _listed(table, equal_texts=equal_texts)
+
+
+def _listed(table: pa.Table, *, equal_texts: bool) -> dict[str, Any] | None:
+    if table.schema.names.count("original_id") != 1:
+        return None
+    long = _long_texts(table) if equal_texts else None
+    if equal_texts and long is None:
+        return None
+    rows = [table.column(name).to_pylist() for name in ("example_id", "original_id")]
+    used = None if long is None else set(long.tolist())
+    texts = [(i, original) for i, original in zip(*rows, strict=True) if used is None or i in used]
+    if not texts or any(original is None for _, original in texts):
+        return {"count": len(texts), "digest": None}
+    groups = TextGroups(np.unique(_numbers(table, "example_id")))
+    members = groups.of(np.array([i for i, _ in texts], np.int64))
+    pairs = sorted(
+        [str(original), int(group)] for (_, original), group in zip(texts, members, strict=True)
+    )
+    return {"count": len(pairs), "digest": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}
+
+
+def text_lengths(dump: Dump, *, equal_texts: bool = False) -> Ints | None:
+    """(texts,) tokens of the texts that are used; None if `examples.parquet` does not have them."""
+    table, _ = _examples(dump)
+    if table is None or not len(table) or not _is_integer(table, "num_tokens"):
+        return None
+    lengths = _numbers(table, "num_tokens")
+    long = _long_texts(table) if equal_texts else None
+    if long is not None:
+        lengths = lengths[np.isin(_numbers(table, "example_id"), long)]
+    return lengths if 1 <= lengths.max(initial=0) <= MOST_POSITIONS else None
+
+
+def texts_to_last_fifth(ids: Ints, last_positions: Array | Ints) -> Ints:
+    """(texts,) ids of the texts with positions in the last fifth of the longest text.
+
+    `ids` may repeat, with any positions of the texts.
+    """
+    reached = last_positions >= _LAST_FIFTH * np.max(last_positions)
+    return np.unique(ids[reached])
+
+
+def equal_texts_note(texts: DumpTexts) -> str:
+    """How many texts `equal_texts` keeps."""
+    if texts.long is None or texts.ids is None:
+        return (
+            "equal_texts: examples.parquet does not have the lengths of the texts; the positions "
+            "of the captured keys are used"
+        )
+    kept, total = len(texts.long), len(texts.ids)
+    return f"equal_texts: {kept:,} of {total:,} texts reach the last fifth and are used"
+
+
+def _long_texts(table: pa.Table) -> Ints | None:
+    """Ids of the texts that reach the last fifth; None if the lengths are not known."""
+    if not len(table) or not _is_integer(table, "num_tokens"):
+        return None
+    return texts_to_last_fifth(_numbers(table, "example_id"), _numbers(table, "num_tokens") - 1)
+
+
+def _examples(dump: Dump) -> tuple[pa.Table | None, str | None]:
+    """The table of texts, or the reason why it cannot be used; neither without the file."""
+    path = dump.path / EXAMPLES_FILE
+    try:
+        table = read_examples(dump.path)
+    except DumpError as error:
+        return None, str(error).partition(". Capture")[0]
+    if table is None:
+        return None, None
+    if not _is_integer(table, "example_id"):
+        return None, f"{path}: has no column 'example_id' of integers without a null"
+    if len(table) and _numbers(table, "example_id").min() < 0:
+        return None, f"{path}: has a negative example_id"
+    return table, None
+
+
+def _is_integer(table: pa.Table, name: str) -> bool:
+    if table.schema.names.count(name) != 1:
+        return False
+    column = table.column(name)
+    return bool(pa.types.is_integer(column.type) and not column.null_count)
+
+
+def _numbers(table: pa.Table, name: str) -> Ints:
+    column = table.column(name).combine_chunks()
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _ids_as_text(ids: Ints) -> str:
+    """`text 7`, or `9 texts (3-11)`."""
+    if len(ids) == 1:
+        return f"text {ids[0]}"
+    runs = _runs(ids)
+    ranges = [f"{first}-{last}" if first < last else f"{first}" for first, last in runs]
+    more = [] if len(runs) <= _MOST_RANGES else ["…"]
+    return f"{len(ids):,} texts ({', '.join(ranges[:_MOST_RANGES] + more)})"
+
+
+def _runs(ids: Ints) -> list[list[int]]:
+    """First and last of each run of consecutive ids, which are ascending."""
+    if not len(ids):
+        return []
+    breaks = np.flatnonzero(np.diff(ids) > 1)  # (runs - 1,)
+    first, last = ids[np.r_[0, breaks + 1]], ids[np.r_[breaks, len(ids) - 1]]  # (runs,)
+    return [list(run) for run in zip(first.tolist(), last.tolist(), strict=True)]
+
+
+def _of_runs(runs: Sequence[Sequence[int]]) -> Ints:
+    parts = [np.arange(first, last + 1, dtype=np.int64) for first, last in runs]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -1,0 +1,273 @@
+"""Sums over vectors and positions: R², means, slopes, correlation, components, from plain rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention_plasticity.estimate.moments import Moments, product
+from attention_plasticity.estimate.quantity import MIN_GROUPS, Quantity
+
+
+class Rows(NamedTuple):
+    t: np.ndarray  # (n,)
+    X: np.ndarray  # (n, d)
+    w: np.ndarray  # (n,)
+    group: np.ndarray  # (n,)
+
+    def without(self, group: int) -> Rows:
+        return Rows(*(part[self.group != group] for part in self))
+
+
+def rows_of(
+    seed: int, slope: float = 0.005, groups: int = 6, per_group: int = 40, width: int = 5
+) -> Rows:
+    """Vectors with a mean, an offset of every group, and a slope along one axis."""
+    rng = np.random.default_rng(seed)
+    group = rng.permutation(np.repeat(rng.permutation(16)[:groups], per_group))
+    t = rng.integers(0, 500, len(group)).astype(float)
+    X = rng.standard_normal(width) + 0.3 * rng.standard_normal((16, width))[group]
+    X = X + rng.standard_normal((len(group), width)) + slope * np.outer(t, np.ones(width))
+    return Rows(t, X, rng.uniform(0.5, 2.0, len(group)), group)
+
+
+def plain_slope(rows: Rows) -> np.ndarray:
+    """(d,) a line per dimension by least squares."""
+    root = np.sqrt(rows.w)
+    design = np.stack([root, root * rows.t], axis=1)
+    return np.linalg.lstsq(design, root[:, None] * rows.X, rcond=None)[0][1]
+
+
+def plain_r2(rows: Rows) -> float:
+    t, X, w, _ = rows
+    line = X - np.outer(t, plain_slope(rows))
+    left = np.average((line - np.average(line, axis=0, weights=w)) ** 2, axis=0, weights=w)
+    total = np.average((X - np.average(X, axis=0, weights=w)) ** 2, axis=0, weights=w)
+    return float(1 - left.sum() / total.sum())
+
+
+def plain_mean_share(rows: Rows) -> float:
+    mean = np.average(rows.X, axis=0, weights=rows.w)
+    return float(mean @ mean / np.average((rows.X**2).sum(axis=1), weights=rows.w))
+
+
+def plain_correlation(rows: Rows) -> float:
+    """Fit the axis again from the rows of the other groups, and project row by row."""
+    t, X, w, group = rows
+    scores = np.empty(len(t))
+    for one in np.unique(group):
+        others = group != one
+        mean_x = np.average(X[others], axis=0, weights=w[others])
+        mean_t = np.average(t[others], weights=w[others])
+        axis = np.zeros(X.shape[1])
+        for row in np.flatnonzero(others):
+            axis += w[row] * (X[row] - mean_x) * (t[row] - mean_t)
+        scores[~others] = (X[~others] - mean_x) @ axis / np.linalg.norm(axis)
+    covariance = np.cov(scores, t, aweights=w)
+    return float(covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1]))
+
+
+def assert_jackknife(
+    found: Quantity, plain: Callable[[Rows], float], rows: Rows, corrected: bool = True
+) -> None:
+    """Bias and error of the textbook, from the value of the rows without each group."""
+    numbers = np.unique(rows.group).tolist()
+    left = [plain(rows.without(group)) for group in numbers]
+    n, mean = len(left), sum(left) / len(left)
+    error = math.sqrt((n - 1) / n * sum((value - mean) ** 2 for value in left))
+    expected = plain(rows)
+    if corrected and n >= MIN_GROUPS:
+        expected -= (n - 1) * (mean - expected)
+    assert found.value == pytest.approx(expected, rel=1e-7, abs=1e-10)
+    assert found.groups == n
+    if n >= MIN_GROUPS:
+        assert found.standard_error == pytest.approx(error, rel=1e-6)
+        assert not found.influences[np.setdiff1d(np.arange(16), numbers)].any()
+    else:
+        assert math.isnan(found.standard_error)
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10**6),
+    slope=st.sampled_from([0.0, 0.002, 0.05]),
+    groups=st.integers(2, 9),
+    width=st.integers(1, 6),
+)
+def test_values_and_errors_equal_fits_from_rows(
+    seed: int, slope: float, groups: int, width: int
+) -> None:
+    rows = rows_of(seed, slope, groups, 8, width)
+    found = Moments.of(*rows)
+    assert_jackknife(found.r2, plain_r2, rows)
+    assert_jackknife(found.mean_share, plain_mean_share, rows)
+    np.testing.assert_allclose(found.slopes[0], plain_slope(rows), rtol=1e-7, atol=1e-12)
+    for group in np.unique(rows.group):
+        left = rows.without(group)
+        np.testing.assert_allclose(
+            found.means[1 + group], np.average(left.X, axis=0, weights=left.w), rtol=1e-9
+        )
+        np.testing.assert_allclose(
+            found.slopes[1 + group], plain_slope(left), rtol=1e-7, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.002, 0.05])
+@pytest.mark.parametrize("groups", [2, 3, 4, 7])
+def test_the_correlation_is_fitted_to_other_groups(slope: float, groups: int) -> None:
+    """This removes its bias, so the value itself is not corrected."""
+    rows = rows_of(1, slope, groups, 15)
+    plain = plain_correlation if groups > 2 else lambda one: plain_correlation(rows)
+    assert_jackknife(Moments.of(*rows).correlation, plain, rows, corrected=False)
+
+
+def test_the_product_of_slopes_and_means_leaves_a_group_out_of_both() -> None:
+    q, k = rows_of(2), rows_of(3, 0.0)
+    k = k._replace(group=np.random.default_rng(0).permutation(q.group))
+    own, other = Moments.of(*q), Moments.of(*k)
+    found = product(own.slopes, other.means, own.present | other.present)
+
+    def plain(rows: Rows) -> float:
+        left = k if len(rows.t) == len(q.t) else k.without(*set(q.group) - set(rows.group))
+        return float(plain_slope(rows) @ np.average(left.X, axis=0, weights=left.w))
+
+    assert_jackknife(found, plain, q)
+
+
+def test_components_equal_those_of_the_rows() -> None:
+    t, X, w, _ = rows = rows_of(4)
+    found = Moments.of(*rows).components
+    dev = X - np.average(X, axis=0, weights=w)
+    _, singular, right = np.linalg.svd(np.sqrt(w)[:, None] * dev, full_matrices=False)
+    assert found.share == pytest.approx((singular**2 / (singular**2).sum())[:2])
+    for number in range(2):
+        covariance = np.cov(dev @ right[number], t, aweights=w)
+        r = covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1])
+        assert found.r[number] == pytest.approx(abs(r))
+    one = Moments.of(*rows_of(5, width=1)).components
+    assert one.share[0] == pytest.approx(1.0)
+    assert np.isnan([one.share[1], one.r[1]]).all()
+
+
+def test_a_planted_drift_is_found() -> None:
+    """x = mean + slope · t along a unit axis + noise of variance 1: r and the slope are known."""
+    rng = np.random.default_rng(5)
+    n, slope = 40_000, 0.004
+    group, t = rng.integers(0, 16, n), rng.uniform(0, 500, n)
+    axis = np.array([0.6, 0.0, -0.8])
+    X = 2.0 + rng.standard_normal((n, 3)) + slope * np.outer(t, axis)
+    found = Moments.of(t, X, np.ones(n), group)
+    moved = slope * 500 / math.sqrt(12)  # standard deviation along the axis
+    r, truth = found.correlation, moved / math.sqrt(moved**2 + 1.0)
+    assert abs(r.value - truth) < 4 * r.standard_error + 1e-3
+    assert 0 < r.standard_error < 0.01
+    assert abs(found.r2.value - moved**2 / (moved**2 + 3.0)) < 4 * found.r2.standard_error
+    assert found.components.share[0] == pytest.approx((moved**2 + 1) / (moved**2 + 3), abs=0.02)
+    assert found.components.r[0] == pytest.approx(truth, abs=0.02)
+    keys = np.array([1.0, 5.0, 2.0]) + rng.standard_normal((n, 3))
+    along = product(found.slopes, Moments.of(t, keys, np.ones(n), group).means, found.present)
+    assert abs(along.value - slope * (0.6 * 1.0 - 0.8 * 2.0)) < 4 * along.standard_error
+
+
+def test_without_drift_r2_and_the_correlation_are_zero_on_average() -> None:
+    """Of few rows, a plain R² and the axis of the same rows are above zero."""
+    cross, same, r2, plain, errors = [], [], [], [], []
+    for seed in range(200):
+        t, X, w, _ = rows = rows_of(100 + seed, 0.0, groups=8, per_group=12, width=8)
+        found = Moments.of(*rows)
+        cross.append(found.correlation.value)
+        errors.append(found.correlation.standard_error)
+        axis = (w * (t - np.average(t, weights=w))) @ X
+        same.append(np.corrcoef(X @ axis, t)[0, 1])
+        r2.append(found.r2.value)
+        plain.append(plain_r2(rows))
+    spread = float(np.std(cross))
+    assert abs(np.mean(cross)) < 3.5 * spread / math.sqrt(200)
+    assert abs(np.mean(r2)) < 3.5 * np.std(r2) / math.sqrt(200)
+    assert np.mean(same) > 0.2
+    assert np.mean(plain) > 0.008
+    assert 0.6 * spread < np.sqrt(np.mean(np.square(errors))) < 2.0 * spread
+
+
+def values(found: Moments) -> list[float]:
+    quantities = (found.r2, found.mean_share, found.correlation)
+    both = [number for one in quantities for number in (one.value, one.standard_error)]
+    return [*both, *found.components.share, *found.components.r]
+
+
+@settings(max_examples=20)
+@given(
+    size=st.sampled_from([1e-30, 1e-9, 1.0, 8.0, 1e9, 1e30]),
+    weight=st.sampled_from([1e-9, 1.0, 1e9]),
+    shift=st.floats(-1e4, 1e4),
+    stretch=st.floats(0.1, 1e3),
+    seed=st.integers(0, 99),
+)
+def test_units_and_rotations_change_nothing(
+    size: float, weight: float, shift: float, stretch: float, seed: int
+) -> None:
+    t, X, w, group = rows = rows_of(seed)
+    turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((5, 5)))[0]
+    other = Moments.of(shift + stretch * t, size * X @ turn, weight * w, group)
+    assert values(other) == pytest.approx(values(Moments.of(*rows)), rel=1e-6, abs=1e-9)
+    slope = plain_slope(rows) @ turn * size / stretch
+    np.testing.assert_allclose(other.slopes[0], slope, rtol=1e-6, atol=1e-9 * size / stretch)
+
+
+def test_one_position() -> None:
+    t, X, w, group = rows_of(7)
+    still = Moments.of(np.full(len(t), 0.1), X, w, group)
+    assert not still.moves
+    assert (still.r2.value, still.r2.standard_error) == (0.0, 0.0)
+    assert math.isnan(still.correlation.value)
+    assert np.isnan(still.slopes).all()
+    assert still.components.share.sum() > 0
+    assert np.isnan(still.components.r).all()
+    assert math.isnan(product(still.slopes, still.means, still.present).value)
+    one_moves = Moments.of(np.where(group == group[0], t, 9.0), X, w, group)
+    assert np.isnan(one_moves.slopes[1 + group[0]]).all()  # the rest is at one position
+    assert np.isfinite(one_moves.slopes[0]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_constant_vectors(dtype: type) -> None:
+    t, X, w, group = rows_of(8)
+    constant = np.full_like(X, 3.3).astype(dtype)
+    rounded = constant + np.finfo(dtype).eps * np.random.default_rng(0).standard_normal(X.shape)
+    for one in (constant, rounded.astype(dtype)):
+        found = Moments.of(t, one, w, group)
+        assert not found.varies
+        assert (found.r2.value, found.r2.standard_error) == (0.0, 0.0)
+        assert found.mean_share.value == pytest.approx(1.0)
+        assert math.isnan(found.correlation.value)
+        assert np.isnan(found.components.share).all()
+    zero = Moments.of(t, np.zeros_like(X), w, group)
+    assert zero.r2.value == 0.0
+    assert math.isnan(zero.mean_share.value)
+
+
+def test_texts_that_are_not_known() -> None:
+    rows = rows_of(9)
+    found = Moments.of(rows.t, rows.X, rows.w, None)
+    assert found.r2.value == pytest.approx(plain_r2(rows))
+    assert found.mean_share.value == pytest.approx(plain_mean_share(rows))
+    for one in (found.r2, found.mean_share):
+        assert one.groups == 0
+        assert math.isnan(one.standard_error)
+    assert math.isnan(found.correlation.value)  # there is no other group
+    one = Moments.of(rows.t, rows.X, rows.w, np.full(len(rows.t), 7))
+    assert (one.r2.value, one.r2.groups) == (pytest.approx(plain_r2(rows)), 1)
+    assert math.isnan(one.correlation.value)
+
+
+def test_float32_vectors_far_from_zero_have_their_own_variance() -> None:
+    t, X, w, group = rows_of(12)
+    exact = values(Moments.of(t, X + 1000.0, w, group))
+    single = values(Moments.of(t, (X + 1000.0).astype(np.float32), w, group))
+    assert single == pytest.approx(exact, rel=2e-3, abs=1e-6)

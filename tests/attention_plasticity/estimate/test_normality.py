@@ -1,0 +1,95 @@
+"""KS statistics, p-values, skewness and kurtosis, against scipy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attention_plasticity.estimate.normality import (
+    ks_normal_pvalues,
+    ks_normal_statistics,
+    ks_pvalues,
+    skew_and_kurtosis,
+)
+
+SAMPLES = {
+    "gaussian": lambda rng, n: rng.standard_normal((3, n)),
+    "heavy tails": lambda rng, n: rng.standard_cauchy((3, n)),
+    "far beyond the bins": lambda rng, n: (
+        rng.choice([-1.0, 1.0], (3, n)) * rng.uniform(5, 50, (3, n))
+    ),
+    "all above": lambda rng, n: rng.uniform(6, 9, (3, n)),
+    "all below": lambda rng, n: -rng.uniform(6, 9, (3, n)),
+    "ties": lambda rng, n: np.round(rng.standard_normal((3, n)), 1),
+    "one value": lambda rng, n: np.full((3, n), 0.3),
+    "on bin edges": lambda rng, n: rng.integers(-10, 11, (3, n)) / 2.0,
+    "narrow": lambda rng, n: 1e-6 * rng.standard_normal((3, n)),
+    "skewed": lambda rng, n: rng.standard_gamma(2.0, (3, n)) - 2.0,
+}
+
+
+@pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
+def test_statistic_equals_scipy(
+    sample: Callable[[np.random.Generator, int], np.ndarray],
+) -> None:
+    scale = np.array([1.0, 1.3, 0.7])
+    for n in (1, 3, 4, 17, 399, 400, 1000, 20_000):
+        columns = sample(np.random.default_rng(n), n)
+        ordered = np.sort(columns / scale[:, None], axis=1)
+        level, rank = stats.norm.cdf(ordered), np.arange(n)
+        distance = np.maximum((rank + 1) / n - level, level - rank / n)
+        found = ks_normal_statistics(columns, scale)
+        np.testing.assert_allclose(found, distance.max(axis=1), rtol=0, atol=1e-14)
+        if n in (17, 400):
+            known = [stats.kstest(column, "norm", mode="asymp").statistic for column in ordered]
+            np.testing.assert_allclose(found, known, rtol=0, atol=1e-15)
+
+
+def test_chosen_columns_keep_their_own_scale() -> None:
+    columns = np.random.default_rng(1).standard_normal((9, 40_000)) * np.arange(1, 10)[:, None]
+    chosen = np.array([7, 1, 4, 8, 2])  # more than fit one chunk, in any order
+    found = ks_normal_statistics(columns, chosen + 1.0, chosen)
+    expected = [stats.kstest(columns[i] / (i + 1), "norm", mode="asymp").statistic for i in chosen]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("n", [3, 10, 50, 399, 400, 401, 999, 2500, 10_000])
+def test_pvalues_equal_kstwo_in_body_and_tail(n: int) -> None:
+    x = np.concatenate([np.linspace(0.05, 3.2, 32), np.linspace(3.3, 8.0, 4)])
+    D = np.clip(x / np.sqrt(n), 0.5 / n, 1.0)
+    p = ks_pvalues(D, n)
+    np.testing.assert_allclose(p, stats.kstwo.sf(D, n), rtol=0, atol=1e-6)
+    assert ((p >= 0) & (p <= 1)).all()
+    assert ks_pvalues(np.array([0.5 / n, 1.0]), n) == pytest.approx([1.0, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [400, 1000, 20_000])
+def test_pvalues_fall_as_the_distance_grows(n: int) -> None:
+    p = ks_pvalues(np.linspace(0.3, 7.0, 4000) / np.sqrt(n), n)
+    assert (np.diff(p) <= 1e-7).all()  # the expansion ends at p = 3e-8
+
+
+@pytest.mark.parametrize("n", [20, 399, 400, 1000, 5000])
+def test_whole_test_equals_kstest(n: int) -> None:
+    rng = np.random.default_rng(1)
+    columns = np.concatenate([rng.standard_t(12, (3, n)), 0.1 + rng.standard_normal((2, n))])
+    expected = [stats.kstest(x, "norm").pvalue for x in columns]
+    np.testing.assert_allclose(ks_normal_pvalues(columns, np.ones(5)), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [4, 5, 30, 5000])
+def test_skewness_and_kurtosis_equal_scipy_without_bias(n: int) -> None:
+    columns = np.random.default_rng(n).standard_gamma(1.5, (7, n)) - 4.0
+    skew, kurt = skew_and_kurtosis(columns)
+    np.testing.assert_allclose(skew, stats.skew(columns, axis=1, bias=False), rtol=1e-9)
+    np.testing.assert_allclose(kurt, stats.kurtosis(columns, axis=1, bias=False), rtol=1e-9)
+
+
+def test_three_values_have_a_skewness_but_no_kurtosis() -> None:
+    skew, kurt = skew_and_kurtosis(np.array([[0.0, 1.0, 5.0]]))
+    assert skew[0] == pytest.approx(stats.skew([0.0, 1.0, 5.0], bias=False))
+    assert math.isnan(kurt[0])

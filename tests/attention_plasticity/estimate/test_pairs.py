@@ -1,0 +1,228 @@
+"""The sampler of key pairs: probabilities against a list of all pairs, and shares of bins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention_plasticity.estimate.pairs import PairSampler, Seen, dealt, run_starts
+from attention_plasticity.estimate.visible import Visible
+
+Law = dict[tuple[int, int], float]
+SWEEP = 120
+weights = st.floats(0.1, 1000.0) | st.just(0.0) | st.just(1.0)
+
+
+class Even:
+    """In place of a random generator: the same place of every step."""
+
+    def __init__(self, place: float) -> None:
+        self.place = place
+
+    def random(self, number: int) -> np.ndarray:
+        return np.full(number, self.place)
+
+
+def normed(law: Law) -> Law:
+    total = sum(law.values())
+    return {pair: value / total for pair, value in law.items() if value > 0}
+
+
+def shares(sampler: PairSampler, factor: np.ndarray, number: int, sweep: int = SWEEP) -> Law:
+    """The share of the places of all steps at which each pair is drawn; steps are even."""
+    found: Counter[tuple[int, int]] = Counter()
+    for place in (np.arange(sweep) + 0.5) / sweep:
+        drawn = sampler.draw(factor, number, Even(place))  # type: ignore[arg-type]
+        found.update(zip(drawn.later.tolist(), drawn.earlier.tolist(), strict=True))
+    total = sum(found.values())
+    return {pair: count / total for pair, count in found.items()}
+
+
+def assert_law(sampler: PairSampler, factor: np.ndarray, law: Law, number: int) -> None:
+    """Every pair has its probability, up to the two ends of its part of the places."""
+    if not law:
+        assert not len(sampler.draw(factor, number, np.random.default_rng(0)).later)
+        return
+    found = shares(sampler, factor, number)
+    possible = sum(one > 0 for one in law.values())
+    assert set(found) <= {pair for pair, value in law.items() if value > 0}
+    for pair, value in law.items():
+        error = 2.0 / (SWEEP * min(number, possible)) + 1e-9
+        assert found.get(pair, 0.0) == pytest.approx(value, abs=error)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights and first partners of keys, and factors of later keys."""
+    n = draw(st.integers(0, 9))
+    weight = np.array([draw(weights) for _ in range(n)], float)
+    low = np.array([draw(st.integers(0, i)) for i in range(n)], np.int64)
+    return weight, low, np.array([draw(weights) for _ in range(n)], float)
+
+
+@settings(max_examples=40)
+@given(case=cases(), number=st.integers(1, 12))
+def test_pairs_have_the_product_of_their_weights(case: tuple[np.ndarray, ...], number: int) -> None:
+    weight, low, factor = case
+    law = {
+        (later, earlier): weight[later] * weight[earlier] * factor[later]
+        for later in range(len(weight))
+        for earlier in range(low[later], later)
+    }
+    assert_law(PairSampler(weight, low), factor, normed(law), number)
+
+
+def sees(t: float, key: float, visible: Visible) -> bool:
+    if key > t or visible.size is None:
+        return key <= t
+    same = t // visible.size == key // visible.size
+    return same if visible.chunked else t - key < visible.size
+
+
+class Window(NamedTuple):
+    """Keys of texts, in order, the queries of a bin, and which keys they see."""
+
+    keys: list[tuple[int, int]]  # text, position
+    weight: list[float]
+    queries: list[tuple[int, float]]  # position, weight
+    visible: Visible
+
+    def sampler(self) -> PairSampler:
+        """As the analysis makes it: cumulative weights of queries, the first partner of a key."""
+        text, position = (np.array(column) for column in zip(*self.keys, strict=True))
+        at, value = (np.array(column, float) for column in zip(*sorted(self.queries), strict=True))
+        before = np.concatenate([[0.0], np.cumsum(value)])
+        end = self.visible.end(position.astype(float))
+        seen = Seen(before[np.searchsorted(at, position)], before[np.searchsorted(at, end)])
+        low = [
+            next((j for j in range(i) if text[j] == text[i] and seen.end[j] > seen.start[i]), i)
+            for i in range(len(text))
+        ]
+        return PairSampler(np.array(self.weight), np.array(low), seen)
+
+    def law(self) -> Law:
+        """The weight of the queries that see both keys, by looking at every query."""
+        law: Law = {}
+        for i, (text, later) in enumerate(self.keys):
+            for j in range(i):
+                if self.keys[j][0] == text:
+                    seeing = sum(
+                        value
+                        for t, value in self.queries
+                        if sees(t, later, self.visible) and sees(t, self.keys[j][1], self.visible)
+                    )
+                    law[i, j] = self.weight[i] * self.weight[j] * seeing
+        return normed(law) if any(law.values()) else {}
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    places = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 15)), min_size=2, max_size=10)
+    keys = sorted(draw(places))
+    positive = st.floats(1.0, 100.0)
+    weight = [draw(positive) for _ in keys]
+    queries = draw(st.lists(st.tuples(st.integers(0, 20), positive), min_size=1, max_size=5))
+    size = draw(st.none() | st.integers(1, 20))
+    return Window(keys, weight, queries, Visible(size, size is not None and draw(st.booleans())))
+
+
+@settings(max_examples=40)
+@given(case=windows(), number=st.integers(1, 12))
+def test_pairs_through_a_window_have_the_weight_of_queries_that_see_both(
+    case: Window, number: int
+) -> None:
+    assert_law(case.sampler(), np.ones(len(case.keys)), case.law(), number)
+
+
+@settings(max_examples=50)
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    weight=st.sampled_from([1.0, 0.3, 1e-9]),
+    windowed=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_equal_weights_give_every_pair_once(
+    sizes: list[int], weight: float, windowed: bool, seed: int
+) -> None:
+    n = sum(sizes)
+    low = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    every = [(i, j) for i in range(n) for j in range(low[i], i)]
+    seen = Seen(np.zeros(n), np.full(n, 3.0)) if windowed else None
+    sampler, rng = PairSampler(np.full(n, weight), low, seen), np.random.default_rng(seed)
+    for number in (len(every), len(every) + 1, 10**9):
+        drawn = sampler.draw(np.ones(n), number, rng)
+        assert sorted(zip(*(x.tolist() for x in drawn), strict=True)) == every
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10**6), st.integers(1, 60))
+def test_every_text_has_its_expected_number_of_pairs_up_to_two(seed: int, number: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = np.sort(rng.integers(0, 5, 40))
+    sampler = PairSampler(rng.uniform(0.1, 5, 40), run_starts(text))
+    drawn = sampler.draw(np.ones(40), number, rng)
+    expected = np.bincount(text, sampler.chance, 5) / sampler.chance.sum() * number
+    found = np.bincount(text[drawn.later], minlength=5)
+    assert (np.abs(found - expected) < 2).all()  # one at each end
+    assert (np.diff(drawn.later) >= 0).all()  # in the order of texts
+    assert (text[drawn.later] == text[drawn.earlier]).all()
+
+
+def test_one_key_with_almost_all_weight_and_many_other_texts() -> None:
+    """The partners of a heavy key are drawn by their own small weights."""
+    own = np.array([3e-9, 1e-9, 1.0, 0.0, 1.0])
+    weight = np.concatenate([np.ones(1000), own])
+    low = np.concatenate([np.arange(1000), np.full(5, 1000)])  # the others have no partners
+    factor = np.zeros(1005)
+    factor[1002] = 1.0
+    found = shares(PairSampler(weight, low), factor, 2, 1000)
+    assert found == pytest.approx({(1002, 1000): 0.75, (1002, 1001): 0.25}, abs=0.003)
+
+
+def test_without_pairs() -> None:
+    rng = np.random.default_rng(0)
+    none = PairSampler(np.zeros(0), np.zeros(0, np.int64))
+    alone = PairSampler(np.ones(3), np.arange(3))
+    zero = PairSampler(np.zeros(3), np.zeros(3, np.int64))
+    left_out = PairSampler(np.ones(3), np.zeros(3, np.int64))
+    unseen = PairSampler(np.ones(2), np.array([0, 1]), Seen(np.array([0.0, 5.0]), np.full(2, 4.0)))
+    for sampler in (none, alone, zero, left_out, unseen):
+        factor: Any = np.full(len(sampler.weight), sampler is not left_out)
+        assert len(sampler.draw(factor, 5, rng).later) == 0
+        assert len(sampler.draw(factor, 0, rng).earlier) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=20))
+def test_runs_of_equal_rows(rows: list[tuple[int, int]]) -> None:
+    found = run_starts(*(np.array(column) for column in zip(*rows, strict=True))).tolist()
+    expected = [0]
+    for number, (one, other) in enumerate(pairwise(rows), start=1):
+        expected.append(expected[-1] if one == other else number)
+    assert found == expected
+
+
+@given(
+    numbers=st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    pairs=st.integers(0, 80),
+)
+def test_bins_share_the_pairs_of_a_cell(numbers: list[int], pairs: int) -> None:
+    pairs = min(pairs, sum(numbers))  # a cell never has more
+    found = dealt(pairs, np.array(numbers))
+    assert [len(own) for own in found] == [min(number, pairs) for number in numbers]
+    for own, number in zip(found, numbers, strict=True):
+        assert len(set(own.tolist())) == len(own)
+        assert (np.diff(own) > 0).all()
+        if len(own):
+            assert own[0] >= 0
+            assert own[-1] < pairs
+            step = pairs / number  # every part of the order has a pair
+            gaps = np.diff(own, prepend=-1, append=pairs)
+            assert number >= pairs or gaps.max() <= 2 * step + len(numbers) + 1
+    if pairs == sum(numbers):
+        assert sorted(np.concatenate(found).tolist()) == list(range(pairs))  # no pair twice

@@ -1,0 +1,235 @@
+"""The estimator: leaving groups out against refits from rows, bias, errors, and few groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention_plasticity.estimate.quantity import (
+    MIN_GROUPS,
+    Quantity,
+    group_sums,
+    leave_one_out,
+    mean_of,
+    present_groups,
+    quantity,
+    ratio_of_means,
+    unknown,
+    without_errors,
+)
+
+GROUPS = 16
+
+
+def jackknife(statistic: Callable[[np.ndarray], float], group: np.ndarray) -> tuple[float, float]:
+    """Value and standard error of the textbook, from refits without the rows of each group."""
+    left = [statistic(group != g) for g in sorted(set(group.tolist()))]
+    n, mean = len(left), math.fsum(left) / len(left)
+    value = n * statistic(np.full(len(group), True)) - (n - 1) * mean
+    return value, math.sqrt((n - 1) / n * math.fsum((x - mean) ** 2 for x in left))
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Positions, values, weights and groups; at least four groups have three rows or more."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    groups = draw(st.sets(st.integers(0, 15), min_size=4))
+    sizes = [draw(st.integers(3, 9)) for _ in groups]
+    group = rng.permutation(np.repeat(sorted(groups), sizes))
+    t = rng.permutation(1000)[: len(group)].astype(float)
+    x = draw(st.sampled_from([1e-9, 1.0, 1e9])) * (rng.standard_normal(len(t)) + 1 + t / 700)
+    return t, x, rng.uniform(0.2, 5.0, len(t)), group
+
+
+def assert_equals(found: Quantity, expected: tuple[float, float], group: np.ndarray) -> None:
+    size = abs(expected[0]) + expected[1]
+    assert found.value == pytest.approx(expected[0], rel=1e-9, abs=1e-9 * size)
+    assert found.standard_error == pytest.approx(expected[1], rel=1e-6, abs=1e-9 * size)
+    assert found.groups == len(set(group.tolist()))
+
+
+@settings(max_examples=50)
+@given(samples())
+def test_means_equal_refits_without_each_group(sample: tuple[np.ndarray, ...]) -> None:
+    _, x, w, group = sample
+    plain = jackknife(lambda kept: float(np.mean(x[kept])), group)
+    assert_equals(ratio_of_means(x, np.ones(len(x)), group), plain, group)
+    weighted = jackknife(lambda kept: float(np.average(x[kept], weights=w[kept])), group)
+    assert_equals(ratio_of_means(x, w, group), weighted, group)
+
+
+@settings(max_examples=50)
+@given(samples())
+def test_functions_of_sums_equal_refits_without_each_group(sample: tuple[np.ndarray, ...]) -> None:
+    t, x, _, group = sample
+    ratio = jackknife(lambda kept: float(x[kept].sum() / t[kept].sum()), group)
+    sums = leave_one_out(group_sums(np.stack([x, t], axis=1), group))  # (1 + g, 2)
+    assert_equals(quantity(sums[:, 0] / sums[:, 1], present_groups(group)), ratio, group)
+    r2 = jackknife(lambda kept: float(np.corrcoef(t[kept], x[kept])[0, 1] ** 2), group)
+    columns = np.stack([np.ones(len(t)), t, x, t * t, t * x, x * x], axis=1)
+    n, st_, sx, stt, stx, sxx = leave_one_out(group_sums(columns, group)).T
+    found = (stx - st_ * sx / n) ** 2 / (stt - st_**2 / n) / (sxx - sx**2 / n)
+    assert_equals(quantity(found, present_groups(group)), r2, group)
+
+
+def test_the_bias_of_a_squared_mean_is_removed() -> None:
+    """E(mean²) is μ² + σ²/n. The correction is exact: mean² minus the variance of the mean."""
+    rng = np.random.default_rng(0)
+    x = 0.5 + 2.0 * rng.standard_normal((8, 20_000))  # a row per group, many samples
+    sums = np.zeros((GROUPS, 20_000))
+    sums[:8] = x
+    present = np.arange(GROUPS) < 8
+    n = leave_one_out(present.astype(float))[:, None]
+    found = quantity((leave_one_out(sums) / n) ** 2, present)
+    plug_in = x.mean(axis=0) ** 2
+    np.testing.assert_allclose(found.value, plug_in - x.var(axis=0, ddof=1) / 8, atol=1e-12)
+    error = found.value.std() / math.sqrt(20_000)
+    assert abs(found.value.mean() - 0.25) < 4 * error
+    assert plug_in.mean() - 0.25 == pytest.approx(4.0 / 8, abs=4 * error)
+
+
+@given(st.integers(4, 16), st.integers(1, 5), st.integers(0, 10**6))
+def test_a_mean_of_equal_groups_has_the_error_of_group_means(groups: int, size: int, seed) -> None:
+    x = np.random.default_rng(seed).standard_normal((groups, size))
+    group = np.repeat(np.arange(groups), size)
+    found = ratio_of_means(x.ravel(), np.full(x.size, 0.3), group)
+    assert found.value == pytest.approx(x.mean(), abs=1e-12)  # a mean has no bias
+    expected = x.mean(axis=1).std(ddof=1) / math.sqrt(groups)
+    assert found.standard_error == pytest.approx(expected, rel=1e-9)
+    assert found.groups == groups
+
+
+def test_the_error_is_that_of_many_samples() -> None:
+    """The root mean square of the errors against the spread of the values over samples."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((64, 4000)) + rng.standard_normal((16, 4000))[np.arange(64) % 16]
+    found = ratio_of_means(x, np.ones(64), np.arange(64) % 16)
+    error = math.sqrt((found.standard_error**2).mean())
+    assert error == pytest.approx(found.value.std(ddof=1), rel=0.05)
+
+
+def test_groups_without_rows_have_no_influence_and_their_numbers_no_effect() -> None:
+    rng = np.random.default_rng(2)
+    x, w, group = rng.standard_normal(60), rng.uniform(1, 2, 60), rng.integers(0, 6, 60)
+    names = np.array([15, 0, 7, 3, 12, 4])
+    one, other = ratio_of_means(x, w, group), ratio_of_means(x, w, names[group])
+    assert not one.influences[6:].any()
+    assert other.value == pytest.approx(one.value, rel=1e-12)
+    np.testing.assert_allclose(other.influences[names], one.influences[:6], rtol=1e-9)
+    assert one.standard_error == pytest.approx(np.linalg.norm(one.influences), rel=1e-12)
+    assert one.influences.sum() == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4])
+def test_few_groups_give_the_plain_value_without_an_error(groups: int) -> None:
+    rng = np.random.default_rng(3)
+    x, group = rng.standard_normal(40), np.arange(40) % groups
+    sums = leave_one_out(group_sums(np.stack([x, np.ones(40)], axis=1), group))
+    with np.errstate(invalid="ignore"):
+        found = quantity((sums[:, 0] / sums[:, 1]) ** 2, present_groups(group))
+    assert found.groups == groups
+    assert (found.value == pytest.approx(x.mean() ** 2, rel=1e-9)) == (groups < MIN_GROUPS)
+    assert math.isnan(found.standard_error) == (groups < MIN_GROUPS)
+    assert np.isnan(found.influences).all() == (groups < MIN_GROUPS)
+
+
+def test_unknown_groups_give_the_plain_value() -> None:
+    x, w = np.arange(6.0), np.array([1.0, 1, 1, 1, 1, 5])
+    for found in (
+        quantity(np.full(1 + GROUPS, 4.0), np.full(GROUPS, False)),
+        ratio_of_means(x, w, None),
+        without_errors(4.0),
+    ):
+        assert (found.value, found.groups) == (x @ w / 10 if found.value != 4.0 else 4.0, 0)
+        assert math.isnan(found.standard_error)
+    both = ratio_of_means(np.stack([x, x * x], axis=1), w, None)
+    np.testing.assert_allclose(both.value, [x @ w / 10, x * x @ w / 10])
+    assert np.isnan(both.standard_error).all()
+    assert both.groups.tolist() == [0, 0]
+    assert math.isnan(unknown().value)
+
+
+def test_without_a_value_for_one_left_out_group_there_is_no_error() -> None:
+    replicates = np.linspace(0.0, 1.0, 1 + GROUPS)
+    replicates[5] = np.nan
+    found = quantity(replicates, np.full(GROUPS, True))
+    assert (found.value, found.groups) == (0.0, GROUPS)
+    assert math.isnan(found.standard_error)
+    known = quantity(replicates, np.arange(GROUPS) != 4)  # this group has no rows
+    assert math.isfinite(known.standard_error)
+    assert math.isnan(quantity(np.full(1 + GROUPS, np.nan), np.full(GROUPS, True)).value)
+
+
+def replicates(seed: int, shape: tuple[int, ...] = ()) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((1 + GROUPS, *shape))
+
+
+def assert_same(one: Quantity, other: Quantity) -> None:
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_differences_units_and_means_are_those_of_the_replicates() -> None:
+    """They hold for every linear function, so errors of shared texts cancel."""
+    present = np.arange(GROUPS) % 4 > 0
+    a, b, c = (replicates(seed) for seed in range(3))
+    one, two, three = (quantity(values, present) for values in (a, b, c))
+    assert_same(one.minus(two), quantity(a - b, present))
+    assert_same(one.times(-2.5), quantity(-2.5 * a, present))
+    assert_same(mean_of([one, two, three]), quantity((a + b + c) / 3, present))
+    assert one.minus(one).standard_error == 0.0
+    few = quantity(b, np.arange(GROUPS) < 5)
+    assert one.minus(few).groups == mean_of([one, few]).groups == 5
+
+
+def test_one_or_some_of_several_values() -> None:
+    values, present = replicates(4, (5, 3)), np.arange(GROUPS)[:, None] < np.array([16, 9, 3])
+    present = np.broadcast_to(present[:, None], (GROUPS, 5, 3))
+    whole = quantity(values, present)
+    assert whole.groups.tolist() == [[16, 9, 3]] * 5
+    for i, j in np.ndindex(5, 3):
+        found, one = whole.at(i).at(j), quantity(values[:, i, j], present[:, i, j])
+        assert_same(found, one)
+        assert isinstance(found.value, float)
+        assert isinstance(found.groups, int)
+        np.testing.assert_allclose(whole.standard_error[i, j], one.standard_error, rtol=1e-12)
+    some = whole.at([4, 0])
+    assert_same(some, quantity(values[:, [4, 0]], present[:, [4, 0]]))
+
+
+def test_weights_count_rows_several_times_and_0_leaves_them_out() -> None:
+    """A row of weight 3 counts as three rows of its group. The scale of weights has no effect."""
+    rng = np.random.default_rng(5)
+    x, group, weight = rng.standard_normal((60, 2)), rng.integers(0, 8, 60), rng.integers(0, 5, 60)
+    times = np.repeat(np.arange(60), weight)
+    plain = ratio_of_means(x[times], np.ones(len(times)), group[times])
+    for factor in (1.0, 1e-9, 1e9):
+        assert_same(ratio_of_means(x, factor * weight, group), plain)
+    own = rng.integers(0, 3, (60, 2)).astype(float)  # weights of every column
+    own[group == 2, 1] = 0.0
+    found = ratio_of_means(x, own, group)
+    for column in range(2):
+        assert_same(found.at(column), ratio_of_means(x[:, column], own[:, column], group))
+    assert found.groups.tolist() == [8, 7]
+    assert found.influences[2, 1] == 0.0
+
+
+def test_sums_of_groups_equal_loops() -> None:
+    rng = np.random.default_rng(6)
+    group = rng.choice([1, 4, 15], 30)
+    for shape in ((30,), (30, 4), (30, 2, 3)):
+        values = rng.standard_normal(shape)
+        sums = group_sums(values, group)
+        for g in range(GROUPS):
+            rows = [values[row] for row in range(30) if group[row] == g]
+            np.testing.assert_allclose(sums[g], sum(rows) if rows else 0.0, atol=1e-12)
+        left = leave_one_out(sums)
+        np.testing.assert_allclose(left[0], values.sum(axis=0), atol=1e-12)
+        np.testing.assert_allclose(left[5], values[group != 4].sum(axis=0), atol=1e-12)
+    assert np.flatnonzero(present_groups(group)).tolist() == [1, 4, 15]
+    assert not group_sums(np.zeros((0, 3)), np.zeros(0, np.int64)).any()

@@ -1,0 +1,233 @@
+"""Plasticity by projection: against moments of kept queries, counts of pairs, and plain loops."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from attention_plasticity.estimate import score
+from attention_plasticity.estimate.score import (
+    ScoreSums,
+    counted_plasticity,
+    gaussian_plasticity,
+    means_of_cells,
+    plasticity_of,
+    score_sums,
+)
+
+GROUPS = 16
+Sample = tuple[np.ndarray, np.ndarray, np.ndarray]  # W, Q, group
+
+
+def sample(seed: int, n: int = 50, d: int = 6, pairs: int = 9, groups: int = 5) -> Sample:
+    """Differences of keys, queries with a mean and an offset per group, and groups."""
+    rng = np.random.default_rng(seed)
+    group = rng.integers(0, groups, n) * 3 % GROUPS
+    Q = rng.standard_normal((n, d)) + 0.5 + 0.5 * rng.standard_normal((GROUPS, d))[group]
+    return rng.standard_normal((pairs, d)).astype(np.float32), Q.astype(np.float32), group
+
+
+def kept_groups(group: np.ndarray) -> list[np.ndarray]:
+    """The queries of all groups, then of all without each."""
+    return [np.full(len(group), True), *(group != g for g in range(GROUPS))]
+
+
+def plain_gaussian(W: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """4Φ(z)(1 − Φ(z)) of every pair, from the mean and variance of its scores."""
+    scores = Q.astype(float) @ W.T.astype(float)  # (n, pairs)
+    z = scores.mean(axis=0) / scores.std(axis=0, ddof=1)
+    return 4 * stats.norm.cdf(z) * stats.norm.sf(z)
+
+
+def plain_count(W: np.ndarray, Q: np.ndarray, group: np.ndarray) -> list[float]:
+    """Twice the share of two queries of different groups that disagree; a tie is half of each."""
+    found = []
+    for scores in (Q.astype(float) @ W.T.astype(float)).T:
+        first = np.where(scores == 0, 0.5, scores > 0)
+        disagree = [
+            first[i] * (1 - first[j]) + first[j] * (1 - first[i])
+            for i, j in product(range(len(Q)), repeat=2)
+            if group[i] != group[j]
+        ]
+        found.append(2 * float(np.mean(disagree)))
+    return found
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 60), groups=st.integers(1, 16))
+def test_sums_equal_loops(seed: int, n: int, groups: int) -> None:
+    W, Q, group = sample(seed, n, groups=groups)
+    found = score_sums(W, Q, group)
+    mean = Q.astype(float).mean(axis=0)
+    for pair, w in enumerate(W.astype(float)):
+        expected = np.zeros((3, GROUPS))
+        for query, g in zip(Q.astype(float), group, strict=True):
+            about = float(w @ (query - mean))
+            expected[:, g] += about, about**2, float(w @ query > 0)
+        assert found.mean[pair] == pytest.approx(w @ mean, abs=1e-5)
+        np.testing.assert_allclose(found.first[:, pair], expected[0], atol=1e-3)
+        np.testing.assert_allclose(found.second[:, pair], expected[1], rtol=1e-4, atol=1e-4)
+        assert found.preferred[:, pair].tolist() == expected[2].tolist()
+    assert found.queries.tolist() == np.bincount(group, minlength=GROUPS).tolist()
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(10, 60),
+    d=st.integers(1, 40),
+    size=st.sampled_from([1e-9, 1.0, 1e9]),
+)
+def test_plasticity_is_that_of_the_moments_of_the_kept_queries(
+    seed: int, n: int, d: int, size: float
+) -> None:
+    """Also with fewer queries than dimensions."""
+    W, Q, group = sample(seed, n, d)
+    Q = Q * np.float32(size)
+    found = gaussian_plasticity(score_sums(W, Q, group))
+    for row, kept in zip(found, kept_groups(group), strict=True):
+        if kept.sum() >= 3:  # the variance of two equal queries is a rounding error
+            np.testing.assert_allclose(row, plain_gaussian(W, Q[kept]), rtol=1e-3, atol=1e-5)
+        elif kept.sum() < 2:
+            assert np.isnan(row).all()
+
+
+@pytest.mark.parametrize("far", [0.0, 300.0])
+def test_the_variance_survives_a_mean_far_from_zero(far: float) -> None:
+    W, Q, group = sample(1, 400)
+    W -= W.mean(axis=1, keepdims=True)  # the shift itself decides nothing
+    Q = Q + np.float32(far)
+    found = gaussian_plasticity(score_sums(W, Q, group))
+    np.testing.assert_allclose(found[0], plain_gaussian(W, Q), atol=1e-4)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**6), groups=st.integers(2, 6), ties=st.booleans())
+def test_counts_are_those_of_all_queries_of_different_groups(
+    seed: int, groups: int, ties: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    W, Q, group = sample(seed, 16, 3, 4, groups)
+    if ties:  # small integers with mean 0, so that sums are exact
+        half = rng.integers(-2, 3, (8, 3))
+        W = rng.integers(-2, 3, (4, 3)).astype(np.float32)
+        Q = np.concatenate([half, -half]).astype(np.float32)
+    found = counted_plasticity(score_sums(W, Q, group))
+    for row, kept in zip(found, kept_groups(group), strict=True):
+        if len(set(group[kept].tolist())) < 2:
+            assert np.isnan(row).all()
+        else:
+            np.testing.assert_allclose(row, plain_count(W, Q[kept], group[kept]), atol=1e-12)
+
+
+def sums_of(preferred: Any, queries: Any) -> ScoreSums:
+    """Sums of which only counts are used; groups come first."""
+    counts, numbers = np.zeros((GROUPS, np.shape(preferred)[1])), np.zeros(GROUPS)
+    counts[: len(preferred)], numbers[: len(queries)] = preferred, queries
+    return ScoreSums(numbers, counts[0], counts, counts, counts)
+
+
+@pytest.mark.parametrize("similarity", [0.0, 0.3, 0.9])
+def test_counting_has_no_bias_however_alike_the_queries_of_a_text_are(similarity: float) -> None:
+    """6 texts of 20 queries: the usual factor n/(n−1) is not enough if queries are alike."""
+    rng = np.random.default_rng(0)
+    draws, texts, size = 20_000, 6, 20
+    of_text = np.sqrt(similarity) * rng.standard_normal((texts, draws, 1))
+    scores = of_text + np.sqrt(1 - similarity) * rng.standard_normal((texts, draws, size)) + 0.4
+    preferred = (scores > 0).sum(axis=2)
+    truth = 4 * stats.norm.cdf(0.4) * stats.norm.sf(0.4)
+    found = counted_plasticity(sums_of(preferred, [size] * texts))[0]
+    assert abs(found.mean() - truth) < 4 * found.std() / np.sqrt(draws)
+    n = texts * size
+    share = preferred.sum(axis=0) / n
+    usual = (4 * share * (1 - share)).mean() * n / (n - 1)
+    assert (usual - truth < -0.01) == (similarity > 0)
+
+
+def test_without_preference_a_query_counts_half() -> None:
+    W = np.array([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]], np.float32)
+    Q = np.array([[1.0, 0.0], [-1.0, 0.0], [2.0, 4.0], [-2.0, -4.0]], np.float32)
+    found = score_sums(W, Q, np.array([0, 1, 1, 1]))
+    assert found.preferred[:2].T.tolist() == [[0.5, 0.5 + 1 + 0], [0.5, 1.5], [1.0, 1.0]]
+    assert not found.preferred[2:].any()
+
+
+def test_identical_keys_are_fully_plastic_and_identical_queries_not_at_all() -> None:
+    W, Q, group = sample(2)
+    W[3] = 0.0
+    sums = score_sums(W, Q, group)
+    assert (gaussian_plasticity(sums)[:, 3] == 1.0).all()
+    np.testing.assert_allclose(counted_plasticity(sums)[:, 3], 1.0, rtol=1e-12)
+    same = np.tile(Q[:1], (len(Q), 1))
+    sums = score_sums(W, same, group)
+    for found in (gaussian_plasticity(sums), counted_plasticity(sums)):
+        np.testing.assert_allclose(found[:, [0, 1, 2]], 0.0, atol=1e-12)
+        np.testing.assert_allclose(found[:, 3], 1.0, rtol=1e-12)
+
+
+def test_few_queries_have_no_value() -> None:
+    W, Q, _ = sample(3, 3)
+    group = np.array([0, 4, 4])
+    found = gaussian_plasticity(score_sums(W, Q, group))
+    assert np.isnan(found).all(axis=1).nonzero()[0].tolist() == [5]  # one query is left
+    counted = counted_plasticity(score_sums(W, Q, group))
+    assert np.isnan(counted).all(axis=1).nonzero()[0].tolist() == [1, 5]  # one group is left
+    assert np.isnan(counted_plasticity(score_sums(W, Q, np.full(3, 7)))).all()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6))
+def test_the_order_of_the_keys_changes_nothing(seed: int) -> None:
+    W, Q, group = sample(seed)
+    one, other = score_sums(W, Q, group), score_sums(-W, Q, group)
+    for function in (gaussian_plasticity, counted_plasticity):
+        np.testing.assert_allclose(function(one), function(other), rtol=1e-6)
+
+
+def test_blocks_of_pairs_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    W, Q, group = sample(4, pairs=40)
+    whole = score_sums(W, Q, group)
+    plain = score_sums(W, Q, group, counted=False)
+    np.testing.assert_array_equal(gaussian_plasticity(plain), gaussian_plasticity(whole))
+    assert np.isnan(plain.preferred).all()
+    monkeypatch.setattr(score, "_BLOCK", 1)
+    for one, other in zip(score_sums(W, Q, group), whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
+
+
+def test_plasticity_falls_to_zero_and_never_below() -> None:
+    z = np.concatenate([np.linspace(-60, 60, 2401), [np.inf, -np.inf, 1e300, -1e300, 0.0]])
+    value = plasticity_of(z)
+    assert ((value >= 0) & (value <= 1)).all()
+    assert (value[-5:] == [0, 0, 0, 0, 1]).all()
+    expected = 4 * stats.norm.cdf(z) * stats.norm.sf(z)
+    np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-300)
+    assert plasticity_of(np.array([20.0]))[0] > 0  # 1 - p alone would have rounded to 0
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10**6), pairs=st.integers(0, 30), both=st.booleans())
+def test_means_of_cells_equal_loops(seed: int, pairs: int, both: bool) -> None:
+    """A pair is left out with the group of its keys, and with that of the query that sees it."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((1 + GROUPS, pairs))
+    values[3] = np.nan  # without group 2 there is no value
+    cell = rng.integers(0, 4, pairs)
+    groups = [rng.integers(0, 5, pairs) for _ in range(2 if both else 1)]
+    found = means_of_cells(values, cell, 4, *groups)
+    for row, c in product(range(1 + GROUPS), range(4)):
+        own = [
+            values[row, pair]
+            for pair in range(pairs)
+            if cell[pair] == c and all(row - 1 != group[pair] for group in groups)
+        ]
+        if not own or row == 3:
+            assert np.isnan(found[row, c]) or row == 3
+        else:
+            assert found[row, c] == pytest.approx(np.mean(own))

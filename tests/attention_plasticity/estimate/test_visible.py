@@ -1,0 +1,46 @@
+"""Which keys a query sees: against a look at every key and every query."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention_plasticity.estimate.visible import Visible
+
+
+def sees(t: int, key: int, visible: Visible) -> bool:
+    if visible.size is None or key > t:
+        return key <= t
+    if visible.chunked:
+        return t // visible.size == key // visible.size
+    return t - key < visible.size
+
+
+@settings(max_examples=30)
+@given(size=st.none() | st.integers(1, 40), chunked=st.booleans(), far=st.sampled_from([0, 10**6]))
+def test_windows_and_chunks_equal_a_look_at_every_key(
+    size: int | None, chunked: bool, far: int
+) -> None:
+    visible = Visible(size, chunked and size is not None)
+    assert visible.is_limited == (size is not None)
+    places = np.arange(far, far + 60)
+    number, end = visible.number(places.astype(float)), visible.end(places.astype(float))
+    for place, count, last in zip(places.tolist(), number.tolist(), end.tolist(), strict=True):
+        if size is not None or far == 0:
+            keys = range(max(0, place - 100), place + 1)
+            assert count == sum(sees(place, key, visible) for key in keys)
+        seeing = [t for t in range(place, place + 100) if sees(t, place, visible)]
+        assert last == (math.inf if size is None else seeing[-1] + 1)
+
+
+@pytest.mark.parametrize("visible", [Visible(), Visible(7), Visible(8, chunked=True)])
+def test_the_end_is_the_first_query_that_does_not_see_a_key(visible: Visible) -> None:
+    keys = np.arange(30.0)
+    for t in range(60):
+        seen = (keys <= t) & (t < visible.end(keys))
+        assert seen.tolist() == [sees(t, key, visible) for key in range(30)]
+    assert visible.end(np.zeros(0)).shape == (0,)

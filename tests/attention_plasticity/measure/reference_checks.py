@@ -1,0 +1,96 @@
+"""Comparison of a head with the slow reference."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.metrics import (
+    BUCKET_PLASTICITY,
+    COMPONENT_WEIGHTS,
+    HEAD_METRICS,
+    TABLES,
+)
+from reference import Tables, tolerance
+from reference_groups import Expected
+
+
+def assert_equals_reference(
+    result: HeadResult, expected: Tables, loosest: tuple[float, float] = (0.0, 0.0)
+) -> None:
+    """Check every column that the seeds define, and that missing values have a reason."""
+    assert tuple(result.metrics) == HEAD_METRICS.names
+    assert result.metrics["layer_type"] == expected.metrics["layer_type"]
+    numbers = tuple(name for name in expected.metrics if name != "layer_type")
+    _assert_equal(numbers, [result.metrics], [expected.metrics], loosest)
+    for found, names, rows in (
+        (result.bucket_plasticity, BUCKET_PLASTICITY.names, expected.buckets),
+        (result.component_weights, COMPONENT_WEIGHTS.names, expected.components),
+    ):
+        assert tuple(found.columns) == names
+        _assert_equal(names, found.to_dict("records"), rows, loosest)
+    assert_reasons_are_complete(result)
+
+
+def _assert_equal(
+    columns: tuple[str, ...], rows: list[Any], expected: list[Any], loosest: tuple[float, float]
+) -> None:
+    assert len(rows) == len(expected)
+    for name in columns:
+        found, right = [row[name] for row in rows], [row[name] for row in expected]
+        if all(isinstance(value, int) for value in right):
+            assert found == right, name
+        else:
+            rtol, atol = (max(pair) for pair in zip(tolerance(name), loosest, strict=True))
+            np.testing.assert_allclose(found, right, rtol=rtol, atol=atol, err_msg=name)
+
+
+def assert_reasons_are_complete(result: HeadResult) -> None:
+    """Check that every missing value of a head has a reason, and that known values have none."""
+    rows = {"head_metrics": result.metrics}
+    if "drift" in result.tables:
+        rows["drift"] = {name: value for name, (value,) in result.tables["drift"].items()}
+    assert set(result.missing) <= set(rows)
+    for table, row in rows.items():
+        metrics = TABLES[table].by_name  # type: ignore[index]
+        missing = {name for name, value in row.items() if metrics[name].is_missing(value)}
+        reasons = result.missing.get(table, {})
+        assert set(reasons) == missing
+        assert all(reasons.values())
+
+
+def influences_of(result: HeadResult) -> dict[tuple[str, float | None], dict[str, float]]:
+    """Rows of the table of influences by quantity and bin; None: of the whole head."""
+    table = result.tables["influences"]
+    rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    return {
+        (row["quantity"], None if math.isnan(row["bin"]) else int(row["bin"])): row for row in rows
+    }
+
+
+def assert_quantity(
+    result: HeadResult, name: str, expected: Expected, atol: float, kind: str = "head_metrics"
+) -> None:
+    """Check value, error, influences and groups of a column with errors, in all tables."""
+    row: dict[str, Any] = result.metrics
+    if kind != "head_metrics":
+        row = {column: values[0] for column, values in result.tables[kind].items()}
+    found = [row[name], row[f"{name}_se"]]
+    np.testing.assert_allclose(found, expected[:2], rtol=0, atol=atol, err_msg=name)
+    influences = influences_of(result).get((name, None))
+    if influences is None:
+        assert expected.groups == 0 or math.isnan(expected.value), name
+        return
+    assert_influences(influences, expected, atol)
+
+
+def assert_influences(row: dict[str, float], expected: Expected, atol: float) -> None:
+    """Check a row of the table of influences."""
+    name = f"{row['quantity']} {row['bin']}"
+    assert row["n_groups"] == expected.groups, name
+    groups = [row[f"group_{g:02d}"] for g in range(16)]
+    np.testing.assert_allclose(groups, expected.influences, rtol=0, atol=atol, err_msg=name)
+    np.testing.assert_allclose(row["value"], expected.value, rtol=0, atol=atol, err_msg=name)

@@ -1,0 +1,243 @@
+"""Plasticity at one position: against counts at one position, and laws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import attention_plasticity as ap
+from attention_plasticity.measure import grid
+from attention_plasticity.measure.plasticity import COLUMNS, FEW_TEXTS
+from attention_plasticity.read.layer import NO_CHUNK_SIZE
+from dumps import head_rows
+from head_pairs import analyze, without_rope, write_pair
+from lasting_workers import workers as workers  # a fixture of all tests here
+from one_position import counted_at_one_position, tapped_dump
+from qk_dump.layout import HeadId
+from qk_dump.manifest import DumpManifest
+from reference_checks import assert_reasons_are_complete, influences_of
+
+ALIGNED = ("ap_aligned", "ap_aligned_drop", "ap_pooled", "ap_phase")
+WITH_ERRORS = [column for name in ALIGNED for column in (name, f"{name}_se")]
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> ap.Dump:
+    """Every position of 16 texts, in two layers."""
+    return tapped_dump(tmp_path_factory.mktemp("all"), "llama", [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layers", "sampling"),
+    [
+        ("llama", [1, 2], "bucket"),  # halves
+        ("llama", [1], "context"),
+        ("llama", [1], "local"),
+        ("glm", [0, 2], "bucket"),  # interleaved, half of the dimensions
+        ("stablelm", [0, 2], "bucket"),  # halves, half of the dimensions
+        ("smollm3", [3], "bucket"),  # no rotary embedding
+    ],
+)
+def test_it_is_what_queries_of_one_position_count(
+    tmp_path: Path, model_type: str, layers: list[int], sampling: str
+) -> None:
+    dump = tapped_dump(tmp_path / "dump", model_type, layers)
+    config = ap.make_config(num_pairs_per_bin=96, pair_sampling=sampling)
+    found, counts, counted, overall = [], [], [], []
+    for layer, q_head in dump.query_heads:
+        result = ap.analyze_head(layer, q_head, dump=dump, config=config)
+        row = result.metrics
+        found.append(row["ap_aligned"])
+        counts.append(row["ap_aligned_counted"])
+        overall.append(row["ap_overall"])
+        counted.append(counted_at_one_position(dump, layer, q_head, result.k_head, config))
+        if model_type == "smollm3":
+            assert row["ap_phase"] == row["ap_phase_se"] == 0
+    for values in (found, counts):
+        differences = np.abs(np.subtract(values, counted))
+        assert differences.mean() <= 0.01
+        assert differences.max() <= 0.05
+    if model_type == "llama":
+        assert np.abs(np.subtract(overall, counted)).mean() > 0.1
+
+
+def test_samplers_agree_within_errors(tmp_path: Path, everything: ap.Dump) -> None:
+    samplers = {
+        "uniform": {"base_rate": 8.0, "min_bucket_size": 32},
+        "log_uniform": {"base_rate": 24.0, "min_bucket_size": 32},
+    }
+    dumps = [everything] + [
+        tapped_dump(tmp_path / name, "llama", [1, 2], sampler=name, **how)
+        for name, how in samplers.items()
+    ]
+    config = ap.make_config(bin_size=32, pair_sampling="context")
+    for layer, q_head in everything.query_heads:
+        rows = [ap.analyze_head(layer, q_head, dump=dump, config=config).metrics for dump in dumps]
+        for name in ("ap_aligned", "ap_aligned_drop"):
+            for row in rows[1:]:
+                error = np.hypot(row[f"{name}_se"], rows[0][f"{name}_se"])
+                assert abs(row[name] - rows[0][name]) <= 4 * error + 0.01
+
+
+def test_bins_of_two_sizes_agree_for_context_pairs(everything: ap.Dump) -> None:
+    rows = [
+        ap.analyze_head(
+            1, 0, dump=everything, config=ap.make_config(bin_size=size, pair_sampling="context")
+        ).metrics
+        for size in (16, 64)
+    ]
+    error = np.hypot(*(row["ap_aligned_last20_se"] for row in rows))
+    assert abs(np.subtract(*(row["ap_aligned_last20"] for row in rows))) <= 3 * error + 0.01
+    assert rows[1]["ap_pooled"] > rows[0]["ap_pooled"]
+
+
+def test_vectors_before_rope_give_the_same(tmp_path: Path, everything: ap.Dump) -> None:
+    before = tapped_dump(tmp_path / "dump", "llama", [1], pre_rope=True)
+    left, right = (ap.analyze_head(1, 2, dump=dump).metrics for dump in (before, everything))
+    for column in WITH_ERRORS:
+        assert left[column] == pytest.approx(right[column], rel=1e-3, abs=1e-5), column
+
+
+def _with_tables(
+    dump: ap.Dump, root: Path, change: Callable[[HeadId, pa.Table], pa.Table]
+) -> ap.Dump:
+    """A copy of a dump in which `change` was applied to the table of every head."""
+    for head, folder in dump.folders.items():
+        (root / head.folder).mkdir(parents=True)
+        table = change(head, pq.read_table(folder / "data.parquet"))
+        pq.write_table(table, root / head.folder / "data.parquet")
+    return replace(ap.open_dump(root), manifest=dump.manifest)
+
+
+@pytest.mark.parametrize("scales", [{"q": 1e9, "k": 3e-7}, {"q": 1e-9, "k": 1e9}], ids=str)
+def test_the_scale_of_queries_and_keys_does_not_matter(
+    tmp_path: Path, everything: ap.Dump, scales: dict[str, float]
+) -> None:
+    def change(head: HeadId, table: pa.Table) -> pa.Table:
+        flat = table["vector"].combine_chunks().flatten().to_numpy().astype(np.float64)
+        scaled = pa.array(flat * scales[head.kind])
+        vectors = pa.FixedSizeListArray.from_arrays(scaled, len(flat) // len(table))
+        return table.set_column(table.schema.get_field_index("vector"), "vector", vectors)
+
+    scaled = _with_tables(everything, tmp_path / "scaled", change)
+    config = ap.make_config(bin_size=16)
+    one, other = (ap.analyze_head(1, 1, dump=dump, config=config) for dump in (everything, scaled))
+    for column in WITH_ERRORS:
+        expected = pytest.approx(one.metrics[column], rel=1e-3, abs=1e-5)
+        assert other.metrics[column] == expected, column
+
+
+def test_many_queries_of_a_bin_are_spread_over_its_texts(
+    everything: ap.Dump, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of the queries gives the same value; each text has the same number of them."""
+    config = ap.make_config(bin_size=64)
+    every = ap.analyze_head(1, 0, dump=everything, config=config)
+    monkeypatch.setattr(grid, "MOST_QUERIES", 256)
+    some = ap.analyze_head(1, 0, dump=everything, config=config)
+    assert set(some.tables["bins"]["n_queries"]) == {16 * 64}  # all that the bin has
+    difference = some.metrics["ap_aligned"] - every.metrics["ap_aligned"]
+    assert 0 < abs(difference) < some.metrics["ap_aligned_se"]
+
+
+def test_without_a_record_or_the_size_of_chunks_there_is_a_reason(everything: ap.Dump) -> None:
+    assert everything.manifest is not None
+    entries = [dict(entry, rotary=None) for entry in everything.manifest.layers or []]
+    facts = everything.manifest.model_dump() | {"layers": entries}
+    without = replace(everything, manifest=DumpManifest.model_validate(facts))
+    result = ap.analyze_head(1, 0, dump=without)
+    assert np.isnan(result.metrics["ap_aligned"])
+    for name in (*COLUMNS, "ap_attended"):
+        assert "attention-plasticity add-rotary DUMP" in result.missing["head_metrics"][name]
+    assert "bins" not in result.tables
+    chunked = [dict(entry, type="chunked_attention") for entry in everything.manifest.layers or []]
+    facts = everything.manifest.model_dump() | {"layers": chunked}
+    no_size = replace(everything, manifest=DumpManifest.model_validate(facts))
+    missing = ap.analyze_head(1, 0, dump=no_size).missing["head_metrics"]
+    assert missing["ap_aligned"] == NO_CHUNK_SIZE
+
+
+SIMILAR = (1000, 1010, 1024, 985, 1040, 990)  # tokens; two of these texts reach the bin from 1,024
+
+
+def texts_of_lengths(lengths: tuple[int, ...], seed: int) -> dict[str, np.ndarray]:
+    rows = head_rows(n=900, d=4, examples=len(lengths), context=1, seed=seed)
+    rng = np.random.default_rng(seed)
+    rows["position"] = (rng.random(900) * np.array(lengths)[rows["example_id"]]).astype(int)
+    for text, length in enumerate(lengths):  # two queries of every text at its end
+        rows["position"][np.flatnonzero(rows["example_id"] == text)[:2]] = length - 1, length - 2
+    return rows | {"bucket": rows["position"] // 128}
+
+
+def test_a_last_bin_of_few_texts_takes_no_part(tmp_path: Path) -> None:
+    """Texts have similar lengths, and few of them reach the last bin."""
+    heads = [texts_of_lengths(SIMILAR, seed) for seed in (1, 2)]
+    root = without_rope(write_pair(tmp_path, *heads))
+    how = {"bin_size": 128, "num_pairs_per_bin": 10**5}  # all pairs
+    result = analyze(root, **how)
+    bins = result.tables["bins"]
+    few = [n for n, number in enumerate(bins["q_bin"]) if number == 8]
+    assert {bins["n_texts"][n] for n in few} == {1}
+    for name in ("plasticity", "plasticity_se", "pooled", "pooled_se"):
+        known = np.isfinite(bins[name])
+        assert not known[few].any()
+        assert known.sum() == len(known) - len(few)
+    row = influences_of(result)["ap_bin", 8]
+    assert math.isnan(row["value"])
+    values = [influences_of(result)["ap_bin", number]["value"] for number in range(1, 8)]
+    assert min(values) <= result.metrics["ap_aligned"] <= max(values)
+    early = {name: column[heads[0]["position"] < 1024] for name, column in heads[0].items()}
+    without = analyze(without_rope(write_pair(tmp_path / "cut", early, heads[1])), **how)
+    for name in ("ap_aligned", "ap_aligned_se", "ap_pooled"):
+        assert result.metrics[name] == pytest.approx(without.metrics[name], rel=1e-5)
+    assert_reasons_are_complete(result)
+
+
+@pytest.mark.parametrize("texts", [1, 2, 3])
+def test_a_dump_of_few_texts_has_values_without_errors(tmp_path: Path, texts: int) -> None:
+    heads = [texts_of_lengths((1024,) * texts, seed) for seed in (1, 2)]
+    result = analyze(without_rope(write_pair(tmp_path, *heads)), bin_size=128)
+    for name in (*COLUMNS, "q_R2_unrotated"):
+        counted = name == "ap_aligned_counted" and texts == 1  # needs queries of two texts
+        assert math.isnan(result.metrics[name]) == counted
+        assert math.isnan(result.metrics[f"{name}_se"])
+    assert np.isfinite(result.tables["bins"]["plasticity"]).all()
+    assert_reasons_are_complete(result)
+
+
+def test_bins_that_all_have_few_texts_have_a_reason(tmp_path: Path) -> None:
+    rows = texts_of_lengths((1024,) * 6, 1)
+    rows["example_id"] = rows["position"] // 180  # every text has its own part of the context
+    result = analyze(without_rope(write_pair(tmp_path, rows, texts_of_lengths((1024,) * 6, 2))))
+    assert result.missing["head_metrics"]["ap_aligned"] == FEW_TEXTS
+    assert_reasons_are_complete(result)
+
+
+def test_a_run_has_the_same_bytes_for_workers_and_resume(tmp_path: Path) -> None:
+    window = {"sliding_window": 40}  # in layer 2
+    dump = tapped_dump(tmp_path / "dump", "qwen2", [1, 2], config=window)
+
+    def run(name: str, **how: object) -> ap.Run:
+        return ap.analyze_dump(dump.path, output_dir=str(tmp_path / name), **how)
+
+    one, two = run("one", max_workers=1), run("two", max_workers=2)
+    tables = sorted(path.name for path in (tmp_path / "one").glob("*.csv"))
+    assert "head_bin_plasticity.csv" in tables
+    (tmp_path / "two" / ".heads" / "l02h03.json").unlink()
+    run("two", max_workers=1)
+    for name in tables:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert one.info["bin_size"] == two.info["bin_size"] == 16
+    assert one.info["longest_text"] == 256
+    starts = one.bins.groupby("layer")["q_start"].unique()
+    assert set(starts[1]) == {16 * number for number in range(1, 16)}
+    assert set(starts[2]) == {0, *starts[1]}  # with a window, queries of the first bin take part
+    assert (one.bins["q_weight"] == 256).all()  # all tokens of 16 texts
+    assert one.head_metrics["ap_aligned_se"].notna().all()

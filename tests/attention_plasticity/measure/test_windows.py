@@ -1,0 +1,153 @@
+"""Plasticity at one position in layers with a window or chunks: against a count by tokens."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import attention_plasticity as ap
+from attention_plasticity.measure.plasticity import COLUMNS, FEW_VISIBLE
+from one_position import by_text, tapped_dump
+from qk_dump.layout import HeadId
+
+Array = npt.NDArray[np.float64]
+
+
+def tapped(root: Path, model_type: str, layers: list[int], **how: Any) -> ap.Dump:
+    """A dump of 12 texts from a tiny random model."""
+    return tapped_dump(root, model_type, layers, **{"texts": 12, **how})
+
+
+def without_rope(dump: ap.Dump) -> ap.Dump:
+    """A dump captured before RoPE as the dump of a model that has none."""
+    file = Path(str(dump.path)) / "dump.json"
+    content = json.loads(file.read_text())
+    content["pre_rope"] = False
+    for layer in content["layers"]:
+        layer["rope"] = False
+        layer.pop("rotary", None)
+    file.write_text(json.dumps(content))
+    return ap.open_dump(dump.path)
+
+
+def visible_from(t: int, window: int, *, chunked: bool) -> int:
+    """The first position that a query at t sees."""
+    return t // window * window if chunked else max(0, t - window + 1)
+
+
+def counted(q: Array, k: Array, window: int, *, chunked: bool, same_bin: bool, size: int) -> float:
+    """Mean over pairs that a position sees of 4c(E − c)/(E(E − 1)); c of E texts prefer a key.
+
+    Then the mean over bins of `size` positions, weighted by tokens. Not all pairs of a position are
+    counted.
+    """
+    texts, length, _ = q.shape
+    rng, found = np.random.default_rng(0), []
+    for begin in range(0, length, size):
+        total, pairs, end = 0.0, 0, min(length, begin + size)
+        for t in range(begin, end):
+            first = visible_from(t, window, chunked=chunked)
+            x, y = first + np.array(np.triu_indices(t + 1 - first, 1))  # all pairs that t sees
+            if same_bin:
+                x, y = (one[x // size == y // size] for one in (x, y))
+            if len(x) == 0:
+                continue
+            some = rng.integers(0, len(x), 40)
+            w = k[:, x[some]] - k[:, y[some]]  # (texts, pairs, d)
+            scores = w @ q[:, t].T  # (texts of the keys, pairs, texts)
+            c = ((scores > 0) + 0.5 * (scores == 0)).sum(axis=-1)  # equal keys: a tie
+            total += len(x) * float(np.mean(4 * c * (texts - c) / (texts * (texts - 1))))
+            pairs += len(x)
+        found.append((total / pairs, end - begin))
+    return float(np.average([value for value, _ in found], weights=[n for _, n in found]))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "layers", "sampling", "size"),
+    [
+        ("mistral", {"sliding_window": 100}, [0, 2], "context", 128),  # bins wider than the window
+        ("mistral", {"sliding_window": 100}, [0, 2], "bucket", 32),
+        ("llama4_text", {"attention_chunk_size": 48}, [0], "context", 128),
+        ("llama4_text", {"attention_chunk_size": 100}, [0], "bucket", 64),
+        ("no rope", {"sliding_window": 100}, [0], "context", 128),
+    ],
+)
+def test_it_is_what_queries_count_that_see_both_keys(
+    tmp_path: Path,
+    model_type: str,
+    config: dict[str, int],
+    layers: list[int],
+    sampling: str,
+    size: int,
+) -> None:
+    rope = model_type != "no rope"
+    if rope:
+        dump = tapped(tmp_path / "dump", model_type, layers, config=config)
+    else:
+        dump = without_rope(
+            tapped(tmp_path / "dump", "mistral", layers, config=config, pre_rope=True)
+        )
+    settings = ap.make_config(num_pairs_per_bin=2000, pair_sampling=sampling, bin_size=size)
+    aligned, pooled, expected = [], [], []
+    for layer, q_head in dump.query_heads:
+        result = ap.analyze_head(layer, q_head, dump=dump, config=settings)
+        row = result.metrics
+        aligned.append(row["ap_aligned"])
+        pooled.append(row["ap_pooled"])
+        assert abs(row["ap_aligned_counted"] - aligned[-1]) < 0.05
+        q = by_text(dump, HeadId(layer, q_head, "q"))
+        k = by_text(dump, HeadId(layer, result.k_head, "k"))
+        (window,) = config.values()
+        mask = {"chunked": model_type == "llama4_text", "same_bin": sampling == "bucket"}
+        expected.append(counted(q, k, window, **mask, size=size))
+        assert 0 in np.subtract(*(result.tables["bins"][name] for name in ("q_bin", "k_bin")))
+    differences = np.abs(np.subtract(aligned, expected))
+    assert differences.mean() <= 0.01
+    assert differences.max() <= 0.05
+    if rope:
+        assert np.abs(np.subtract(pooled, expected)).mean() > 0.1
+    else:
+        assert pooled == aligned
+
+
+def test_a_window_of_all_tokens_changes_no_more_than_errors(tmp_path: Path) -> None:
+    settings = ap.make_config(pair_sampling="context", bin_size=16)
+    sampler = {"sampler": "uniform", "base_rate": 32.0}
+    rows = []
+    for window in (256, None):
+        config = {"sliding_window": window}
+        dump = tapped(tmp_path / str(window), "mistral", [0], config=config, **sampler)
+        heads = [ap.analyze_head(0, head, dump=dump, config=settings) for head in (0, 3)]
+        rows.append([head.metrics for head in heads])
+    for through, plain in zip(*rows, strict=True):
+        assert through["sliding_window"] == 256
+        assert math.isnan(plain["sliding_window"])
+        name = "ap_aligned_last20"  # the own bin is a small part there
+        error = math.hypot(through[f"{name}_se"], plain[f"{name}_se"])
+        assert 0 < abs(through[name] - plain[name]) < 2 * error
+
+
+def test_few_visible_pairs_give_no_value_and_the_reason(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"sampler": "uniform", "base_rate": 2.0, "config": {"sliding_window": 8}}
+    dump = tapped(tmp_path / "dump", "mistral", [0], **how)
+    result = ap.analyze_head(0, 0, dump=dump, config=ap.make_config(bin_size=64))
+    for name in COLUMNS:
+        assert math.isnan(result.metrics[name])
+        assert result.missing["head_metrics"][f"{name}_se"] == FEW_VISIBLE
+    assert "capture more keys per window" in FEW_VISIBLE
+    assert not result.tables["bins"]["q_bin"]
+
+
+def test_three_texts_are_enough_if_there_are_no_more(tmp_path: Path) -> None:
+    config = {"sliding_window": 100}
+    dump = tapped(tmp_path / "dump", "mistral", [0], config=config, texts=3)
+    row = ap.analyze_head(0, 0, dump=dump, config=ap.make_config(bin_size=64)).metrics
+    for name in COLUMNS:
+        assert math.isfinite(row[name])
+        assert math.isnan(row[f"{name}_se"])

@@ -1,0 +1,244 @@
+"""Regression, rotation and shape of residuals, each against scipy or its defining equation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attention_plasticity import (
+    compute_first_component_residual_stats,
+    compute_noise_normality_stats,
+    compute_scalar_position_predictability,
+    fit_multioutput_linear_regressor,
+    make_pos_rotation,
+    orientation_from_keys,
+)
+from attention_plasticity.statistics import (
+    reflection_vector,
+    residual_variance,
+    rotate,
+    rotate_vector,
+    rotate_with_residuals,
+)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "d"), [(3, 1), (50, 7), (3000, 64)])
+def test_fit_equals_linregress_in_every_dimension(n: int, d: int, dtype: type) -> None:
+    rng = np.random.default_rng(n)
+    t = rng.integers(0, 5000, n).astype(float)
+    X = (rng.standard_normal((n, d)) + np.outer(t / 5000, rng.standard_normal(d))).astype(dtype)
+    fit = fit_multioutput_linear_regressor(t, X)
+    expected = [stats.linregress(t, x) for x in X.T.astype(np.float64)]
+    np.testing.assert_allclose(fit.beta, [e.slope for e in expected], 1e-9)
+    np.testing.assert_allclose(fit.alpha, [e.intercept for e in expected], 1e-9, atol=1e-12)
+    np.testing.assert_allclose(fit.r2, [e.rvalue**2 for e in expected], 1e-9)
+    assert fit.r2_mean == pytest.approx(np.mean(fit.r2), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_fit_survives_a_mean_a_million_times_the_spread(dtype: type) -> None:
+    rng = np.random.default_rng(1)
+    t = np.sort(rng.integers(0, 1000, 4000)).astype(float)
+    X = rng.standard_normal((4000, 3)) + np.outer(t / 1000, [0.5, 1.0, 2.0])
+    X = (X + 1e6 * np.array([1.0, -3.0, 0.7])).astype(dtype)
+    centred = X.astype(np.float64) - X[0].astype(np.float64)
+    fit, expected = (fit_multioutput_linear_regressor(t, rows) for rows in (X, centred))
+    far = fit_multioutput_linear_regressor(1e9 + t, centred)
+    for one in (fit, far):
+        np.testing.assert_allclose(one.beta, expected.beta, rtol=1e-9)
+        np.testing.assert_allclose(one.r2, expected.r2, rtol=1e-9)
+
+
+@pytest.mark.parametrize("position", [0.0, 0.1, 12345.0])
+def test_one_position_explains_nothing(position: float) -> None:
+    X = np.random.default_rng(3).standard_normal((1500, 3))
+    fit = fit_multioutput_linear_regressor(np.full(1500, position), X)
+    assert not fit.beta.any()
+    assert not fit.r2.any()
+    assert fit.r2_mean == 0
+    np.testing.assert_allclose(fit.alpha, X.mean(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e30, 1e-30])
+def test_constant_dimension_has_no_slope_and_no_r2(value: float, dtype: type) -> None:
+    t = np.random.default_rng(4).permutation(3000).astype(float)
+    X = np.stack([np.full(3000, value), t], axis=1).astype(dtype)
+    fit = fit_multioutput_linear_regressor(t, X)
+    assert (fit.beta[0], fit.r2[0], fit.alpha[0]) == (0, 0, X[0, 0])
+    assert fit.r2[1] == pytest.approx(1.0)
+
+
+def test_r2_stays_within_zero_and_one() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        t = rng.integers(0, 3, 4).astype(float)
+        fit = fit_multioutput_linear_regressor(t, rng.integers(-2, 3, (4, 5)) * rng.random(5))
+        assert ((fit.r2 >= 0) & (fit.r2 <= 1)).all()
+
+
+@pytest.mark.parametrize("size", [1e-100, 1e-9, 1.0, 1e9, 1e100])
+def test_scalar_predictability_equals_linregress_on_the_projection(size: float) -> None:
+    rng = np.random.default_rng(6)
+    p = rng.integers(0, 4000, 300).astype(float)
+    beta = rng.standard_normal(8)
+    X = rng.standard_normal((300, 8)) + np.outer(p / 1000, beta)
+    y, score = np.log2(p + 1), X @ beta / np.linalg.norm(beta)
+    expected = stats.linregress(score, y)
+    predicted = expected.intercept + expected.slope * score
+    r2, baseline, error = compute_scalar_position_predictability(p, X, beta * size)
+    assert r2 == pytest.approx(expected.rvalue**2, rel=1e-10)
+    assert baseline == pytest.approx(np.abs(y - y.mean()).mean(), rel=1e-10)
+    assert error == pytest.approx(np.abs(y - predicted).mean(), rel=1e-10)
+
+
+def test_zero_beta_predicts_no_better_than_the_mean() -> None:
+    p, X = np.arange(50.0), np.random.default_rng(8).standard_normal((50, 3))
+    r2, baseline, error = compute_scalar_position_predictability(p, X, np.zeros(3))
+    assert r2 == 0
+    assert error == pytest.approx(baseline, rel=1e-12)
+
+
+def test_orientation_is_the_sign_of_the_mean_of_bucket_means() -> None:
+    b = np.array([4, 0, 0, 0, 4])
+    X = np.array([[5.0, -1, 0], [-1, -1, 0], [-1, -1, 0], [-1, 2, 0], [3, -9, 0]])
+    # dimension 0: mean of all rows positive too; dimension 1: bucket means 0 and -5
+    assert orientation_from_keys(b, X).tolist() == [1.0, -1.0, 1.0]
+    lopsided = np.r_[np.full(90, -1.0), np.full(10, 5.0)][:, None]  # overall mean -0.4
+    assert orientation_from_keys(np.r_[np.zeros(90), np.ones(10)], lopsided).tolist() == [1.0]
+    assert orientation_from_keys(np.r_[np.zeros(90), np.ones(10)], -lopsided).tolist() == [-1.0]
+
+
+def test_orientation_does_not_depend_on_row_order() -> None:
+    rng = np.random.default_rng(9)
+    b, X = rng.integers(0, 6, 500), rng.standard_normal((500, 40)).astype(np.float32)
+    signs = orientation_from_keys(b, X)
+    expected = np.sign(np.mean([X[b == c].mean(axis=0, dtype=float) for c in range(6)], axis=0))
+    order = rng.permutation(500)
+    assert (signs == expected).all()
+    assert (orientation_from_keys(b[order], X[order]) == signs).all()
+
+
+NOISE = np.random.default_rng(10).standard_normal(6)
+E1 = np.eye(6)[0]
+BETAS = {
+    "general": NOISE,
+    "e1": E1,
+    "minus e1": -E1,
+    "near e1": E1 + 1e-9 * NOISE,
+    "very near e1": E1 + 1e-15 * NOISE,
+    "near minus e1": -E1 + 1e-9 * NOISE,
+    "across e1": np.eye(6)[3],
+    "tiny": 1e-300 * NOISE,
+    "huge": 1e300 * NOISE,
+    "uneven": np.array([1e-200, 0, 1e200, 0, 1, 0]),
+    "one dimension": np.array([3.0]),
+    "one dimension, falling": np.array([-3.0]),
+}
+
+
+@pytest.mark.parametrize("beta", BETAS.values(), ids=BETAS)
+def test_rotation_is_a_reflection_taking_beta_to_the_first_axis(beta: np.ndarray) -> None:
+    H = make_pos_rotation(beta)
+    d = len(beta)
+    unit = beta / np.abs(beta).max()
+    unit /= np.linalg.norm(unit)
+    np.testing.assert_allclose(H, H.T, atol=1e-15)
+    np.testing.assert_allclose(H @ H.T, np.eye(d), atol=1e-14)
+    np.testing.assert_allclose(H @ unit, np.eye(d)[0], atol=1e-14)
+    assert (make_pos_rotation(np.zeros(d)) == np.eye(d)).all()
+
+
+@pytest.mark.parametrize("beta", BETAS.values(), ids=BETAS)
+def test_rank_one_rotation_equals_the_matrix_product(beta: np.ndarray) -> None:
+    rng = np.random.default_rng(11)
+    d = len(beta)
+    signs = rng.choice([-1.0, 1.0], d)
+    u, order = reflection_vector(beta), rng.permutation(900)
+    for dtype in (np.float32, np.float64):
+        X = (rng.standard_normal((900, d)) + 3).astype(dtype)
+        before = X.copy()
+        expected = X.astype(np.float64) @ np.diag(signs) @ make_pos_rotation(beta)
+        np.testing.assert_allclose(rotate(X, signs, u), expected, atol=1e-13)
+        np.testing.assert_allclose(rotate(X, signs, u, order), expected[order], atol=1e-13)
+        np.testing.assert_allclose(rotate_vector(X[0] * 1.0, signs, u), expected[0], atol=1e-13)
+        assert (before == X).all()
+
+
+def test_rotated_queries_come_with_their_residuals() -> None:
+    rng = np.random.default_rng(15)
+    n, d = 700, 5
+    t, order = rng.integers(0, 900, n).astype(float), rng.permutation(n)
+    X = rng.standard_normal((n, d)) + np.outer(t / 300, rng.standard_normal(d))
+    fit = fit_multioutput_linear_regressor(t, X)
+    signs, u = np.ones(d), reflection_vector(fit.beta)
+    alpha, beta = (rotate_vector(part, signs, u) for part in (fit.alpha, fit.beta))
+    rotated, residuals = rotate_with_residuals(X, signs, u, order, t[order], alpha, beta)
+    H = make_pos_rotation(fit.beta)
+    np.testing.assert_allclose(rotated, X[order] @ H, atol=1e-12)
+    expected = (X - fit.alpha - np.outer(t, fit.beta)) @ H
+    np.testing.assert_allclose(residuals, expected[order].T, atol=1e-11)
+
+
+def residuals_and_variance(n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    residuals = np.random.default_rng(seed).standard_t(4, (n, d))
+    residuals -= residuals.mean(axis=0)
+    return residuals, (residuals**2).sum(axis=0) / (n - 2)
+
+
+@pytest.mark.parametrize("n", [10, 399, 400, 5000])
+def test_first_component_statistics_equal_scipy(n: int) -> None:
+    residuals, variance = residuals_and_variance(n, 3, seed=n)
+    z = residuals[:, 0] / np.sqrt(variance[0])
+    skew, kurt, p = compute_first_component_residual_stats(residuals, variance)
+    assert skew == pytest.approx(stats.skew(z, bias=False), rel=1e-9)
+    assert kurt == pytest.approx(stats.kurtosis(z, bias=False), rel=1e-9)
+    assert p == pytest.approx(stats.kstest(z, "norm").pvalue, abs=1e-6)
+    variance[0] = 0.0
+    assert all(map(math.isnan, compute_first_component_residual_stats(residuals, variance)))
+
+
+@pytest.mark.parametrize("most", [3, 11, 64])
+def test_noise_statistics_are_medians_over_the_semantic_dimensions(most: int) -> None:
+    residuals, variance = residuals_and_variance(80, 12, seed=1)
+    z = residuals / np.sqrt(variance)
+    tested = np.arange(1, 12)
+    if most < 11:
+        tested = np.random.default_rng(5).choice(tested, most, replace=False)
+    p = np.array([stats.kstest(z[:, i], "norm").pvalue for i in tested])
+    skew, kurt, ks_p, share = compute_noise_normality_stats(
+        residuals, variance, most, p_alpha=0.4, seed=5
+    )
+    assert skew == pytest.approx(np.median(np.abs(stats.skew(z[:, 1:], bias=False))), rel=1e-9)
+    assert kurt == pytest.approx(np.median(np.abs(stats.kurtosis(z[:, 1:], bias=False))), rel=1e-9)
+    assert ks_p == pytest.approx(np.median(p), abs=1e-6)
+    assert share == np.mean(p < 0.4)
+    assert 0 < share < 1
+
+
+def test_dimensions_without_variance_take_no_part_in_the_medians() -> None:
+    residuals, variance = residuals_and_variance(80, 5, seed=2)
+    dead = np.insert(residuals, 2, 0.0, axis=1), np.insert(variance, 2, 0.0)
+    expected = compute_noise_normality_stats(residuals, variance)
+    assert compute_noise_normality_stats(*dead) == pytest.approx(expected, rel=1e-12)
+    variance[1:] = 0.0
+    for d in (1, 5):
+        found = compute_noise_normality_stats(residuals[:, :d], variance[:d])
+        assert all(map(math.isnan, found))
+
+
+def test_residual_variance_has_two_degrees_of_freedom_less() -> None:
+    residuals = np.random.default_rng(13).standard_normal((4, 90))
+    expected = (residuals**2).sum(axis=1) / 88
+    np.testing.assert_allclose(residual_variance(residuals, 1.0), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+def test_rounding_noise_is_told_from_variance_by_the_size_of_the_queries(size: float) -> None:
+    noise = np.random.default_rng(14).standard_normal((1, 90))
+    assert residual_variance(1e-16 * size * noise, size**2)[0] == 0
+    assert residual_variance(1e-13 * size * noise, size**2)[0] > 0
