@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +24,12 @@ from attention_plasticity import (
 )
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.eligibility import earlier_cells, seen_cells
+from attention_plasticity.measure.seed_pairs import KeyIndex
 from attention_plasticity.plasticity import AttentionPlasticity
 from dumps import head_rows, make_dump
 
 MODELS = ("positional", "full", "diagonal")
+RNG = np.random.default_rng
 
 
 def rotated_head(n: int = 300) -> dict[str, np.ndarray]:
@@ -99,6 +102,33 @@ def test_all_pairs_equal_plain_loops(query_model: str, size: float) -> None:
     assert set(zip(found.q_bucket, found.k_bucket, strict=True)) == cells
 
 
+@pytest.mark.parametrize("sampling", ["bucket", "local", "context"])
+def test_drawn_pairs_of_earlier_buckets_are_counted_in_the_cell_of_their_owner(
+    sampling: str,
+) -> None:
+    """The same draws, scored one by one with the covariance of the bucket."""
+    head = rotated_head(n=120)
+    how: Any = {"query_model": "full", "pair_sampling": sampling, "num_pairs_per_bucket": 20}
+    found = compute_attention_plasticity(**head, **how, max_rel_dist=0.2)
+    index, rng = KeyIndex(*(head[f"{x}_k"] for x in ("p", "b", "example_ids"))), RNG(0)
+    if sampling != "context":
+        pairs = index.draw(sampling, 20, 0.2, rng)
+    for code, j in enumerate(found.query_buckets):
+        Q = head["X_q_rot"][head["b_q"] == j]
+        if sampling == "context":
+            pairs = index.context_pairs(index.buckets < j, 20, rng)
+        cells: dict[int, list[float]] = {int(c): [] for c in index.buckets if c < j}
+        for one, other, owner in zip(pairs.first, pairs.second, pairs.owner, strict=True):
+            if max(head["b_k"][[one, other]]) < j:
+                w = head["X_k_rot"][one] - head["X_k_rot"][other]
+                z = (Q @ w).mean() / (Q @ w).std(ddof=1)
+                cells[int(index.buckets[owner])].append(4 * ndtr(z) * ndtr(-z))
+        own = found.q_code == code
+        assert found.n_pairs[own].tolist() == [len(values) for values in cells.values()]
+        expected = [np.mean(values) if values else math.nan for values in cells.values()]
+        np.testing.assert_allclose(found.plasticity[own], expected, rtol=1e-9)
+
+
 def test_the_mean_leaves_out_unknown_values() -> None:
     def overall(profile: list[float], counts: list[int]) -> float:
         of_buckets = np.array(profile), np.array(counts)
@@ -133,7 +163,7 @@ def test_without_variance_the_sign_of_the_margin_decides(query_model: str) -> No
 def test_arrays_give_what_files_give(tmp_path: Path, query_model: str, pair_sampling: str) -> None:
     how = {"query_model": query_model, "pair_sampling": pair_sampling, "num_pairs_per_bucket": 50}
     make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=300)
-    found = compute_attention_plasticity(**rotated_head(), rng=np.random.default_rng(0), **how)
+    found = compute_attention_plasticity(**rotated_head(), rng=RNG(0), **how)
     expected = analyze_head(0, 0, 0, open_dump(tmp_path), make_config(**how))
     table = expected.bucket_plasticity
     assert found.q_bucket.tolist() == table["q_bucket"].tolist()

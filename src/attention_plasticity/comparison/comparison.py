@@ -134,8 +134,8 @@ def compare(
         >>> comparison = compare(parts, labels=["first layer", "last layer"])
         >>> comparison.table[["run", "heads", "ap_overall"]].round(2)
                    run  heads  ap_overall
-        0  first layer      2        0.70
-        1   last layer      2        0.77
+        0  first layer      2        0.69
+        1   last layer      2        0.76
     """
     return compared(runs, labels, scores, None if force else "force=True")
 

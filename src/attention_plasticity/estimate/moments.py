@@ -183,7 +183,8 @@ class Moments:
 
         The axis of a group is the covariance of vector and position of the other groups. An axis
         that is fitted to the rows it is tested on would have a positive correlation for vectors
-        without any drift. This removes the bias, so no other correction is made. NaN for one group, one position, or vectors that do not vary.
+        without any drift. This removes the bias, so no other correction is made. NaN for one group,
+        one position, or vectors that do not vary.
         """
         if not (self.varies and self.moves and len(self.groups) > 1):
             return unknown()

@@ -17,7 +17,7 @@ from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.result import Columns
 from attention_plasticity.measure.seed_models import bucket_gaussians, bucket_moments
 from attention_plasticity.measure.seed_pairs import KeyIndex
-from attention_plasticity.plasticity import (
+from attention_plasticity.measure.seed_scores import (
     AttentionPlasticity,
     KeyVectors,
     PairChoice,

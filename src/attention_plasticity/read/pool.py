@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.estimate.sizes import SINK_TOKENS
-from attention_plasticity.read.rows import Keys, scaled
+from attention_plasticity.read.rows import Keys, require_values, scaled
 from qk_dump.attended_keys import read_attended
 from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Dump, HeadId
@@ -89,6 +89,7 @@ def _read_drawn(dump: Dump, head: HeadId, keys: Keys, config: RunnerConfig) -> H
     if rows is None:
         return None
     assert rows.example_id is not None
+    require_values(rows, folder, config)
     if rows.width != keys.rows.width:
         raise DumpError(
             f"{folder}: keys have {rows.width} dimensions, those of {head.name} have "
@@ -97,7 +98,7 @@ def _read_drawn(dump: Dump, head: HeadId, keys: Keys, config: RunnerConfig) -> H
     keys.texts.require(rows.example_id, folder)
     if keys.used_texts is not None:
         rows = rows.of_texts(keys.used_texts)
-    rows, exponent = scaled(rows, folder)
+    rows, exponent = scaled(rows)
     rows = replace(rows, vectors=np.ldexp(rows.vectors, exponent - keys.exponent))
     received, base = rows.received, keys.rows.received
     if received is not None and base is not None and received.group != base.group:

@@ -5,7 +5,6 @@ Vectors are divided by a power of two, so that no value is larger than 1. This i
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -29,7 +28,7 @@ from attention_plasticity.read.unknown import Unknown
 from attention_plasticity.read.weights import token_weights
 from qk_dump.column_rules import rules_of
 from qk_dump.layout import Dump, HeadId
-from qk_dump.reader import HeadRows, read_head
+from qk_dump.reader import HeadRows, read_head, subsample
 from qk_dump.remote import DumpPath
 from qk_toolkit.arrays import Array, Ints, Vectors
 from qk_toolkit.errors import DumpError, HeadError
@@ -113,7 +112,7 @@ def read_keys(
     used = _equal_texts(texts, rows) if config.equal_texts else None
     if used is not None:
         rows = _rows_of_texts(rows, used, dump.folders[head])
-    rows, exponent = scaled(rows, dump.folders[head])
+    rows, exponent = scaled(rows)
     buckets = len(np.unique(rows.bucket))
     number = config.num_pairs_per_bucket
     require_pairs(number * buckets, number, buckets, dump.folders[head])
@@ -147,7 +146,7 @@ def read_queries(dump: Dump, layer: int, q_head: int, keys: Keys, config: Runner
             f"{folder}: queries have {rows.width} dimensions, their keys have {keys.rows.width}. "
             "Use files of one model."
         )
-    rows, exponent = scaled(rows, folder)
+    rows, exponent = scaled(rows)
     window = common_window(rows, keys.rows, head.folder)
     text = rows.example_id
     known = text is not None and not config.single_example
@@ -182,22 +181,27 @@ def common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
     return queries.sliding_window
 
 
-def scaled(rows: HeadRows, folder: DumpPath) -> tuple[HeadRows, int]:
-    """The rows with vectors divided by a power of two, and its exponent.
-
-    Raises a `DumpError` for a value that no model has.
-    """
+def scaled(rows: HeadRows) -> tuple[HeadRows, int]:
+    """The rows with vectors divided by a power of two, and its exponent."""
     X = rows.vectors
     exponent = scale_exponent(X)
-    if math.ldexp(1.0, exponent - 1) > LARGEST:
-        row = int(np.argmax(np.abs(X).max(axis=1)))
-        raise DumpError(
-            f"{folder}: row {row} has a value of {np.abs(X[row]).max():.3g}; values above "
-            f"{LARGEST:g} are damaged. Capture the head again."
-        )
     if exponent < -100 and X.dtype != np.float64:
         X = X.astype(np.float64)  # small numbers have few digits in float32
     return replace(rows, vectors=np.ldexp(X, -exponent)), exponent
+
+
+def require_values(rows: HeadRows, folder: DumpPath, config: RunnerConfig) -> None:
+    """Raise a `DumpError` for a value that no model has. All rows that were read must be there."""
+    X = rows.vectors
+    if max(float(X.max(initial=0.0)), -float(X.min(initial=0.0))) <= LARGEST:
+        return
+    row = int(np.argmax(np.abs(X).max(axis=1)))
+    total = round(len(rows) / rows.subsampled)
+    kept = subsample(total, config.max_tokens_per_head, config.seed)
+    raise DumpError(
+        f"{folder}: row {row if kept is None else kept[row]} has a value of "
+        f"{np.abs(X[row]).max():.3g}; values above {LARGEST:g} are damaged. Capture the head again."
+    )
 
 
 def _read(
@@ -214,6 +218,7 @@ def _read(
         with_tokens=head.kind == "q",
         with_received=head.kind == "k" and not config.single_example,
     )
+    require_values(rows, dump.folders[head], config)
     if rows.example_id is not None and not config.single_example:
         texts.require(rows.example_id, dump.folders[head])
     buckets = len(np.unique(rows.bucket))

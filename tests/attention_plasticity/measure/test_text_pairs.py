@@ -22,7 +22,7 @@ from attention_plasticity.measure.text_pairs import (
 TEXT = np.array([7, 3, 3, 3, 7, 7, 3, 9, 7, 11])
 POSITION = np.array([5.0, 1.0, 6.0, 4.0, 0.0, 12.0, 17.0, 3.0, 6.0, 2.0])
 WEIGHT = np.array([2.0, 1.0, 4.0, 1.0, 3.0, 1.0, 2.0, 5.0, 0.0, 1.0])
-TOKENS = np.array([1.0, 2.0, 2.0, 1.0, 1.0, 4.0, 1.0, 3.0, 2.0, 1.0])
+TOKENS = np.array([1.0, 2.0, 2.0, 1.0, 1.0, 9.0, 1.0, 3.0, 2.0, 1.0])
 VISIBLE = [Visible(), Visible(9), Visible(6), Visible(8, chunked=True)]
 
 
@@ -129,12 +129,13 @@ def test_one_key_with_almost_all_weight() -> None:
     np.testing.assert_allclose(counts / counts.sum(), [0.5, 0.375, 0.125, 0.0], atol=0.03)
 
 
-@pytest.mark.parametrize("block", [7, 1 << 18])
+@pytest.mark.parametrize(("block", "queries_of_block"), [(7, 5), (1 << 18, 30), (1 << 18, 512)])
 @pytest.mark.parametrize("visible", [Visible(), Visible(12), Visible(16, chunked=True)])
 def test_all_later_queries_against_a_loop(
-    visible: Visible, block: int, monkeypatch: pytest.MonkeyPatch
+    visible: Visible, block: int, queries_of_block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr(module, "_QUERIES", queries_of_block)
     rng = np.random.default_rng(5)
     places = rng.permutation(5 * 40)
     Q, K = (rng.integers(-3, 4, (n, 3)).astype(np.float32) for n in (90, 40))  # some ties

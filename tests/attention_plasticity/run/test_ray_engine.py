@@ -44,10 +44,10 @@ def wait_for(path):
 
 def change():
     import attention_plasticity.head_analysis as module
-    original = module._analyze_query_head
+    original = module.measure_head
 
-    def analyze(dump, layer, q_head, *rest):
-        name, beside = dump.path.name, dump.path.parent
+    def measure(group, q_head, queries, dump):
+        name, beside, layer = dump.path.name, dump.path.parent, group.layer
         if name == "departing":
             import ray
             if ray.get_runtime_context().get_node_id() == (beside / "node").read_text():
@@ -60,9 +60,9 @@ def change():
             os.kill(os.getpid(), 9)
         if name == "lethal" and (layer, q_head) == (0, 3):
             raise ZeroDivisionError("a defect")
-        return original(dump, layer, q_head, *rest)
+        return original(group, q_head, queries, dump)
 
-    module._analyze_query_head = analyze
+    module.measure_head = measure
 
 if any("default_worker.py" in word for word in sys.orig_argv):  # other processes start faster
     change()

@@ -1,4 +1,4 @@
-"""The rotary record of a layer, as the analysis uses it."""
+"""What the analysis knows about a layer: its rotary record, its logits, and which keys it sees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.head.layer import NO_ROTATION, LayerRotation, rotation_of
+from attention_plasticity.estimate.visible import Visible
+from attention_plasticity.read.layer import (
+    BIASED,
+    DEFAULT_LOGITS,
+    NO_CHUNK_SIZE,
+    NO_ROTATION,
+    PRE_ROPE,
+    SELECTIVE,
+    LayerRotation,
+    layer_facts,
+    logits_of,
+    rotation_of,
+)
+from attention_plasticity.read.unknown import Unknown
 from dumps import make_dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.rotary import RotaryRecord
@@ -70,3 +83,43 @@ def test_a_record_of_wider_vectors_is_a_problem(dump: ap.Dump) -> None:
     narrow = found.for_width(3)
     assert narrow.record is None
     assert "has 4 dimensions and the vectors have 3" in (narrow.problem or "")
+
+
+def test_logits_have_the_scale_of_the_layer_or_of_the_model(dump: ap.Dump) -> None:
+    assert logits_of(dump, 0) == DEFAULT_LOGITS
+    entry = {"layer": 0, "scale": 0.3, "softcap": 20.0}
+    found = logits_of(with_layer(dump, entry, attention_scale=0.5), 0)
+    assert (found.scale, found.softcap, found.problem) == (0.3, 20.0, None)
+    assert logits_of(with_layer(dump, entry, attention_scale=0.5), 1).scale == 0.5
+
+
+@pytest.mark.parametrize(
+    ("entry", "facts", "problem"),
+    [
+        ({"biased": True}, {}, BIASED),
+        ({"selective": True, "biased": True}, {}, SELECTIVE),
+        ({}, {"pre_rope": True}, PRE_ROPE),
+    ],
+)
+def test_logits_may_be_unknown(
+    dump: ap.Dump, entry: dict[str, Any], facts: dict[str, Any], problem: str
+) -> None:
+    assert logits_of(with_layer(dump, {"layer": 0, **entry}, **facts), 0).problem == problem
+
+
+def test_a_layer_with_chunks_needs_their_size(dump: ap.Dump) -> None:
+    chunked = layer_facts(with_layer(dump, TURNING | {"type": "chunked_attention"}), 0, 8)
+    assert chunked.visible(16) == Visible(16, chunked=True)
+    assert chunked.visible(None) == Unknown(NO_CHUNK_SIZE)
+    full = layer_facts(dump, 0, 8)
+    assert full.visible(None) == Visible()
+    assert full.visible(16) == Visible(16)
+
+
+def test_the_type_of_a_layer_follows_from_its_window_if_it_is_not_recorded(dump: ap.Dump) -> None:
+    plain = layer_facts(dump, 0, 8)
+    assert plain.type_name(None) == "full_attention"
+    assert plain.type_name(64) == "sliding_attention"
+    other = with_layer(dump, {"layer": 1, "type": "linear_attention"}, layer_types=["a b", "x"])
+    assert layer_facts(other, 1, 8).type_name(64) == "linear_attention"
+    assert layer_facts(other, 0, 8).type is None  # no word

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import attention_plasticity as ap
-from attention_plasticity.head.rows import KeyHead, read_queries
-from attention_plasticity.head.token_weights import token_weights, why_no_weights
+from attention_plasticity.read.rows import read_keys, read_queries
+from attention_plasticity.read.weights import why_no_weights
 from dumps import head_rows, make_dump
 from qk_dump.buckets import BucketGeometry
 from qk_dump.layout import HeadId
@@ -31,25 +31,18 @@ def test_weights_follow_from_sampler_and_subsample(tmp_path: Path) -> None:
         write_head(tmp_path, HeadId(0, 0, kind), **rows)  # type: ignore[arg-type]
     dump = replace(ap.open_dump(tmp_path), manifest=LOG)
     config = ap.make_config(max_tokens_per_head=50)
-    keys = KeyHead.read(dump, 0, 0, config)
-    position = keys.rows.position.astype(np.int64)
-    bucket = np.maximum(6, np.floor(np.log2(position + 1)))
+    keys = read_keys(dump, 0, 0, config)
+    bucket = np.maximum(6, np.floor(np.log2(keys.position + 1)))
     expected = np.minimum(1.0, 32.0 / 2**bucket) * 50 / 200
-    np.testing.assert_allclose(keys.weights.probability, expected, rtol=1e-12)
-    np.testing.assert_allclose(keys.weights.weight, 1 / expected, rtol=1e-12)
-    assert not keys.weights.is_constant
-    assert keys.weights.problem is None
-    queries, _ = read_queries(dump, HeadId(0, 0, "q"), keys, config)
+    np.testing.assert_allclose(keys.weight, 1 / expected, rtol=1e-12)
+    assert len(np.unique(keys.weight)) > 1
+    queries = read_queries(dump, 0, 0, keys, config)
     bucket = np.maximum(6, np.floor(np.log2(queries.position + 1)))
-    found = token_weights(dump, "q", queries)
-    np.testing.assert_allclose(found.probability, 16.0 / 2**bucket * 0.5 / 4, rtol=1e-12)
+    np.testing.assert_allclose(queries.weight, 2**bucket / 16.0 * 2 * 4, rtol=1e-12)
+    assert why_no_weights(LOG) is None
 
 
 def test_without_dump_json_all_weights_are_one(tmp_path: Path) -> None:
-    root = make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=40)
-    dump = ap.open_dump(root)
-    weights = KeyHead.read(dump, 0, 0, ap.make_config()).weights
-    assert weights.problem == why_no_weights(dump.manifest) == "there is no dump.json"
-    assert weights.is_constant
-    assert weights.weight.tolist() == [1.0] * 40
-    assert why_no_weights(LOG) is None
+    dump = ap.open_dump(make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=40))
+    assert why_no_weights(dump.manifest) == "there is no dump.json"
+    assert read_keys(dump, 0, 0, ap.make_config()).weight.tolist() == [1.0] * 40

@@ -1,0 +1,166 @@
+"""Means of attention of a head, and per bucket: against sums over rows without each group."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from attention_dumps import Layer, make_attention_dump
+from attention_plasticity import make_config
+from attention_plasticity.measure.attention import INSIDE_LAST_BIN
+from attention_plasticity.measure.found import FEW_GROUPS
+from attention_plasticity.metrics import ATTENTION_BY_BUCKET, ATTENTION_MEANS, IDS
+from attention_plasticity.read.layer import NO_COLUMNS, SINGLE_EXAMPLE
+from head_pairs import analyze
+from reference import read_rows
+from reference_checks import assert_quantity, assert_reasons_are_complete
+from reference_groups import Expected, mean_of_rows, tokens_of
+
+LAYERS: dict[str, tuple[Layer, dict[str, Any]]] = {
+    "all keys": (Layer(), {}),
+    "few rows": (Layer(), {"share": 0.4, "texts": 9}),
+    "few texts": (Layer(), {"texts": 3}),
+    "many texts": (Layer(), {"texts": 20, "share": 0.3}),
+    "soft-cap": (Layer(softcap=1.5), {"share": 0.7}),
+    "window": (Layer(window=14), {"share": 0.8}),
+    "chunks": (Layer(window=16, chunked=True), {}),
+    "some queries without attention": (Layer(), {"unknown": 0.4}),
+    "few bins": (Layer(), {"bins": 4}),
+    "many bins": (Layer(), {"bins": 30}),
+    "sharp": (Layer(scale=4.0), {"share": 0.8}),
+    "many early rows": (Layer(), {"log_rate": 8.0, "bucket_size": 2, "length": 64}),
+}
+MASSES = ["mass_0", *(f"mass_{1 << power}" for power in range(23))]
+
+
+class Rows:
+    """The queries of a dump whose attention is known."""
+
+    def __init__(self, root: Path) -> None:
+        q = read_rows(root, "l00h00q", make_config())
+        assert q.attention is not None
+        known = [i for i, value in enumerate(q.attention["lse"]) if value is not None]
+        self.columns = {name: [values[i] for i in known] for name, values in q.attention.items()}
+        self.position, self.bucket = q.position[known], q.bucket[known]
+        self.group = q.example_id[known] % 16
+        self.weight = np.array([tokens_of(root, float(p), "q") for p in self.position])
+
+    def mean(self, values: list[float], inside: Any = None) -> Expected:
+        used = np.arange(len(values)) if inside is None else np.flatnonzero(inside)
+        return mean_of_rows(np.array(values)[used], self.weight[used], self.group[used])
+
+    def far(self, distant_from: int) -> tuple[list[float], list[float]]:
+        """Attention at a distance, and the same without the first four tokens."""
+        first = distant_from.bit_length()
+        distant, far = [], []
+        for masses, sinks, p in zip(
+            self.columns["mass_by_distance"],
+            self.columns["sink_mass"],
+            self.position,
+            strict=True,
+        ):
+            distant.append(sum(masses[first:]))
+            tokens = p - distant_from + 1  # at distances from distant_from on
+            far.append(max(distant[-1] - sinks, 0.0) if tokens > 4 else 0.0)
+        if first >= len(self.columns["mass_by_distance"][0]):  # inside the last bin
+            distant = far = [math.nan] * len(far)
+        return distant, far
+
+    def bin(self, number: int) -> list[float]:
+        """The mass of a bin of the tables."""
+        masses = self.columns["mass_by_distance"]
+        open_end = any(len(mass) < 24 and mass[-1] > 0 for mass in masses)
+        if open_end and number >= len(masses[0]) - 1:
+            return [math.nan] * len(masses)
+        if number == 23:
+            return [sum(mass[23:]) for mass in masses]
+        return [mass[number] if number < len(mass) else 0.0 for mass in masses]
+
+
+@pytest.mark.parametrize(("layer", "dump"), LAYERS.values(), ids=LAYERS)
+def test_every_column_equals_the_reference(
+    tmp_path: Path, layer: Layer, dump: dict[str, Any]
+) -> None:
+    root = make_attention_dump(tmp_path, layer=layer, **dump)
+    rows = Rows(root)
+    for distant_from in (4, 256):
+        result = analyze(root, distant_from=distant_from)
+        distant, far = rows.far(distant_from)
+        single = [rows.columns[name] for name in ("entropy", "sink_mass", "max_logit")]
+        by_name = (single[0], single[1], distant, single[2], far)
+        for name, values in zip(ATTENTION_MEANS, by_name, strict=True):
+            assert_quantity(result, name, rows.mean(values), 1e-9)
+        assert_reasons_are_complete(result)
+    reasons = result.missing["head_metrics"]
+    assert reasons.get("attn_far_mass") == (INSIDE_LAST_BIN if dump.get("bins") == 4 else None)
+    table = result.tables["attention"]
+    assert (*IDS, *table) == ATTENTION_BY_BUCKET.names
+    assert table["q_bucket"] == sorted(set(rows.bucket.tolist()))
+    for place, bucket in enumerate(table["q_bucket"]):
+        inside = rows.bucket == bucket
+        assert table["n_queries"][place] == inside.sum()
+        assert table["n_groups"][place] == len(set(rows.group[inside].tolist()))
+        assert table["n_tokens"][place] == pytest.approx(rows.weight[inside].sum())
+        assert table["q_position"][place] == pytest.approx(rows.position[inside].mean())
+        columns = {name: rows.columns[name] for name in ("entropy", "sink_mass", "max_logit")}
+        columns |= {name: rows.bin(number) for number, name in enumerate(MASSES[:12])}
+        for name, values in columns.items():
+            found = [table[column][place] for column in (name, f"{name}_se")]
+            expected = rows.mean(values, inside)[:2]
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Path) -> None:
+    with_columns = analyze(make_attention_dump(tmp_path / "with"))
+    without = analyze(make_attention_dump(tmp_path / "without", without=(0,)))
+    new = [name for name in without.metrics if name.startswith("attn_")]
+    assert len(new) == 10
+    assert all(math.isnan(without.metrics[name]) for name in new)
+    assert {without.missing["head_metrics"][name] for name in new} == {NO_COLUMNS}
+    assert not {"attention", "roles", "words"} & set(without.tables)
+    old = [name for name in without.metrics if name not in new]
+    assert repr([without.metrics[name] for name in old]) == repr(
+        [with_columns.metrics[name] for name in old]
+    )
+    for name in ("bucket_plasticity", "drift"):
+        assert repr(without.tables[name]) == repr(with_columns.tables[name])
+
+
+def test_errors_need_four_groups_of_texts(tmp_path: Path) -> None:
+    result = analyze(make_attention_dump(tmp_path / "few", texts=2))
+    for name in ATTENTION_MEANS:
+        assert math.isfinite(result.metrics[name])
+        assert result.missing["head_metrics"][f"{name}_se"] == FEW_GROUPS
+    assert np.isnan(result.tables["attention"]["entropy_se"]).all()
+    assert result.tables["attention"]["n_groups"] == [2] * 6
+    single = analyze(make_attention_dump(tmp_path / "one"), single_example=True)
+    assert single.missing["head_metrics"]["attn_entropy_se"] == SINGLE_EXAMPLE
+    assert np.isnan(single.tables["attention"]["n_groups"]).all()
+    assert_reasons_are_complete(single)
+
+
+def test_texts_with_known_attention_may_all_be_left_out(tmp_path: Path) -> None:
+    """Only text 0 is long, and its attention is null."""
+    root = make_attention_dump(tmp_path)
+    for name in ("l00h00q", "l00h00k"):
+        file = root / name / "data.parquet"
+        table = pq.read_table(file)
+        text, position = (np.asarray(table[column]) for column in ("example_id", "position"))
+        kept = (text == 0) | (position < position.max() // 2)
+        table = table.filter(pa.array(kept))
+        for column in set(table.column_names) & {"lse", "max_logit", "entropy", "sink_mass"}:
+            null = pa.array(text[kept] == 0)
+            values = pc.if_else(null, None, table[column])
+            table = table.set_column(table.column_names.index(column), column, values)
+        pq.write_table(table, file)
+    assert "attn_entropy" not in analyze(root).missing["head_metrics"]
+    result = analyze(root, equal_texts=True)
+    assert {result.missing["head_metrics"][name] for name in ATTENTION_MEANS} == {NO_COLUMNS}
+    assert "attention" not in result.tables

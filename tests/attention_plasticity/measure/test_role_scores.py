@@ -1,0 +1,218 @@
+"""Scores of what a head does, on texts and on repeated tokens, and its example words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from attention_dumps import Layer, make_attention_dump
+from attention_plasticity import analyze_head, make_config, open_dump, open_sample
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.metrics import GROUP_COLUMNS, IDS, ROLES, WORDS
+from head_pairs import analyze
+from qk_dump.layout import HeadId
+from qk_dump.reader import read_head
+from qk_dump.tokens import write_tokens
+from reference_checks import assert_quantity, influences_of
+from reference_groups import mean_of_rows, tokens_of
+
+LAYERS: dict[str, tuple[Layer, dict[str, Any]]] = {
+    "all keys": (Layer(), {}),
+    "few texts": (Layer(), {"texts": 3}),
+    "window": (Layer(window=14), {"share": 0.8}),
+    "window of two": (Layer(window=2), {}),
+    "chunks": (Layer(window=16, chunked=True), {"texts": 8}),
+    "chunks of unknown size": (Layer(), {"manifest": {"layers": [{"layer": 0}]}}),
+    "some queries without attention": (Layer(), {"unknown": 0.4}),
+    "few bins": (Layer(), {"bins": 4}),
+    "sharp": (Layer(scale=4.0), {}),
+    "many early rows": (Layer(), {"log_rate": 8.0, "bucket_size": 2, "length": 64}),
+}
+UNKNOWN_CHUNKS = {"layer": 0, "type": "chunked_attention", "scale": 0.4}
+LAYERS["chunks of unknown size"][1]["manifest"] = {"layers": [UNKNOWN_CHUNKS]}
+NEED_VISIBLE_KEYS = {
+    *("previous_mass", "local_mass", "first_mass", "sink_rate"),
+    *("duplicate_chance", "duplicate_excess", "induction_chance", "induction_excess"),
+}
+"""Scores that are means over queries that see enough keys, or that count visible keys."""
+
+
+def visible_keys(p: int, layer: Layer) -> range:
+    """The positions that a query at p sees."""
+    if layer.window is None:
+        return range(p + 1)
+    first = p // layer.window * layer.window if layer.chunked else max(0, p - layer.window + 1)
+    return range(first, p + 1)
+
+
+def scores(row: dict[str, Any], layer: Layer, distant_from: int, bins: int) -> dict[str, float]:
+    """The scores of one query, of which the head has means."""
+    p, masses = int(row["position"]), row["mass_by_distance"]
+    seen = visible_keys(p, layer)
+    found = {"self_mass": masses[0], "top_weight": math.exp(row["max_logit"] - row["lse"])}
+    found["top_weight"] = min(1.0, found["top_weight"])
+    found["effective_keys"] = math.exp(row["entropy"])
+    if bins > 4:
+        distant = sum(masses[distant_from.bit_length() :])
+        far = max(distant - row["sink_mass"], 0.0) if p - distant_from + 1 > 4 else 0.0
+        found["far_mass"] = far
+        if len(seen) > 1:
+            found["previous_mass"] = masses[1]
+        if len(seen) > 2:
+            found["local_mass"] = masses[2] + masses[3]
+    if p > 0 and 0 in seen:
+        found["first_mass"] = row["first_mass"]
+        found["sink_rate"] = float(row["first_mass"] > 0.3)
+    for name in ("duplicate", "induction"):
+        if row[f"{name}_keys"] > 0:
+            found[f"{name}_mass"] = row[f"{name}_mass"]
+            found[f"{name}_chance"] = row[f"{name}_keys"] / len(seen)
+            found[f"{name}_excess"] = found[f"{name}_mass"] - found[f"{name}_chance"]
+    return found
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_score_equals_the_reference(tmp_path: Path, name: str) -> None:
+    layer, how = LAYERS[name]
+    root = make_attention_dump(tmp_path, layer=layer, **how)
+    result = analyze(root, distant_from=8)
+    table = {column: values[0] for column, values in result.tables["roles"].items()}
+    assert set(IDS) | set(table) | {"role", "likely_role"} == set(ROLES.names)
+    rows = pq.read_table(root / "l00h00q" / "data.parquet").to_pylist()
+    rows = [row for row in rows if row["lse"] is not None]
+    of_rows = [scores(row, layer, 8, how.get("bins", 24)) for row in rows]
+    group = np.array([row["example_id"] % 16 for row in rows])
+    weight = np.array([tokens_of(root, row["position"], "q") for row in rows])
+    assert table["n_queries"] == len(rows)
+    assert table["n_groups"] == len(set(group.tolist()))
+    unknown = {"far_mass", "previous_mass", "local_mass"} if "bins" in how else set()
+    unknown |= NEED_VISIBLE_KEYS if name == "chunks of unknown size" else set()
+    unknown |= {"local_mass"} if layer.window == 2 else set()
+    for column in ROLES.with_error:
+        if column in unknown or column.startswith("repeated_"):
+            assert math.isnan(table[column])
+            assert math.isnan(table[f"{column}_se"])
+            continue
+        own = [number for number, found in enumerate(of_rows) if column in found]
+        values = [of_rows[number][column] for number in own]
+        expected = mean_of_rows(values, weight[own], group[own])
+        assert_quantity(result, column, expected, 1e-9, "roles")
+    assert math.isnan(table["repeated_groups"])
+    assert "roles" not in result.missing
+
+
+def test_influences_are_the_changes_without_a_text() -> None:
+    """Attention on the own token of a real head, from the rows of the dump."""
+    dump = open_sample()
+    result = analyze_head(14, 2, dump=dump)
+    rows, roles = influences_of(result), result.tables["roles"]
+    for name in ROLES.with_error:
+        if not name.startswith("repeated_"):
+            row = rows[name, None]
+            assert row["value"] == roles[name][0]
+            error = math.sqrt(sum(row[group] ** 2 for group in GROUP_COLUMNS))
+            assert error == pytest.approx(roles[f"{name}_se"][0], rel=1e-12)
+    files = dump.require_files(HeadId(14, 2, "q"))
+    head = read_head(files, max_rows=10**6, seed=0, with_examples=True, with_attention=True)
+    assert head.attention is not None
+    assert head.example_id is not None
+    own = head.attention.mass_by_distance[:, 0].astype(float)
+    ranks = np.unique(head.example_id, return_inverse=True)[1]
+    expected = mean_of_rows(own, np.ones(len(own)), ranks % 16)
+    assert_quantity(result, "self_mass", expected, 1e-9, "roles")
+
+
+def repeated_dump(root: Path, texts: int = 5, **how: Any) -> Path:
+    manifest = {"synthetic": {"type": "repeated", "length": 24}}
+    return make_attention_dump(root, texts=texts, seed=9, manifest=manifest, **how)
+
+
+def test_scores_on_repeated_tokens_come_from_their_own_dump(tmp_path: Path) -> None:
+    """They have their own groups of texts, and no influences: their texts are others."""
+    root, repeated = make_attention_dump(tmp_path / "texts"), repeated_dump(tmp_path / "repeated")
+    result = analyze(root, repeated=str(repeated))
+    roles = result.tables["roles"]
+    rows = pq.read_table(repeated / "l00h00q" / "data.parquet").to_pylist()
+    for name in ("induction", "duplicate", "previous"):
+        used = [
+            row
+            for row in rows
+            if (row["position"] > 0 if name == "previous" else row[f"{name}_keys"] > 0)
+        ]
+        values = [
+            row["mass_by_distance"][1] if name == "previous" else row[f"{name}_mass"]
+            for row in used
+        ]
+        group = np.array([row["example_id"] for row in used])
+        expected = mean_of_rows(values, np.ones(len(used)), group)
+        found = [roles[f"repeated_{name}{end}"][0] for end in ("", "_se")]
+        np.testing.assert_allclose(found, expected[:2], atol=1e-9)
+        assert (f"repeated_{name}", None) not in influences_of(result)
+    assert roles["repeated_groups"] == [5]
+    plain = analyze(root).tables["roles"]
+    others = [name for name in plain if not name.startswith("repeated_")]
+    assert {name: plain[name] for name in others} == {name: roles[name] for name in others}
+
+
+def test_repeated_tokens_of_few_texts_or_without_attention(tmp_path: Path) -> None:
+    root = make_attention_dump(tmp_path / "texts")
+    few = repeated_dump(tmp_path / "few", texts=3)
+    roles = analyze(root, repeated=str(few)).tables["roles"]
+    assert math.isfinite(roles["repeated_induction"][0])
+    assert math.isnan(roles["repeated_induction_se"][0])
+    assert roles["repeated_groups"] == [3]
+    for without in (
+        repeated_dump(tmp_path / "none", without=(0,)),
+        repeated_dump(tmp_path / "chunked", layer=Layer(window=2)),
+    ):
+        roles = analyze(root, repeated=str(without)).tables["roles"]
+        assert math.isnan(roles["repeated_induction"][0]) or "chunked" in str(without)
+    dump = open_dump(root)
+    other_head = replace(dump, repeated=replace(open_dump(few), folders={}))
+    roles = analyze_head(0, 0, 0, other_head, make_config()).tables["roles"]
+    assert math.isnan(roles["repeated_induction"][0])
+
+
+def words_of(root: Path, tokens: int = 12) -> HeadResult:
+    write_tokens(root, {number: f"word {number}" for number in range(tokens)})
+    return analyze(root)
+
+
+def test_words_are_those_of_queries_and_their_strongest_keys(tmp_path: Path) -> None:
+    root = make_attention_dump(tmp_path, unknown=0.2)
+    assert "words" not in analyze(root).tables  # texts of tokens are not known
+    table = words_of(root).tables["words"]
+    assert (*IDS, *table) == WORDS.names
+    rows = {
+        (row["example_id"], row["position"]): row
+        for row in pq.read_table(root / "l00h00q" / "data.parquet").to_pylist()
+    }
+    kinds = table["kind"]
+    assert kinds == ["strongest"] * 8 + ["typical"] * 5
+    for place in range(len(kinds)):
+        word = {name: values[place] for name, values in table.items()}
+        row = rows[word["example_id"], word["q_position"]]
+        assert word["weight"] == pytest.approx(math.exp(row["max_logit"] - row["lse"]), rel=1e-6)
+        assert word["k_position"] == row["argmax_position"]
+        assert word["distance"] == word["q_position"] - word["k_position"] >= 0
+        assert word["query_token"] == f"word {row['token_id']}"
+        assert word["key_token"] == f"word {row['argmax_token']}"
+    strongest = table["weight"][:8]
+    assert strongest == sorted(strongest, reverse=True)
+    known = [row for row in rows.values() if row["lse"] is not None and row["argmax_position"] > 0]
+    assert strongest[0] == pytest.approx(
+        max(math.exp(row["max_logit"] - row["lse"]) for row in known), rel=1e-6
+    )
+    assert table["weight"][8:] == sorted(table["weight"][8:])
+
+
+def test_tokens_without_a_text_are_empty_words(tmp_path: Path) -> None:
+    table = words_of(make_attention_dump(tmp_path), tokens=3).tables["words"]
+    assert {*table["query_token"], *table["key_token"]} <= {"", "word 0", "word 1", "word 2"}
+    assert "" in table["query_token"]

@@ -1,0 +1,133 @@
+"""Rows of a head: scaled once, refused if they are damaged, turned by RoPE."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import attention_plasticity as ap
+from attention_dumps import make_attention_dump
+from attention_plasticity.read.rows import LARGEST, read_keys, read_queries
+from dumps import head_rows
+from head_pairs import analyze, small_head, write_pair
+from qk_dump.layout import HeadId
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.received_columns import ReceivedRows
+from qk_dump.rotary import RotaryRecord
+from qk_dump.writer import write_head
+from rotated_queries import HALVES, INTERLEAVED, rotation
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("exponent", [-12, 0, 9])
+def test_vectors_are_divided_by_a_power_of_two(tmp_path: Path, dtype: type, exponent: int) -> None:
+    vectors = (small_head(1)["vectors"] * 2.0**exponent).astype(dtype)
+    root = write_pair(tmp_path, small_head(2), small_head(1, vectors=vectors))
+    keys = read_keys(ap.open_dump(root), 0, 0, ap.make_config())
+    assert 0.5 <= np.abs(keys.rows.vectors).max() < 1.0
+    np.testing.assert_array_equal(np.ldexp(keys.rows.vectors, keys.exponent), vectors)
+    assert keys.after.dtype == np.float32
+
+
+def test_small_numbers_of_float32_keep_their_digits(tmp_path: Path) -> None:
+    vectors = (small_head(1)["vectors"] * np.float32(2.0**-140)).astype(np.float32)
+    keys = small_head(1, vectors=vectors)
+    found = read_keys(
+        ap.open_dump(write_pair(tmp_path, small_head(2), keys)), 0, 0, ap.make_config()
+    )
+    np.testing.assert_array_equal(np.ldexp(found.rows.vectors, found.exponent), vectors)
+
+
+def test_zeros_have_no_scale(tmp_path: Path) -> None:
+    root = write_pair(tmp_path, small_head(2), small_head(1, vectors=np.zeros((60, 4))))
+    keys = read_keys(ap.open_dump(root), 0, 0, ap.make_config())
+    assert keys.exponent == 0
+    assert not keys.after.any()
+
+
+@pytest.mark.parametrize("kind", ["q", "k"])
+@pytest.mark.parametrize("value", [3e15, -1e18, 3e38])
+def test_values_that_no_model_has_are_refused_with_file_and_row(
+    tmp_path: Path, kind: str, value: float
+) -> None:
+    heads = {"q": small_head(1), "k": small_head(2)}
+    heads[kind]["vectors"][17, 2] = value
+    root = write_pair(tmp_path, heads["q"], heads["k"])
+    size = f"{abs(value):.3g}".replace("+", r"\+")
+    with pytest.raises(ap.DumpError, match=rf"l00h00{kind}: row 17 has a value of {size}; .*1e"):
+        analyze(root)
+
+
+@pytest.mark.parametrize("value", [9e14, -LARGEST])
+def test_the_largest_values_are_read(tmp_path: Path, value: float) -> None:
+    vectors = small_head(1)["vectors"].astype(np.float64)
+    vectors[17, 2] = value
+    result = analyze(write_pair(tmp_path, small_head(1, vectors=vectors), small_head(2)))
+    assert result.metrics["n_q_tokens"] == 60
+
+
+def test_a_row_of_a_large_file_is_named(tmp_path: Path) -> None:
+    """Its number is that in the file, not among the rows that are read."""
+    vectors = small_head(1)["vectors"].astype(np.float64)
+    vectors[7:, 2] = 1.05e15
+    root = write_pair(tmp_path, small_head(1, vectors=vectors), small_head(2))
+    kept = np.sort(np.random.default_rng(3).choice(60, 20, replace=False))
+    row = min(kept[kept >= 7])
+    with pytest.raises(ap.DumpError, match=rf"l00h00q: row {row} has a value of 1.05e\+15;"):
+        analyze(root, max_tokens_per_head=20, seed=3)
+
+
+def test_keys_drawn_by_attention_are_refused_too(tmp_path: Path) -> None:
+    root = make_attention_dump(tmp_path, received=True, share=0.5)
+    rows = head_rows(20, 6, context=48, bucket_size=8)
+    rows["vectors"][11] = 1e20
+    received = ReceivedRows(np.ones((20, 1), np.float32), np.ones(20))
+    write_head(root, HeadId(0, 0, "k", attended=True), received=received, **rows)
+    with pytest.raises(ap.DumpError, match="attended/l00h00k: row 11 has a value of 1e"):
+        analyze(root)
+
+
+def test_vectors_enter_the_attention_after_rope(tmp_path: Path) -> None:
+    """The same vectors, captured before and after RoPE, are the same in both frames."""
+    for name, record in (("halves", HALVES), ("interleaved", INTERLEAVED)):
+        X, rows = np.random.default_rng(0).standard_normal((60, 5)), small_head(1)
+        turned = np.stack(
+            [rotation(p, record, 5) @ x for p, x in zip(rows["position"], X, strict=True)]
+        )
+        for pre_rope, vectors in ((True, X), (False, turned)):
+            root = tmp_path / name / str(pre_rope)
+            write_pair(root, small_head(2), rows | {"vectors": vectors})
+            layer = {"layer": 0, "rope": True, "rotary": record.to_json()}
+            write_manifest(root, DumpManifest(layers=[layer], pre_rope=pre_rope))
+            keys = read_keys(ap.open_dump(root), 0, 0, ap.make_config())
+            assert keys.before is not None
+            for found, expected in ((keys.before, X), (keys.after, turned)):
+                np.testing.assert_allclose(np.ldexp(found, keys.exponent), expected, atol=1e-5)
+
+
+def test_the_factor_of_rope_belongs_to_vectors_before_it(tmp_path: Path) -> None:
+    record = RotaryRecord((0.5,), scaling=2.0)
+    root = write_pair(tmp_path, small_head(1), small_head(2))
+    layer = {"layer": 0, "rope": True, "rotary": record.to_json()}
+    write_manifest(root, DumpManifest(layers=[layer], pre_rope=True))
+    keys = read_keys(ap.open_dump(root), 0, 0, ap.make_config())
+    queries = read_queries(ap.open_dump(root), 0, 0, keys, ap.make_config())
+    for rows in (keys, queries):
+        assert rows.before is not None
+        np.testing.assert_allclose(rows.before[:, :2], 2.0 * rows.rows.vectors[:, :2])
+        np.testing.assert_array_equal(rows.before[:, 2:], rows.rows.vectors[:, 2:])
+        lengths = [np.linalg.norm(X[:, :2], axis=1) for X in (rows.before, rows.after)]
+        np.testing.assert_allclose(*lengths, rtol=1e-5)
+
+
+def test_queries_of_unknown_texts_have_no_groups(tmp_path: Path) -> None:
+    root = write_pair(tmp_path, small_head(1), small_head(2))
+    file = root / "l00h00q" / "data.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["example_id"]), file)
+    dump, config = ap.open_dump(root), ap.make_config()
+    queries = read_queries(dump, 0, 0, read_keys(dump, 0, 0, config), config)
+    assert queries.text is queries.group is None
+    assert queries.no_errors == "the texts of the queries are not known"
