@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg.blas import dger
 
 from attention_plasticity.estimate.blocks import (
     SMALL_BLOCK,
@@ -268,7 +267,7 @@ def rotate_with_residuals(
 
 def _rotate_block(X: Vectors, signs: Array, u: Array, out: Array) -> None:
     np.multiply(X, signs, out=out)
-    dger(-2.0, u, out @ u, a=out.T, overwrite_a=True)  # out -= 2(out·u)uᵀ, in place
+    out -= np.multiply.outer(out @ (2.0 * u), u)
 
 
 def rotate_vector(x: Array, signs: Array, u: Array) -> Array:

@@ -105,7 +105,6 @@ def test_tables_with_values_that_no_head_has_are_refused_by_every_verb(
         ["report", str(run)],
         ["plot", "all", str(run), "--output_dir", str(tmp_path / "figures")],
         ["compare", str(run), str(write_run(tmp_path / "other"))],
-        ["power", str(run)],
     ):
         assert main(words) == 2, words
         assert "head_metrics.csv: ap_overall: expected numbers, got 'True'" in error_of(capsys)

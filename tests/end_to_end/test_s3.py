@@ -59,8 +59,6 @@ def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) 
     again = run_here("analyze", url, "--output_dir", tmp_path / "s3", *FAST)
     assert "4 of 4 heads were finished earlier" in again.stderr
     assert not [r for r in s3.requests[before:] if "l00h01q" in r.path], "it is read again"
-    power = run_here("power", tmp_path / "s3")
-    assert power.returncode == 0, power.stderr
 
 
 def test_only_heads_whose_files_cannot_be_read_fail(s3: S3, dump: Path, tmp_path: Path) -> None:

@@ -134,7 +134,10 @@ def _rows_of_whole_groups(name: str, text: str, expected: Tables) -> list[str]:
     ]
 
 
-_ROW_NAMES = ("layer", "q_head", "k_head", "q_bucket", "k_bucket", "component", "quantity")
+_ROW_NAMES = (
+    *("layer", "q_head", "k_head", "q_bucket", "k_bucket", "q_bin", "k_bin", "component"),
+    *("quantity", "bin", "first_distance", "band"),
+)
 
 
 def _same_or_nan(found: str, expected: str) -> bool:

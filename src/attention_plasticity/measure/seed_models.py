@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.linalg.blas import dtrmm
 
 from attention_plasticity.estimate.blocks import LARGE_BLOCK, near_mean, row_blocks
 from qk_toolkit.arrays import Array, Ints, Vectors
 
 _RELATIVE_RIDGE = 1e-12
+_PANELS = 4
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,10 @@ def _variance(W: Array, factor: Array) -> Array:
     if factor.ndim == 1:
         spread = W * factor  # (pairs, d)
         return np.asarray(np.einsum("pd,pd->p", spread, spread))
-    variance = np.empty(len(W))
+    d, variance = len(factor), np.zeros(len(W))
+    panel = -(-d // _PANELS)  # panels of columns skip most of the zero half of L
     for rows in row_blocks(*W.shape):
-        spread = dtrmm(1.0, factor.T, W[rows].T).T  # (b, d), without the zero half of L
-        variance[rows] = np.einsum("pd,pd->p", spread, spread)
+        for start in range(0, d, panel):
+            spread = W[rows, start:] @ factor[start:, start : start + panel]  # (b, panel)
+            variance[rows] += np.einsum("pd,pd->p", spread, spread)
     return variance

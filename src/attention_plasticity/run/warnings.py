@@ -137,7 +137,7 @@ class SampleSizes:
             if name in reasons and (name == ALIGNED or reasons.get("attn_entropy") != NO_COLUMNS):
                 heads[reasons[name]] += 1
         bins, buckets = result.tables.get("bins"), result.tables.get("bucket_plasticity")
-        if bins is not None:
+        if bins is not None and bins["q_bin"]:
             self._queries.add(bins["q_bin"], bins["n_queries"])
             if not math.isnan(groups):
                 values = zip(bins["q_bin"], bins["plasticity"], strict=True)

@@ -25,8 +25,8 @@ function showDriftCard(run, other, key) {
   if (!known) return;
   const context = contextOf(run), over = Number.isFinite(context) ? ` over ${plural(context, "token")}` : " over the context";
   const bars = make("span", "; bar: range over heads; shaded: middle 50 %; line: mean; dot: this head", { class: "where" });
-  const known = run.tables.drift.names.some((name) => name.endsWith("_half_width")) ? "; ±: half of the 95 % interval over texts" : "";
-  byId("drift-note").replaceChildren(`change of the mean logit:${over}, the longest text${known}`, bars, other?.tables.drift ? `; orange: ${other.label}` : "");
+  const halves = run.tables.drift.names.some((name) => name.endsWith("_half_width")) ? "; ±: half of the 95 % interval over texts" : "";
+  byId("drift-note").replaceChildren(`change of the mean logit:${over}, the longest text${halves}`, bars, other?.tables.drift ? `; orange: ${other.label}` : "");
   byId("drift-tables").replaceChildren(...page.drift.kinds.map(([kind, words]) => driftTable(run, other?.tables.drift ? other : null, key, kind, words)));
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +13,14 @@ import pytest
 from attention_plasticity import make_config
 from attention_plasticity.metrics import BUCKET_PLASTICITY, HEAD_NUMBERS
 from dumps import head_rows
-from head_pairs import analyze, small_head, write_pair
+from head_pairs import analyze, small_head, without_rope, write_pair
 from reference import analyse
-from reference_checks import assert_equals_reference
+from reference_checks import assert_equals_reference, assert_reasons_are_complete
 
 NORMALITY = (*(name for name in HEAD_NUMBERS if "resid0" in name or "noise" in name),)
 
 
-@pytest.mark.parametrize("pair_sampling", ["bucket", "local"])
+@pytest.mark.parametrize("pair_sampling", ["bucket", "local", "context"])
 def test_one_key_gives_a_row_without_pairs(tmp_path: Path, pair_sampling: str) -> None:
     keys = head_rows(n=1, d=4)
     keys |= {"bucket": np.array([2]), "position": np.array([300])}
@@ -41,15 +42,14 @@ def test_one_bucket_has_no_earlier_keys_and_no_rows(tmp_path: Path, bucket: int)
     result = analyze(tmp_path)
     assert tuple(result.bucket_plasticity.columns) == BUCKET_PLASTICITY.names
     assert len(result.bucket_plasticity) == 0
-    for name in ("ap_overall", "ap_first20", "ap_last20", "ap_drop"):
-        assert math.isnan(result.metrics[name])
+    assert math.isnan(result.metrics["ap_overall"])
     assert result.metrics["q_R2_pos"] > 0
 
 
 def test_query_bucket_zero_is_skipped(tmp_path: Path) -> None:
     write_pair(tmp_path, small_head(1), small_head(2))
     assert 0 in small_head(1)["bucket"]
-    assert analyze(tmp_path).buckets["q_bucket"][0] == 1
+    assert analyze(tmp_path).bucket_plasticity["q_bucket"][0] == 1
 
 
 def test_constant_dimension_explains_nothing(tmp_path: Path) -> None:
@@ -57,21 +57,21 @@ def test_constant_dimension_explains_nothing(tmp_path: Path) -> None:
     queries["vectors"][:, 2] = 0.1
     write_pair(tmp_path, queries, small_head(2))
     result = analyze(tmp_path)
-    assert result.components["r2"][2] == result.components["weight"][2] == 0.0
-    assert sum(result.components["weight"]) == pytest.approx(1.0)
-    assert result.metrics["q_R2_pos"] == pytest.approx(np.mean(result.components["r2"]))
+    assert result.component_weights["r2"][2] == result.component_weights["weight"][2] == 0.0
+    assert sum(result.component_weights["weight"]) == pytest.approx(1.0)
+    assert result.metrics["q_R2_pos"] == pytest.approx(np.mean(result.component_weights["r2"]))
 
 
 def test_constant_queries_have_a_fixed_preference(tmp_path: Path) -> None:
     vectors = np.tile(np.float32([0.1, -0.7, 0.3, 2.3]), (60, 1))
     write_pair(tmp_path, small_head(1, vectors=vectors), small_head(2))
     result = analyze(tmp_path)
-    assert set(result.components["weight"]) == {0.25}
+    assert set(result.component_weights["weight"]) == {0.25}
     assert result.metrics["q_R2_pos"] == result.metrics["q_R2_total"] == 0
     assert result.metrics["q_beta_norm"] == 0
     assert result.metrics["q_mae_ratio"] == pytest.approx(1.0)
     assert all(math.isnan(result.metrics[name]) for name in NORMALITY)
-    assert set(result.buckets["plasticity"]) == {0.0}
+    assert set(result.bucket_plasticity["plasticity"]) == {0.0}
 
 
 @pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])
@@ -83,7 +83,7 @@ def test_without_queries_or_without_contrast_the_odds_are_even(
     write_pair(tmp_path / "b", small_head(1), small_head(2, vectors=equal))
     for folder in ("a", "b"):
         result = analyze(tmp_path / folder, query_model=query_model)
-        assert set(result.buckets["plasticity"]) == {1.0}
+        assert set(result.bucket_plasticity["plasticity"]) == {1.0}
         assert result.metrics["ap_overall"] == 1.0
 
 
@@ -115,7 +115,7 @@ def check_perfectly_linear(
     result = analyze(folder)
     assert result.metrics["q_R2_pos"] == pytest.approx(1.0, abs=1e-7)
     assert result.metrics["q_R2_total"] == pytest.approx(1.0, abs=1e-7)
-    assert max(result.buckets["plasticity"]) < 1e-9
+    assert max(result.bucket_plasticity["plasticity"]) < 1e-9
     assert {name: result.metrics[name] for name in NORMALITY} == pytest.approx(
         dict.fromkeys(NORMALITY, math.nan), nan_ok=True
     )
@@ -163,3 +163,53 @@ def test_queries_without_any_slope_predict_no_position(tmp_path: Path) -> None:
     assert result.metrics["q_R2_scalar"] == 0
     assert result.metrics["q_mae_ratio"] == 1
     assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, make_config()))
+
+
+def rows(seed: int, **changes: Any) -> dict[str, Any]:
+    """500 rows of six texts."""
+    return {**head_rows(n=500, d=4, examples=6, seed=seed), **changes}
+
+
+SAME = np.tile([0.3, -0.2, 0.9, 0.1], (500, 1))
+ODD_HEADS: dict[str, tuple[dict[str, Any], dict[str, Any], float | None]] = {
+    "constant queries": (rows(1, vectors=SAME), rows(2), 0.0),
+    "zero queries": (rows(1, vectors=0 * SAME), rows(2), 1.0),
+    "identical keys": (rows(1), rows(2, vectors=SAME), 1.0),
+    "one position": (rows(1, position=np.full(500, 900), bucket=np.full(500, 7)), rows(2), None),
+    "one dimension": (head_rows(500, 1, examples=6), head_rows(500, 1, examples=6, seed=2), None),
+    "three queries": (
+        {name: column[[50, 250, 450]] for name, column in rows(1).items()},
+        rows(2),
+        None,
+    ),
+    "one key": (rows(1), {name: column[:1] for name, column in rows(2).items()}, math.nan),
+    "wide vectors": (
+        head_rows(500, 300, examples=6),
+        head_rows(500, 300, examples=6, seed=2),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize(("queries", "keys", "value"), ODD_HEADS.values(), ids=ODD_HEADS)
+def test_odd_heads_have_values_or_reasons(
+    tmp_path: Path,
+    queries: dict[str, Any],
+    keys: dict[str, Any],
+    value: float | None,
+    factor: float,
+) -> None:
+    """Nothing is a warning or infinite; a factor changes nothing."""
+    scaled = queries | {"vectors": queries["vectors"].astype(np.float64) * factor}
+    result = analyze(without_rope(write_pair(tmp_path, scaled, keys)), bin_size=64)
+    assert_reasons_are_complete(result)
+    for table in result.tables.values():
+        for column in table.values():
+            assert not any(isinstance(one, float) and math.isinf(one) for one in column)
+    if value is not None:
+        for name in ("ap_overall", "ap_aligned", "ap_pooled", "ap_aligned_counted"):
+            assert result.metrics[name] == pytest.approx(value, abs=1e-6, nan_ok=True), name
+    if value is not None and not math.isnan(value):
+        assert result.metrics["ap_aligned_se"] == pytest.approx(0.0, abs=1e-6)
+        assert result.metrics["ap_phase"] == result.metrics["ap_phase_se"] == 0.0

@@ -10,7 +10,7 @@ import torch
 
 import qk_sniffer
 from attention_plasticity import analyze_head, open_dump
-from attention_plasticity.head.result import HeadResult
+from attention_plasticity.measure.result import HeadResult
 from qk_dump.layout import HeadId
 from qk_dump.reader import read_head
 from rope_types import model_of
@@ -32,7 +32,7 @@ def test_captures_before_and_after_rope_agree(tmp_path: Path, rope_type: str) ->
     after = captured(tmp_path / "after", rope_type, pre_rope=False)
     before = captured(tmp_path / "before", rope_type, pre_rope=True)
     for table in ("bands", "kernel"):
-        one, other = getattr(after, table), getattr(before, table)
+        one, other = after.tables[table], before.tables[table]
         assert one.keys() == other.keys()
         for name in one:
             if name != "kernel_phase":  # of an amplitude near zero
@@ -49,5 +49,7 @@ def test_captures_before_and_after_rope_agree(tmp_path: Path, rope_type: str) ->
     for place in range(7):  # bins of one distance, with every pair
         steps = place + 1
         logits = scale * np.einsum("tnd,tnd->tn", q[:, steps:], k[:, :-steps])
-        assert after.kernel["n_pairs"][place] == logits.size
-        assert after.kernel["mean_logit"][place] == pytest.approx(logits.mean(), rel=1e-4, abs=1e-6)
+        assert after.tables["kernel"]["n_pairs"][place] == logits.size
+        assert after.tables["kernel"]["mean_logit"][place] == pytest.approx(
+            logits.mean(), rel=1e-4, abs=1e-6
+        )

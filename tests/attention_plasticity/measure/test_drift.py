@@ -1,0 +1,287 @@
+"""Position in queries and keys, before RoPE and as they enter the attention: plain refits, laws."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_dumps import make_attention_dump
+from attention_plasticity import make_config, open_dump
+from attention_plasticity.head_analysis import analyze_group
+from attention_plasticity.measure import head as measure
+from attention_plasticity.measure.drift import NO_VARIANCE, ONE_GROUP, ONE_POSITION
+from attention_plasticity.measure.found import FEW_GROUPS
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.metrics import DRIFT, IDS, UNROTATED
+from attention_plasticity.read.layer import SINGLE_EXAMPLE
+from head_pairs import analyze
+from qk_dump.layout import HeadId
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.rotary import RotaryRecord
+from qk_dump.writer import write_head
+from reference import read_rows
+from reference_checks import assert_quantity, assert_reasons_are_complete
+from reference_groups import layer_facts, of_rows, tokens_of, turned
+
+SCALE, WIDTH, TEXTS, LENGTH = 0.4, 6, 8, 48
+RECORD = RotaryRecord((0.5, 0.03), start=1, scaling=1.25)
+RECORDS = {
+    "halves": RotaryRecord((1.0, 0.3, 0.01)),
+    "interleaved": RotaryRecord((1.0, 0.3, 0.01), pairing="interleaved"),
+    "partial": RotaryRecord((0.7, 0.02), start=2),
+}
+SLOPES = {"q": 0.03, "k": 0.0}
+ROPE: dict[str, Any] = {"rope": True, "rotary": RECORD.to_json()}
+NO_ROPE: dict[str, Any] = {"rope": False}
+Frame = dict[str, np.ndarray]
+
+
+def shares(t: np.ndarray, X: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    """R² of a weighted regression, and the squared mean over the mean square, by dimensions."""
+    left = total = 0.0
+    root = np.sqrt(w)
+    design = np.column_stack([np.ones(len(t)), t - t.mean()]) * root[:, None]
+    for x in X.T:
+        solution = np.linalg.lstsq(design, x * root, rcond=None)[0]
+        left += math.fsum((x * root - design @ solution) ** 2)
+        total += math.fsum(w * (x - np.average(x, weights=w)) ** 2)
+    mean = np.average(X, axis=0, weights=w)
+    return 1 - left / total, float(mean @ mean / np.average((X**2).sum(axis=1), weights=w))
+
+
+@pytest.mark.parametrize("record", [*RECORDS.values(), None], ids=[*RECORDS, "no RoPE"])
+@pytest.mark.parametrize("texts", [3, 6])
+def test_shares_before_rope_equal_refits(
+    tmp_path: Path, record: RotaryRecord | None, texts: int
+) -> None:
+    """Rows have the weights of a log-uniform sampler."""
+    entry = {"layer": 0, "type": "full_attention", "scale": 0.4, "rope": record is not None}
+    entry |= {} if record is None else {"rotary": record.to_json()}
+    how = {"log_rate": 8.0, "bucket_size": 2, "length": 64, "texts": texts}
+    root = make_attention_dump(tmp_path, manifest={"layers": [entry]}, **how)
+    result = analyze(root)
+    for name, kind, number in zip(UNROTATED, "qkq", (0, 0, 1), strict=True):
+        rows = read_rows(root, f"l00h00{kind}", make_config())
+        X = turned(rows.vectors, -rows.position, layer_facts(root, 0).get("rotary"))
+        w = np.array([tokens_of(root, float(p), kind) for p in rows.position])
+
+        def share(used: np.ndarray, t=rows.position, X=X, w=w, number=number) -> float:
+            return shares(t[used], X[used], w[used])[number]
+
+        assert_quantity(result, name, of_rows(share, rows.example_id % 16), 2e-6)
+    assert_reasons_are_complete(result)
+
+
+def content(
+    kind: str, *, slope: float | None = None, noise: float = 1.0, texts: int = TEXTS
+) -> np.ndarray:
+    """Vectors before RoPE, of every token of every text, with a slope in dimension 0."""
+    rng = np.random.default_rng({"q": 1, "k": 2}[kind])
+    position = np.tile(np.arange(LENGTH), texts)
+    X = 1.0 + noise * rng.standard_normal((texts * LENGTH, WIDTH))
+    X[:, 0] += (SLOPES[kind] if slope is None else slope) * position
+    return np.asarray(X)
+
+
+def with_rope(X: np.ndarray, *, angle: bool = True) -> np.ndarray:
+    """What a model does: a factor on the rotary dimensions, and a turn unless `angle` is off."""
+    found = X.copy()
+    found[:, RECORD.start : RECORD.end] *= RECORD.scaling
+    return turned(found, angle * (np.arange(len(X)) % LENGTH), RECORD.to_json())
+
+
+def write_dump(
+    root: Path, q: np.ndarray, k: np.ndarray, layer: dict[str, Any], *, pre_rope: bool = False
+) -> Path:
+    """Two equal query heads and a key head with every token of some texts."""
+    text, position = np.divmod(np.arange(len(q)), LENGTH)
+    for number, kind, vectors in ((0, "q", q), (1, "q", q), (0, "k", k)):
+        rows = {"bucket": position // 16, "example_id": text, "position": position}
+        head = HeadId(0, number, kind)  # type: ignore[arg-type]
+        write_head(root, head, vectors=vectors.astype(np.float32), sliding_window=None, **rows)
+    known = {"num_layers": 1, "num_q_heads": 2, "num_k_heads": 1, "pre_rope": pre_rope}
+    known |= {"bucket_type": "uniform", "min_bucket_size": 16, "sampler": {"type": "all"}}
+    entry = {"layer": 0, "type": "full_attention", "scale": SCALE, **layer}
+    write_manifest(root, DumpManifest(**known, layers=[entry]))
+    return root
+
+
+def drift_of(result: HeadResult) -> dict[str, float]:
+    return {name: value for name, (value,) in result.tables["drift"].items()}
+
+
+def plain_r(X: np.ndarray, text: np.ndarray, t: np.ndarray) -> float:
+    """The cross-fitted correlation, refitted from the rows of the other texts."""
+    scores = np.zeros(len(X))
+    for one in np.unique(text):
+        others, own = text != one, text == one
+        mean = X[others].mean(axis=0)
+        axis = ((t[others] - t[others].mean())[:, None] * (X[others] - mean)).sum(axis=0)
+        scores[own] = (X[own] - mean) @ axis / np.linalg.norm(axis)
+    return float(np.corrcoef(scores, t)[0, 1])
+
+
+def check_frame(result: HeadResult, frame: Frame, ending: str) -> None:
+    """Every column of one frame, from the rows of all tokens and without each text."""
+    text, t = np.divmod(np.arange(len(frame["q"])), LENGTH)
+    row = drift_of(result)
+    for kind, other in (("q", "k"), ("k", "q")):
+        X, Y = frame[kind], frame[other]
+
+        def change(used: np.ndarray, X=X, Y=Y) -> float:
+            slopes = [np.polyfit(t[used], X[used, one], 1)[0] for one in range(WIDTH)]
+            return SCALE * LENGTH * float(slopes @ Y[used].mean(axis=0))
+
+        r = of_rows(lambda used, X=X: plain_r(X[used], text[used], t[used]), text)
+        r = r._replace(value=plain_r(X, text, t))  # other texts fit the axis: there is no bias
+        assert_quantity(result, f"{kind}_drift_r{ending}", r, 2e-5, "drift")
+        assert_quantity(result, f"{kind}_logit_drift{ending}", of_rows(change, text), 1e-4, "drift")
+        values, vectors = np.linalg.eigh(np.cov(X.T))
+        for number in range(2):
+            along = X @ vectors[:, -1 - number]
+            share, r_of_share = values[-1 - number] / values.sum(), np.corrcoef(along, t)[0, 1]
+            name = f"{kind}_pc{number}"
+            assert row[f"{name}_share{ending}"] == pytest.approx(float(share), rel=1e-4)
+            assert row[f"{name}_r{ending}"] == pytest.approx(abs(float(r_of_share)), abs=1e-5)
+
+
+@pytest.mark.parametrize("pre_rope", [False, True], ids=["after RoPE", "before RoPE"])
+def test_both_frames_equal_refits(tmp_path: Path, pre_rope: bool) -> None:
+    captured = {kind: content(kind) for kind in "qk"}
+    after = {kind: with_rope(X) for kind, X in captured.items()}
+    before = {kind: with_rope(X, angle=False) for kind, X in captured.items()}
+    written = captured if pre_rope else after
+    result = analyze(write_dump(tmp_path, written["q"], written["k"], ROPE, pre_rope=pre_rope))
+    assert (*IDS, *result.tables["drift"]) == DRIFT.names
+    check_frame(result, after, "")
+    check_frame(result, before, "_unrotated")
+    assert drift_of(result)["n_groups"] == TEXTS
+
+
+def test_rope_on_a_constant_mean_is_a_drift_after_rope_only(tmp_path: Path) -> None:
+    q, k = (with_rope(content(kind, slope=0.0, noise=0.3)) for kind in "qk")
+    result = analyze(write_dump(tmp_path, q, k, ROPE))
+    row, metrics = drift_of(result), result.metrics
+    for kind in "qk":
+        assert row[f"{kind}_drift_r"] > 0.7
+        for name in (f"{kind}_drift_r_unrotated", f"{kind}_logit_drift_unrotated"):
+            assert abs(row[name]) < 3.0 * row[f"{name}_se"]
+        name = f"{kind}_R2_unrotated"
+        assert abs(metrics[name]) < 4.0 * metrics[f"{name}_se"] + 1e-3
+    assert metrics["q_R2_total"] > 0.1
+    assert metrics["q_mean_share"] > 0.9
+
+
+def test_a_planted_slope_is_found_before_rope(tmp_path: Path) -> None:
+    """Queries move by 1.44 units over the text; the mean key there is 1, in one dimension."""
+    q, k = (with_rope(content(kind)) for kind in "qk")
+    row = drift_of(analyze(write_dump(tmp_path, q, k, ROPE)))
+    moved, error = (row[f"q_logit_drift_unrotated{end}"] for end in ("", "_se"))
+    assert abs(moved - SCALE * SLOPES["q"] * LENGTH) < 3.0 * error
+    spread = SLOPES["q"] * math.sqrt((LENGTH**2 - 1) / 12)  # standard deviation of the drift
+    found, error = (row[f"q_drift_r_unrotated{end}"] for end in ("", "_se"))
+    assert abs(found - spread / math.hypot(spread, 1.0)) < 3.0 * error
+
+
+@pytest.mark.parametrize("factor", [1e-9, 3.0, 1e9])
+def test_scales_of_queries_and_keys_change_logits_only(tmp_path: Path, factor: float) -> None:
+    q, k = (with_rope(content(kind)) for kind in "qk")
+    one = analyze(write_dump(tmp_path / "one", q, k, ROPE))
+    other = analyze(write_dump(tmp_path / "other", factor * q, 0.5 * k, ROPE))
+    moved = drift_of(other)
+    for name, value in drift_of(one).items():
+        by = 0.5 * factor if "logit" in name else 1.0
+        assert moved[name] / by == pytest.approx(value, rel=1e-4, abs=1e-6), name
+    for name in UNROTATED:
+        for column in (name, f"{name}_se"):
+            assert other.metrics[column] == pytest.approx(one.metrics[column], rel=1e-4, abs=1e-7)
+
+
+def test_an_orthogonal_rotation_of_both_changes_nothing(tmp_path: Path) -> None:
+    turn = np.linalg.qr(np.random.default_rng(3).standard_normal((WIDTH, WIDTH)))[0]
+    q, k = content("q"), content("k")
+    one, other = (
+        drift_of(analyze(write_dump(tmp_path / name, q @ R, k @ R, NO_ROPE)))
+        for name, R in (("one", np.eye(WIDTH)), ("other", turn))
+    )
+    for name, value in one.items():
+        assert other[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+        if f"{name}_unrotated" in one:  # without RoPE both frames are equal
+            assert one[f"{name}_unrotated"] == value
+
+
+@pytest.mark.parametrize("pre_rope", [False, True], ids=["after RoPE", "before RoPE"])
+def test_a_frame_that_is_not_known_has_a_reason(tmp_path: Path, pre_rope: bool) -> None:
+    layer = {"rope": True, "rotary_problem": "the angles depend on the text"}
+    root = write_dump(tmp_path, content("q"), content("k"), layer, pre_rope=pre_rope)
+    result = analyze(root)
+    row, missing = drift_of(result), result.missing["drift"]
+    for name in DRIFT.names[3:-1]:
+        known = not math.isnan(row[name])
+        assert known == (("_unrotated" in name) == pre_rope), name
+        assert (name in missing) != known
+    assert set(missing.values()) == {"the angles depend on the text"}
+    for name in UNROTATED:
+        assert math.isnan(result.metrics[name]) != pre_rope
+    assert_reasons_are_complete(result)
+
+
+def test_few_texts_and_constant_vectors_have_reasons(tmp_path: Path) -> None:
+    few, one = ([content(kind, texts=texts) for kind in "qk"] for texts in (3, 1))
+    constant, still = np.full((TEXTS * LENGTH, WIDTH), 0.7), content("k")
+    cases = {"few": (*few,), "one": (*one,), "same": (constant, still)}
+    found = {}
+    for name, (q, k) in cases.items():
+        found[name] = analyze(write_dump(tmp_path / name, q, k, NO_ROPE))
+        assert_reasons_are_complete(found[name])
+    assert not math.isnan(drift_of(found["few"])["q_drift_r"])
+    assert found["few"].missing["drift"]["q_drift_r_se"] == FEW_GROUPS
+    for name in UNROTATED:
+        assert found["few"].missing["head_metrics"][f"{name}_se"] == FEW_GROUPS
+    assert found["one"].missing["drift"]["q_drift_r"] == ONE_GROUP
+    missing = found["same"].missing["drift"]
+    assert missing["q_drift_r"] == missing["q_pc0_share"] == NO_VARIANCE
+    assert drift_of(found["same"])["q_logit_drift"] == pytest.approx(0.0, abs=1e-6)
+    assert not math.isnan(drift_of(found["same"])["k_drift_r"])
+
+
+def test_rows_at_one_position_have_a_reason(tmp_path: Path) -> None:
+    q, k = content("q"), content("k")
+    root = write_dump(tmp_path, q, k, NO_ROPE)
+    text, position = np.divmod(np.arange(len(q)), LENGTH)
+    rows = {"bucket": 0 * position + 1, "example_id": text, "position": 0 * position + 20}
+    write_head(root, HeadId(0, 0, "q"), vectors=q.astype(np.float32), sliding_window=None, **rows)
+    result = analyze(root)
+    missing = result.missing["drift"]
+    assert missing["q_drift_r"] == missing["q_logit_drift"] == missing["q_pc0_r"] == ONE_POSITION
+    assert "q_pc0_share" not in missing
+    assert result.metrics["q_R2_unrotated"] == 0.0
+    assert_reasons_are_complete(result)
+
+
+def test_one_sequence_has_no_row_and_no_errors(tmp_path: Path) -> None:
+    result = analyze(write_dump(tmp_path, content("q"), content("k"), NO_ROPE), single_example=True)
+    assert "drift" not in result.tables
+    for name in UNROTATED:
+        assert math.isfinite(result.metrics[name])
+        assert result.missing["head_metrics"][f"{name}_se"] == SINGLE_EXAMPLE
+
+
+def test_keys_are_summed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    plain = measure.moments_before
+
+    def counting(rows: Any) -> Any:
+        calls.append(type(rows).__name__)
+        return plain(rows)
+
+    monkeypatch.setattr(measure, "moments_before", counting)
+    dump = open_dump(write_dump(tmp_path, content("q"), content("k"), NO_ROPE))
+    results = list(analyze_group(dump, 0, 0, [0, 1], make_config()))
+    assert sorted(calls) == ["Keys", "Queries", "Queries"]
+    one, other = (result for result in results if isinstance(result, HeadResult))
+    assert one.metrics["k_R2_unrotated"] == other.metrics["k_R2_unrotated"]

@@ -1,0 +1,265 @@
+"""Why values of a head are missing: one head for every reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from attention_dumps import Layer, make_attention_dump
+from attention_plasticity import analyze_head, open_sample
+from attention_plasticity.measure import plasticity, seeds
+from attention_plasticity.measure.found import FEW_GROUPS, Found, influence_columns
+from attention_plasticity.measure.plasticity import EMPTY_FIFTH, NO_COUNTS
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.measure.seeds import (
+    FEW_QUERIES,
+    NO_RESIDUALS,
+    NOT_TESTED,
+    ONE_DIMENSION,
+    ONE_POSITION,
+)
+from attention_plasticity.metrics import INFLUENCES, TABLES
+from attention_plasticity.read.layer import NO_TEXTS, SINGLE_EXAMPLE
+from dumps import head_rows
+from head_pairs import analyze, small_head, without_rope, write_pair
+from reference_checks import assert_reasons_are_complete, influences_of
+
+
+def several(**changes: Any) -> dict[str, Any]:
+    """600 rows of eight texts."""
+    return {**head_rows(n=600, d=4, examples=8, seed=1), **changes}
+
+
+def one_text(rows: dict[str, Any]) -> dict[str, Any]:
+    return {**rows, "example_id": np.zeros_like(rows["example_id"])}
+
+
+def own_texts(rows: dict[str, Any]) -> dict[str, Any]:
+    return {**rows, "example_id": np.arange(len(rows["example_id"]))}
+
+
+def own_texts_before(rows: dict[str, Any], bucket: int) -> dict[str, Any]:
+    """Keys of early buckets are of different texts, those of late buckets of the usual ones."""
+    early = rows["bucket"] < bucket
+    return {**rows, "example_id": np.where(early, np.arange(len(early)) + 8, rows["example_id"])}
+
+
+def flat(rows: dict[str, Any], dimensions: slice) -> dict[str, Any]:
+    vectors = rows["vectors"].copy()
+    vectors[:, dimensions] = 1.0
+    return {**rows, "vectors": vectors}
+
+
+def chosen(rows: dict[str, Any], which: Any) -> dict[str, Any]:
+    return {name: values[which] for name, values in rows.items()}
+
+
+def moved(rows: dict[str, Any], kilotokens: int) -> dict[str, Any]:
+    position = rows["position"] + 1024 * kilotokens
+    return {**rows, "position": position, "bucket": position // 1024}
+
+
+CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
+    "one position": (
+        lambda: (several(position=np.full(600, 900)), several()),
+        {},
+        {"q_mae_ratio": ONE_POSITION},
+    ),
+    "constant queries": (
+        lambda: (flat(several(), slice(None)), several()),
+        {},
+        {"q_resid0_skew": NO_RESIDUALS, "q_noise_med_ks_p": NO_RESIDUALS},
+    ),
+    "three queries": (
+        lambda: (chosen(several(), slice(3)), several()),
+        {},
+        {"q_resid0_kurt": FEW_QUERIES, "q_noise_med_abs_kurt": FEW_QUERIES},
+    ),
+    "one dimension": (
+        lambda: (head_rows(n=200, d=1, examples=8), head_rows(n=200, d=1, examples=8, seed=2)),
+        {},
+        {"q_noise_med_ks_p": ONE_DIMENSION, "q_noise_med_abs_skew": ONE_DIMENSION},
+    ),
+    "one bucket": (
+        lambda: (small_head(1, bucket=np.zeros(60, int)), small_head(2)),
+        {},
+        {"ap_overall": seeds.NO_QUERY_BUCKET},
+    ),
+    "queries of the first bin": (
+        lambda: (several(), several()),
+        {"bin_size": 2048},
+        {"ap_aligned": plasticity.NO_QUERY_BIN, "ap_phase_se": plasticity.NO_QUERY_BIN},
+    ),
+    "keys after the queries": (
+        lambda: (moved(several(), 1), moved(several(), 3)),
+        {"bin_size": 1024},
+        {"ap_overall": seeds.NO_EARLIER_KEYS, "ap_aligned": plasticity.NO_EARLIER_KEYS},
+    ),
+    "keys of different texts": (
+        lambda: (several(), own_texts(several())),
+        {},
+        {"ap_overall": seeds.NO_PAIRS, "ap_pooled": plasticity.NO_PAIRS},
+    ),
+    "late queries": (
+        lambda: (chosen(several(), several()["bucket"] >= 5), several()),
+        {},
+        {
+            "ap_aligned_first20": EMPTY_FIFTH,
+            "ap_aligned_drop": "there is no plasticity in the first fifth of the context",
+        },
+    ),
+    "queries in the middle": (
+        lambda: (chosen(several(), several()["bucket"] == 3), several()),
+        {"bin_size": 64},
+        {"ap_aligned_drop": "there is no plasticity in the first fifth of the context"},
+    ),
+    "one text": (
+        lambda: (one_text(several()), one_text(several())),
+        {},
+        {
+            "ap_aligned_se": FEW_GROUPS,
+            "ap_aligned_counted": NO_COUNTS,
+            "ap_aligned_counted_se": NO_COUNTS,
+            "kernel_R2": "the layer has no rotary embedding",
+        },
+    ),
+    "pairs in late buckets only": (
+        lambda: (
+            chosen(several(), several()["bucket"] <= 2),
+            own_texts_before(several(), bucket=3),
+        ),
+        {},
+        {"ap_overall": seeds.NO_PAIRS},
+    ),
+    "one sequence": (
+        lambda: (several(), several()),
+        {"single_example": True},
+        {"ap_aligned_se": SINGLE_EXAMPLE, "n_text_groups": SINGLE_EXAMPLE},
+    ),
+}
+
+
+@pytest.mark.parametrize(("heads", "settings", "reasons"), CASES.values(), ids=CASES)
+def test_every_missing_value_has_its_reason(
+    tmp_path: Path,
+    heads: Callable[[], Any],
+    settings: dict[str, Any],
+    reasons: dict[str, str],
+) -> None:
+    result = analyze(without_rope(write_pair(tmp_path, *heads())), **settings)
+    missing = result.missing["head_metrics"]
+    assert {name: missing[name] for name in reasons} == reasons
+    assert_reasons_are_complete(result)
+
+
+def test_a_dimension_that_is_not_tested_is_named(tmp_path: Path) -> None:
+    """The test uses one dimension, which is constant; skewness uses all of them."""
+    rows = several()
+    for place in (1, 2, 3):
+        result = analyze(
+            write_pair(tmp_path / str(place), flat(rows, slice(place, place + 1)), several()),
+            normality_max_dims=1,
+        )
+        missing = result.missing["head_metrics"]
+        if "q_noise_med_ks_p" in missing:
+            assert missing["q_noise_med_ks_p"] == NOT_TESTED
+            assert "q_noise_med_abs_skew" not in missing
+            return
+    pytest.fail("no constant dimension was tested")
+
+
+def test_queries_without_the_id_of_their_text(tmp_path: Path) -> None:
+    root = without_rope(write_pair(tmp_path, several(), several()))
+    file = root / "l00h00q" / "data.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["example_id"]), file)
+    result = analyze(root)
+    assert math.isfinite(result.metrics["ap_aligned"])
+    assert math.isnan(result.metrics["ap_aligned_counted"])  # it needs queries of two texts
+    assert result.missing["head_metrics"]["ap_aligned_se"] == NO_TEXTS
+    assert np.isnan(result.tables["bins"]["n_texts"]).all()
+    assert_reasons_are_complete(result)
+
+
+def test_too_many_bins_are_not_computed(tmp_path: Path) -> None:
+    rows = head_rows(n=1100, d=2) | {"position": 7 * np.arange(1100)}
+    result = analyze(
+        without_rope(write_pair(tmp_path, rows, several(vectors=rows["vectors"][:600]))), bin_size=4
+    )
+    assert result.missing["head_metrics"]["ap_aligned"] == (
+        "bins of 4 tokens are too many: 1,100; set a larger bin_size"
+    )
+    assert "bins" not in result.tables
+    assert_reasons_are_complete(result)
+
+
+def test_nan_without_a_reason_is_a_defect() -> None:
+    found = Found()
+    with pytest.raises(AssertionError, match="ap_overall is NaN without a reason"):
+        found.add({"ap_overall": math.nan})
+    found = Found()
+    found.add({"sliding_window": math.nan})
+    assert found.reasons == {}
+
+
+def heads_of_all_kinds(tmp_path: Path) -> Iterator[HeadResult]:
+    """Heads with many, few and unknown texts, with and without a window."""
+    yield analyze_head(14, 2, dump=open_sample())
+    for number, layer in enumerate((Layer(), Layer(window=14), Layer(window=16, chunked=True))):
+        for texts in (2, 3, 5, 18):
+            entry = layer.entry(0) | {"rope": True, "rotary": {"frequencies": [1.0, 0.1]}}
+            root = tmp_path / f"{number} {texts}"
+            how = {"layer": layer, "texts": texts, "received": True, "share": 0.6}
+            make_attention_dump(root, **how, manifest={"layers": [entry]})
+            yield analyze(root, bin_size=16)
+    yield analyze(root, single_example=True)
+
+
+def test_an_error_belongs_to_a_value_without_bias(tmp_path: Path) -> None:
+    """In every table: a value with an error is known, and it is the value of its influences."""
+    checked = set()
+    for result in heads_of_all_kinds(tmp_path):
+        assert_reasons_are_complete(result)
+        of_heads = influences_of(result)
+        for kind, columns in {"head_metrics": result.metrics, **result.tables}.items():
+            for name in columns:
+                assert not name.endswith(("_bias", "_corrected"))
+                if not name.endswith("_se"):
+                    continue
+                value = name.removesuffix("_se")
+                pairs = (columns[value], columns[name])
+                rows = [pairs] if kind == "head_metrics" else zip(*pairs, strict=True)
+                for number, error in rows:
+                    assert math.isfinite(number) or math.isnan(error), (kind, name)
+                    if kind in ("head_metrics", "drift", "roles") and math.isfinite(error):
+                        checked.add(value)
+                        if not value.startswith("repeated_"):
+                            assert of_heads[value, None]["value"] == number
+                            assert of_heads[value, None]["n_groups"] >= 4
+    missing = {
+        metric.error_of
+        for kind in ("head_metrics", "drift", "roles")
+        for metric in TABLES[kind].columns  # type: ignore[index]
+        if metric.error_of is not None and not metric.column.startswith("repeated_")
+    } - checked
+    assert missing == set()
+
+
+def test_influences_of_bins_have_a_row_for_every_bin(tmp_path: Path) -> None:
+    result = analyze(without_rope(write_pair(tmp_path, several(), several())), bin_size=128)
+    table = result.tables["influences"]
+    assert ("layer", "q_head", "k_head", *table) == INFLUENCES.names
+    for name, column in (("ap_bin", "plasticity"), ("ap_bin_pooled", "pooled")):
+        numbers = [n for q, n in zip(table["quantity"], table["bin"], strict=True) if q == name]
+        assert numbers == list(range(1, 8))
+        bins = result.tables["bins"]
+        for number in numbers:
+            cells = [v for q, v in zip(bins["q_bin"], bins[column], strict=True) if q == number]
+            value = influences_of(result)[name, number]["value"]
+            assert value == pytest.approx(np.mean(cells), abs=0.02)  # cells are corrected alone
+    assert influence_columns([]).keys() == table.keys()
