@@ -7,19 +7,24 @@ covariance of the queries is the identity, so the `positional` and the `full` mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.result import HeadResult
-from attention_plasticity.head.rows import KeyHead
-from attention_plasticity.head_analysis import analyze_rows
-from attention_plasticity.numeric.key_pairs import KeyIndex
-from attention_plasticity.numeric.position import orientation_from_keys
-from qk_dump.attention_columns import MASS_BINS, AttentionRows
+from attention_plasticity.estimate.visible import Visible
+from attention_plasticity.measure.found import influence_columns
+from attention_plasticity.measure.plasticity import attended_columns, grid_of, plasticity_columns
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.measure.shared import Shared
+from attention_plasticity.measure.streams import Streams
+from attention_plasticity.read.bins import Bins
+from attention_plasticity.read.layer import Layer
+from attention_plasticity.read.pool import KeyPool
+from attention_plasticity.read.rows import Keys, Queries
+from attention_plasticity.read.texts import DumpTexts
 from qk_dump.reader import HeadRows
 
 BUCKET_SIZE = 100
@@ -94,48 +99,48 @@ def draw_rows(
     return HeadRows(bucket, position, vectors, text, float(position.max()), None, True)
 
 
-def key_head(rows: HeadRows) -> KeyHead:
-    """A key head from rows."""
+def key_head(rows: HeadRows) -> Keys:
+    """Keys of a layer without RoPE. Bins are as wide as buckets."""
+    context = BUCKET_SIZE * (int(rows.bucket.max()) + 1)
+    return keys_of(rows, np.ones(len(rows)), Layer(), Bins(BUCKET_SIZE, context))
+
+
+def keys_of(rows: HeadRows, weight: np.ndarray, layer: Layer, bins: Bins) -> Keys:
+    """Keys from rows whose texts have the numbers from 0 on."""
     assert rows.example_id is not None
-    signs = orientation_from_keys(rows.bucket, rows.vectors)
-    index = KeyIndex(rows.position, rows.bucket, rows.example_id)
-    return KeyHead(rows, signs, index)
+    texts = DumpTexts(np.arange(int(rows.example_id.max()) + 1), bins=bins)
+    group = texts.groups.of(rows.example_id)
+    return Keys(rows, 0, weight, layer, rows.example_id, group, texts, None)
 
 
-def draw_head(population: Population, rng: np.random.Generator) -> tuple[HeadRows, KeyHead]:
+def draw_head(population: Population, rng: np.random.Generator) -> tuple[HeadRows, Keys]:
     """Queries and keys of one head."""
     size = (population.texts, population.width)
     queries = draw_rows(population, "q", rng, rng.standard_normal(size))
     return queries, key_head(draw_rows(population, "k", rng, rng.standard_normal(size)))
 
 
-def with_attention(queries: HeadRows, keys: KeyHead) -> HeadRows:
-    """The queries with attention columns: a softmax over the captured keys and the query's own.
-
-    Only `lse` depends on the rows; it is all that attended plasticity needs.
-    """
-    text, at = keys.rows.example_id, keys.rows.position
+def analyse(
+    queries: HeadRows,
+    keys: Keys,
+    q_head: int = 0,
+    weight: np.ndarray | None = None,
+    pool: KeyPool | None = None,
+    **settings: Any,
+) -> HeadResult:
+    """Plasticity in bins of a simulated head; `weight` are the tokens its queries stand for."""
+    config = RunnerConfig(**{"num_pairs_per_bin": 64, **settings})
+    weight = np.ones(len(queries)) if weight is None else weight
     assert queries.example_id is not None
-    assert text is not None
-    lse = np.zeros(len(queries))
-    for one in np.unique(queries.example_id):
-        own, inside = queries.example_id == one, text == one
-        logits = queries.vectors[own] @ keys.rows.vectors[inside].T / np.sqrt(queries.width)
-        seen = at[inside] <= queries.position[own][:, None]
-        lse[own] = np.logaddexp(0.0, logsumexp(np.where(seen, logits, -np.inf), axis=1))
-    zero = np.zeros(len(queries), np.float32)
-    masses = np.zeros((len(queries), MASS_BINS), np.float32)
-    return replace(
-        queries, attention=AttentionRows(lse.astype(np.float32), zero, zero, zero, masses)
+    group = keys.texts.groups.of(queries.example_id)
+    of_layer = (keys.layer, queries.example_id, group, None, Visible(), "")
+    grid = grid_of(Queries(queries, 0, weight, *of_layer), keys)
+    of_keys, of_queries = (Streams(config.seed, 0, head) for head in (0, q_head))
+    parts = (
+        plasticity_columns(grid, keys, config, Shared(), of_keys),
+        attended_columns(grid, pool, q_head, config, of_queries),
     )
-
-
-def analyse(queries: HeadRows, keys: KeyHead, q_head: int = 0, **settings: Any) -> HeadResult:
-    """The result of a simulated head."""
-    config = RunnerConfig(**{"num_pairs_per_bucket": 64, **settings})
-    return analyze_rows(0, q_head, 0, queries, keys, config)
-
-
-def part_of(rows: HeadRows, kept: np.ndarray) -> HeadRows:
-    """Some of the rows."""
-    return rows[kept]
+    metrics = {"n_text_groups": len(np.unique(group)), **parts[0].values, **parts[1].values}
+    quantities = [one for part in parts for one in part.quantities]
+    tables = {**parts[0].tables, "influences": influence_columns(quantities)}
+    return HeadResult(0, q_head, 0, metrics, tables)

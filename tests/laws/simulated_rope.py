@@ -10,25 +10,21 @@ keys. Nothing of the package is used for them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from scipy.special import ndtr
 
-from attention_plasticity.config import RunnerConfig
-from attention_plasticity.head.key_pool import KeyPool
-from attention_plasticity.head.layer import LayerRotation
-from attention_plasticity.head.result import HeadResult
-from attention_plasticity.head.rows import KeyHead
-from attention_plasticity.head.texts import DumpTexts
-from attention_plasticity.head.token_weights import TokenWeights
-from attention_plasticity.head_analysis import analyze_rows
-from attention_plasticity.numeric.bins import Bins
+from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.read.bins import Bins
+from attention_plasticity.read.layer import Layer, LayerRotation
+from attention_plasticity.read.pool import KeyPool
+from attention_plasticity.read.rows import Keys
 from qk_dump.reader import HeadRows
 from qk_dump.rotary import RotaryRecord
-from simulated_heads import key_head, part_of
+from simulated_heads import analyse, keys_of
 
 FIRST_KEY = 4  # the first four tokens are left out of attended pairs
 
@@ -234,7 +230,7 @@ def _means(
         "ap_aligned_last20": fifths[-1],
         "ap_aligned_drop": fifths[0] - fifths[-1],
         "ap_phase": over_bins - overall,
-        "ap_attended_aligned": mean(attended, tokens),
+        "ap_attended": mean(attended, tokens),
     }
     return RopeTruth(values, over_bins_counted)
 
@@ -244,16 +240,13 @@ class RopeHead:
     """What was kept of a head: queries, keys, and keys with those drawn by their attention."""
 
     queries: HeadRows
-    weights: TokenWeights  # of the queries
-    keys: KeyHead
+    weight: np.ndarray  # (n,) tokens that the queries stand for
+    keys: Keys
     pool: KeyPool | None  # None: attention is not simulated
 
     def analyse(self, q_head: int = 0, **settings: Any) -> HeadResult:
         """The result of the head."""
-        config = RunnerConfig(**{"num_pairs_per_bucket": 64, "normality_max_dims": 1, **settings})
-        rows, keys = self.queries, self.keys
-        how = {"weights": self.weights, "pool": self.pool}
-        return analyze_rows(0, q_head, 0, rows, keys, config, **how)
+        return analyse(self.queries, self.keys, q_head, self.weight, self.pool, **settings)
 
 
 def draw_rope_head(
@@ -288,13 +281,15 @@ def draw_rope_head(
     rows = _rows(population, queries)
     *parts, base, received, inclusion = (np.concatenate(part) for part in zip(*keys, strict=True))
     of_pool = _rows(population, [tuple(parts)])
-    of_base = part_of(of_pool, base)
-    base_keys = _key_head(population, of_base, _weights(population, of_base))
+    of_base = of_pool[base]
+    layer = Layer(rotation=LayerRotation(RotaryRecord(tuple(population.frequencies.tolist()))))
+    how = (layer, Bins(population.bin_size, population.length))
     pool = None
     if attended:
-        pool_keys = _key_head(population, of_pool, TokenWeights(inclusion))
-        pool = KeyPool(pool_keys, received[:, None].astype(np.float32))
-    return RopeHead(rows, _weights(population, rows), base_keys, pool)
+        of_attention = received[:, None].astype(np.float32)
+        pool = KeyPool(keys_of(of_pool, 1.0 / inclusion, *how), of_attention)
+    base_keys = keys_of(of_base, _weight(population, of_base), *how)
+    return RopeHead(rows, _weight(population, rows), base_keys, pool)
 
 
 def _rows(population: RopePopulation, parts: list[tuple[np.ndarray, ...]]) -> HeadRows:
@@ -304,15 +299,5 @@ def _rows(population: RopePopulation, parts: list[tuple[np.ndarray, ...]]) -> He
     return HeadRows(bucket, position.astype(float), vectors, text, last, None, True)
 
 
-def _weights(population: RopePopulation, rows: HeadRows) -> TokenWeights:
-    return TokenWeights(population.keep[rows.position.astype(int)])
-
-
-def _key_head(population: RopePopulation, rows: HeadRows, weights: TokenWeights) -> KeyHead:
-    bins = Bins(population.bin_size, population.length)
-    return replace(
-        key_head(rows),
-        all_texts=DumpTexts(ids=np.arange(population.texts), bins=bins),
-        rotation=LayerRotation(RotaryRecord(tuple(population.frequencies.tolist()))),
-        known_weights=weights,
-    )
+def _weight(population: RopePopulation, rows: HeadRows) -> np.ndarray:
+    return np.asarray(1.0 / population.keep[rows.position.astype(int)])

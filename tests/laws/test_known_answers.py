@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from attention_plasticity import analyze_head, make_config, open_dump
-from attention_plasticity.head.result import HeadResult
+from attention_plasticity.measure.result import HeadResult
 from dumps import head_rows
+from head_pairs import without_rope
 from reference import write_rows
 
 CONTEXT, BUCKET, WIDTH = 1024, 128, 64
@@ -34,7 +35,7 @@ def drifting(tmp_path: Path):
             example = rng.integers(0, 10, n)
             rows = {"bucket": position // BUCKET, "example_id": example, "position": position}
             write_rows(tmp_path, name, **rows, vectors=vectors)
-        return tmp_path
+        return without_rope(tmp_path)
 
     return write
 
@@ -46,9 +47,11 @@ def closed_form(s: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_without_drift_the_profile_is_flat_and_high(drifting, query_model: str, seed: int) -> None:
-    metrics = analyze(drifting(0.0, seed), query_model=query_model).metrics
-    assert abs(metrics["ap_drop"]) < 0.01
+    metrics = analyze(drifting(0.0, seed), query_model=query_model, bin_size=BUCKET).metrics
+    assert abs(metrics["ap_aligned_drop"]) < 0.01
     assert metrics["ap_overall"] > 0.98
+    assert metrics["ap_aligned"] == pytest.approx(1.0, abs=0.005)  # its bias is removed
+    assert metrics["ap_aligned_counted"] == pytest.approx(1.0, abs=0.01)
     assert metrics["q_R2_total"] < 0.002
     assert metrics["q_R2_scalar"] < 0.02
 
@@ -56,7 +59,8 @@ def test_without_drift_the_profile_is_flat_and_high(drifting, query_model: str, 
 @pytest.mark.parametrize("query_model", ["positional", "full"])
 @pytest.mark.parametrize("drift", [0.5, 1.0, 2.0, 4.0])
 def test_known_drift_gives_the_closed_form(drifting, query_model: str, drift: float) -> None:
-    result = analyze(drifting(drift), query_model=query_model, num_pairs_per_bucket=2000)
+    how = {"num_pairs_per_bucket": 2000, "num_pairs_per_bin": 2000, "bin_size": BUCKET}
+    result = analyze(drifting(drift), query_model=query_model, **how)
     cells = result.bucket_plasticity
     expected = closed_form(drift * cells["q_position"].to_numpy() / CONTEXT)
     error = cells["plasticity"].to_numpy() - expected
@@ -67,17 +71,18 @@ def test_known_drift_gives_the_closed_form(drifting, query_model: str, drift: fl
     weights = by_bucket["n_queries"]
     overall = np.average(closed_form(drift * by_bucket["q_position"] / CONTEXT), weights=weights)
     assert metrics["ap_overall"] == pytest.approx(overall, abs=0.02)
-    assert metrics["ap_last20"] == pytest.approx(
-        closed_form(drift * by_bucket["q_position"].iloc[-1] / CONTEXT), abs=0.03
-    )
+    assert metrics["ap_aligned"] == pytest.approx(overall, abs=0.015)
+    last = closed_form(drift * by_bucket["q_position"].iloc[-1] / CONTEXT)
+    assert metrics["ap_aligned_last20"] == pytest.approx(last, abs=0.03)
     assert metrics["q_resid0_ks_p"] > 1e-3  # the content was Gaussian
     assert metrics["q_noise_frac_ks_p_lt_alpha"] < 0.1
 
 
 def test_stronger_drift_is_less_plastic_and_more_predictable(drifting) -> None:
-    found = [analyze(drifting(drift)).metrics for drift in (0.0, 1.0, 2.0, 4.0)]
+    drifts = (0.0, 1.0, 2.0, 4.0)
+    found = [analyze(drifting(drift), bin_size=BUCKET).metrics for drift in drifts]
     assert (np.diff([metrics["ap_overall"] for metrics in found]) < -0.05).all()
-    assert (np.diff([metrics["ap_drop"] for metrics in found]) > 0.02).all()
+    assert (np.diff([metrics["ap_aligned_drop"] for metrics in found]) > 0.02).all()
     assert (np.diff([metrics["q_R2_total"] for metrics in found]) > 0.05).all()
 
 
@@ -88,15 +93,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def cells(result: HeadResult) -> list[float]:
+    found: list[float] = result.tables["bucket_plasticity"]["plasticity"]
+    return found
+
+
 def test_sampled_cells_converge_to_the_mean_over_all_pairs(folder: Path) -> None:
     exact = analyze(folder, num_pairs_per_bucket=10**6).bucket_plasticity
     spread = []
     for most in (16, 64):
         drawn = np.array(
-            [
-                analyze(folder, num_pairs_per_bucket=most, seed=seed).buckets["plasticity"]
-                for seed in range(60)
-            ]
+            [cells(analyze(folder, num_pairs_per_bucket=most, seed=seed)) for seed in range(60)]
         )  # (seeds, cells)
         deviation = drawn.std(axis=0, ddof=1)
         bias = drawn.mean(axis=0) - exact["plasticity"].to_numpy()
@@ -107,19 +114,18 @@ def test_sampled_cells_converge_to_the_mean_over_all_pairs(folder: Path) -> None
 
 def test_all_pairs_need_no_luck(folder: Path) -> None:
     one, two = (analyze(folder, num_pairs_per_bucket=10**6, seed=seed) for seed in (0, 1))
-    np.testing.assert_allclose(
-        one.buckets["plasticity"], two.buckets["plasticity"], rtol=1e-12, atol=1e-15
-    )
+    np.testing.assert_allclose(cells(one), cells(two), rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("pair_sampling", ["bucket", "local"])
+@pytest.mark.parametrize("pair_sampling", ["bucket", "local", "context"])
 def test_the_seed_and_nothing_else_decides_the_sample(folder: Path, pair_sampling: str) -> None:
     how = {"pair_sampling": pair_sampling, "num_pairs_per_bucket": 20}
     one, again, another = (analyze(folder, **how, seed=seed) for seed in (5, 5, 6))
     np.testing.assert_equal(one.metrics, again.metrics)
-    np.testing.assert_equal(one.buckets, again.buckets)
-    assert one.components == again.components == another.components
-    assert one.buckets["plasticity"] != another.buckets["plasticity"]
+    np.testing.assert_equal(one.tables, again.tables)
+    weights = [result.tables["component_weights"] for result in (one, again, another)]
+    assert weights[0] == weights[1] == weights[2]
+    assert cells(one) != cells(another)
     assert one.metrics["q_R2_pos"] == another.metrics["q_R2_pos"]
 
 
@@ -134,8 +140,8 @@ def test_heads_draw_their_own_pairs(folder: Path, change: str) -> None:
     dump = open_dump(folder)
     layer, head = (1, 0) if change == "layer" else (0, 1)
     one, two = analyze_head(0, 0, 0, dump, config), analyze_head(layer, head, head, dump, config)
-    assert one.buckets["plasticity"] != two.buckets["plasticity"]
+    assert cells(one) != cells(two)
     # the documented seed: layer 1 with seed s draws as layer 0 with seed s + 10007
     shift = 10007 if change == "layer" else 379
     config = make_config(num_pairs_per_bucket=20, seed=shift)
-    np.testing.assert_equal(analyze_head(0, 0, 0, dump, config).buckets, two.buckets)
+    assert cells(analyze_head(0, 0, 0, dump, config)) == cells(two)

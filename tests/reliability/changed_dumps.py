@@ -137,11 +137,18 @@ def _tables(out: Path) -> dict[str, str]:
 
 
 def _without_lengths(out: Path) -> dict[str, str]:
-    """The tables without the columns that depend on the length of the longest text."""
-    tables = _tables(out)
-    drift = pd.read_csv(out / "head_drift.csv", dtype=str, keep_default_na=False)
+    """The tables without what depends on the length of the longest text."""
+    drift, influences = (
+        pd.read_csv(out / name, dtype=str, keep_default_na=False)
+        for name in ("head_drift.csv", "head_influences.csv")
+    )
     others = [name for name in drift if "logit_drift" not in name]
-    return {**tables, "head_drift.csv": drift[others].to_csv(index=False)}
+    kept = influences[~influences["quantity"].str.contains("logit_drift")]
+    return {
+        **_tables(out),
+        "head_drift.csv": drift[others].to_csv(index=False),
+        "head_influences.csv": kept.to_csv(index=False),
+    }
 
 
 def _whole_dump(folder: Path) -> Path:

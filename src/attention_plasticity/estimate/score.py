@@ -9,6 +9,7 @@ queries than dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +24,9 @@ _BLOCK = 1 << 17  # scores at a time, so that they stay in the CPU cache
 
 
 class ScoreSums(NamedTuple):
-    """Sums over the queries of a bin, per group of texts and pair."""
+    """Sums over the queries of a bin, per group of texts and pair. Pairs can be of several bins."""
 
-    queries: Array  # (g,) numbers of queries
+    queries: Array  # (g, pairs) numbers of queries
     mean: Array  # (pairs,) mean score
     first: Array  # (g, pairs) sums of the scores about their mean
     second: Array  # (g, pairs) sums of their squares
@@ -60,8 +61,13 @@ def score_sums(
             sign[:, part] = member @ np.sign(S + mean[part].astype(np.float32))
         np.multiply(S, S, out=S)
         second[:, part] = member @ S
-    queries = np.bincount(group, minlength=groups).astype(np.float64)
-    return ScoreSums(queries, mean, first, second, 0.5 * (sign + queries[:, None]))
+    queries = np.repeat(np.bincount(group, minlength=groups)[:, None], len(W), axis=1)
+    return ScoreSums(queries.astype(np.float64), mean, first, second, 0.5 * (sign + queries))
+
+
+def joined(parts: Sequence[ScoreSums]) -> ScoreSums:
+    """The sums of the pairs of several bins, one bin after the other."""
+    return ScoreSums(*(np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True)))
 
 
 def gaussian_plasticity(sums: ScoreSums) -> Array:
@@ -69,7 +75,7 @@ def gaussian_plasticity(sums: ScoreSums) -> Array:
 
     The first row has all queries, the others leave a group out. NaN with fewer than two queries.
     """
-    n = leave_one_out(sums.queries)[:, None]  # (1 + g, 1)
+    n = leave_one_out(sums.queries)  # (1 + g, pairs)
     shift = leave_one_out(sums.first)  # (1 + g, pairs)
     variance = leave_one_out(sums.second)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -80,7 +86,7 @@ def gaussian_plasticity(sums: ScoreSums) -> Array:
         z = shift / np.sqrt(variance / (n - 1.0))
     z[(variance == 0) & (shift == 0)] = 0.0
     found = plasticity_of(z)
-    found[n[:, 0] < 2] = np.nan
+    found[n < 2] = np.nan
     return found
 
 
@@ -91,9 +97,9 @@ def counted_plasticity(sums: ScoreSums) -> Array:
     text are. NaN if all queries are of one group.
     """
     preferred, queries = sums.preferred, sums.queries
-    n, k = leave_one_out(queries)[:, None], leave_one_out(preferred)  # (1 + g, 1), (1 + g, pairs)
-    above = k * (n - k) - leave_one_out(preferred * (queries[:, None] - preferred))
-    below = n**2 - leave_one_out(queries**2)[:, None]
+    n, k = leave_one_out(queries), leave_one_out(preferred)  # (1 + g, pairs)
+    above = k * (n - k) - leave_one_out(preferred * (queries - preferred))
+    below = n**2 - leave_one_out(queries**2)
     with np.errstate(divide="ignore", invalid="ignore"):
         found: Array = 4.0 * above / np.where(below > 0, below, np.nan)
     return found
@@ -109,15 +115,19 @@ def plasticity_of(z: Array) -> Array:
 def means_of_cells(values: Array, cell: Ints, cells: int, *groups: Ints) -> Array:
     """(1 + g, cells) means over the pairs of every cell of `values` (1 + g, pairs).
 
-    Each of `groups` (pairs,) has the group of a text behind a pair: that of its keys, or that of
-    the query that sees it. The mean without a group leaves its pairs out. NaN without a pair.
+    `cell` (pairs,) is ascending. Each of `groups` (pairs,) has the group of a text behind a pair:
+    that of its keys, or that of the query that sees it. The mean without a group leaves its pairs
+    out. NaN without a pair.
     """
+    found = np.full((len(values), cells), np.nan)
+    if not len(cell):
+        return found
     pairs = np.arange(len(cell))
     kept = np.ones(values.shape)
     for group in groups:
         kept[1 + group, pairs] = 0.0
-    member = np.zeros((len(cell), cells))
-    member[pairs, cell] = 1.0
+    known, starts = np.unique(cell, return_index=True)
     with np.errstate(invalid="ignore"):
-        found: Array = (np.where(kept > 0, values, 0.0) @ member) / (kept @ member)
+        sums = np.add.reduceat(np.where(kept > 0, values, 0.0), starts, axis=1)
+        found[:, known] = sums / np.add.reduceat(kept, starts, axis=1)
     return found

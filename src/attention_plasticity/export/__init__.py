@@ -4,7 +4,8 @@ From a dump:
 
 1. `source`: the heads of a model that a file must have, those that the dump has, and refusals
 2. `queries`: the queries of one head, before or after RoPE, with their weights
-3. `expected_attention`, `q_filters`, `triattention`: one file per format
+3. `query_moments`: their means and covariances, with errors; arrays in, arrays out
+4. `expected_attention`, `q_filters`, `triattention`: one file per format
 
 From a run:
 

@@ -105,12 +105,14 @@ class Waves:
     def of(cls, pairs: DistancePairs, frequency: Array, group: Ints | None) -> Waves:
         """`group` (n,) is that of all queries; None: not known."""
         own = np.zeros(len(pairs.query), np.int64) if group is None else group[pairs.query]
-        turns = pairs.distance[:, None] * (frequency / (2.0 * np.pi))  # (pairs, m)
+        distances, place = np.unique(pairs.distance, return_inverse=True)
+        turns = distances[:, None] * (frequency / (2.0 * np.pi))  # (distances, m)
         turns -= np.rint(turns)  # whole turns change nothing; the rest is exact in float32
         angle = turns.astype(np.float32) * np.float32(2.0 * np.pi)
-        values = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)  # (pairs, 2m)
-        sums = _bin_sums(pairs, own, values * pairs.weight[:, None].astype(np.float32))
-        weight = leave_one_out(_bin_sums(pairs, own, pairs.weight[:, None])[:, :, 0])
+        values = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)[place]  # (pairs, 2m)
+        values *= pairs.weight[:, None].astype(np.float32)
+        sums = _bin_sums(pairs, own, values)
+        weight = leave_one_out(_bin_sums(pairs, own, pairs.weight))
         with np.errstate(invalid="ignore", divide="ignore"):
             means = leave_one_out(sums) / weight[:, :, None]  # (1 + g, bins, 2m)
         m = len(frequency)
@@ -131,9 +133,9 @@ class Waves:
 
     def means(self, values: Array) -> Array:
         """(1 + g, bins) means of `values` (pairs,) over the pairs of every bin."""
-        sums = _bin_sums(self.pairs, self.group, (values * self.pairs.weight)[:, None])
+        sums = _bin_sums(self.pairs, self.group, values * self.pairs.weight)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found: Array = leave_one_out(sums[:, :, 0]) / self.weight
+            found: Array = leave_one_out(sums) / self.weight
         return found
 
 
@@ -330,9 +332,7 @@ def _add_kernel(
     pairs = waves.pairs
     mean = waves.means(logits)  # (1 + g, bins)
     kernel = waves.kernel(rows[0].mean, rows[1].mean)  # (1 + g, bins)
-    present = (_bin_sums(pairs, waves.group, np.ones((len(pairs.query), 1)))[:, :, 0] > 0) & (
-        waves.known
-    )
+    present = (_bin_sums(pairs, waves.group, np.ones(len(pairs.query))) > 0) & waves.known
     of_bins = quantity(mean, present)
     groups = [int(n) if waves.known else math.nan for n in present.sum(axis=0)]
     found.tables["kernel"] = {
@@ -370,13 +370,16 @@ def _explained(mean: Array, kernel: Array, noise: float) -> Array:
 
 
 def _bin_sums(pairs: DistancePairs, group: Ints, values: Vectors) -> Array:
-    """(g, bins, m) sums of `values` (pairs, m) over the pairs of every bin and group."""
-    slot = pairs.bin * GROUPS + group
+    """(g, bins, …) sums of `values` (pairs, …) over the pairs of every bin and group."""
+    slot, bins = pairs.bin * GROUPS + group, len(pairs.first)
+    if values.ndim == 1:
+        flat = np.bincount(slot, values, bins * GROUPS).astype(np.float64)
+        return flat.reshape(bins, GROUPS).T
     order = np.argsort(slot, kind="stable")
     slots, starts = np.unique(slot[order], return_index=True)
-    sums = np.zeros((len(pairs.first) * GROUPS, values.shape[1]))
-    sums[slots] = np.add.reduceat(values[order], starts, axis=0, dtype=np.float64)
-    return sums.reshape(-1, GROUPS, values.shape[1]).swapaxes(0, 1)
+    sums = np.zeros((bins * GROUPS, values.shape[1]))
+    sums[slots] = np.add.reduceat(values[order], starts, axis=0)
+    return sums.reshape(bins, GROUPS, -1).swapaxes(0, 1)
 
 
 def _band_order(record: RotaryRecord, width: int) -> Ints:

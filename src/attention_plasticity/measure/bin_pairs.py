@@ -70,7 +70,7 @@ class BinPairs:
     cell: Ints  # (pairs,) code of the bin of the later key
     group: Ints  # (pairs,) of the text; 0 if it is not known
     seen_by: Ints | None  # (pairs,) group of the query that sees a pair; None without a window
-    of_bin: tuple[Ints, ...]  # numbers of the pairs of each bin of queries
+    of_bin: tuple[Ints, ...]  # numbers of the pairs of each bin of queries, by cell
     eligible: Bools  # (b, cells) cells that the queries of a bin see
     cells: Ints  # (cells,) numbers of the bins of keys
     position: Array  # (cells,) mean position of their keys
@@ -192,7 +192,9 @@ def _of_parts(own: SortedKeys, parts: Sequence[Pairs], eligible: Bools) -> BinPa
     """Pairs that were drawn for each bin of queries."""
     later, earlier = _joined(parts)
     ends = np.cumsum([len(part.later) for part in parts])
-    of_bin = tuple(np.split(np.arange(len(later)), ends[:-1])) if parts else ()
+    cell = own.code[later]
+    numbers = np.split(np.arange(len(later)), ends[:-1]) if parts else []
+    of_bin = tuple(one[np.argsort(cell[one], kind="stable")] for one in numbers)
     return _finished(own, later, earlier, of_bin, eligible, of_cells=False)
 
 

@@ -51,7 +51,7 @@ class Found:
             return
         self.add({name: found.value}, why)
         self.add({f"{name}_se": found.standard_error}, why_no_error(found, why, no_errors))
-        if found.groups > 0:
+        if found.groups > 0 and not math.isnan(found.value):
             self.quantities.append((name, math.nan, found))
 
     def add_unknown(self, names: Iterable[str], why: str) -> None:

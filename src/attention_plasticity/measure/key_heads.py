@@ -156,7 +156,7 @@ def _aligned_counts(grid: Grid | Unknown, keys: Keys, pairs: PlacedPairs) -> Cou
         own = np.flatnonzero(known & (place == one))
         sums = score_sums(W[own], grid.turned(one), grid.group[grid.chosen[one]])
         doubled[own] = np.rint(2.0 * sums.preferred.T)
-        count[own] = np.rint(sums.queries)
+        count[own] = np.rint(sums.queries.T)
     return {
         "group": packed(keys.group[pairs.first], "<u1"),
         "doubled": packed(doubled, "<u2"),

@@ -19,6 +19,7 @@ from attention_plasticity.estimate.quantity import Quantity, quantity
 from attention_plasticity.estimate.score import (
     counted_plasticity,
     gaussian_plasticity,
+    joined,
     means_of_cells,
     score_sums,
 )
@@ -131,7 +132,8 @@ def plasticity_columns(
         if grid.has_errors:
             numbers = grid.number.tolist()
             found.quantities += [(name, n, of_bins.at(i)) for i, n in enumerate(numbers)]
-    found.tables["bins"] = _bin_columns(grid, pairs, aligned, pooled)
+    if pairs.eligible.any():
+        found.tables["bins"] = _bin_columns(grid, pairs, aligned, pooled)
     return found
 
 
@@ -146,38 +148,43 @@ def score(
     """Score the pairs of every bin with its queries; `frame` gives the queries of a bin."""
     present, code = np.unique(np.r_[grid.group, pairs.group], return_inverse=True)
     of_queries, of_pairs = np.split(code, [len(grid.group)])
-    seen_by = None if pairs.seen_by is None else np.searchsorted(present, pairs.seen_by)
     size = len(present)  # groups without rows are left out of the products
-    cells = np.full((1 + size, len(grid), len(pairs.cells)), np.nan)
-    profile, counts = (np.full((1 + size, len(grid)), np.nan) for _ in range(2))
-    for place, numbers in enumerate(pairs.of_bin):
-        if not len(numbers) or not grid.enough_texts[place]:
-            continue
-        group = of_queries[grid.chosen[place]]
-        sums = score_sums(W[numbers], frame(place), group, size, counted=counted)
-        groups = [of_pairs[numbers]]
-        if seen_by is not None:
-            groups.append(seen_by[numbers])
-        values, cell = gaussian_plasticity(sums), pairs.cell[numbers]
-        cells[:, place] = means_of_cells(values, cell, len(pairs.cells), *groups)
-        profile[:, place] = _of_bin(values, cells[:, place], pairs.of_cells, groups)
-        if counted:
-            values = counted_plasticity(sums)
-            of_cells = means_of_cells(values, cell, len(pairs.cells), *groups)
-            counts[:, place] = _of_bin(values, of_cells, pairs.of_cells, groups)
+    shape = (1 + size, len(grid), len(pairs.cells))
+    used = [n for n, own in enumerate(pairs.of_bin) if len(own) and grid.enough_texts[n]]
     row = np.zeros(1 + GROUPS, np.int64)  # a group without rows has the value of all groups
     row[1 + present] = 1 + np.arange(size)
+    if not used:
+        nothing = np.full(shape, np.nan)
+        return Scored(nothing[row], nothing[row, :, 0], nothing[row, :, 0])
+    parts = []
+    for place in used:
+        group = of_queries[grid.chosen[place]]
+        own = W[pairs.of_bin[place]]
+        parts.append(score_sums(own, frame(place), group, size, counted=counted))
+    sums = joined(parts)
+    number = np.concatenate([pairs.of_bin[place] for place in used])  # (pairs,)
+    bins = np.repeat(used, [len(pairs.of_bin[place]) for place in used])
+    groups = [of_pairs[number]]
+    if pairs.seen_by is not None:
+        groups.append(np.searchsorted(present, pairs.seen_by[number]))
+
+    def means(values: Array) -> tuple[Array, Array]:
+        slot = bins * shape[2] + pairs.cell[number]
+        cells = means_of_cells(values, slot, shape[1] * shape[2], *groups).reshape(shape)
+        if pairs.of_cells:
+            return cells, _mean_of_known(cells)
+        return cells, means_of_cells(values, bins, shape[1], *groups)
+
+    cells, profile = means(gaussian_plasticity(sums))
+    counts = means(counted_plasticity(sums))[1] if counted else np.full(profile.shape, np.nan)
     return Scored(cells[row], profile[row], counts[row])
 
 
-def _of_bin(values: Array, cells: Array, of_cells: bool, groups: list[Ints]) -> Array:
-    """(1 + g,) the mean over the cells of a bin, or over its pairs."""
-    if not of_cells:
-        one = np.zeros(values.shape[1], np.int64)
-        return means_of_cells(values, one, 1, *groups)[:, 0]
+def _mean_of_known(cells: Array) -> Array:
+    """(1 + g, b) means over the cells of a bin with pairs."""
     known = ~np.isnan(cells)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, cells, 0.0).sum(axis=1) / known.sum(axis=1))
+        return np.asarray(np.where(known, cells, 0.0).sum(axis=2) / known.sum(axis=2))
 
 
 def _add_means(found: Found, grid: Grid, pairs: BinPairs, aligned: Scored, pooled: Scored) -> None:

@@ -21,7 +21,7 @@ MOST_LATER = 64
 """Later queries of one head that are counted for a pair."""
 _ROUNDS = 64  # of drawing two different keys
 _BLOCK = 1 << 18  # numbers at a time
-_QUERIES = 256  # of several short texts at a time
+_QUERIES = 64  # of several short texts at a time
 
 
 class TextPairs(NamedTuple):

@@ -81,10 +81,9 @@ def assert_quantity(
     found = [row[name], row[f"{name}_se"]]
     np.testing.assert_allclose(found, expected[:2], rtol=0, atol=atol, err_msg=name)
     influences = influences_of(result).get((name, None))
-    if influences is None:
-        assert expected.groups == 0 or math.isnan(expected.value), name
-        return
-    assert_influences(influences, expected, atol)
+    assert (influences is None) == math.isnan(expected.value), name
+    if influences is not None:
+        assert_influences(influences, expected, atol)
 
 
 def assert_influences(row: dict[str, float], expected: Expected, atol: float) -> None:

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 import qk_sniffer
 from attention_plasticity import analyze_dump
-from attention_plasticity.head.role_columns import DECIDING
+from attention_plasticity.metrics import ROLES
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.attention_columns import ATTENTION_COLUMNS, KEY_COLUMNS
 from qk_dump.reader import read_head
@@ -228,7 +228,7 @@ def test_the_analysis_of_a_dump_does_not_depend_on_the_new_columns(
     for found in tables:
         found.pop("head_roles.csv")
         lines = found["head_influences.csv"].splitlines()
-        kept = [line for line in lines if line.split(b",")[3].decode() not in DECIDING]
+        kept = [line for line in lines if line.split(b",")[3].decode() not in ROLES.with_error]
         found["head_influences.csv"] = b"\n".join(kept)
     assert tables[0].pop("head_words.csv")
     assert len(tables[0]) > 3
