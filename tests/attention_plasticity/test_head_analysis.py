@@ -14,6 +14,7 @@ import pytest
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import DumpError, HeadError, analyze_head, make_config, open_dump
 from attention_plasticity.head_analysis import analyze_group
+from attention_plasticity.measure import seed_scores
 from attention_plasticity.measure.result import Failure, HeadResult
 from dumps import head_rows, make_dump
 from head_pairs import analyze, small_head, write_pair
@@ -254,3 +255,16 @@ def test_unknown_texts_leave_the_values_of_the_seeds(tmp_path: Path, how: str) -
     assert math.isnan(result.metrics["n_text_groups"])
     assert set(map(tuple, result.tables["influences"].values())) == {()}
     assert "drift" not in result.tables
+
+
+@pytest.mark.parametrize("pair_sampling", ["bucket", "local", "context"])
+def test_pairs_are_scored_block_by_block_with_the_same_result(
+    tmp_path: Path, pair_sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=400, window=300, examples=8)
+    how = {"pair_sampling": pair_sampling, "num_pairs_per_bucket": 300}
+    whole = analyze(tmp_path, **how).bucket_plasticity
+    monkeypatch.setattr(seed_scores, "_PAIR_BLOCK", 8 * 37)
+    parts = analyze(tmp_path, **how).bucket_plasticity
+    np.testing.assert_allclose(parts["plasticity"], whole["plasticity"], rtol=1e-12)
+    assert parts["n_pairs"].tolist() == whole["n_pairs"].tolist()

@@ -6,19 +6,15 @@ import math
 
 import pytest
 
-from attention_plasticity.head.result import HeadResult
+from attention_plasticity.metric import METRIC_GROUPS, Metric, with_errors
 from attention_plasticity.metrics import (
-    ALIGNED_FIFTHS,
     ATTENTION_MEANS,
-    AVERAGED,
     FIDELITY,
     HEAD_METRICS,
-    MEAN_COLUMNS,
-    METRIC_GROUPS,
     METRICS,
     TABLES,
-    WITH_ERROR,
-    Metric,
+    TOKEN_MEANS,
+    UNROTATED,
     shown_groups,
 )
 from attention_plasticity.page.html import page_html
@@ -38,22 +34,22 @@ def test_columns_have_words_and_known_groups(kind: str) -> None:
         assert not metric.meaning.endswith("."), metric
         assert metric.group in ("", *METRIC_GROUPS), metric
         assert metric.error_of is None or metric.error_of in table.names, metric
-        for error in metric.errors:
-            assert error.column in table.names, metric
+        assert not metric.error or metric.standard_error.column in table.names, metric
 
 
-def test_errors_and_biases_belong_to_their_metric() -> None:
-    assert tuple(name for name in METRICS if f"{name}_se" in METRICS) == WITH_ERROR
-    for name in METRICS:
-        for ending in ("_se", "_bias", "_corrected"):
-            if name.endswith(ending):
-                assert METRICS[name].error_of == name.removesuffix(ending)
-                assert METRICS[name].optional
-    biased = [name for name, metric in METRICS.items() if metric.bias]
-    assert {"ap_overall", "ap_drop", "ap_attended"} <= set(biased)
-    for ending in ("_bias", "_corrected"):
-        assert [name for name in METRICS if f"{name}{ending}" in METRICS] == biased
-    assert {*MEAN_COLUMNS, *ATTENTION_MEANS} <= set(AVERAGED) <= set(WITH_ERROR)
+def test_errors_belong_to_their_metric() -> None:
+    for table in TABLES.values():
+        for name in table.with_error:
+            error = table.by_name[f"{name}_se"]
+            assert error.error_of == name
+            assert error.optional
+        errors = {metric.column for metric in table.columns if metric.error_of is not None}
+        assert errors == {f"{name}_se" for name in table.with_error}
+    with_error = HEAD_METRICS.with_error
+    assert "ap_overall" not in with_error  # the number of the seeds is plain
+    assert {*TOKEN_MEANS, *ATTENTION_MEANS, *UNROTATED, "kernel_R2"} <= set(with_error)
+    assert set(with_error) <= set(HEAD_METRICS.averaged)
+    assert len(HEAD_METRICS.names) == 59
 
 
 def test_the_page_shows_every_metric_once_and_in_reading_order() -> None:
@@ -61,9 +57,11 @@ def test_the_page_shows_every_metric_once_and_in_reading_order() -> None:
     shown = [name for names in groups.values() for name in names]
     assert sorted(shown) == sorted(name for name, metric in METRICS.items() if metric.group)
     plasticity = groups["Plasticity"]
-    assert plasticity[:4] == ["ap_aligned", "ap_aligned_drop", "ap_phase", "ap_pooled"]
-    assert plasticity[4:9] == list(ALIGNED_FIFTHS)
-    assert plasticity[10:14] == ["ap_overall", "ap_drop", "ap_first20", "ap_20to40"]
+    first = ["ap_aligned", "ap_aligned_drop", "ap_aligned_first20", "ap_aligned_last20"]
+    assert plasticity[:4] == first
+    assert plasticity[4:] == [
+        *("ap_aligned_counted", "ap_phase", "ap_pooled", "ap_overall", "ap_attended"),
+    ]
     assert groups["Position in the queries"][0] == "q_R2_total"
     html = page_html("title", [])
     for name in shown:
@@ -74,8 +72,8 @@ def test_the_page_shows_every_metric_once_and_in_reading_order() -> None:
     ("column", "value", "text"),
     [
         ("ap_overall", 0.68749, "0.687"),
-        ("ap_drop", -0.0001, "0.000"),
-        ("ap_overall_se", 0.00349, "0.0035"),
+        ("ap_aligned_drop", -0.0001, "0.000"),
+        ("ap_aligned_se", 0.00349, "0.0035"),
         ("n_q_tokens", 12345, "12,345"),
         ("layer", 7, "7"),
         ("q_R2_total", math.nan, "–"),
@@ -102,20 +100,9 @@ def test_tables_have_their_default_names_in_every_place() -> None:
     assert {kind: path.name for kind, path in paths.items()} == names
 
 
-def test_fields_of_a_head_result_hold_the_other_tables() -> None:
-    result = HeadResult(0, 0, 0, {}, {}, {}, {})
-    for kind in ("buckets", "components", "influences", "distances", "attention"):
-        assert getattr(result, kind) == {}
-
-
-def test_a_metric_with_errors_brings_its_columns() -> None:
-    metric = Metric("x", "size", "a size", unit="tokens", error=True, bias=True)
-    assert [error.column for error in metric.errors] == ["x_se", "x_bias", "x_corrected"]
-    assert {error.unit for error in metric.errors} == {"tokens"}
-    assert [error.label for error in metric.errors] == [
-        "error of size",
-        "bias of size",
-        "corrected size",
-    ]
-    assert Metric("y", "y", "y").errors == ()
-    assert HEAD_METRICS.names.index("ap_counted_se") == HEAD_METRICS.names.index("ap_counted") + 1
+def test_a_metric_with_an_error_brings_its_column() -> None:
+    metric = Metric("x", "size", "a size", unit="tokens", error=True)
+    plain = Metric("y", "y", "y")
+    assert [one.column for one in with_errors(metric, plain)] == ["x", "x_se", "y"]
+    assert metric.standard_error.unit == "tokens"
+    assert metric.standard_error.label == "error of size"

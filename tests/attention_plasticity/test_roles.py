@@ -12,15 +12,20 @@ from hypothesis import strategies as st
 from attention_plasticity.roles import (
     MIXED,
     NAMES,
+    RESTING,
     ROLES,
     UNSURE,
+    Role,
     check_thresholds,
     default_thresholds,
     label,
     possible_roles,
+    repeated_decide,
 )
 
 LIMITS = default_thresholds()
+REPEATED = {"repeated_induction": 0.0, "repeated_duplicate": 0.0}
+"""Scores of a head on repeated tokens that is neither."""
 SCORES = st.dictionaries(
     st.sampled_from(
         [*(role.column for role in ROLES), *(role.repeated_column or "" for role in ROLES[:2])]
@@ -30,11 +35,12 @@ SCORES = st.dictionaries(
 
 
 def test_the_first_role_that_reaches_its_threshold_is_the_label() -> None:
-    assert label({}, {}, LIMITS).role == MIXED
+    assert label(REPEATED, {}, LIMITS).role == MIXED
     for role in ROLES:
-        assert label({role.column: role.threshold}, {}, LIMITS).role == role.name
+        known = REPEATED if role.repeated_column is None else {"repeated_induction": math.nan}
+        assert label({**known, role.column: role.threshold}, {}, LIMITS).role == role.name
         below = math.nextafter(role.threshold, 0)
-        assert label({role.column: below}, {}, LIMITS).role == MIXED
+        assert label({**known, role.column: below}, {}, LIMITS).likely_role == MIXED
     both = {role.column: 0.9 for role in ROLES}
     assert label(both, {}, LIMITS).role == "induction"
 
@@ -47,8 +53,26 @@ def test_scores_on_repeated_tokens_decide_if_they_are_known() -> None:
     assert label({"repeated_duplicate": 0.5}, {}, LIMITS).role == "duplicate"
 
 
+@pytest.mark.parametrize("unknown", [{}, {"repeated_induction": math.nan}], ids=str)
+@pytest.mark.parametrize("role", [role for role in ROLES if role.name in RESTING], ids=str)
+def test_without_repeated_tokens_a_resting_head_is_unsure(
+    role: Role, unknown: dict[str, float]
+) -> None:
+    """An induction head rests while no token repeats, so that it can look like one of these."""
+    for values, likely in (({role.column: 0.9}, role.name), ({role.column: 0.0}, MIXED)):
+        found = label({**unknown, **values}, {}, LIMITS)
+        assert (found.role, found.likely_role) == (UNSURE, likely)
+        assert possible_roles({**unknown, **values}, {}, LIMITS) == ["induction", likely]
+        assert repeated_decide(unknown, [likely])
+        assert label({**values, "repeated_induction": 0.1}, {}, LIMITS).role == likely
+        assert label({**values, "repeated_induction": 0.5}, {}, LIMITS).role == "induction"
+    previous = {**unknown, "previous_mass": 0.9, role.column: 0.9}
+    assert label(previous, {}, LIMITS).role == "previous"
+    assert not repeated_decide(unknown, ["previous", "self", "local"])
+
+
 def test_an_interval_that_contains_a_threshold_is_unsure() -> None:
-    values = {"previous_mass": 0.45, "sink_rate": 0.9}
+    values = {**REPEATED, "previous_mass": 0.45, "sink_rate": 0.9}
     assert label(values, {"previous_mass": 0.04}, LIMITS).role == "previous"
     found = label(values, {"previous_mass": 0.06}, LIMITS)
     assert (found.role, found.likely_role) == (UNSURE, "previous")
@@ -64,8 +88,9 @@ def test_a_label_is_a_name_and_wider_intervals_never_make_it_sure(
     values: dict[str, float], half: float
 ) -> None:
     found = label(values, {}, LIMITS)
-    assert found.role == found.likely_role
-    assert found.role in NAMES
+    unknown = repeated_decide(values, [found.likely_role])
+    assert found.role == (UNSURE if unknown else found.likely_role)
+    assert found.likely_role in NAMES
     widths = dict.fromkeys(values, half)
     wide, wider = label(values, widths, LIMITS), label(values, dict.fromkeys(values, 2.0), LIMITS)
     assert wide.likely_role == wider.likely_role == found.likely_role
@@ -80,7 +105,7 @@ def test_a_label_is_a_name_and_wider_intervals_never_make_it_sure(
             for (name, value), step in zip(values.items(), steps, strict=True)
         }
         seen.add(label(moved, {}, LIMITS).role)
-    assert seen <= set(possible)
+    assert seen - {UNSURE} <= set(possible)
 
 
 def test_thresholds_are_checked() -> None:

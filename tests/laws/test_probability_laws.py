@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import ndtr
 
-from attention_plasticity import compute_attention_plasticity, sample_key_pairs
+from attention_plasticity import compute_attention_plasticity
 from attention_plasticity.estimate.score import plasticity_of
 from attention_plasticity.measure.seed_models import Gaussian, margin_and_deviation
 
@@ -94,22 +94,3 @@ def test_every_plasticity_lies_between_zero_and_one(
     assert ((known >= 0) & (known <= 1)).all()
     if len(known):
         assert known.min() - 1e-12 <= found.overall <= known.max() + 1e-12
-
-
-@law
-@given(
-    lengths=st.lists(st.integers(0, 50), min_size=1, max_size=8),
-    num_pairs=st.integers(0, 60),
-    max_rel_dist=st.floats(0, 1),
-    seed=st.integers(0, 10**6),
-)
-def test_sampled_pairs_are_two_near_keys_of_one_example(
-    lengths: list[int], num_pairs: int, max_rel_dist: float, seed: int
-) -> None:
-    if max(lengths) < 2:
-        lengths = [*lengths, 2]
-    rng = np.random.default_rng(seed)
-    for example, one, two in sample_key_pairs(lengths, num_pairs, max_rel_dist, rng).tolist():
-        assert 0 <= one < lengths[example]
-        assert 0 <= two < lengths[example]
-        assert 1 <= abs(one - two) <= max(1, int(max_rel_dist * lengths[example]))

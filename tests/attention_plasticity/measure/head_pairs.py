@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attention_plasticity import analyze_head, make_config, open_dump
 from attention_plasticity.measure.result import HeadResult
 from dumps import head_rows
+from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.writer import write_head
 from reference import write_rows
+
+SCALE = 0.4  # of the logits of whole texts
 
 
 def small_head(seed: int, **changes: Any) -> dict[str, Any]:
@@ -28,6 +34,29 @@ def without_rope(root: Path, **facts: Any) -> Path:
     """Say that the layer has no RoPE, so that plasticity at one position is known."""
     layer = {"layer": 0, "type": "full_attention", "rope": False, **facts}
     write_manifest(root, DumpManifest(layers=[layer]))
+    return root
+
+
+def write_whole_texts(
+    root: Path,
+    queries: np.ndarray,
+    keys: np.ndarray,
+    layer: dict[str, Any],
+    length: int,
+    *,
+    pre_rope: bool = False,
+) -> Path:
+    """Two equal query heads and a key head with all tokens of texts of one length."""
+    text, position = np.divmod(np.arange(len(queries)), length)
+    rows = {"bucket": position // 16, "example_id": text, "position": position}
+    rows["sliding_window"] = layer.get("window")
+    for number, kind, vectors in ((0, "q", queries), (1, "q", queries), (0, "k", keys)):
+        head = HeadId(0, number, kind)  # type: ignore[arg-type]
+        write_head(root, head, vectors=vectors.astype(np.float32), **rows)
+    known: dict[str, Any] = {"num_layers": 1, "num_q_heads": 2, "num_k_heads": 1}
+    known |= {"bucket_type": "uniform", "min_bucket_size": 16, "sampler": {"type": "all"}}
+    entry = {"layer": 0, "type": "full_attention", "scale": SCALE, **layer}
+    write_manifest(root, DumpManifest(**known, layers=[entry], pre_rope=pre_rope))
     return root
 
 

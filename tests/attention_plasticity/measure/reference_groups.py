@@ -95,3 +95,10 @@ def turned(X: np.ndarray, angle_at: np.ndarray, record: dict[str, Any] | None) -
         number = (found[:, a] + 1j * found[:, b]) * np.exp(1j * frequency * angle_at)
         found[:, a], found[:, b] = number.real, number.imag
     return found
+
+
+def with_rope(X: np.ndarray, position: np.ndarray, record: dict[str, Any]) -> np.ndarray:
+    """What a model does: cos and sin, both times a factor."""
+    found, start = X.astype(float), record.get("start", 0)
+    found[:, start : start + 2 * len(record["frequencies"])] *= record.get("scaling", 1.0)
+    return turned(found, position, record)

@@ -18,16 +18,15 @@ from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import DRIFT, IDS, UNROTATED
 from attention_plasticity.read.layer import SINGLE_EXAMPLE
-from head_pairs import analyze
+from head_pairs import SCALE, analyze, write_whole_texts
 from qk_dump.layout import HeadId
-from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.rotary import RotaryRecord
 from qk_dump.writer import write_head
 from reference import read_rows
 from reference_checks import assert_quantity, assert_reasons_are_complete
-from reference_groups import layer_facts, of_rows, tokens_of, turned
+from reference_groups import layer_facts, of_rows, tokens_of, turned, with_rope
 
-SCALE, WIDTH, TEXTS, LENGTH = 0.4, 6, 8, 48
+WIDTH, TEXTS, LENGTH = 6, 8, 48
 RECORD = RotaryRecord((0.5, 0.03), start=1, scaling=1.25)
 RECORDS = {
     "halves": RotaryRecord((1.0, 0.3, 0.01)),
@@ -87,27 +86,9 @@ def content(
     return np.asarray(X)
 
 
-def with_rope(X: np.ndarray, *, angle: bool = True) -> np.ndarray:
-    """What a model does: a factor on the rotary dimensions, and a turn unless `angle` is off."""
-    found = X.copy()
-    found[:, RECORD.start : RECORD.end] *= RECORD.scaling
-    return turned(found, angle * (np.arange(len(X)) % LENGTH), RECORD.to_json())
-
-
-def write_dump(
-    root: Path, q: np.ndarray, k: np.ndarray, layer: dict[str, Any], *, pre_rope: bool = False
-) -> Path:
-    """Two equal query heads and a key head with every token of some texts."""
-    text, position = np.divmod(np.arange(len(q)), LENGTH)
-    for number, kind, vectors in ((0, "q", q), (1, "q", q), (0, "k", k)):
-        rows = {"bucket": position // 16, "example_id": text, "position": position}
-        head = HeadId(0, number, kind)  # type: ignore[arg-type]
-        write_head(root, head, vectors=vectors.astype(np.float32), sliding_window=None, **rows)
-    known = {"num_layers": 1, "num_q_heads": 2, "num_k_heads": 1, "pre_rope": pre_rope}
-    known |= {"bucket_type": "uniform", "min_bucket_size": 16, "sampler": {"type": "all"}}
-    entry = {"layer": 0, "type": "full_attention", "scale": SCALE, **layer}
-    write_manifest(root, DumpManifest(**known, layers=[entry]))
-    return root
+def after_rope(X: np.ndarray, *, angle: bool = True) -> np.ndarray:
+    """Vectors after RoPE; without the angle, only with its factor."""
+    return with_rope(X, angle * (np.arange(len(X)) % LENGTH), RECORD.to_json())
 
 
 def drift_of(result: HeadResult) -> dict[str, float]:
@@ -152,10 +133,12 @@ def check_frame(result: HeadResult, frame: Frame, ending: str) -> None:
 @pytest.mark.parametrize("pre_rope", [False, True], ids=["after RoPE", "before RoPE"])
 def test_both_frames_equal_refits(tmp_path: Path, pre_rope: bool) -> None:
     captured = {kind: content(kind) for kind in "qk"}
-    after = {kind: with_rope(X) for kind, X in captured.items()}
-    before = {kind: with_rope(X, angle=False) for kind, X in captured.items()}
+    after = {kind: after_rope(X) for kind, X in captured.items()}
+    before = {kind: after_rope(X, angle=False) for kind, X in captured.items()}
     written = captured if pre_rope else after
-    result = analyze(write_dump(tmp_path, written["q"], written["k"], ROPE, pre_rope=pre_rope))
+    result = analyze(
+        write_whole_texts(tmp_path, written["q"], written["k"], ROPE, LENGTH, pre_rope=pre_rope)
+    )
     assert (*IDS, *result.tables["drift"]) == DRIFT.names
     check_frame(result, after, "")
     check_frame(result, before, "_unrotated")
@@ -163,8 +146,8 @@ def test_both_frames_equal_refits(tmp_path: Path, pre_rope: bool) -> None:
 
 
 def test_rope_on_a_constant_mean_is_a_drift_after_rope_only(tmp_path: Path) -> None:
-    q, k = (with_rope(content(kind, slope=0.0, noise=0.3)) for kind in "qk")
-    result = analyze(write_dump(tmp_path, q, k, ROPE))
+    q, k = (after_rope(content(kind, slope=0.0, noise=0.3)) for kind in "qk")
+    result = analyze(write_whole_texts(tmp_path, q, k, ROPE, LENGTH))
     row, metrics = drift_of(result), result.metrics
     for kind in "qk":
         assert row[f"{kind}_drift_r"] > 0.7
@@ -178,8 +161,8 @@ def test_rope_on_a_constant_mean_is_a_drift_after_rope_only(tmp_path: Path) -> N
 
 def test_a_planted_slope_is_found_before_rope(tmp_path: Path) -> None:
     """Queries move by 1.44 units over the text; the mean key there is 1, in one dimension."""
-    q, k = (with_rope(content(kind)) for kind in "qk")
-    row = drift_of(analyze(write_dump(tmp_path, q, k, ROPE)))
+    q, k = (after_rope(content(kind)) for kind in "qk")
+    row = drift_of(analyze(write_whole_texts(tmp_path, q, k, ROPE, LENGTH)))
     moved, error = (row[f"q_logit_drift_unrotated{end}"] for end in ("", "_se"))
     assert abs(moved - SCALE * SLOPES["q"] * LENGTH) < 3.0 * error
     spread = SLOPES["q"] * math.sqrt((LENGTH**2 - 1) / 12)  # standard deviation of the drift
@@ -189,9 +172,9 @@ def test_a_planted_slope_is_found_before_rope(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("factor", [1e-9, 3.0, 1e9])
 def test_scales_of_queries_and_keys_change_logits_only(tmp_path: Path, factor: float) -> None:
-    q, k = (with_rope(content(kind)) for kind in "qk")
-    one = analyze(write_dump(tmp_path / "one", q, k, ROPE))
-    other = analyze(write_dump(tmp_path / "other", factor * q, 0.5 * k, ROPE))
+    q, k = (after_rope(content(kind)) for kind in "qk")
+    one = analyze(write_whole_texts(tmp_path / "one", q, k, ROPE, LENGTH))
+    other = analyze(write_whole_texts(tmp_path / "other", factor * q, 0.5 * k, ROPE, LENGTH))
     moved = drift_of(other)
     for name, value in drift_of(one).items():
         by = 0.5 * factor if "logit" in name else 1.0
@@ -205,7 +188,7 @@ def test_an_orthogonal_rotation_of_both_changes_nothing(tmp_path: Path) -> None:
     turn = np.linalg.qr(np.random.default_rng(3).standard_normal((WIDTH, WIDTH)))[0]
     q, k = content("q"), content("k")
     one, other = (
-        drift_of(analyze(write_dump(tmp_path / name, q @ R, k @ R, NO_ROPE)))
+        drift_of(analyze(write_whole_texts(tmp_path / name, q @ R, k @ R, NO_ROPE, LENGTH)))
         for name, R in (("one", np.eye(WIDTH)), ("other", turn))
     )
     for name, value in one.items():
@@ -217,7 +200,7 @@ def test_an_orthogonal_rotation_of_both_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pre_rope", [False, True], ids=["after RoPE", "before RoPE"])
 def test_a_frame_that_is_not_known_has_a_reason(tmp_path: Path, pre_rope: bool) -> None:
     layer = {"rope": True, "rotary_problem": "the angles depend on the text"}
-    root = write_dump(tmp_path, content("q"), content("k"), layer, pre_rope=pre_rope)
+    root = write_whole_texts(tmp_path, content("q"), content("k"), layer, LENGTH, pre_rope=pre_rope)
     result = analyze(root)
     row, missing = drift_of(result), result.missing["drift"]
     for name in DRIFT.names[3:-1]:
@@ -236,7 +219,7 @@ def test_few_texts_and_constant_vectors_have_reasons(tmp_path: Path) -> None:
     cases = {"few": (*few,), "one": (*one,), "same": (constant, still)}
     found = {}
     for name, (q, k) in cases.items():
-        found[name] = analyze(write_dump(tmp_path / name, q, k, NO_ROPE))
+        found[name] = analyze(write_whole_texts(tmp_path / name, q, k, NO_ROPE, LENGTH))
         assert_reasons_are_complete(found[name])
     assert not math.isnan(drift_of(found["few"])["q_drift_r"])
     assert found["few"].missing["drift"]["q_drift_r_se"] == FEW_GROUPS
@@ -251,7 +234,7 @@ def test_few_texts_and_constant_vectors_have_reasons(tmp_path: Path) -> None:
 
 def test_rows_at_one_position_have_a_reason(tmp_path: Path) -> None:
     q, k = content("q"), content("k")
-    root = write_dump(tmp_path, q, k, NO_ROPE)
+    root = write_whole_texts(tmp_path, q, k, NO_ROPE, LENGTH)
     text, position = np.divmod(np.arange(len(q)), LENGTH)
     rows = {"bucket": 0 * position + 1, "example_id": text, "position": 0 * position + 20}
     write_head(root, HeadId(0, 0, "q"), vectors=q.astype(np.float32), sliding_window=None, **rows)
@@ -264,7 +247,10 @@ def test_rows_at_one_position_have_a_reason(tmp_path: Path) -> None:
 
 
 def test_one_sequence_has_no_row_and_no_errors(tmp_path: Path) -> None:
-    result = analyze(write_dump(tmp_path, content("q"), content("k"), NO_ROPE), single_example=True)
+    result = analyze(
+        write_whole_texts(tmp_path, content("q"), content("k"), NO_ROPE, LENGTH),
+        single_example=True,
+    )
     assert "drift" not in result.tables
     for name in UNROTATED:
         assert math.isfinite(result.metrics[name])
@@ -280,7 +266,7 @@ def test_keys_are_summed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return plain(rows)
 
     monkeypatch.setattr(measure, "moments_before", counting)
-    dump = open_dump(write_dump(tmp_path, content("q"), content("k"), NO_ROPE))
+    dump = open_dump(write_whole_texts(tmp_path, content("q"), content("k"), NO_ROPE, LENGTH))
     results = list(analyze_group(dump, 0, 0, [0, 1], make_config()))
     assert sorted(calls) == ["Keys", "Queries", "Queries"]
     one, other = (result for result in results if isinstance(result, HeadResult))

@@ -35,12 +35,10 @@ from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.read.layer import NO_COLUMNS
 from attention_plasticity.read.pool import NO_ATTENDED_KEYS, read_pool
 from attention_plasticity.read.rows import Keys, read_keys
-from dumps import add_rotary, head_rows, make_dump
+from dumps import add_rotary, make_dump
 from listed_choices import Choices, listed_error, listed_plasticity
 from one_position import by_text, tapped_dump
 from qk_dump.layout import HeadId
-from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.writer import write_head
 from reference import Rows, read_rows
 from reference_checks import influences_of
 from reference_groups import Expected, layer_facts, leave_out, turned
@@ -69,33 +67,6 @@ def assert_equal(found: Quantity, expected: Expected, atol: float = 1e-9) -> Non
     np.testing.assert_allclose(found.value, expected.value, rtol=0, atol=atol)
     np.testing.assert_allclose(found.influences, expected.influences, rtol=0, atol=atol)
     assert found.groups == expected.groups
-
-
-def planted(root: Path, signs: list[float]) -> Path:
-    """Keys on a line, and query heads that all look in one direction of it."""
-    for number, sign in enumerate(signs):
-        rows = head_rows(n=300, d=4, examples=12, seed=number)
-        rows["vectors"] *= 0.0
-        rows["vectors"][:, 0] = sign * np.random.default_rng(number).uniform(1, 2, 300)
-        write_head(root, HeadId(0, number, "q"), **rows)
-    keys = head_rows(n=300, d=4, examples=12, seed=99)
-    keys["vectors"][:, 1:] = 0.0
-    write_head(root, HeadId(0, 0, "k"), **keys)
-    return add_rotary(root, width=4, rope=False, rotary=None)
-
-
-def test_two_opposed_query_heads(tmp_path: Path) -> None:
-    """No ranking without a query is right for both; each alone needs no query."""
-    both = row_of(planted(tmp_path, [1.0, -1.0]), 2)
-    assert both.values["n_q_heads"] == 2
-    for name in ("static_error", "plasticity", "aligned_plasticity"):
-        together = 0.5 if name == "static_error" else 1.0
-        assert both.values[name] == pytest.approx(together)
-        assert both.values[f"{name}_heads"] == 0.0
-        assert both.values[f"{name}_se"] == pytest.approx(0.0, abs=1e-12)
-    alone = row_of(tmp_path, 1)
-    assert alone.values["static_error"] == alone.values["plasticity"] == 0.0
-    assert alone.values["n_q_heads"] == 1
 
 
 def sees(t: float, key: float, window: int | None, *, chunked: bool) -> bool:
@@ -253,47 +224,6 @@ def test_attended_pairs_against_a_loop(tmp_path: Path) -> None:
     assert row.values["far_mass"] == pytest.approx(np.mean([one["value"] for one in far]))
     influences = np.mean([[one[f"group_{g:02d}"] for g in range(16)] for one in far], axis=0)
     np.testing.assert_allclose(row.quantities["far_mass"].influences, influences, atol=1e-12)
-
-
-def captured(root: Path, rate: float | None) -> Path:
-    """Two query heads whose preferences turn in the text, captured at all positions or by log."""
-    rng = np.random.default_rng(0)
-    texts, length, d = 16, 1024, 4
-    example = np.repeat(np.arange(texts), length)
-    position = np.tile(np.arange(length), texts)
-    bucket = np.floor(np.log2(position + 1)).astype(int)
-    probability = np.ones(len(position)) if rate is None else np.minimum(1, rate / 2.0**bucket)
-    for kind, heads in (("q", 2), ("k", 1)):
-        for head in range(heads):
-            X = rng.standard_normal((len(position), d)).astype(np.float32)
-            if kind == "q":
-                X[:, 0] += (1 - 2 * head) * np.where(position < 200, 3.0, 0.5)
-            kept = np.random.default_rng([head, kind == "q"]).random(len(X)) < probability
-            write_head(
-                root,
-                HeadId(0, head, kind),  # type: ignore[arg-type]
-                bucket=bucket[kept],
-                example_id=example[kept],
-                position=position[kept],
-                vectors=X[kept],
-            )
-    sampler: dict[str, Any] = {"type": "all"}
-    if rate is not None:
-        sampler = {"type": "log_uniform", "base_rate": rate}
-    layers = [{"layer": 0, "type": "full_attention", "rope": False}]
-    manifest = DumpManifest(layers=layers, bucket_type="log", min_bucket_size=1, sampler=sampler)
-    write_manifest(root, manifest)
-    return root
-
-
-def test_means_are_over_tokens(tmp_path: Path) -> None:
-    """A capture that keeps early rows more often has the same values up to its errors."""
-    every = row_of(captured(tmp_path / "all", None), 2).values
-    some = row_of(captured(tmp_path / "some", 32.0), 2).values
-    for name in ("plasticity", "static_error", "aligned_plasticity", "static_error_heads"):
-        error = math.hypot(every[f"{name}_se"], some[f"{name}_se"])
-        assert abs(every[name] - some[name]) < 3.5 * error, name
-        assert error < 0.05
 
 
 @pytest.mark.parametrize("layer", [Layer(), Layer(window=14)], ids=["full", "window"])

@@ -18,7 +18,6 @@ from attention_plasticity.measure.plasticity import COLUMNS, FEW_TEXTS
 from attention_plasticity.read.layer import NO_CHUNK_SIZE
 from dumps import head_rows
 from head_pairs import analyze, without_rope, write_pair
-from lasting_workers import workers as workers  # a fixture of all tests here
 from one_position import counted_at_one_position, tapped_dump
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest
@@ -66,36 +65,6 @@ def test_it_is_what_queries_of_one_position_count(
         assert differences.max() <= 0.05
     if model_type == "llama":
         assert np.abs(np.subtract(overall, counted)).mean() > 0.1
-
-
-def test_samplers_agree_within_errors(tmp_path: Path, everything: ap.Dump) -> None:
-    samplers = {
-        "uniform": {"base_rate": 8.0, "min_bucket_size": 32},
-        "log_uniform": {"base_rate": 24.0, "min_bucket_size": 32},
-    }
-    dumps = [everything] + [
-        tapped_dump(tmp_path / name, "llama", [1, 2], sampler=name, **how)
-        for name, how in samplers.items()
-    ]
-    config = ap.make_config(bin_size=32, pair_sampling="context")
-    for layer, q_head in everything.query_heads:
-        rows = [ap.analyze_head(layer, q_head, dump=dump, config=config).metrics for dump in dumps]
-        for name in ("ap_aligned", "ap_aligned_drop"):
-            for row in rows[1:]:
-                error = np.hypot(row[f"{name}_se"], rows[0][f"{name}_se"])
-                assert abs(row[name] - rows[0][name]) <= 4 * error + 0.01
-
-
-def test_bins_of_two_sizes_agree_for_context_pairs(everything: ap.Dump) -> None:
-    rows = [
-        ap.analyze_head(
-            1, 0, dump=everything, config=ap.make_config(bin_size=size, pair_sampling="context")
-        ).metrics
-        for size in (16, 64)
-    ]
-    error = np.hypot(*(row["ap_aligned_last20_se"] for row in rows))
-    assert abs(np.subtract(*(row["ap_aligned_last20"] for row in rows))) <= 3 * error + 0.01
-    assert rows[1]["ap_pooled"] > rows[0]["ap_pooled"]
 
 
 def test_vectors_before_rope_give_the_same(tmp_path: Path, everything: ap.Dump) -> None:
@@ -218,26 +187,3 @@ def test_bins_that_all_have_few_texts_have_a_reason(tmp_path: Path) -> None:
     result = analyze(without_rope(write_pair(tmp_path, rows, texts_of_lengths((1024,) * 6, 2))))
     assert result.missing["head_metrics"]["ap_aligned"] == FEW_TEXTS
     assert_reasons_are_complete(result)
-
-
-def test_a_run_has_the_same_bytes_for_workers_and_resume(tmp_path: Path) -> None:
-    window = {"sliding_window": 40}  # in layer 2
-    dump = tapped_dump(tmp_path / "dump", "qwen2", [1, 2], config=window)
-
-    def run(name: str, **how: object) -> ap.Run:
-        return ap.analyze_dump(dump.path, output_dir=str(tmp_path / name), **how)
-
-    one, two = run("one", max_workers=1), run("two", max_workers=2)
-    tables = sorted(path.name for path in (tmp_path / "one").glob("*.csv"))
-    assert "head_bin_plasticity.csv" in tables
-    (tmp_path / "two" / ".heads" / "l02h03.json").unlink()
-    run("two", max_workers=1)
-    for name in tables:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    assert one.info["bin_size"] == two.info["bin_size"] == 16
-    assert one.info["longest_text"] == 256
-    starts = one.bins.groupby("layer")["q_start"].unique()
-    assert set(starts[1]) == {16 * number for number in range(1, 16)}
-    assert set(starts[2]) == {0, *starts[1]}  # with a window, queries of the first bin take part
-    assert (one.bins["q_weight"] == 256).all()  # all tokens of 16 texts
-    assert one.head_metrics["ap_aligned_se"].notna().all()
