@@ -26,7 +26,7 @@ from qk_toolkit.arrays import Array, Bools, Ints, Vectors
 
 COMPONENTS = 2
 ROUNDING = 8.0  # rounding errors of a rotated vector, in units of its precision
-_MOST_ROWS = 1 << 13  # for principal components
+_MOST_ROWS = 1 << 12  # for principal components
 _SMALL = 1e-13  # of a sum of squares: rounding errors of its parts
 
 

@@ -61,8 +61,9 @@ def score_sums(
             sign[:, part] = member @ np.sign(S + mean[part].astype(np.float32))
         np.multiply(S, S, out=S)
         second[:, part] = member @ S
-    queries = np.repeat(np.bincount(group, minlength=groups)[:, None], len(W), axis=1)
-    return ScoreSums(queries.astype(np.float64), mean, first, second, 0.5 * (sign + queries))
+    number = np.bincount(group, minlength=groups).astype(np.float64)  # (g,)
+    queries = np.repeat(number[:, None], len(W), axis=1)
+    return ScoreSums(queries, mean, first, second, 0.5 * (sign + queries))
 
 
 def joined(parts: Sequence[ScoreSums]) -> ScoreSums:

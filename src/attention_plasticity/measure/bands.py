@@ -63,12 +63,12 @@ class BandRows:
     def of(cls, rows: Rows, record: RotaryRecord, moments: Moments) -> BandRows:
         """From queries or keys of a layer whose rotary record is known, and their moments."""
         order = _band_order(record, rows.rows.width)
-        assert rows.before is not None
-        first, second = pair_dimensions(record)
-        lengths = np.hypot(rows.before[:, first], rows.before[:, second])  # (n, m)
-        group = np.zeros(len(rows), np.int64) if rows.group is None else rows.group
-        member = np.zeros((GROUPS, len(rows)), np.float32)
-        member[group, np.arange(len(rows))] = rows.weight / rows.weight.max()
+        few, (first, second) = rows.evenly, pair_dimensions(record)
+        assert few.before is not None
+        lengths = np.hypot(few.before[:, first], few.before[:, second])  # (n, m)
+        group = np.zeros(len(few), np.int64) if few.group is None else few.group
+        member = np.zeros((GROUPS, len(few)), np.float32)
+        member[group, np.arange(len(few))] = few.weight / few.weight.max()
         sums = leave_one_out((member @ lengths).astype(np.float64))  # (1 + g, m)
         weight = leave_one_out(member.sum(axis=1, dtype=np.float64))[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):

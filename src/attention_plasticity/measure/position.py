@@ -12,6 +12,7 @@ ALL_ZERO = "all queries are zero"
 
 def moments_before(rows: Rows) -> Moments | None:
     """Moments of vectors before RoPE; None if RoPE cannot be undone."""
+    rows = rows.evenly
     if rows.before is None:
         return None
     return Moments.of(rows.position, rows.before, rows.weight, rows.group)
@@ -19,6 +20,7 @@ def moments_before(rows: Rows) -> Moments | None:
 
 def moments_after(rows: Rows) -> Moments | None:
     """Moments of vectors as they enter the attention; None if it is not known how they do."""
+    rows = rows.evenly
     if rows.in_attention_problem is not None:
         return None
     return Moments.of(rows.position, rows.after, rows.weight, rows.group)

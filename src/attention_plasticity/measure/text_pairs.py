@@ -22,6 +22,7 @@ MOST_LATER = 64
 _ROUNDS = 64  # of drawing two different keys
 _BLOCK = 1 << 18  # numbers at a time
 _QUERIES = 64  # of several short texts at a time
+_MOST_QUERIES = 512  # of a text, if all have the same weight
 
 
 class TextPairs(NamedTuple):
@@ -129,6 +130,9 @@ def count_preferences(
     found = Preferences(*(np.zeros(len(pairs.first), np.int64) for _ in range(3)))
     order = rng.random(len(queries)) / queries.weight  # (n,)
     by_text = np.lexsort((order, queries.text))  # within a text in random order
+    if (queries.weight == queries.weight[0]).all():
+        rank = np.arange(len(by_text)) - run_starts(queries.text[by_text])
+        by_text = by_text[rank < _MOST_QUERIES]
     texts = queries.text[by_text]
     text = keys.text[pairs.first]  # (p,)
     W = keys.after[pairs.first] - keys.after[pairs.second]  # (p, d)
