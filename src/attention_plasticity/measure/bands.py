@@ -341,7 +341,7 @@ def _add_kernel(
         "distance": waves.distance.tolist(),
         "mean_logit": unit.logits(of_bins.value),
         "mean_logit_se": unit.logits(of_bins.standard_error),
-        "kernel": unit.logits(quantity(kernel, present).value),
+        "kernel": unit.logits(kernel[0]),
         "n_pairs": pairs.counts.tolist(),
         "n_groups": groups,
     }

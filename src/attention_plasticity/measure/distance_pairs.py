@@ -18,7 +18,7 @@ from attention_plasticity.estimate.visible import Visible
 from qk_toolkit.arrays import Array, Ints
 
 PAIRS_PER_BIN = 128  # of every bin
-PAIRS_BY_WEIGHT = 2048  # further pairs, which go to bins that stand for many pairs
+PAIRS_BY_WEIGHT = 4096  # further pairs, which go to bins that stand for many pairs
 _MOST_QUERIES = 4096  # whose earlier keys are pairs
 _STEPS = 4  # bins per octave, from a distance of 4 on
 

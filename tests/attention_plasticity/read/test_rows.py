@@ -10,6 +10,7 @@ import pytest
 
 import attention_plasticity as ap
 from attention_dumps import make_attention_dump
+from attention_plasticity.read import rows as package
 from attention_plasticity.read.rows import LARGEST, read_keys, read_queries
 from dumps import head_rows
 from head_pairs import analyze, small_head, write_pair
@@ -131,3 +132,27 @@ def test_queries_of_unknown_texts_have_no_groups(tmp_path: Path) -> None:
     queries = read_queries(dump, 0, 0, read_keys(dump, 0, 0, config), config)
     assert queries.text is queries.group is None
     assert queries.no_errors == "the texts of the queries are not known"
+
+
+@pytest.mark.parametrize(("most", "step"), [(60, 1), (59, 2), (20, 3), (7, 9)])
+def test_sums_use_rows_at_even_steps_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, step: int
+) -> None:
+    monkeypatch.setattr(package, "_MOST_ROWS", most)
+    root = write_pair(tmp_path, small_head(1), head_rows(60, 4, examples=5))
+    dump, config = ap.open_dump(root), ap.make_config()
+    keys = read_keys(dump, 0, 0, config)
+    few = keys.evenly
+    assert len(few) <= most
+    for found, every in (
+        (few.position, keys.position),
+        (few.after, keys.after),
+        (few.weight, keys.weight),
+        (few.text, keys.text),
+        (few.group, keys.group),
+    ):
+        assert every is not None
+        np.testing.assert_array_equal(found, every[::step])
+    queries = read_queries(dump, 0, 0, keys, ap.make_config(single_example=True))
+    assert queries.evenly.group is None
+    assert len(queries.evenly) == len(range(0, 60, step))
