@@ -96,26 +96,25 @@ def run_starts(*columns: Ints) -> Ints:
     return np.repeat(starts, np.diff(starts, append=len(changed)))
 
 
-def dealt(pairs: int, numbers: Ints) -> list[Ints]:
+def dealt(pairs: int, numbers: Ints, rng: np.random.Generator) -> list[Ints]:
     """The numbers of the pairs of a cell that each bin uses, `numbers` (bins,) for every bin.
 
     The pairs of a cell are in the order of texts. Every bin gets pairs from all parts of the order.
     If there are enough pairs, no pair is used twice; else bins share pairs.
     """
     if pairs < int(numbers.sum()):
-        return [_evenly(pairs, number, place) for place, number in enumerate(numbers.tolist())]
+        return [_evenly(pairs, number, rng) for number in numbers.tolist()]
     bins = np.repeat(np.arange(len(numbers)), numbers)
     step = np.arange(len(bins)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
-    order = np.argsort((step + 0.5) / numbers[bins], kind="stable")
+    order = np.argsort((step + rng.random(len(bins))) / numbers[bins], kind="stable")
     return [np.flatnonzero(bins[order] == place) for place in range(len(numbers))]
 
 
-def _evenly(pairs: int, number: int, place: int) -> Ints:
-    """`number` of `pairs` at even steps, or all of them; every `place` begins elsewhere."""
+def _evenly(pairs: int, number: int, rng: np.random.Generator) -> Ints:
+    """`number` of `pairs` at even steps from a random place on, or all of them."""
     if number >= pairs:
         return np.arange(pairs if number else 0)
-    begin = place * 0.618 % 1.0
-    return np.asarray(((np.arange(number) + begin) * pairs / number).astype(np.int64))
+    return np.asarray(((np.arange(number) + rng.random()) * pairs / number).astype(np.int64))
 
 
 def _cumulative(values: Array) -> Array:

@@ -102,7 +102,7 @@ def bin_pairs(
     for code in range(len(sorted_keys.bins)):
         numbers = share * eligible[:, code]  # (b,)
         part = sampler.draw(sorted_keys.code == code, int(numbers.sum()), rng)
-        for place, own in enumerate(dealt(len(part.later), numbers)):
+        for place, own in enumerate(dealt(len(part.later), numbers, rng)):
             of_bin[place].append(begin + own)
         drawn.append(part)
         begin += len(part.later)
