@@ -128,25 +128,22 @@ def _cells(line: str) -> list[str]:
 
 
 def test_the_example_of_a_new_column_works(tmp_path: Path) -> None:
-    """The lines of CONTRIBUTING.md, in a copy of the package: CSV, map, page, and a reason."""
+    """The lines of CONTRIBUTING.md, in a copy of the package: CSV, map and page."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     text = text[text.index("**Another column in head_metrics.csv.**") :]
     blocks = re.findall(r"((?:^    .+\n)+)", text, flags=re.MULTILINE)[:2]
     package = tmp_path / "copy" / "attention_plasticity"
     ignored = shutil.ignore_patterns("smollm2-135m", "__pycache__")
     shutil.copytree(ROOT / "src" / "attention_plasticity", package, ignore=ignored)
-    columns, metrics = package / "measure" / "head.py", package / "metrics.py"
-    end = "    return found\n\n\ndef _far("  # of the columns of `_facts`
-    assert end in columns.read_text()
-    columns.write_text(columns.read_text().replace(end, f"{blocks[0].rstrip()}\n{end}"))
-    end = "    ),\n)\n\n_QUERY_BUCKET"  # of the columns of head_metrics.csv
-    assert end in metrics.read_text()
-    metrics.write_text(metrics.read_text().replace(end, f"        {blocks[1].strip()}\n{end}"))
+    columns, metrics = package / "measure" / "position.py", package / "metrics.py"
+    _put(columns, "from __future__ import annotations\n", _IMPORTS)
+    _put(columns, "    found = Found()\n", blocks[0])
+    _put(metrics, _LAST_COLUMN, f"\n        {blocks[1].strip()}")
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=300, d=4)
     script = f"""
 import attention_plasticity as ap
 run = ap.analyze_dump({str(dump)!r}, output_dir={str(tmp_path / "out")!r})
-run.plot("map", metric="q_length_variation")
+run.plot("map", metric="q_mean_length")
 run.report().save({str(tmp_path / "page.html")!r})
 """
     subprocess.run(
@@ -155,15 +152,31 @@ run.report().save({str(tmp_path / "page.html")!r})
         env=os.environ | {"PYTHONPATH": str(package.parent)},
     )
     table = pd.read_csv(tmp_path / "out" / "head_metrics.csv")
-    assert list(table.columns) == [*HEAD_METRICS.names, "q_length_variation"]
+    assert list(table.columns) == [*HEAD_METRICS.names, "q_mean_length", "q_mean_length_se"]
     vectors = pq.read_table(dump / "l00h00q" / "data.parquet").column("vector").to_pylist()
     lengths = np.linalg.norm(np.array(vectors, np.float64), axis=1)
-    expected = lengths.std() / lengths.mean()
-    assert table["q_length_variation"].tolist() == pytest.approx([expected])
-    assert (
-        '"q_length_variation":{"label":"variation of length"'
-        in (tmp_path / "page.html").read_text()
-    )
+    assert table["q_mean_length"].tolist() == pytest.approx([lengths.mean()], rel=0.01)
+    assert 0 < table["q_mean_length_se"].item() < 0.1 * lengths.mean()
+    assert '"q_mean_length":{"label":"mean length"' in (tmp_path / "page.html").read_text()
+
+
+_IMPORTS = """
+import numpy as np
+
+from attention_plasticity.estimate.quantity import ratio_of_means
+"""
+_LAST_COLUMN = next(  # of head_metrics.csv
+    line
+    for line in (ROOT / "src" / "attention_plasticity" / "metrics.py").read_text().splitlines()
+    if f'("{HEAD_METRICS.columns[-2].column}"' in line
+)
+
+
+def _put(file: Path, after: str, text: str) -> None:
+    """Insert a text after the only place that has another text."""
+    before, found, rest = file.read_text().partition(after)
+    assert found, after
+    file.write_text(f"{before}{after}{text}{rest}")
 
 
 def test_the_cost_of_a_study_is_what_the_formulas_give() -> None:

@@ -7,7 +7,6 @@ is `# needs the network` or `# needs a GPU` is not run.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -57,10 +56,9 @@ RUNS = [
     "step-2000",
     "step-3000",
     "step-4000",
-    "context",
     "sample",
 ]
-RUN_VERBS = ("analyze", "merge", "plot", "compare", "report", "power")
+RUN_VERBS = ("analyze", "merge", "plot", "compare", "report")
 OTHER_PROGRAMS = ("pip", "python3", "export", "git")
 LAUNCHERS = ("torchrun", "accelerate", "srun")
 FLAG = re.compile(r"--[a-z_.-]+")
@@ -92,16 +90,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def add_distances(run: Path) -> None:
-    """Add plasticity by distance, as a run with context pairs has it."""
-    rows = [f"{layer},0,0,1,{distance},0.5,9\n" for layer in range(13) for distance in range(3)]
-    header = "layer,q_head,k_head,query_distance,key_distance,plasticity,n_pairs\n"
-    (run / "head_distance_plasticity.csv").write_text(header + "".join(rows))
-    info = json.loads((run / "run.json").read_text())
-    info["tables"]["distances"] = "head_distance_plasticity.csv"
-    (run / "run.json").write_text(json.dumps(info))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The current folder of all examples, so that they can use the same worker processes."""
@@ -122,8 +110,6 @@ def workspace(made: Path, folder: Path, block: str, monkeypatch: pytest.MonkeyPa
             shutil.copytree(made / kind, folder / "results" / name)
     (folder / "path" / "to").mkdir(parents=True)
     (folder / "path" / "to" / "dump").symlink_to(sample_path())
-    if "results/context" in block:
-        add_distances(folder / "results" / "context")
     steps = "".join(f"step-{number}000,{number * number}\n" for number in range(1, 5))
     scores = f"model,ruler\nsmall,40\nmiddle,60\nlarge,50\n{steps}"
     (folder / "scores.csv").write_text(scores)
