@@ -14,7 +14,7 @@ from attention_plasticity.read.unknown import Unknown
 
 FEW_GROUPS = f"the rows come from fewer than {MIN_GROUPS} groups of texts"
 NOT_FINITE = "sums of very large or very small numbers are not finite"
-SAME_WITHOUT_A_TEXT = "without one group of texts there is no value"
+ONE_GROUP_NEEDED = "without one group of texts there is no value"
 
 Named = tuple[str, float, Quantity]
 """A quantity with its name and its bin; NaN: it is of the whole head."""
@@ -66,7 +66,7 @@ def why_no_error(found: Quantity, why: str, no_errors: str) -> str:
         return why
     if found.groups == 0:
         return no_errors
-    return FEW_GROUPS if found.groups < MIN_GROUPS else SAME_WITHOUT_A_TEXT
+    return FEW_GROUPS if found.groups < MIN_GROUPS else ONE_GROUP_NEEDED
 
 
 def influence_columns(quantities: Iterable[Named]) -> Columns:

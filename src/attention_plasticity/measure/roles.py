@@ -7,22 +7,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attention_plasticity.config import RunnerConfig
 from attention_plasticity.estimate.quantity import Quantity, ratio_of_means
-from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.attention import KnownAttention, distant_mass, far_mass
 from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.result import Columns
 from attention_plasticity.metrics import ROLES
-from attention_plasticity.read.layer import layer_facts
-from attention_plasticity.read.rows import Queries
-from attention_plasticity.read.texts import TextGroups
+from attention_plasticity.read.rows import read_repeated
 from attention_plasticity.read.unknown import Unknown
-from attention_plasticity.read.weights import token_weights
 from qk_dump.attention_columns import AttentionRows
-from qk_dump.column_rules import rules_of
-from qk_dump.layout import Dump, HeadId
-from qk_dump.reader import read_head
+from qk_dump.layout import Dump
 from qk_toolkit.arrays import Array, Bools, Ints
 
 SINK_WEIGHT = 0.3
@@ -72,7 +65,6 @@ def _scores(known: KnownAttention, distant_from: int) -> dict[str, Quantity]:
 def _columns(known: KnownAttention, distant_from: int) -> Iterator[tuple[str, Array, Bools]]:
     """Every score: its name, its value for every query (n,), and the queries it is a mean over."""
     rows, position = known.attention, known.position
-    assert isinstance(known.queries.visible, Visible | Unknown)
     every = np.ones(len(position), np.bool_)
     seen = _seen_keys(known)  # (n,) NaN if it is not known
     masses = rows.mass_by_distance.astype(np.float64)  # (n, bins)
@@ -118,31 +110,8 @@ def top_weights(rows: AttentionRows) -> Array:
 
 def _on_repeated_tokens(dump: Dump, layer: int, q_head: int) -> dict[str, Quantity]:
     """The standard scores of a head, from the dump of repeated tokens; empty without one."""
-    repeated, head = dump.repeated, HeadId(layer, q_head, "q")
-    if repeated is None or head not in repeated.folders:
-        return {}
-    rows = read_head(
-        repeated.require_files(head),
-        max_rows=RunnerConfig().max_tokens_per_head,
-        seed=0,
-        with_examples=True,
-        rules=rules_of(repeated, layer),
-        with_attention=True,
-    )
-    assert rows.example_id is not None
-    facts = layer_facts(repeated, layer, rows.width)
-    queries = Queries(
-        rows=rows,
-        exponent=0,
-        weight=token_weights(repeated, "q", rows),
-        layer=facts,
-        text=rows.example_id,
-        group=TextGroups(np.unique(rows.example_id)).of(rows.example_id),
-        window=rows.sliding_window,
-        visible=facts.visible(rows.sliding_window),
-        no_errors="",
-    )
-    known = KnownAttention.of(queries)
+    queries = read_repeated(dump, layer, q_head)
+    known = None if queries is None else KnownAttention.of(queries)
     if known is None:
         return {}
     scores = _scores(known, 1)

@@ -24,7 +24,7 @@ from attention_plasticity.read.layer import (
 )
 from attention_plasticity.read.layout import require_buckets, require_covariances, require_pairs
 from attention_plasticity.read.run_texts import run_texts
-from attention_plasticity.read.texts import DumpTexts, texts_to_last_fifth
+from attention_plasticity.read.texts import DumpTexts, TextGroups, texts_to_last_fifth
 from attention_plasticity.read.unknown import Unknown
 from attention_plasticity.read.weights import token_weights
 from qk_dump.column_rules import rules_of
@@ -179,6 +179,38 @@ def read_queries(dump: Dump, layer: int, q_head: int, keys: Keys, config: Runner
         window=window,
         visible=keys.layer.visible(window),
         no_errors=SINGLE_EXAMPLE if config.single_example else NO_TEXTS,
+    )
+
+
+def read_repeated(dump: Dump, layer: int, q_head: int) -> Queries | None:
+    """The queries of a head in the dump of repeated tokens; None without one.
+
+    Their vectors are not scaled: only the attention columns are used.
+    """
+    repeated, head = dump.repeated, HeadId(layer, q_head, "q")
+    if repeated is None or head not in repeated.folders:
+        return None
+    rows = read_head(
+        repeated.require_files(head),
+        max_rows=RunnerConfig().max_tokens_per_head,
+        seed=0,
+        with_examples=True,
+        rules=rules_of(repeated, layer),
+        with_attention=True,
+    )
+    text = rows.example_id
+    assert text is not None
+    facts = layer_facts(repeated, layer, rows.width)
+    return Queries(
+        rows=rows,
+        exponent=0,
+        weight=token_weights(repeated, "q", rows),
+        layer=facts,
+        text=text,
+        group=TextGroups(np.unique(text)).of(text),
+        window=rows.sliding_window,
+        visible=facts.visible(rows.sliding_window),
+        no_errors="",
     )
 
 
